@@ -1,0 +1,33 @@
+# Compiler flags: one INTERFACE target that every target of ours links.
+add_library(barestep_flags INTERFACE)
+target_include_directories(barestep_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_features(barestep_flags INTERFACE cxx_std_20)
+
+# Numerics: a multiply-add is fused where the source says fma() and nowhere else, so that results do
+# not depend on the compiler. errno and traps of math functions are not used; without them loops with
+# sqrt vectorise. -ffast-math is never used.
+target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
+  -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+  -ffp-contract=off -fno-math-errno -fno-trapping-math>)
+
+option(BARESTEP_NATIVE "Compile for the processor of this machine" ON)
+if(BARESTEP_NATIVE)
+  target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+endif()
+
+option(BARESTEP_WERROR "Warnings are errors" OFF)
+if(BARESTEP_WERROR)
+  target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+
+set(BARESTEP_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
+if(BARESTEP_SANITIZE)
+  target_compile_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE}
+    -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE})
+endif()
+
+# Fill fresh arenas with NaN, so that a read before the first write shows.
+option(BARESTEP_POISON "Poison fresh device memory with NaN" OFF)
+target_compile_definitions(barestep_flags INTERFACE
+  BARESTEP_POISON=$<BOOL:${BARESTEP_POISON}>)

@@ -1,0 +1,49 @@
+// The seam between programs and other ranks.
+//
+// Every rank calls the same methods in the same order. Ranks count over all processes; a process
+// that drives n devices holds n consecutive ranks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/addresses.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/ops.h"
+#include "core/record.h"
+
+namespace barestep {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+
+  /// Everything run() must not do. Call once for each collective before its first run. Blocks.
+  virtual void prepare(const Collective& collective) = 0;
+
+  /// Queues; `streams` has one stream per tensor of the collective. Part i is complete in stream i.
+  virtual void run(const Collective& collective, const Addresses& addresses,
+                   std::span<Stream* const> streams, Tag tag) = 0;
+
+  /// Host bytes from `root` to every rank. Blocks.
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+
+  /// `all` receives size() times bytes.size() bytes, in rank order. Blocks.
+  virtual void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) = 0;
+
+  /// Blocks until every rank is here.
+  virtual void barrier() = 0;
+
+  /// Why collectives can no longer succeed, or empty. Does not block.
+  [[nodiscard]] virtual std::string poll_error() = 0;
+
+  /// Gives up: blocked ranks return or end, with `code`.
+  virtual void abort(ExitCode code) noexcept = 0;
+};
+
+}  // namespace barestep

@@ -1,0 +1,111 @@
+// The seam between programs and machines: Device, Stream, Event.
+//
+// A stream is a FIFO of work, an event a point in it. "Queues" means: returns at once, the work is
+// done later in stream order. "Blocks" means: returns when it is done. Ops, address tables and
+// programs must outlive the work queued with them.
+//
+// A stream whose op failed skips the ops behind it, still signals its events, so that nobody waits
+// for ever, and throws the first error from synchronize().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/addresses.h"
+#include "core/ops.h"
+#include "core/record.h"
+
+namespace barestep {
+
+class Event;
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  /// Queues: later work waits until the event's latest recording is reached. Throws Error(kBug) if
+  /// the event was never recorded.
+  virtual void wait(const Event& event) = 0;
+
+  /// Queues function(argument), run on the host in stream order. It must not throw and must not
+  /// call into the stream.
+  virtual void call(void (*function)(void*), void* argument) = 0;
+
+  /// Blocks until everything queued is done; throws the first error since the last call.
+  virtual void synchronize() = 0;
+
+  /// The vendor's stream (cudaStream_t), or null on the CPU.
+  [[nodiscard]] virtual void* native() const = 0;
+};
+
+class Event {
+ public:
+  virtual ~Event() = default;
+
+  /// Queues. Recording again moves the event.
+  virtual void record(Stream& stream) = 0;
+
+  /// True when the latest recording was reached, or none was made. Does not block.
+  [[nodiscard]] virtual bool reached() const = 0;
+
+  /// Blocks until the latest recording is reached.
+  virtual void synchronize() const = 0;
+
+  /// Seconds from `earlier` to this. Both must have been reached.
+  [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
+};
+
+enum class DeviceKind { kCpu, kCuda };
+
+enum class MemoryKind {
+  kDevice,
+  kPinned,  // host memory the device can copy from and to without staging
+};
+
+struct DeviceInfo {
+  std::string model;             // "AMD EPYC", "NVIDIA H200"
+  std::int64_t total_bytes = 0;  // memory it has
+  std::int64_t free_bytes = 0;   // memory that can still be allocated
+  int threads = 0;               // worker threads of a CPU device; 0 elsewhere
+  std::string product_library;   // what computes matrix products
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// "cpu", "cuda:0"; as messages and tables show it.
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] virtual DeviceKind kind() const = 0;
+
+  /// Its place in the program's device list, which records carry.
+  [[nodiscard]] virtual int index() const = 0;
+  [[nodiscard]] virtual DeviceInfo info() const = 0;
+
+  /// At least 256-byte aligned, content undefined. Throws Error(kMemory). Blocks.
+  virtual std::byte* allocate(std::int64_t bytes, MemoryKind kind) = 0;
+  virtual void release(std::byte* memory, MemoryKind kind) noexcept = 0;
+
+  /// Queues. Either side may be device or pinned memory of this device; host memory that is not
+  /// pinned is allowed, and may make the call block.
+  virtual void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) = 0;
+
+  virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
+  virtual std::unique_ptr<Event> new_event() = 0;
+
+  /// Everything run() must not do: choosing algorithms, creating primitives, allocating. Call once
+  /// for each op before the first run of it. Blocks.
+  virtual void prepare(const DeviceOp& op) = 0;
+
+  /// Queues. Allocates nothing.
+  virtual void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) = 0;
+
+  /// Sends a record of every op to `sink` from now on; null stops that. Call while no work is
+  /// queued.
+  virtual void set_record_sink(RecordSink* sink) = 0;
+};
+
+}  // namespace barestep

@@ -1,0 +1,57 @@
+// Errors: one exception type, one line of text, one exit code.
+//
+// Every message reads `<what> '<value>': <why>; <what to do>`, so that a user can act on it without
+// reading code. The programs print it behind `mlp_single: error: ` and exit with code().
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace barestep {
+
+/// The exit codes of sysexits(3) that barestep uses.
+enum class ExitCode : int {
+  kUsage = 2,           // the command line
+  kBadData = 65,        // a file's content
+  kNoInput = 66,        // a file that is missing or cannot be read
+  kNoDevice = 69,       // no such device here
+  kBug = 70,            // barestep broke a promise of its own
+  kMemory = 71,         // too little memory
+  kCannotCreate = 73,   // an output that cannot be created
+  kInputOutput = 74,    // reading or writing failed half-way
+  kTryAgain = 75,       // lost a peer or a device: run again
+  kDiverged = 76,       // the loss is no longer a number
+  kConfiguration = 78,  // options that do not fit together
+};
+
+/// What went wrong, in the four parts of a message. `value` may be empty: the quotes are then left
+/// out. So may `remedy`, where there is nothing to do.
+struct Problem {
+  std::string what;
+  std::string value;
+  std::string why;
+  std::string remedy;
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const Problem& problem);
+
+  [[nodiscard]] ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+[[noreturn]] void fail(ExitCode code, const Problem& problem);
+
+/// Throws Error(kBug) naming the place; what BARESTEP_REQUIRE calls.
+[[noreturn]] void report_bug(const char* file, int line, const char* condition,
+                             const std::string& why);
+
+}  // namespace barestep
+
+/// A promise between parts of barestep. A user can break none of these: what a user can get wrong
+/// is checked with fail() and says what to do.
+#define BARESTEP_REQUIRE(condition, why) \
+  ((condition) ? void() : ::barestep::report_bug(__FILE__, __LINE__, #condition, why))

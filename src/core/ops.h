@@ -1,0 +1,177 @@
+// Ops: one plain struct for each thing a step can do.
+//
+// An op is a value. A device runs it, the planner sizes its tensors, the checker orders it, the
+// pricer counts it and the printer prints it, all from the same struct. There are two variants:
+// DeviceOp, which a device runs, and Collective, which a communicator runs.
+//
+// To add an op: its struct here; accesses_of, cost_of, label_of and validate in ops.cpp; its loop
+// in kernels/; a row in tests/kernels/ops_test.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace barestep {
+
+/// c = op(a) op(b) [+ bias on every row] + beta * c, then ReLU if asked. op transposes if asked.
+/// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
+struct Gemm {
+  Tensor c, a, b;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  float beta = 0;
+  std::optional<Tensor> bias{};
+  bool relu = false;
+};
+
+/// values += bias on every row, then ReLU if asked; in place. values m x n, bias 1 x n.
+struct BiasRelu {
+  Tensor values, bias;
+  bool relu = true;
+};
+
+/// grad = 0 where output <= 0; in place. NaN passes, as in PyTorch. Same shapes.
+struct ReluGrad {
+  Tensor grad, output;
+};
+
+/// out = column sums of in + beta * out. in m x n, out 1 x n.
+struct SumRows {
+  Tensor out, in;
+  float beta = 0;
+};
+
+/// Mean squared error over `count` numbers (those of the whole step, which may be more than this
+/// op's): loss = sum((output - target)^2) / count + beta * loss, grad = 2 (output - target) /
+/// count. loss 1 x 1, the others m x n.
+struct MseLoss {
+  Tensor loss, grad, output, target;
+  std::int64_t count = 0;
+  float beta = 0;
+};
+
+/// Softmax cross-entropy with class indices, mean over `count` rows:
+/// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
+/// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
+/// labels m x 1 i32, each in [0, n).
+struct CrossEntropy {
+  Tensor loss, grad, logits, labels;
+  std::int64_t count = 0;
+  float beta = 0;
+};
+
+/// correct = number of rows whose largest logit (the first of equals) is the label's.
+/// correct 1 x 1 i32, logits m x n, labels m x 1 i32.
+struct CountCorrect {
+  Tensor correct, logits, labels;
+};
+
+/// Adam (Kingma & Ba 2015) over flat buffers, as PyTorch's CPU Adam rounds it. What changes from
+/// step to step comes from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t). weights,
+/// grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments zero, so
+/// padding stays zero.
+struct Adam {
+  Tensor weights, grads, moments1, moments2, scalars;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+};
+
+/// to = from; equal shapes and types. Either side may lie in pinned host memory or on another
+/// device.
+struct Copy {
+  Tensor to, from;
+};
+
+struct Fill {
+  Tensor out;
+  float value = 0;
+};
+
+/// Which of PyTorch's random streams an op draws from.
+enum class Generator {
+  kTorchCpu,  // torch.randn(...): MT19937; the state is a TorchGenerator (core/random.h)
+};
+
+/// Standard normal numbers; reads the generator's state and writes the advanced one.
+struct Randn {
+  Tensor out, state;
+  Generator generator = Generator::kTorchCpu;
+};
+
+/// Occupies its lane for a while.
+struct Delay {
+  double seconds = 0;
+};
+
+using DeviceOp = std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy,
+                              CountCorrect, Adam, Copy, Fill, Randn, Delay>;
+
+/// A collective has one tensor per part: those that live in this process, one per device. Its parts
+/// have equal sizes on every rank.
+
+/// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum.
+struct AllReduce {
+  std::vector<Tensor> tensors;
+  float scale = 1;
+};
+
+/// Every tensor = the tensor of rank `root`.
+struct Broadcast {
+  std::vector<Tensor> tensors;
+  int root = 0;
+};
+
+/// The tensor of rank `root` = sum over all ranks' tensors; the others are left as they are.
+struct Reduce {
+  std::vector<Tensor> tensors;
+  int root = 0;
+};
+
+using Collective = std::variant<AllReduce, Broadcast, Reduce>;
+using Op = std::variant<DeviceOp, Collective>;
+
+/// A byte range an op touches. An op that updates in place lists the range twice: read and written.
+struct Access {
+  Tensor tensor;
+  bool writes = false;
+};
+
+/// The parts of an op: what each of its lanes touches. A device op has one part; a collective has
+/// one per tensor.
+std::vector<std::vector<Access>> parts_of(const Op& op);
+
+/// Everything the op reads or writes, all parts together.
+std::vector<Access> accesses_of(const Op& op);
+
+/// The least work an op can be done with: each input read once, each output written once. A
+/// multiply-add is two flops; a transcendental function is one. Collectives count their payload in
+/// message_bytes.
+struct Cost {
+  std::int64_t flops = 0;
+  std::int64_t bytes = 0;
+  std::int64_t message_bytes = 0;
+
+  Cost& operator+=(const Cost& other) {
+    flops += other.flops;
+    bytes += other.bytes;
+    message_bytes += other.message_bytes;
+    return *this;
+  }
+};
+
+/// The only place that counts flops and bytes.
+Cost cost_of(const Op& op);
+
+/// "gemm", "adam", "all_reduce", ...
+std::string_view label_of(const Op& op);
+
+/// Throws Error(kBug), naming the op and the tensors, when shapes or types do not fit together.
+void validate(const Op& op);
+
+}  // namespace barestep

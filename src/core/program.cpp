@@ -1,0 +1,106 @@
+#include "core/program.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace barestep {
+
+std::string_view name_of(Category category) {
+  switch (category) {
+    case Category::kParameters:
+      return "parameters";
+    case Category::kGradients:
+      return "gradients";
+    case Category::kOptimizer:
+      return "optimizer";
+    case Category::kActivations:
+      return "activations";
+    case Category::kData:
+      return "data";
+    case Category::kCommunication:
+      return "communication";
+    case Category::kWorkspace:
+      return "workspace";
+  }
+  return "?";
+}
+
+std::string_view name_of(Lane lane) {
+  switch (lane) {
+    case Lane::kCompute:
+      return "compute";
+    case Lane::kCopy:
+      return "copy";
+    case Lane::kComm:
+      return "comm";
+  }
+  return "?";
+}
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kData:
+      return "data";
+    case Phase::kInjected:
+      return "injected";
+    case Phase::kForward:
+      return "forward";
+    case Phase::kLoss:
+      return "loss";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kReduce:
+      return "reduce";
+    case Phase::kOptimizer:
+      return "optimizer";
+    case Phase::kEvaluate:
+      return "evaluate";
+  }
+  return "?";
+}
+
+BufferId Buffers::get(std::string_view name, Category category, std::int64_t bytes, int device,
+                      int slots, bool pinned) {
+  BARESTEP_REQUIRE(slots == 1 || slots == 2, "a buffer has one or two slots");
+  const auto found = std::find_if(all_.begin(), all_.end(), [&](const Buffer& buffer) {
+    return buffer.name == name && buffer.device == device;
+  });
+  if (found == all_.end()) {
+    all_.push_back({std::string(name), category, bytes, device, slots, pinned});
+    return size() - 1;
+  }
+  BARESTEP_REQUIRE(
+      found->category == category && found->slots == slots && found->pinned == pinned,
+      "buffer " + found->name + " is asked for with another category, slot count or memory kind");
+  found->bytes = std::max(found->bytes, bytes);
+  return static_cast<BufferId>(found - all_.begin());
+}
+
+const Buffer& Buffers::operator[](BufferId id) const {
+  BARESTEP_REQUIRE(id >= 0 && id < size(), "no such buffer");
+  return all_[static_cast<std::size_t>(id)];
+}
+
+int Buffers::max_slots() const {
+  int most = 1;
+  for (const Buffer& buffer : all_) most = std::max(most, buffer.slots);
+  return most;
+}
+
+NodeId Program::add(Node node) {
+  validate(node.op);
+  nodes_.push_back(std::move(node));
+  return size() - 1;
+}
+
+std::vector<LaneId> lanes_of(const Program& program, const Node& node) {
+  if (std::holds_alternative<DeviceOp>(node.op)) return {{node.device, node.lane}};
+  std::vector<LaneId> lanes;
+  for (const auto& part : parts_of(node.op)) {
+    lanes.push_back({program.buffers()[part.front().tensor.buffer].device, node.lane});
+  }
+  return lanes;
+}
+
+}  // namespace barestep

@@ -1,0 +1,133 @@
+// A program: one training step as a list of ops.
+//
+// The order of the list is its meaning. Lanes (streams) and waits only relax it: order() adds the
+// waits, check() proves that they suffice (core/order.h, core/checker.h). A program is built once,
+// before any memory exists, and then read by planner, checker, pricer, printer and runner.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/ops.h"
+#include "core/tensor.h"
+
+namespace barestep {
+
+/// What memory is used for; the rows of every memory table.
+enum class Category {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kData,
+  kCommunication,
+  kWorkspace,
+};
+constexpr int kCategories = 7;
+
+/// A stream of a program: its nodes run one after the other.
+enum class Lane { kCompute, kCopy, kComm };
+constexpr int kLanes = 3;
+
+/// What a node belongs to in the account of a step.
+enum class Phase {
+  kData,
+  kInjected,
+  kForward,
+  kLoss,
+  kBackward,
+  kReduce,
+  kOptimizer,
+  kEvaluate,
+};
+constexpr int kPhases = 8;
+
+std::string_view name_of(Category category);
+std::string_view name_of(Lane lane);
+std::string_view name_of(Phase phase);
+
+/// A named piece of memory. With two slots, step t uses slot t mod 2, so that the next step's input
+/// can arrive while this step's is read. `bytes` is the size of one slot.
+struct Buffer {
+  std::string name;
+  Category category = Category::kData;
+  std::int64_t bytes = 0;
+  int device = 0;
+  int slots = 1;
+  bool pinned = false;  // page-locked host memory instead of device memory
+};
+
+/// The buffers of a run, shared by all its programs (training, last batch, evaluation).
+class Buffers {
+ public:
+  /// The buffer of this name on this device, made if it is new, grown to `bytes` if it is smaller.
+  /// Slots, category and pinnedness must agree with earlier calls.
+  BufferId get(std::string_view name, Category category, std::int64_t bytes, int device = 0,
+               int slots = 1, bool pinned = false);
+
+  [[nodiscard]] const Buffer& operator[](BufferId id) const;
+  [[nodiscard]] int size() const { return static_cast<int>(all_.size()); }
+  [[nodiscard]] const std::vector<Buffer>& all() const { return all_; }
+
+  /// The most slots any buffer has.
+  [[nodiscard]] int max_slots() const;
+
+ private:
+  std::vector<Buffer> all_;
+};
+
+using NodeId = int;
+
+/// Wait for `node` of this step (0) or of 1 or 2 steps back.
+struct Wait {
+  NodeId node = 0;
+  int steps_back = 0;
+
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+struct Node {
+  Op op;
+  int device = 0;
+  Lane lane = Lane::kCompute;
+  Phase phase = Phase::kForward;
+  int layer = -1;  // -1: belongs to no layer
+  std::vector<Wait> waits{};
+};
+
+/// `buffers` must outlive the program.
+class Program {
+ public:
+  Program(std::string name, const Buffers& buffers) : name_(std::move(name)), buffers_(&buffers) {}
+
+  /// Appends; throws Error(kBug) when the op's shapes do not fit together.
+  NodeId add(Node node);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const Buffers& buffers() const { return *buffers_; }
+  [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
+  [[nodiscard]] std::vector<Node>& nodes() { return nodes_; }
+  [[nodiscard]] int size() const { return static_cast<int>(nodes_.size()); }
+
+ private:
+  std::string name_;
+  const Buffers* buffers_;
+  std::vector<Node> nodes_;
+};
+
+/// One of a program's streams.
+struct LaneId {
+  int device = 0;
+  Lane lane = Lane::kCompute;
+
+  friend auto operator<=>(const LaneId&, const LaneId&) = default;
+};
+
+/// The lanes a node occupies, one per part: its own lane, or for a collective its lane on every
+/// device that owns one of its tensors.
+std::vector<LaneId> lanes_of(const Program& program, const Node& node);
+
+}  // namespace barestep

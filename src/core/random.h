@@ -1,0 +1,46 @@
+// PyTorch's random streams on the CPU, to the bit: torch.manual_seed, rand, randn, randperm and the
+// default initialisation of nn.Linear.
+//
+// Source: PyTorch 1.13.1, aten/src/ATen/core/MT19937RNGEngine.h and
+// native/cpu/DistributionTemplates.h; later versions draw the same numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace barestep {
+
+/// torch.Generator(device="cpu"): MT19937 and the cached second normal. Trivially copyable, so that
+/// it can live in a program's buffer as raw bytes.
+class TorchGenerator {
+ public:
+  /// torch.manual_seed(seed). Only the low 32 bits count, as in PyTorch.
+  explicit TorchGenerator(std::uint64_t seed);
+
+  /// The next 32 random bits.
+  std::uint32_t next();
+
+  /// torch.empty(out.size()).uniform_(low, high): one word per number, in memory order.
+  void uniform(std::span<float> out, double low, double high);
+
+  /// torch.randn(out.size()), as builds for AVX2 and later compute it.
+  void randn(std::span<float> out);
+
+  /// torch.randperm(n).
+  std::vector<std::int64_t> randperm(std::int64_t n);
+
+ private:
+  std::array<std::uint32_t, 624> state_;
+  std::int32_t position_;
+  bool has_cached_normal_;
+  double cached_normal_;
+};
+
+/// nn.Linear's default initialisation: weight (out x in), then bias (out), both uniform in
+/// +-1/sqrt(in).
+void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
+                 std::int64_t inputs);
+
+}  // namespace barestep

@@ -1,0 +1,50 @@
+// A tensor: where numbers will lie, not the numbers.
+//
+// Tensors are unbound: a buffer, an offset and a shape. Programs are built, priced, checked and
+// printed with them before any memory exists; an address table (core/addresses.h) binds them when a
+// program runs.
+#pragma once
+
+#include <cstdint>
+
+namespace barestep {
+
+enum class DType {
+  kF32,
+  kI32,
+  kU8,  // raw bytes, e.g. the state of a random generator
+};
+
+constexpr std::int64_t bytes_of(DType dtype) {
+  return dtype == DType::kU8 ? 1 : 4;
+}
+
+using BufferId = int;
+constexpr BufferId kNoBuffer = -1;
+
+/// rows x cols numbers, row-major and contiguous, `offset_bytes` into a buffer.
+struct Tensor {
+  BufferId buffer = kNoBuffer;
+  std::int64_t offset_bytes = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  DType dtype = DType::kF32;
+
+  [[nodiscard]] constexpr std::int64_t size() const { return rows * cols; }
+  [[nodiscard]] constexpr std::int64_t bytes() const { return size() * bytes_of(dtype); }
+  [[nodiscard]] constexpr std::int64_t end_bytes() const { return offset_bytes + bytes(); }
+
+  /// Rows first .. first + count - 1 of the same numbers.
+  [[nodiscard]] constexpr Tensor row_slice(std::int64_t first, std::int64_t count) const {
+    return {buffer, offset_bytes + first * cols * bytes_of(dtype), count, cols, dtype};
+  }
+
+  friend constexpr bool operator==(const Tensor&, const Tensor&) = default;
+};
+
+/// True when the two share a byte. Slots are not considered: same buffer means same bytes.
+constexpr bool overlap(const Tensor& a, const Tensor& b) {
+  return a.buffer == b.buffer && a.offset_bytes < b.end_bytes() && b.offset_bytes < a.end_bytes();
+}
+
+}  // namespace barestep
