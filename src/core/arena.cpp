@@ -1,0 +1,61 @@
+#include "core/arena.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+
+Arena::Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers)
+    : device_(&device), plan_(&plan), buffers_(&buffers) {
+  const std::int64_t bytes = plan.device_bytes(device.index());
+  const std::int64_t pinned_bytes = plan.pinned_bytes(device.index());
+  if (bytes > 0) memory_ = device.allocate(bytes, MemoryKind::kDevice);
+  if (pinned_bytes > 0) {
+    try {
+      pinned_ = device.allocate(pinned_bytes, MemoryKind::kPinned);
+    } catch (...) {
+      if (memory_ != nullptr) device.release(memory_, MemoryKind::kDevice);
+      throw;
+    }
+  }
+}
+
+Arena::~Arena() {
+  if (memory_ != nullptr) device_->release(memory_, MemoryKind::kDevice);
+  if (pinned_ != nullptr) device_->release(pinned_, MemoryKind::kPinned);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : device_(other.device_),
+      plan_(other.plan_),
+      buffers_(other.buffers_),
+      memory_(std::exchange(other.memory_, nullptr)),
+      pinned_(std::exchange(other.pinned_, nullptr)),
+      high_water_bytes_(other.high_water_bytes_) {}
+
+std::byte* Arena::at(BufferId id, int slot) const {
+  const Buffer& buffer = (*buffers_)[id];
+  BARESTEP_REQUIRE(buffer.device == device_->index(), "the buffer lies on another device");
+  const std::int64_t offset_bytes = plan_->offset_bytes(id, slot);
+  if (buffer.pinned) return pinned_ + offset_bytes;
+  high_water_bytes_ = std::max(high_water_bytes_, offset_bytes + plan_->slot_bytes(id));
+  return memory_ + offset_bytes;
+}
+
+std::array<Addresses, 2> bind(const Buffers& buffers, std::span<const Arena> arenas) {
+  std::array<Addresses, 2> tables;
+  for (int parity = 0; parity < 2; ++parity) {
+    std::vector<std::byte*> base;
+    for (BufferId id = 0; id < buffers.size(); ++id) {
+      const Buffer& buffer = buffers[id];
+      const auto& arena = arenas[static_cast<std::size_t>(buffer.device)];
+      base.push_back(arena.at(id, parity % buffer.slots));
+    }
+    tables[static_cast<std::size_t>(parity)] = Addresses(std::move(base));
+  }
+  return tables;
+}
+
+}  // namespace barestep

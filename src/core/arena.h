@@ -1,0 +1,47 @@
+// The arena: all memory a run uses on one device, allocated once and placed as the plan says.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/addresses.h"
+#include "core/device.h"
+#include "core/plan.h"
+#include "core/program.h"
+
+namespace barestep {
+
+/// Owns one allocation of device memory and one of pinned memory. `device`, `plan` and `buffers` must
+/// outlive the arena.
+class Arena {
+ public:
+  /// Allocates what the plan gives to this device; throws Error(kMemory). Blocks.
+  Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers);
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  Arena& operator=(Arena&&) = delete;
+
+  /// The address of a slot of a buffer; the buffer must belong to this device.
+  [[nodiscard]] std::byte* at(BufferId buffer, int slot) const;
+
+  /// The end of the highest device byte that was ever handed out by at(). After every buffer was
+  /// bound it equals the plan.
+  [[nodiscard]] std::int64_t high_water_bytes() const { return high_water_bytes_; }
+
+ private:
+  Device* device_;
+  const MemoryPlan* plan_;
+  const Buffers* buffers_;
+  std::byte* memory_ = nullptr;
+  std::byte* pinned_ = nullptr;
+  mutable std::int64_t high_water_bytes_ = 0;
+};
+
+/// The address tables of even and odd steps: table s binds every two-slot buffer to its slot s.
+std::array<Addresses, 2> bind(const Buffers& buffers, std::span<const Arena> arenas);
+
+}  // namespace barestep

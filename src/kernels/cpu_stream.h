@@ -1,0 +1,115 @@
+// Streams and events of the CPU device.
+//
+// A stream is a FIFO with a worker thread of its own, so work on two streams really overlaps, and a
+// missing wait is a real race, as on a GPU. Queueing allocates nothing once the queue has grown to the
+// longest backlog of the run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "core/device.h"
+
+namespace barestep {
+
+/// Runs one op on the calling thread; what a stream's worker calls.
+class CpuExecutor {
+ public:
+  virtual ~CpuExecutor() = default;
+  virtual void execute(const DeviceOp& op, const Addresses& addresses, const Tag& tag) = 0;
+};
+
+/// Counts recordings. Generations are compared by signed difference, so they may wrap.
+struct CpuEventState {
+  std::atomic<std::uint32_t> recorded{0};  // recordings queued
+  std::atomic<std::uint32_t> reached{0};   // recordings done
+  std::atomic<double> reached_at_s{0};     // steady clock, of the latest
+};
+
+class CpuEvent final : public Event {
+ public:
+  void record(Stream& stream) override;
+  [[nodiscard]] bool reached() const override;
+  void synchronize() const override;
+  [[nodiscard]] double seconds_since(const Event& earlier) const override;
+
+ private:
+  friend class CpuStream;
+  // Shared with queued commands: an event may be destroyed while its recording is still queued.
+  std::shared_ptr<CpuEventState> state_ = std::make_shared<CpuEventState>();
+};
+
+class CpuStream final : public Stream {
+ public:
+  /// `executor` must outlive the stream.
+  explicit CpuStream(CpuExecutor& executor);
+  /// Finishes what is queued.
+  ~CpuStream() override;
+  CpuStream(const CpuStream&) = delete;
+  CpuStream& operator=(const CpuStream&) = delete;
+
+  void wait(const Event& event) override;
+  void call(void (*function)(void*), void* argument) override;
+  void synchronize() override;
+  [[nodiscard]] void* native() const override { return nullptr; }
+
+  void run(const DeviceOp& op, const Addresses& addresses, const Tag& tag);
+  void copy(void* to, const void* from, std::int64_t bytes);
+
+ private:
+  friend class CpuEvent;
+
+  struct RunOp {
+    const DeviceOp* op;
+    const Addresses* addresses;
+    Tag tag;
+  };
+  struct CopyBytes {
+    void* to;
+    const void* from;
+    std::int64_t bytes;
+  };
+  struct CallHost {
+    void (*function)(void*);
+    void* argument;
+  };
+  struct RecordEvent {
+    std::shared_ptr<CpuEventState> state;
+    std::uint32_t generation;
+  };
+  struct WaitForEvent {
+    std::shared_ptr<CpuEventState> state;
+    std::uint32_t generation;
+  };
+  struct Stop {};
+  using Command = std::variant<Stop, RunOp, CopyBytes, CallHost, RecordEvent, WaitForEvent>;
+
+  void push(Command command);
+  Command pop();
+  void work();
+  /// Runs one command; false when it is Stop.
+  bool perform(Command& command);
+  /// Work that a failed stream skips.
+  template <class F>
+  void attempt(const F& work);
+
+  CpuExecutor& executor_;
+  CpuEvent drained_;
+
+  std::mutex mutex_;  // guards the ring and the error
+  std::vector<Command> ring_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+  std::exception_ptr error_;
+
+  std::atomic<std::uint32_t> pushed_{0};
+  std::thread worker_;  // last: starts when everything above is ready
+};
+
+}  // namespace barestep
