@@ -13,8 +13,8 @@
 
 namespace barestep {
 
-/// Owns one allocation of device memory and one of pinned memory. `device`, `plan` and `buffers` must
-/// outlive the arena.
+/// Owns one allocation of device memory and one of pinned memory. `device`, `plan` and `buffers`
+/// must outlive the arena.
 class Arena {
  public:
   /// Allocates what the plan gives to this device; throws Error(kMemory). Blocks.

@@ -5,7 +5,7 @@
 // programs must outlive the work queued with them.
 //
 // A stream whose op failed skips the ops behind it, still signals its events, so that nobody waits
-// for ever, and throws the first error from synchronize().
+// for ever, and throws the first error from synchronize() or check().
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,11 @@ class Stream {
   /// call into the stream.
   virtual void call(void (*function)(void*), void* argument) = 0;
 
-  /// Blocks until everything queued is done; throws the first error since the last call.
+  /// Blocks until everything queued is done; throws the first error since the last throw.
   virtual void synchronize() = 0;
+
+  /// Throws the first error since the last throw, if there is one. Does not block.
+  virtual void check() = 0;
 
   /// The vendor's stream (cudaStream_t), or null on the CPU.
   [[nodiscard]] virtual void* native() const = 0;

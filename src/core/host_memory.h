@@ -10,8 +10,8 @@ struct HostMemory {
   std::int64_t free_bytes = 0;
 };
 
-/// What this process may still allocate: MemAvailable of /proc/meminfo, or what the cgroup leaves if
-/// that is less. Both are 0 where neither can be read.
+/// What this process may still allocate: MemAvailable of /proc/meminfo, or what the cgroup leaves
+/// if that is less. Both are 0 where neither can be read.
 HostMemory host_memory();
 
 }  // namespace barestep

@@ -33,7 +33,8 @@ void wait_until(const std::atomic<std::uint32_t>& counter, std::uint32_t generat
   }
 }
 
-/// Marks a recording as done. Recordings on different streams may end in any order; the latest counts.
+/// Marks a recording as done. Recordings on different streams may end in any order; the latest
+/// counts.
 void reach(CpuEventState& state, std::uint32_t generation) {
   std::uint32_t seen = state.reached.load(std::memory_order_relaxed);
   while (static_cast<std::int32_t>(generation - seen) > 0) {
@@ -96,6 +97,10 @@ void CpuStream::copy(void* to, const void* from, std::int64_t bytes) {
 void CpuStream::synchronize() {
   drained_.record(*this);
   drained_.synchronize();
+  check();
+}
+
+void CpuStream::check() {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -104,7 +109,8 @@ void CpuStream::push(Command command) {
   {
     const std::lock_guard lock(mutex_);
     if (count_ == ring_.size()) {
-      // A full queue grows: blocking here could wait for an event that this thread is yet to record.
+      // A full queue grows: blocking here could wait for an event that this thread is yet to
+      // record.
       std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
       first_ = 0;
       ring_.resize(2 * ring_.size());

@@ -1,8 +1,8 @@
 // Streams and events of the CPU device.
 //
 // A stream is a FIFO with a worker thread of its own, so work on two streams really overlaps, and a
-// missing wait is a real race, as on a GPU. Queueing allocates nothing once the queue has grown to the
-// longest backlog of the run.
+// missing wait is a real race, as on a GPU. Queueing allocates nothing once the queue has grown to
+// the longest backlog of the run.
 #pragma once
 
 #include <atomic>
@@ -57,6 +57,7 @@ class CpuStream final : public Stream {
   void wait(const Event& event) override;
   void call(void (*function)(void*), void* argument) override;
   void synchronize() override;
+  void check() override;
   [[nodiscard]] void* native() const override { return nullptr; }
 
   void run(const DeviceOp& op, const Addresses& addresses, const Tag& tag);

@@ -4,6 +4,8 @@
 
 namespace barestep {
 
-void pause_briefly() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+void pause_briefly() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
 
 }  // namespace barestep

@@ -2,6 +2,8 @@
 
 namespace barestep {
 
-void pause_briefly() { __builtin_ia32_pause(); }
+void pause_briefly() {
+  __builtin_ia32_pause();
+}
 
 }  // namespace barestep

@@ -1,0 +1,99 @@
+#include "train/mlp.h"
+
+#include <string>
+
+namespace barestep {
+
+Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device)
+    : spec_(&spec),
+      device_(device),
+      parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
+      gradients_(buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)) {
+  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+    const std::int64_t cols = spec.layout.outputs(layer);
+    const auto take = [&](const std::string& name) {
+      const BufferId buffer = buffers.get(name + std::to_string(layer), Category::kActivations,
+                                          rows * cols * bytes_of(DType::kF32), device);
+      return Tensor{buffer, 0, rows, cols};
+    };
+    out_.push_back(take("out"));
+    grad_out_.push_back(take("grad_out"));
+  }
+}
+
+void Mlp::add(Program& program, DeviceOp op, Phase phase, int layer) const {
+  program.add({.op = std::move(op),
+               .device = device_,
+               .lane = Lane::kCompute,
+               .phase = phase,
+               .layer = layer});
+}
+
+Tensor Mlp::input_of(int layer, const Tensor& x) const {
+  return layer == 0 ? x : out_[static_cast<std::size_t>(layer) - 1];
+}
+
+void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
+  const ParameterLayout& layout = spec_->layout;
+  for (int layer = 0; layer < layout.layers(); ++layer) {
+    const Tensor& out = out_[static_cast<std::size_t>(layer)];
+    Gemm product{.c = out,
+                 .a = input_of(layer, x),
+                 .b = layout.weight(parameters_, layer),
+                 .transpose_b = true};
+    const Tensor bias = layout.bias(parameters_, layer);
+    if (spec_->fusion) {
+      product.bias = bias;
+      product.relu = spec_->relu_after(layer);
+      add(program, product, phase, layer);
+    } else {
+      add(program, product, phase, layer);
+      add(program, BiasRelu{.values = out, .bias = bias, .relu = spec_->relu_after(layer)}, phase,
+          layer);
+    }
+  }
+}
+
+void Mlp::loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
+               Phase phase) const {
+  const Tensor& out = out_.back();
+  const Tensor& grad = grad_out_.back();
+  if (spec_->loss == LossKind::kMse) {
+    add(program,
+        MseLoss{.loss = loss,
+                .grad = grad,
+                .output = out,
+                .target = target,
+                .count = count_rows * out.cols},
+        phase, -1);
+  } else {
+    add(program,
+        CrossEntropy{
+            .loss = loss, .grad = grad, .logits = out, .labels = target, .count = count_rows},
+        phase, -1);
+  }
+}
+
+void Mlp::backward(Program& program, const Tensor& x, float beta) const {
+  const ParameterLayout& layout = spec_->layout;
+  for (int layer = layout.layers() - 1; layer >= 0; --layer) {
+    const Tensor& out = out_[static_cast<std::size_t>(layer)];
+    const Tensor& grad_out = grad_out_[static_cast<std::size_t>(layer)];
+    const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
+
+    if (spec_->relu_after(layer)) add_op(ReluGrad{.grad = grad_out, .output = out});
+    add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
+    add_op(Gemm{.c = layout.weight(gradients_, layer),
+                .a = grad_out,
+                .b = input_of(layer, x),
+                .transpose_a = true,
+                .beta = beta});
+    if (layer > 0) {
+      add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
+                  .a = grad_out,
+                  .b = layout.weight(parameters_, layer)});
+    }
+  }
+}
+
+}  // namespace barestep

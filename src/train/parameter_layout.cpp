@@ -1,0 +1,55 @@
+#include "train/parameter_layout.h"
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 64;
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+}  // namespace
+
+ParameterLayout::ParameterLayout(std::vector<std::int64_t> widths) : widths_(std::move(widths)) {
+  BARESTEP_REQUIRE(widths_.size() >= 2, "a model has at least one layer");
+  offsets_.resize(widths_.size() - 1);
+  for (int layer = layers() - 1; layer >= 0; --layer) {
+    auto& offsets = offsets_[static_cast<std::size_t>(layer)];
+    offsets.bias_bytes = bytes_;
+    bytes_ += aligned(outputs(layer) * bytes_of(DType::kF32));
+    offsets.weight_bytes = bytes_;
+    bytes_ += aligned(outputs(layer) * inputs(layer) * bytes_of(DType::kF32));
+  }
+}
+
+std::int64_t ParameterLayout::inputs(int layer) const {
+  return widths_[static_cast<std::size_t>(layer)];
+}
+
+std::int64_t ParameterLayout::outputs(int layer) const {
+  return widths_[static_cast<std::size_t>(layer) + 1];
+}
+
+Tensor ParameterLayout::weight(BufferId flat, int layer) const {
+  return {flat, offsets_[static_cast<std::size_t>(layer)].weight_bytes, outputs(layer),
+          inputs(layer)};
+}
+
+Tensor ParameterLayout::bias(BufferId flat, int layer) const {
+  return {flat, offsets_[static_cast<std::size_t>(layer)].bias_bytes, 1, outputs(layer)};
+}
+
+Tensor ParameterLayout::flat(BufferId flat) const {
+  return {flat, 0, 1, bytes_ / bytes_of(DType::kF32)};
+}
+
+std::int64_t ParameterLayout::parameters() const {
+  std::int64_t sum = 0;
+  for (int layer = 0; layer < layers(); ++layer) sum += outputs(layer) * (inputs(layer) + 1);
+  return sum;
+}
+
+}  // namespace barestep

@@ -1,0 +1,46 @@
+// Where each layer's weight and bias lie in a flat buffer.
+//
+// Parameters, gradients and moments share one layout, so the optimizer is one op over the whole
+// buffer and a range of layers is one message. Tensors lie in the order in which backward completes
+// their gradients: last layer first, bias before weight.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace barestep {
+
+class ParameterLayout {
+ public:
+  /// `widths` are those of the layers' inputs and of the last output: widths.size() - 1 layers.
+  explicit ParameterLayout(std::vector<std::int64_t> widths);
+
+  [[nodiscard]] int layers() const { return static_cast<int>(widths_.size()) - 1; }
+  [[nodiscard]] const std::vector<std::int64_t>& widths() const { return widths_; }
+  [[nodiscard]] std::int64_t inputs(int layer) const;
+  [[nodiscard]] std::int64_t outputs(int layer) const;
+
+  [[nodiscard]] Tensor weight(BufferId flat, int layer) const;  // outputs x inputs
+  [[nodiscard]] Tensor bias(BufferId flat, int layer) const;    // 1 x outputs
+  [[nodiscard]] Tensor flat(BufferId flat) const;               // 1 x everything, with padding
+
+  /// Numbers of weights and biases, without padding.
+  [[nodiscard]] std::int64_t parameters() const;
+
+  /// Size of a flat buffer: every tensor starts on 64 bytes, the gaps hold zeros.
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Offsets {
+    std::int64_t bias_bytes;
+    std::int64_t weight_bytes;
+  };
+  std::vector<std::int64_t> widths_;
+  std::vector<Offsets> offsets_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace barestep

@@ -1,0 +1,117 @@
+// The runner: carries out programs on devices, step after step.
+//
+// It queues a step's nodes on their lanes' streams, with an event behind every node that others
+// wait for, and measures the step by phase with one event at each phase border of the compute lane.
+// Nothing is allocated in a step.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/communicator.h"
+#include "core/device.h"
+#include "core/plan.h"
+#include "core/program.h"
+
+namespace barestep {
+
+/// Writes what the host contributes to a step into the pinned slots.
+class StepInput {
+ public:
+  virtual ~StepInput() = default;
+
+  /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
+  virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
+};
+
+/// Where the time of a step went. phase_s[kData] is the wait for data, phase_s[kReduce] the
+/// communication that nothing hid; the others are what the compute lane of device 0 did.
+struct StepTimes {
+  double wall_s = 0;
+  std::array<double, kPhases> phase_s{};
+  double idle_s = 0;  // gaps between phases that no wait explains
+
+  /// The wall time that no part accounts for: queueing, and waking up the host.
+  [[nodiscard]] double residue_s() const;
+};
+
+enum class Fetch {
+  kAhead,       // a step's input is fetched while the step before it runs; waits are measured
+  kBeforeClock  // a step's input is made and waited for before its clock starts
+};
+
+class Runner {
+ public:
+  /// Allocates the arenas. All references must outlive the runner. `communicator` may be null when
+  /// no program holds a collective. Throws Error(kMemory). Blocks.
+  Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
+         const MemoryPlan& plan, Fetch fetch);
+  ~Runner();
+
+  /// Prepares a program; call once for each before its first step. Blocks.
+  void add(const Program& program);
+
+  /// Queues the next step. `next` is the program of the step after it, or null: if it is the same
+  /// one, its input is fetched behind this step. Blocks while a pinned slot is in use.
+  void queue_step(const Program& program, const Program* next, StepInput& input);
+
+  /// Blocks until the oldest queued step is done. Throws what a device or communicator reported.
+  StepTimes finish_step();
+
+  /// queue_step, then finish_step.
+  StepTimes step(const Program& program, const Program* next, StepInput& input);
+
+  /// Steps queued so far, which is the number of the next one.
+  [[nodiscard]] std::int64_t steps() const { return queued_; }
+
+  /// The memory of a step's slots.
+  [[nodiscard]] const Addresses& addresses(std::int64_t step) const;
+
+  [[nodiscard]] std::span<const Arena> arenas() const { return arenas_; }
+  [[nodiscard]] Stream& stream(LaneId lane) const { return *streams_.at(lane); }
+
+ private:
+  struct PreparedNode;
+  struct PreparedProgram;
+  struct Border;
+
+  PreparedProgram& prepared(const Program& program);
+  void enter(PreparedProgram& program);
+  void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
+  void queue_node(PreparedProgram& program, std::int64_t step, NodeId node);
+  void queue_work(PreparedProgram& program, std::int64_t step);
+  [[nodiscard]] StepTimes times_of(const PreparedProgram& program, std::int64_t step) const;
+
+  std::vector<Device*> devices_;
+  Communicator* communicator_;
+  const Buffers& buffers_;
+  Fetch fetch_;
+  std::vector<Arena> arenas_;
+  std::array<Addresses, 2> addresses_;
+  std::map<LaneId, std::unique_ptr<Stream>> streams_;
+  std::map<LaneId, std::unique_ptr<Event>>
+      joined_;  // where each lane was when a program was entered
+  std::array<std::vector<std::unique_ptr<Event>>, 2>
+      fences_;  // per slot: its pinned reads are done
+  std::vector<std::unique_ptr<PreparedProgram>> programs_;
+
+  PreparedProgram* current_ = nullptr;
+  std::int64_t entered_ = 0;  // the current program's first step
+  std::int64_t queued_ = 0;
+  std::int64_t fetched_ = -1;  // the last step whose input was fetched
+  std::int64_t finished_ = 0;
+  // Of the steps that are queued and not finished, by step mod 3.
+  struct Running {
+    PreparedProgram* program = nullptr;
+    double start_s = 0;  // steady clock
+    double fetch_end_s = 0;
+  };
+  std::array<Running, 3> running_;
+};
+
+}  // namespace barestep
