@@ -274,7 +274,7 @@ void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
 }
 
 void Runner::queue_step(const Program& program, const Program* next, StepInput& input) {
-  BARESTEP_REQUIRE(queued_ - finished_ < kEventSets, "too many steps are queued");
+  BARESTEP_REQUIRE(queued_ - finished_ < kEventSets - 1, "too many steps are queued");
   PreparedProgram& now = prepared(program);
   if (current_ != &now) enter(now);
   const std::int64_t step = queued_;

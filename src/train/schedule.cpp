@@ -1,0 +1,69 @@
+#include "train/schedule.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kDefaultSteps = 20;
+
+std::int64_t batches(std::int64_t rows, std::int64_t batch_size) {
+  return (rows + batch_size - 1) / batch_size;
+}
+
+}  // namespace
+
+std::int64_t steps_of(const TrainingConfig& training, std::int64_t train_rows,
+                      std::int64_t batch_size) {
+  if (training.epochs) return *training.epochs * batches(train_rows, batch_size);
+  return training.steps.value_or(kDefaultSteps);
+}
+
+Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs)
+    : programs_(programs),
+      steps_(steps_of(training, programs.spec().train_rows, programs.spec().batch_size)) {}
+
+std::int64_t Schedule::batches_of_epoch() const {
+  return batches(programs_.spec().train_rows, programs_.spec().batch_size);
+}
+
+std::optional<Batch> Schedule::next() {
+  if (evaluating_) return next_evaluation();
+  if (step_ == steps_) return std::nullopt;
+  if (programs_.spec().train_rows == 0) {
+    return Batch{.program = &programs_.train(), .number = step_++};
+  }
+  const std::int64_t in_epoch = step_ % batches_of_epoch();
+  const std::int64_t first = in_epoch * programs_.spec().batch_size;
+  const bool whole = first + programs_.spec().batch_size <= programs_.spec().train_rows;
+  const Batch batch{.program = whole ? &programs_.train() : programs_.last_batch(),
+                    .epoch = step_ / batches_of_epoch(),
+                    .number = step_,
+                    .first = first};
+  ++step_;
+  const bool epoch_ends = in_epoch + 1 == batches_of_epoch() || step_ == steps_;
+  if (epoch_ends && programs_.evaluate() != nullptr) {
+    evaluating_ = true;
+    evaluated_rows_ = 0;
+    evaluated_batches_ = 0;
+  }
+  return batch;
+}
+
+std::optional<Batch> Schedule::next_evaluation() {
+  const std::int64_t test_rows = programs_.spec().test_rows;
+  const bool whole = evaluated_rows_ + programs_.evaluate()->rows <= test_rows;
+  Batch batch{.program = whole ? programs_.evaluate() : programs_.last_evaluate(),
+              .evaluates = true,
+              .epoch = (step_ - 1) / batches_of_epoch(),
+              .number = evaluated_batches_++,
+              .first = evaluated_rows_};
+  evaluated_rows_ += batch.program->rows;
+  batch.ends_evaluation = evaluated_rows_ == test_rows;
+  evaluating_ = !batch.ends_evaluation;
+  return batch;
+}
+
+}  // namespace barestep

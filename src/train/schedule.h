@@ -1,0 +1,49 @@
+// Which batch every step runs: epochs, the smaller last batch, and evaluation in between.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/config.h"
+#include "train/step.h"
+
+namespace barestep {
+
+struct Batch {
+  const StepProgram* program = nullptr;
+  bool evaluates = false;
+  std::int64_t epoch = 0;   // from 0
+  std::int64_t number = 0;  // of training steps, from 0; of evaluation batches, per epoch
+  std::int64_t first = 0;   // first row: in the epoch's order, or in the test set
+  bool ends_evaluation = false;
+};
+
+/// Batches in the order in which they run.
+class Schedule {
+ public:
+  Schedule(const TrainingConfig& training, const StepPrograms& programs);
+
+  /// The next batch, or nothing at the end.
+  std::optional<Batch> next();
+
+  /// Training steps of the whole run.
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+
+ private:
+  std::optional<Batch> next_evaluation();
+  [[nodiscard]] std::int64_t batches_of_epoch() const;
+
+  const StepPrograms& programs_;
+  std::int64_t steps_;
+  std::int64_t step_ = 0;
+  std::int64_t evaluated_rows_ = 0;
+  std::int64_t evaluated_batches_ = 0;
+  bool evaluating_ = false;
+};
+
+/// Optimizer steps a configuration asks for, given the training set's size (0: random data).
+std::int64_t steps_of(const TrainingConfig& training, std::int64_t train_rows,
+                      std::int64_t batch_size);
+
+}  // namespace barestep

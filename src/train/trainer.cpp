@@ -1,0 +1,219 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/price.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+std::int64_t flops_of(const StepProgram* step) {
+  return step == nullptr ? 0 : price_of(step->program).total.flops;
+}
+
+/// The two numbers that change from step to step in Adam; `t` counts steps from 1.
+void write_scalars(const TrainingConfig& training, std::int64_t t, float* scalars) {
+  const auto power = static_cast<double>(t);
+  const double correction1 = 1 - std::pow(training.beta1, power);
+  const double correction2 = 1 - std::pow(training.beta2, power);
+  scalars[0] = static_cast<float>(-(training.lr / correction1));
+  scalars[1] = static_cast<float>(std::sqrt(correction2));
+}
+
+}  // namespace
+
+/// Fills the pinned slots of a batch: its rows of the data set and Adam's numbers.
+class Trainer::Input final : public StepInput {
+ public:
+  Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset)
+      : config_(config), dataset_(dataset) {
+    if (dataset_ == nullptr) return;
+    rows_.resize(static_cast<std::size_t>(spec.batch_size));
+  }
+
+  /// The batch that runs as step `step` of the runner.
+  void announce(std::int64_t step, const Batch& batch) {
+    batches_[static_cast<std::size_t>(step % 2)] = batch;
+  }
+
+  void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
+    const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
+    const StepTensors& tensors = batch.program->tensors;
+    if (tensors.scalars_host) {
+      write_scalars(config_.training, batch.number + 1, addresses.at(*tensors.scalars_host));
+    }
+    if (dataset_ == nullptr) return;
+    const auto rows = std::span(rows_).first(static_cast<std::size_t>(batch.program->rows));
+    if (batch.evaluates) {
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        rows[i] = dataset_->train_rows() + batch.first + static_cast<std::int64_t>(i);
+      }
+    } else {
+      if (batch.epoch != ordered_epoch_) {
+        order_ = epoch_order(config_.training.seed, batch.epoch, dataset_->train_rows());
+        ordered_epoch_ = batch.epoch;
+      }
+      std::copy_n(order_.begin() + batch.first, rows.size(), rows.begin());
+    }
+    dataset_->gather(rows, addresses.at(*tensors.x_host), addresses.at<void>(*tensors.y_host));
+  }
+
+ private:
+  const TrainConfig& config_;
+  const Dataset* dataset_;
+  std::array<Batch, 2> batches_{};
+  std::vector<std::int64_t> order_;
+  std::int64_t ordered_epoch_ = -1;
+  std::vector<std::int64_t> rows_;
+};
+
+StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Dataset* dataset) {
+  const ModelConfig& model = config.model;
+  return {.model = {.layout = ParameterLayout(widths_of(model, default_dim)),
+                    .activation = model.activation,
+                    .last_relu = model.last_relu,
+                    .loss = model.loss,
+                    .fusion = config.device.fusion},
+          .data = config.data.kind,
+          .batch_size = config.data.batch_size,
+          .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
+          .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
+          .beta1 = config.training.beta1,
+          .beta2 = config.training.beta2,
+          .eps = config.training.eps,
+          .zero_grad = config.training.zero_grad};
+}
+
+Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
+                 const Dataset* dataset)
+    : config_(config),
+      programs_(programs),
+      device_(device),
+      plan_(programs.buffers()),
+      runner_(std::array<Device*, 1>{&device}, nullptr, programs.buffers(), plan_,
+              dataset == nullptr ? Fetch::kBeforeClock : Fetch::kAhead),
+      schedule_(config.training, programs),
+      input_(std::make_unique<Input>(config, programs.spec(), dataset)),
+      flops_(flops_of(&programs.train())),
+      last_batch_flops_(flops_of(programs.last_batch())) {
+  for (const StepProgram* step :
+       {&programs.train(), programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
+    if (step != nullptr) runner_.add(step->program);
+  }
+  initialise();
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::initialise() {
+  const ParameterLayout& layout = programs_.spec().model.layout;
+  TorchGenerator generator(config_.training.seed);
+  FlatWeights weights = initial_weights(layout, generator);
+  if (!config_.output.load.empty()) {
+    weights = load_weights(config_.output.load, programs_.spec().model);
+  }
+  upload(weights.data(), layout.flat(programs_.parameters()));
+
+  // Padding included: Adam runs over it, and zeros stay zeros.
+  std::ranges::fill(weights, 0.0F);
+  for (const BufferId buffer :
+       {programs_.gradients(), programs_.moments1(), programs_.moments2()}) {
+    upload(weights.data(), layout.flat(buffer));
+  }
+  // The data continue the stream that the weights began, as in the practical's script.
+  if (const auto& state = programs_.train().tensors.generator) upload(&generator, *state);
+}
+
+void Trainer::upload(const void* from, const Tensor& to) {
+  Stream& stream = runner_.stream({0, Lane::kCompute});
+  device_.copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  stream.synchronize();
+}
+
+FlatWeights Trainer::download(BufferId flat) {
+  const Tensor from = programs_.spec().model.layout.flat(flat);
+  FlatWeights host(static_cast<std::size_t>(from.size()));
+  Stream& stream = runner_.stream({0, Lane::kCompute});
+  device_.copy(host.data(), runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
+  stream.synchronize();
+  return host;
+}
+
+FlatWeights Trainer::weights() {
+  return download(programs_.parameters());
+}
+
+void Trainer::run(TrainObserver& observer) {
+  std::optional<Batch> batch = schedule_.next();
+  while (batch) {
+    const std::optional<Batch> next = schedule_.next();
+    const StepTimes times = run_batch(*batch, next ? &*next : nullptr);
+    if (batch->evaluates) {
+      report_evaluation(*batch, times, observer);
+    } else {
+      report_step(*batch, times, observer);
+    }
+    batch = next;
+  }
+}
+
+StepTimes Trainer::run_batch(const Batch& batch, const Batch* next) {
+  const std::int64_t step = runner_.steps();
+  input_->announce(step, batch);
+  if (next != nullptr) input_->announce(step + 1, *next);
+  return runner_.step(batch.program->program, next == nullptr ? nullptr : &next->program->program,
+                      *input_);
+}
+
+void Trainer::report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer) {
+  const Addresses& addresses = runner_.addresses(runner_.steps() - 1);
+  const float loss = *addresses.at(batch.program->tensors.loss_host);
+  if (!std::isfinite(loss)) {
+    const std::string before =
+        batch.number == 0 ? ""
+                          : fmt::format(", it was {} at step {}", last_loss_, batch.number - 1);
+    fail(ExitCode::kDiverged,
+         {.what = "training diverged",
+          .value = "",
+          .why = fmt::format("the loss is {} at step {}{}", loss, batch.number, before),
+          .remedy = fmt::format("use a smaller --lr (it is {})", config_.training.lr)});
+  }
+  last_loss_ = loss;
+  observer.on_step({.step = batch.number,
+                    .steps = schedule_.steps(),
+                    .samples = batch.program->rows,
+                    .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
+                    .loss = loss,
+                    .warmup = batch.number < warmup_of(config_.training, schedule_.steps()),
+                    .times = times});
+}
+
+void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
+                                TrainObserver& observer) {
+  if (batch.number == 0) {
+    evaluation_ = {.epoch = batch.epoch, .epochs = config_.training.epochs.value_or(0)};
+    correct_ = 0;
+  }
+  const Addresses& addresses = runner_.addresses(runner_.steps() - 1);
+  const StepTensors& tensors = batch.program->tensors;
+  // Weighted by rows, so that a smaller last batch counts for what it is.
+  evaluation_.loss += static_cast<double>(*addresses.at(tensors.loss_host)) *
+                      static_cast<double>(batch.program->rows);
+  evaluation_.samples += batch.program->rows;
+  evaluation_.seconds += times.wall_s;
+  if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
+  if (!batch.ends_evaluation) return;
+
+  const auto samples = static_cast<double>(evaluation_.samples);
+  evaluation_.loss /= samples;
+  if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
+  observer.on_evaluation(evaluation_);
+}
+
+}  // namespace barestep

@@ -1,0 +1,93 @@
+// The trainer: a configuration, a device and data, run to the end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/config.h"
+#include "core/device.h"
+#include "core/plan.h"
+#include "train/dataset.h"
+#include "train/runner.h"
+#include "train/schedule.h"
+#include "train/step.h"
+#include "train/weights.h"
+
+namespace barestep {
+
+struct StepReport {
+  std::int64_t step = 0;
+  std::int64_t steps = 0;  // of the whole run
+  std::int64_t samples = 0;
+  std::int64_t flops = 0;
+  float loss = 0;
+  bool warmup = false;
+  StepTimes times;
+};
+
+struct EvaluationReport {
+  std::int64_t epoch = 0;
+  std::int64_t epochs = 0;
+  std::int64_t samples = 0;
+  double loss = 0;                   // mean over the test set
+  std::optional<double> accuracy{};  // of a classifier, 0 to 1
+  double seconds = 0;
+};
+
+/// Told what happens, between steps.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual void on_step(const StepReport& report) = 0;
+  virtual void on_evaluation(const EvaluationReport& report) = 0;
+};
+
+/// The spec of a configuration's programs. `dataset` is null for random data.
+StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Dataset* dataset);
+
+class Trainer {
+ public:
+  /// Allocates everything there will ever be, initialises or loads the weights. `programs`,
+  /// `device` and `dataset` must outlive the trainer. Blocks.
+  Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
+          const Dataset* dataset);
+  ~Trainer();
+
+  /// Runs all steps. Throws Error(kDiverged), naming the step, when a loss is not a finite number.
+  void run(TrainObserver& observer);
+
+  /// The weights as they are now. Blocks.
+  [[nodiscard]] FlatWeights weights();
+
+  /// Any flat buffer of the programs (gradients, moments), for inspection. Blocks.
+  [[nodiscard]] FlatWeights download(BufferId flat);
+
+  [[nodiscard]] const Runner& runner() const { return runner_; }
+  [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  class Input;
+
+  void initialise();
+  void upload(const void* from, const Tensor& to);
+  StepTimes run_batch(const Batch& batch, const Batch* next);
+  void report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer);
+  void report_evaluation(const Batch& batch, const StepTimes& times, TrainObserver& observer);
+
+  const TrainConfig& config_;
+  const StepPrograms& programs_;
+  Device& device_;
+  MemoryPlan plan_;
+  Runner runner_;
+  Schedule schedule_;
+  std::unique_ptr<Input> input_;
+  std::int64_t flops_ = 0, last_batch_flops_ = 0;
+  float last_loss_ = 0;
+  EvaluationReport evaluation_;
+  std::int64_t correct_ = 0;
+};
+
+}  // namespace barestep

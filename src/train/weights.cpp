@@ -1,0 +1,121 @@
+#include "train/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/safetensors.h"
+
+namespace barestep {
+namespace {
+
+std::span<float> numbers_of(FlatWeights& flat, const Tensor& tensor) {
+  return std::span(flat).subspan(static_cast<std::size_t>(tensor.offset_bytes) / sizeof(float),
+                                 static_cast<std::size_t>(tensor.size()));
+}
+
+FlatWeights zeros(const ParameterLayout& layout) {
+  return FlatWeights(static_cast<std::size_t>(layout.bytes()) / sizeof(float));
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+/// One tensor of the model, as a file should hold it.
+struct Entry {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::span<float> values;
+};
+
+std::vector<Entry> entries_of(const MlpSpec& spec, FlatWeights& flat) {
+  std::vector<Entry> entries;
+  const ParameterLayout& layout = spec.layout;
+  for (int layer = 0; layer < layout.layers(); ++layer) {
+    entries.push_back({state_dict_name(spec, layer, "weight"),
+                       {layout.outputs(layer), layout.inputs(layer)},
+                       weight_in(flat, layout, layer)});
+    entries.push_back({state_dict_name(spec, layer, "bias"),
+                       {layout.outputs(layer)},
+                       bias_in(flat, layout, layer)});
+  }
+  return entries;
+}
+
+/// What keeps the file from being this model's: one sentence for each tensor.
+std::vector<std::string> differences(const std::vector<Entry>& model, const SafetensorsFile& file) {
+  std::vector<std::string> found;
+  for (const Entry& entry : model) {
+    const auto* stored = file.find(entry.name);
+    if (stored == nullptr) {
+      found.push_back(fmt::format("{} is missing", entry.name));
+    } else if (stored->dtype != "F32") {
+      found.push_back(fmt::format("{} is {}, not F32", entry.name, stored->dtype));
+    } else if (stored->shape != entry.shape) {
+      found.push_back(fmt::format("{} is {}, the model's is {}", entry.name,
+                                  shape_text(stored->shape), shape_text(entry.shape)));
+    }
+  }
+  for (const auto& stored : file.tensors()) {
+    const bool known = std::any_of(model.begin(), model.end(),
+                                   [&](const Entry& entry) { return entry.name == stored.name; });
+    if (!known) found.push_back(fmt::format("{} is not in the model", stored.name));
+  }
+  return found;
+}
+
+}  // namespace
+
+FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator) {
+  FlatWeights flat = zeros(layout);
+  for (int layer = 0; layer < layout.layers(); ++layer) {
+    init_linear(generator, weight_in(flat, layout, layer), bias_in(flat, layout, layer),
+                layout.inputs(layer));
+  }
+  return flat;
+}
+
+std::span<float> weight_in(FlatWeights& flat, const ParameterLayout& layout, int layer) {
+  return numbers_of(flat, layout.weight(0, layer));
+}
+
+std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int layer) {
+  return numbers_of(flat, layout.bias(0, layer));
+}
+
+std::string state_dict_name(const MlpSpec& spec, int layer, const char* what) {
+  const int module = spec.activation == Activation::kRelu ? 2 * layer : layer;
+  return fmt::format("net.{}.{}", module, what);
+}
+
+void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights) {
+  std::vector<NamedTensor> tensors;
+  for (const Entry& entry : entries_of(spec, weights)) {
+    tensors.push_back({entry.name, entry.shape, entry.values});
+  }
+  save_safetensors(path, tensors);
+}
+
+FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec) {
+  const SafetensorsFile file(path);
+  FlatWeights flat = zeros(spec.layout);
+  const std::vector<Entry> entries = entries_of(spec, flat);
+  const std::vector<std::string> found = differences(entries, file);
+  if (!found.empty()) {
+    constexpr std::size_t kShown = 3;
+    const std::vector<std::string> shown(
+        found.begin(), found.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, found.size())));
+    std::string why = fmt::format("the weights are not this model's: {}", fmt::join(shown, ", "));
+    if (found.size() > kShown) why += fmt::format(", and {} more", found.size() - kShown);
+    fail(ExitCode::kBadData, {.what = "weights",
+                              .value = path.string(),
+                              .why = why,
+                              .remedy = "give the options the file was saved with"});
+  }
+  for (const Entry& entry : entries) std::ranges::copy(file.f32(entry.name), entry.values.begin());
+  return flat;
+}
+
+}  // namespace barestep

@@ -1,0 +1,36 @@
+// The model's weights between host and device: initialisation, loading, saving.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/random.h"
+#include "train/mlp.h"
+
+namespace barestep {
+
+/// A flat buffer on the host, in the layout's order, padding zero.
+using FlatWeights = std::vector<float>;
+
+/// nn.Linear's default initialisation, layer by layer in construction order; advances the
+/// generator.
+FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator);
+
+/// The numbers of one layer inside a flat buffer.
+std::span<float> weight_in(FlatWeights& flat, const ParameterLayout& layout, int layer);
+std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int layer);
+
+/// PyTorch's names in a state_dict: a module `net` that is a Sequential of Linear and, where the
+/// model has an activation, ReLU modules: "net.0.weight", "net.0.bias", "net.2.weight", ...
+std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
+
+/// Writes safetensors, all or nothing. Throws Error(kCannotCreate, kInputOutput).
+void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
+
+/// Reads safetensors. Throws Error: kNoInput, or kBadData naming the first differences when names,
+/// shapes or types are not this model's.
+FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
+
+}  // namespace barestep
