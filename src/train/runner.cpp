@@ -1,5 +1,7 @@
 #include "train/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -332,6 +334,14 @@ StepTimes Runner::finish_step() {
   const double end_s = now_s();
   ++finished_;
   for (auto& [lane, stream] : streams_) stream->check();
+  if (communicator_ != nullptr) {
+    if (const std::string why = communicator_->poll_error(); !why.empty()) {
+      fail(ExitCode::kTryAgain, {.what = "communication failed",
+                                 .value = "",
+                                 .why = fmt::format("{}, at step {}", why, step),
+                                 .remedy = "see the errors of the other ranks"});
+    }
+  }
 
   StepTimes times = times_of(program, step);
   times.wall_s = end_s - running.start_s;

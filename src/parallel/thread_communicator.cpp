@@ -1,0 +1,213 @@
+#include "parallel/thread_communicator.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace barestep {
+
+/// A barrier with a board on which each rank shows one address to the others.
+struct ThreadGroup::Meeting {
+  explicit Meeting(int ranks) : size(ranks), board(static_cast<std::size_t>(ranks)) {}
+
+  /// Blocks until all ranks are here; false when the group was given up.
+  bool barrier() {
+    std::unique_lock lock(mutex);
+    const std::uint64_t mine = round;
+    if (++arrived == size) {
+      arrived = 0;
+      ++round;
+      all_here.notify_all();
+    } else {
+      all_here.wait(lock, [&] { return round != mine || aborted; });
+    }
+    return !aborted;
+  }
+
+  /// Shows `address`, waits for the others', lets `work` use the board, waits again, so that nobody
+  /// changes what others still read.
+  template <class F>
+  bool meet(int rank, void* address, const F& work) {
+    board[static_cast<std::size_t>(rank)] = address;
+    if (!barrier()) return false;
+    work();
+    return barrier();
+  }
+
+  template <class T>
+  T* shown_by(int rank) const {
+    return static_cast<T*>(board[static_cast<std::size_t>(rank)]);
+  }
+
+  const int size;
+  std::vector<void*> board;
+  std::mutex mutex;
+  std::condition_variable all_here;
+  int arrived = 0;
+  std::uint64_t round = 0;
+  bool aborted = false;
+};
+
+namespace {
+
+/// The part of n numbers that one rank adds up.
+struct Share {
+  std::int64_t first, last;
+};
+
+Share share_of(std::int64_t n, int rank, int ranks) {
+  return {n * rank / ranks, n * (rank + 1) / ranks};
+}
+
+}  // namespace
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(ThreadGroup::Meeting& collectives, ThreadGroup::Meeting& host, int rank)
+      : collectives_(collectives), host_(host), rank_(rank) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return host_.size; }
+
+  void prepare(const Collective& collective) override {
+    std::visit(
+        [](const auto& op) {
+          BARESTEP_REQUIRE(op.tensors.size() == 1, "a thread rank has one device");
+        },
+        collective);
+  }
+
+  void run(const Collective& collective, const Addresses& addresses,
+           std::span<Stream* const> streams, Tag /*tag*/) override {
+    // Kept for as long as the communicator: the stream reads it later.
+    const auto [call, is_new] =
+        calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses});
+    streams[0]->call(&ThreadCommunicator::perform, &call->second);
+  }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    must(host_.meet(rank_, bytes.data(), [&] {
+      if (rank_ != root) {
+        std::memcpy(bytes.data(), host_.shown_by<std::byte>(root), bytes.size());
+      }
+    }));
+  }
+
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size()),
+                     "all_gather needs room for every rank");
+    // The board is only read by the others.
+    void* const shown = const_cast<std::byte*>(bytes.data());
+    must(host_.meet(rank_, shown, [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        std::memcpy(all.data() + bytes.size() * static_cast<std::size_t>(rank),
+                    host_.shown_by<std::byte>(rank), bytes.size());
+      }
+    }));
+  }
+
+  void barrier() override { must(host_.barrier()); }
+
+  [[nodiscard]] std::string poll_error() override {
+    const std::lock_guard lock(collectives_.mutex);
+    return collectives_.aborted ? "another rank gave up" : "";
+  }
+
+  void abort(ExitCode /*code*/) noexcept override {
+    for (ThreadGroup::Meeting* meeting : {&collectives_, &host_}) {
+      const std::lock_guard lock(meeting->mutex);
+      meeting->aborted = true;
+      meeting->all_here.notify_all();
+    }
+  }
+
+ private:
+  struct Call {
+    ThreadCommunicator* self;
+    const Collective* collective;
+    const Addresses* addresses;
+  };
+
+  static void perform(void* argument) {
+    const auto& call = *static_cast<Call*>(argument);
+    std::visit([&](const auto& op) { call.self->perform_op(op, *call.addresses); },
+               *call.collective);
+  }
+
+  void perform_op(const AllReduce& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    // Each rank adds up its own share of the numbers, in rank order, and gives it to all.
+    // The ranks' scales differ where their shares of the batch do.
+    struct Contribution {
+      float* values;
+      float scale;
+    } mine{addresses.at(tensor), op.scale};
+    collectives_.meet(rank_, &mine, [&] {
+      const Share share = share_of(tensor.size(), rank_, size());
+      for (std::int64_t i = share.first; i < share.last; ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < size(); ++rank) {
+          const auto* other = collectives_.shown_by<Contribution>(rank);
+          sum += other->scale * other->values[i];
+        }
+        for (int rank = 0; rank < size(); ++rank) {
+          collectives_.shown_by<Contribution>(rank)->values[i] = sum;
+        }
+      }
+    });
+  }
+
+  void perform_op(const Broadcast& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    auto* values = addresses.at<std::byte>(tensor);
+    collectives_.meet(rank_, values, [&] {
+      if (rank_ != op.root) {
+        std::memcpy(values, collectives_.shown_by<std::byte>(op.root),
+                    static_cast<std::size_t>(tensor.bytes()));
+      }
+    });
+  }
+
+  void perform_op(const Reduce& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    auto* values = addresses.at(tensor);
+    collectives_.meet(rank_, values, [&] {
+      if (rank_ != op.root) return;
+      for (std::int64_t i = 0; i < tensor.size(); ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < size(); ++rank) sum += collectives_.shown_by<float>(rank)[i];
+        values[i] = sum;
+      }
+    });
+  }
+
+  static void must(bool met) {
+    if (!met) {
+      fail(ExitCode::kTryAgain, {.what = "ranks",
+                                 .value = "",
+                                 .why = "another rank gave up",
+                                 .remedy = "see that rank's error"});
+    }
+  }
+
+  ThreadGroup::Meeting& collectives_;
+  ThreadGroup::Meeting& host_;
+  int rank_;
+  std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
+};
+
+ThreadGroup::ThreadGroup(int ranks)
+    : collectives_(std::make_unique<Meeting>(ranks)),
+      host_calls_(std::make_unique<Meeting>(ranks)) {}
+
+ThreadGroup::~ThreadGroup() = default;
+
+std::unique_ptr<Communicator> ThreadGroup::join(int rank) {
+  return std::make_unique<ThreadCommunicator>(*collectives_, *host_calls_, rank);
+}
+
+}  // namespace barestep

@@ -1,0 +1,31 @@
+// Ranks as threads of one process, for tests: every rank runs its own device, streams and programs,
+// and ThreadSanitizer sees the whole protocol.
+#pragma once
+
+#include <memory>
+
+#include "core/communicator.h"
+
+namespace barestep {
+
+/// What the ranks share; must outlive their communicators.
+class ThreadGroup {
+ public:
+  explicit ThreadGroup(int ranks);
+  ~ThreadGroup();
+  ThreadGroup(const ThreadGroup&) = delete;
+  ThreadGroup& operator=(const ThreadGroup&) = delete;
+
+  /// The communicator of one rank, used by that rank's threads only. Its collectives run on host
+  /// memory, one tensor a rank, and sum in rank order, so all ranks hold the same bits.
+  std::unique_ptr<Communicator> join(int rank);
+
+ private:
+  friend class ThreadCommunicator;
+  struct Meeting;
+  // Collectives meet in the ranks' stream threads, host calls in their main threads.
+  std::unique_ptr<Meeting> collectives_;
+  std::unique_ptr<Meeting> host_calls_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,125 @@
+#include "train/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string_view>
+
+#include "core/statistics.h"
+
+namespace barestep {
+namespace {
+
+/// At least four decimals, and at least four significant digits.
+std::string seconds_text(double seconds) {
+  int decimals = 4;
+  if (seconds > 0) {
+    decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(seconds))), 4, 12);
+  }
+  return fmt::format("{:.{}f}", seconds, decimals);
+}
+
+/// What a phase is called in the account of a step.
+std::string_view account_name(Phase phase) {
+  if (phase == Phase::kData) return "data wait";
+  if (phase == Phase::kReduce) return "exposed communication";
+  return name_of(phase);
+}
+
+}  // namespace
+
+std::string step_line(const StepReport& report) {
+  const auto last = std::to_string(std::max<std::int64_t>(report.steps - 1, 0));
+  const auto width = std::max<std::size_t>(2, last.size());
+  const double seconds = report.times.wall_s;
+  return fmt::format(
+      "Step {:0{}} | Step time: {}s | Throughput: {:.2f} samples/sec | Loss: {:.6f}{}", report.step,
+      width, seconds_text(seconds), static_cast<double>(report.samples) / seconds, report.loss,
+      report.warmup ? " | warm-up" : "");
+}
+
+std::string evaluation_line(const EvaluationReport& report) {
+  std::string line = fmt::format("Epoch {}", report.epoch + 1);
+  if (report.epochs > 0) line += fmt::format("/{}", report.epochs);
+  line += fmt::format(" | Test loss: {:.6f}", report.loss);
+  if (report.accuracy) line += fmt::format(" | Test accuracy: {:.2f}%", 100 * *report.accuracy);
+  return line + fmt::format(" | {} samples in {}s", report.samples, seconds_text(report.seconds));
+}
+
+std::string metrics_record(const StepReport& report, int rank) {
+  // The loss is a float32; widened to double its shortest text is what Python prints for
+  // loss.item().
+  const double loss = report.loss;
+  std::string record =
+      fmt::format(R"({{"step": {}, "rank": {}, "loss": {}, "step_time_s": {}, "samples_per_s": {})",
+                  report.step, rank, loss, report.times.wall_s,
+                  static_cast<double>(report.samples) / report.times.wall_s);
+  record += fmt::format(R"(, "warmup": {}, "phases_s": {{)", report.warmup);
+  for (int phase = 0; phase < kPhases; ++phase) {
+    record += fmt::format(R"("{}": {}, )", name_of(static_cast<Phase>(phase)),
+                          report.times.phase_s[static_cast<std::size_t>(phase)]);
+  }
+  return record + fmt::format(R"("idle": {}, "residue": {}}}}})", report.times.idle_s,
+                              report.times.residue_s());
+}
+
+RunSummary::RunSummary(std::int64_t steps) {
+  wall_s_.reserve(static_cast<std::size_t>(steps));
+}
+
+void RunSummary::add(const StepReport& report) {
+  if (report.warmup) {
+    ++warmup_steps_;
+    return;
+  }
+  wall_s_.push_back(report.times.wall_s);
+  for (std::size_t i = 0; i < phase_s_.size(); ++i) phase_s_[i] += report.times.phase_s[i];
+  idle_s_ += report.times.idle_s;
+  residue_s_ += report.times.residue_s();
+  samples_ += report.samples;
+  flops_ += report.flops;
+}
+
+std::string RunSummary::text(const Device& device) const {
+  if (wall_s_.empty()) return "";
+  const DeviceInfo info = device.info();
+  const Statistics time = statistics_of(wall_s_);
+  const double total_s = std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
+  const auto steps = static_cast<double>(wall_s_.size());
+
+  std::string device_text = fmt::format("{}: {}", device.name(), info.model);
+  if (info.threads > 0) {
+    device_text += fmt::format(", {} thread{}", info.threads, info.threads == 1 ? "" : "s");
+  }
+  std::string text = fmt::format("Summary of {} steps after {} of warm-up ({}, products by {})\n",
+                                 wall_s_.size(), warmup_steps_, device_text, info.product_library);
+  text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
+                      seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
+                      seconds_text(time.p95), seconds_text(time.p99));
+  text +=
+      fmt::format("  Throughput   {:.2f} samples/sec\n", static_cast<double>(samples_) / total_s);
+  text +=
+      fmt::format("  Rate         {:.2f} GFLOP/s\n\n", static_cast<double>(flops_) / total_s / 1e9);
+
+  text += "Account of a step, mean\n";
+  const auto row = [&](std::string_view name, double seconds) {
+    text += fmt::format("  {:<24}{:>12.4f} ms{:>8.2f} %\n", name, 1e3 * seconds / steps,
+                        100 * seconds / total_s);
+  };
+  for (int i = 0; i < kPhases; ++i) {
+    const auto phase = static_cast<Phase>(i);
+    const double seconds = phase_s_[static_cast<std::size_t>(i)];
+    const bool always = phase == Phase::kForward || phase == Phase::kLoss ||
+                        phase == Phase::kBackward || phase == Phase::kOptimizer ||
+                        phase == Phase::kData;
+    if (always || seconds > 0) row(account_name(phase), seconds);
+  }
+  row("idle", idle_s_);
+  row("residue (host)", residue_s_);
+  row("wall time", total_s);
+  return text;
+}
+
+}  // namespace barestep

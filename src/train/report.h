@@ -1,0 +1,45 @@
+// What a run tells its user: step lines, the summary, metrics records. Text only; printing is the
+// program's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/plan.h"
+#include "train/trainer.h"
+
+namespace barestep {
+
+/// `Step 00 | Step time: 0.1234s | Throughput: 518.63 samples/sec | Loss: 1.036895`
+std::string step_line(const StepReport& report);
+
+/// `Epoch 1/5 | Test loss: 0.3012 | Test accuracy: 91.25% | 0.0123s`
+std::string evaluation_line(const EvaluationReport& report);
+
+/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s and the phases.
+std::string metrics_record(const StepReport& report, int rank);
+
+/// Collects the steps behind warm-up and tells what they came to. Allocates at construction only.
+class RunSummary {
+ public:
+  explicit RunSummary(std::int64_t steps);
+
+  void add(const StepReport& report);
+
+  /// Mean, spread and percentiles of the step time, throughput, GFLOP/s, and the account by phase.
+  [[nodiscard]] std::string text(const Device& device) const;
+
+ private:
+  std::vector<double> wall_s_;
+  std::array<double, kPhases> phase_s_{};
+  double idle_s_ = 0;
+  double residue_s_ = 0;
+  std::int64_t samples_ = 0;
+  std::int64_t flops_ = 0;
+  std::int64_t warmup_steps_ = 0;
+};
+
+}  // namespace barestep
