@@ -32,6 +32,8 @@ class TorchGenerator {
   std::vector<std::int64_t> randperm(std::int64_t n);
 
  private:
+  double next_normal();
+
   std::array<std::uint32_t, 624> state_;
   std::int32_t position_;
   bool has_cached_normal_;

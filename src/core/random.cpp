@@ -1,0 +1,139 @@
+#include "core/random.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "core/box_muller.h"
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int32_t kWords = 624;
+constexpr std::int32_t kShift = 397;
+
+// How many numbers randn makes at a time: little enough to stay in the first-level cache.
+constexpr std::size_t kChunk = 2048;
+
+// The recurrence of MT19937: one word from two neighbours and the word kShift further on.
+inline std::uint32_t twisted(std::uint32_t word, std::uint32_t next, std::uint32_t far) {
+  const std::uint32_t mixed = (word & 0x80000000U) | (next & 0x7FFFFFFFU);
+  return far ^ (mixed >> 1U) ^ ((0U - (next & 1U)) & 0x9908B0DFU);
+}
+
+// Three loops without a wrapped index, so that the first two become vector code.
+void twist(std::array<std::uint32_t, kWords>& state) {
+  std::uint32_t* const words = state.data();
+  for (int i = 0; i < kWords - kShift; ++i) {
+    words[i] = twisted(words[i], words[i + 1], words[i + kShift]);
+  }
+  for (int i = kWords - kShift; i < kWords - 1; ++i) {
+    words[i] = twisted(words[i], words[i + 1], words[i + kShift - kWords]);
+  }
+  words[kWords - 1] = twisted(words[kWords - 1], words[0], words[kShift - 1]);
+}
+
+inline std::uint32_t tempered(std::uint32_t word) {
+  word ^= word >> 11U;
+  word ^= (word << 7U) & 0x9D2C5680U;
+  word ^= (word << 15U) & 0xEFC60000U;
+  return word ^ (word >> 18U);
+}
+
+// A number in [0, 1) from the low 53 bits of two words, the first of which is the higher one.
+double uniform_double(TorchGenerator& generator) {
+  const std::uint64_t high = generator.next();
+  const std::uint64_t word = (high << 32U) | generator.next();
+  return static_cast<double>(word & ((1ULL << 53U) - 1U)) * 0x1p-53;
+}
+
+}  // namespace
+
+TorchGenerator::TorchGenerator(std::uint64_t seed)
+    : state_{}, position_(kWords), has_cached_normal_(false), cached_normal_(0.0) {
+  state_[0] = static_cast<std::uint32_t>(seed);
+  for (std::uint32_t i = 1; i < kWords; ++i) {
+    state_[i] = 1812433253U * (state_[i - 1] ^ (state_[i - 1] >> 30U)) + i;
+  }
+}
+
+std::uint32_t TorchGenerator::next() {
+  if (position_ == kWords) {
+    twist(state_);
+    position_ = 0;
+  }
+  return tempered(state_[static_cast<std::size_t>(position_++)]);
+}
+
+void TorchGenerator::uniform(std::span<float> out, double low, double high) {
+  const float from = static_cast<float>(low);
+  const float range = static_cast<float>(high) - from;
+  while (!out.empty()) {
+    if (position_ == kWords) {
+      twist(state_);
+      position_ = 0;
+    }
+    const std::size_t count = std::min(out.size(), static_cast<std::size_t>(kWords - position_));
+    const std::uint32_t* const words = state_.data() + position_;
+    for (std::size_t i = 0; i < count; ++i) {
+      // 24 bits fit an int32, which vector units convert to float in one instruction.
+      const auto bits = static_cast<std::int32_t>(tempered(words[i]) & 0xFFFFFFU);
+      out[i] = std::fma(static_cast<float>(bits) * 0x1p-24F, range, from);
+    }
+    position_ += static_cast<std::int32_t>(count);
+    out = out.subspan(count);
+  }
+}
+
+double TorchGenerator::next_normal() {
+  if (std::exchange(has_cached_normal_, false)) return cached_normal_;
+  const double angle = 2.0 * std::numbers::pi * uniform_double(*this);
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform_double(*this)));
+  cached_normal_ = radius * std::sin(angle);
+  has_cached_normal_ = true;
+  return radius * std::cos(angle);
+}
+
+void TorchGenerator::randn(std::span<float> out) {
+  if (out.size() < kNormalBlock) {
+    for (float& number : out) number = static_cast<float>(next_normal());
+    return;
+  }
+  for (std::span<float> rest = out; !rest.empty();) {
+    const std::span<float> chunk = rest.first(std::min(rest.size(), kChunk));
+    uniform(chunk, 0.0, 1.0);
+    box_muller(chunk.first(chunk.size() - chunk.size() % kNormalBlock));
+    rest = rest.subspan(chunk.size());
+  }
+  // Numbers behind the last full block are thrown away with those before them: PyTorch draws the
+  // last 16 anew.
+  if (out.size() % kNormalBlock != 0) {
+    uniform(out.last(kNormalBlock), 0.0, 1.0);
+    box_muller(out.last(kNormalBlock));
+  }
+}
+
+std::vector<std::int64_t> TorchGenerator::randperm(std::int64_t n) {
+  BARESTEP_REQUIRE(n >= 0, "a permutation has a size");
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    std::swap(order[i], order[i + next() % (order.size() - i)]);
+  }
+  return order;
+}
+
+void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,
+                 std::int64_t inputs) {
+  BARESTEP_REQUIRE(inputs > 0 && weight.size() == bias.size() * static_cast<std::size_t>(inputs),
+                   "a weight is (outputs x inputs) and a bias (outputs)");
+  const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
+  generator.uniform(weight, -bound, bound);
+  generator.uniform(bias, -bound, bound);
+}
+
+}  // namespace barestep

@@ -1,0 +1,319 @@
+#include "core/random.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <type_traits>
+
+#include "core/error.h"
+#include "support/golden.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+std::vector<float> drawn_randn(TorchGenerator& generator, std::size_t size) {
+  std::vector<float> numbers(size);
+  generator.randn(numbers);
+  return numbers;
+}
+
+std::vector<float> drawn_rand(TorchGenerator& generator, std::size_t size) {
+  std::vector<float> numbers(size);
+  generator.uniform(numbers, 0.0, 1.0);
+  return numbers;
+}
+
+std::vector<std::uint32_t> bits(std::span<const float> values) {
+  std::vector<std::uint32_t> result;
+  for (const float value : values) result.push_back(std::bit_cast<std::uint32_t>(value));
+  return result;
+}
+
+std::vector<std::uint32_t> golden_bits(const json& hexadecimals) {
+  std::vector<std::uint32_t> result;
+  for (const json& number : hexadecimals) {
+    result.push_back(std::bit_cast<std::uint32_t>(parse_float(number)));
+  }
+  return result;
+}
+
+// A seed as a user writes it: -1 means 2^64 - 1.
+std::uint64_t parse_seed(const std::string& text) {
+  return text.starts_with('-') ? static_cast<std::uint64_t>(std::stoll(text)) : std::stoull(text);
+}
+
+std::uint64_t drawn_hash(TorchGenerator& generator, const std::string& draw, std::size_t size) {
+  if (draw == "rand") return xxh3(drawn_rand(generator, size));
+  if (draw == "randn") return xxh3(drawn_randn(generator, size));
+  EXPECT_EQ(draw, "randperm");
+  return xxh3(generator.randperm(static_cast<std::int64_t>(size)));
+}
+
+// The streams of eight seeds that PyTorch drew.
+class GoldenStreams : public ::testing::Test {
+ protected:
+  GoldenStreams() : file_(json::parse(std::ifstream(golden_path("rng_cpu")))) {}
+
+  [[nodiscard]] const json& streams() const { return file_.at("streams"); }
+
+  static TorchGenerator generator_of(const json& stream) {
+    return TorchGenerator(parse_seed(stream.at("seed")));
+  }
+
+  // Draws call by call and compares; `sequences` are lists of calls on a fresh generator each.
+  void expect_draws(const char* sequences) const {
+    for (const json& stream : streams()) {
+      for (const json& calls : stream.at(sequences)) {
+        TorchGenerator generator = generator_of(stream);
+        for (const json& call : calls) {
+          EXPECT_EQ(drawn_hash(generator, call.at("draw"), call.at("size")),
+                    parse_hash(call.at("xxh3")))
+              << "seed " << stream.at("seed") << ", " << call << " of " << calls;
+        }
+      }
+    }
+  }
+
+ private:
+  json file_;
+};
+
+TEST_F(GoldenStreams, AreOfEightSeeds) {
+  EXPECT_EQ(streams().size(), 8U);
+}
+
+TEST_F(GoldenStreams, HaveTheSameWords) {
+  for (const json& stream : streams()) {
+    TorchGenerator generator = generator_of(stream);
+    std::vector<std::uint32_t> words(1000);
+    for (std::uint32_t& word : words) {
+      generator.next();
+      word = generator.next();
+    }
+    const std::vector<std::uint32_t> first = stream.at("every_second_word");
+    EXPECT_THAT(std::span(words).first(first.size()), ElementsAreArray(first));
+    EXPECT_EQ(xxh3(words), parse_hash(stream.at("every_second_word_of_2000_xxh3")));
+  }
+}
+
+TEST_F(GoldenStreams, StartWithTheSameNumbers) {
+  for (const json& stream : streams()) {
+    TorchGenerator rand = generator_of(stream);
+    EXPECT_EQ(bits(drawn_rand(rand, 8)), golden_bits(stream.at("rand_8")));
+    TorchGenerator few = generator_of(stream);
+    EXPECT_EQ(bits(drawn_randn(few, 8)), golden_bits(stream.at("randn_8")));
+    TorchGenerator many = generator_of(stream);
+    EXPECT_EQ(bits(drawn_randn(many, 40)), golden_bits(stream.at("randn_40")));
+  }
+}
+
+TEST_F(GoldenStreams, HaveTheSameUniformNumbersOfEverySize) {
+  expect_draws("rand");
+}
+
+TEST_F(GoldenStreams, HaveTheSameNormalNumbersAndStandAtTheSamePlaceAfterwards) {
+  expect_draws("randn_then_rand");
+}
+
+TEST_F(GoldenStreams, AreTheSameWhateverIsDrawnInTurn) {
+  expect_draws("interleaved");
+}
+
+TEST_F(GoldenStreams, RoundUniformRangesTheSameWay) {
+  for (const json& stream : streams()) {
+    for (const json& drawn : stream.at("uniform")) {
+      TorchGenerator generator = generator_of(stream);
+      std::vector<float> numbers(drawn.at("size").get<std::size_t>());
+      generator.uniform(numbers, std::stod(drawn.at("low").get<std::string>()),
+                        std::stod(drawn.at("high").get<std::string>()));
+      EXPECT_EQ(xxh3(numbers), parse_hash(drawn.at("xxh3"))) << drawn;
+    }
+  }
+}
+
+TEST_F(GoldenStreams, InitialiseLinearLayersTheSameWay) {
+  for (const json& stream : streams()) {
+    for (const json& linear : stream.at("linear")) {
+      TorchGenerator generator = generator_of(stream);
+      const std::int64_t inputs = linear.at("inputs");
+      const auto outputs = linear.at("outputs").get<std::size_t>();
+      std::vector<float> weight(outputs * static_cast<std::size_t>(inputs));
+      std::vector<float> bias(outputs);
+      init_linear(generator, weight, bias, inputs);
+      EXPECT_EQ(xxh3(weight), parse_hash(linear.at("weight"))) << linear;
+      EXPECT_EQ(xxh3(bias), parse_hash(linear.at("bias"))) << linear;
+    }
+  }
+}
+
+TEST_F(GoldenStreams, ShuffleTheSameWay) {
+  for (const json& stream : streams()) {
+    TorchGenerator few = generator_of(stream);
+    EXPECT_EQ(few.randperm(10), stream.at("randperm_10").get<std::vector<std::int64_t>>());
+    TorchGenerator many = generator_of(stream);
+    EXPECT_EQ(xxh3(many.randperm(5000)), parse_hash(stream.at("randperm_5000_xxh3")));
+  }
+}
+
+// Makes the initial parameters of a golden training run, and compares them.
+void expect_initial(const Golden& golden, TorchGenerator& generator) {
+  for (std::size_t i = 0; i < golden.parameters.size(); i += 2) {
+    const GoldenParameter& weight = golden.parameters[i];
+    const GoldenParameter& bias = golden.parameters[i + 1];
+    std::vector<float> weights(static_cast<std::size_t>(weight.shape[0] * weight.shape[1]));
+    std::vector<float> biases(static_cast<std::size_t>(weight.shape[0]));
+    init_linear(generator, weights, biases, weight.shape[1]);
+    EXPECT_EQ(xxh3(weights), weight.initial_xxh3) << weight.name;
+    EXPECT_EQ(xxh3(biases), bias.initial_xxh3) << bias.name;
+    if (golden.initial.empty()) continue;
+    EXPECT_EQ(bits(weights), bits(golden.initial.at(weight.name)));
+    EXPECT_EQ(bits(biases), bits(golden.initial.at(bias.name)));
+  }
+}
+
+std::vector<std::string> runs_with_random_targets() {
+  std::vector<std::string> names = golden_runs();
+  std::erase(names, "ce_tiny");
+  return names;
+}
+
+class GoldenRun : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenRun, HasTheSameInitialParametersAndTheSameXAndYInEveryStep) {
+  const Golden golden = load_golden(GetParam());
+  TorchGenerator generator(golden.seed);
+  expect_initial(golden, generator);
+  ASSERT_EQ(golden.x_xxh3.size(), static_cast<std::size_t>(golden.steps));
+  ASSERT_EQ(golden.y_xxh3.size(), static_cast<std::size_t>(golden.steps));
+  for (std::size_t step = 0; step < golden.x_xxh3.size(); ++step) {
+    const auto x = drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.dim));
+    const auto y =
+        drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.layers.back()));
+    ASSERT_EQ(xxh3(x), golden.x_xxh3[step]) << "step " << step;
+    ASSERT_EQ(xxh3(y), golden.y_xxh3[step]) << "step " << step;
+    if (golden.each_step.empty()) continue;
+    EXPECT_EQ(bits(x), bits(golden.each_step.at(step).x));
+    EXPECT_EQ(bits(y), bits(golden.each_step.at(step).y));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Random, GoldenRun, ::testing::ValuesIn(runs_with_random_targets()),
+                         [](const auto& run) { return run.param; });
+
+TEST(GoldenRunWithLabels, HasTheSameInitialParametersAndTheSameFirstX) {
+  const Golden golden = load_golden("ce_tiny");
+  TorchGenerator generator(golden.seed);
+  expect_initial(golden, generator);
+  const auto x = drawn_randn(generator, static_cast<std::size_t>(golden.batch * golden.dim));
+  EXPECT_EQ(xxh3(x), golden.x_xxh3.front());
+  ASSERT_EQ(golden.each_step.size(), 4U);
+  for (std::size_t step = 0; step < 4; ++step) {
+    EXPECT_EQ(xxh3(golden.each_step[step].x), golden.x_xxh3[step]);
+    EXPECT_EQ(xxh3(golden.each_step[step].labels), golden.y_xxh3[step]);
+  }
+}
+
+TEST(TorchGenerator, TakesSeedsByTheirLow32Bits) {
+  for (const auto& [one, other] : {std::pair{~0ULL, 0xFFFFFFFFULL}, std::pair{1ULL << 32U, 0ULL},
+                                   std::pair{static_cast<unsigned long long>(-1LL), ~0ULL}}) {
+    TorchGenerator first(one);
+    TorchGenerator second(other);
+    for (int i = 0; i < 1000; ++i) ASSERT_EQ(first.next(), second.next());
+  }
+}
+
+TEST(TorchGenerator, DrawsOneWordANumberAnd16MoreWhereTheLastBlockIsNotFull) {
+  for (const std::size_t size : {16U, 17U, 31U, 32U, 33U, 624U, 625U, 2048U, 2049U, 4096U, 5000U}) {
+    TorchGenerator drawing(7);
+    drawn_randn(drawing, size);
+    TorchGenerator counting(7);
+    const std::size_t words = size + (size % 16 == 0 ? 0 : 16);
+    for (std::size_t i = 0; i < words; ++i) counting.next();
+    EXPECT_EQ(drawing.next(), counting.next()) << size;
+  }
+}
+
+TEST(TorchGenerator, KeepsTheCachedNormalThroughABigRandn) {
+  TorchGenerator plain(3);
+  const std::vector<float> pair = drawn_randn(plain, 2);
+  TorchGenerator interrupted(3);
+  const std::vector<float> first = drawn_randn(interrupted, 1);
+  drawn_randn(interrupted, 100);
+  const std::vector<float> second = drawn_randn(interrupted, 1);
+  EXPECT_EQ(first[0], pair[0]);
+  EXPECT_EQ(second[0], pair[1]);
+}
+
+TEST(TorchGenerator, ContinuesFromACopyOfItsBytes) {
+  static_assert(std::is_trivially_copyable_v<TorchGenerator>);
+  TorchGenerator original(11);
+  drawn_randn(original, 1000);
+  drawn_randn(original, 3);
+  std::array<std::byte, sizeof(TorchGenerator)> bytes{};
+  std::memcpy(bytes.data(), &original, bytes.size());
+  TorchGenerator copy(0);
+  std::memcpy(&copy, bytes.data(), bytes.size());
+  for (const std::size_t size : {1U, 2U, 700U}) {
+    EXPECT_EQ(bits(drawn_randn(copy, size)), bits(drawn_randn(original, size)));
+  }
+}
+
+TEST(TorchGenerator, DrawsNothingForNothing) {
+  TorchGenerator drawing(5);
+  drawing.randn({});
+  drawing.uniform({}, 0.0, 1.0);
+  EXPECT_TRUE(drawing.randperm(0).empty());
+  EXPECT_EQ(drawing.randperm(1), std::vector<std::int64_t>{0});
+  EXPECT_EQ(drawing.next(), TorchGenerator(5).next());
+}
+
+TEST(TorchGenerator, DrawsNormalNumbersWithMean0AndVariance1) {
+  TorchGenerator generator(1);
+  double sum = 0.0;
+  double squares = 0.0;
+  const std::vector<float> numbers = drawn_randn(generator, 1 << 20);
+  for (const float number : numbers) {
+    sum += number;
+    squares += double{number} * double{number};
+  }
+  const auto count = static_cast<double>(numbers.size());
+  EXPECT_NEAR(sum / count, 0.0, 4.0 / std::sqrt(count));
+  EXPECT_NEAR(squares / count, 1.0, 4.0 * std::sqrt(2.0 / count));
+}
+
+TEST(TorchGenerator, RefusesAPermutationOfNegativeSize) {
+  TorchGenerator generator(0);
+  try {
+    generator.randperm(-1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBug);
+    EXPECT_THAT(error.what(), HasSubstr("a permutation has a size"));
+  }
+}
+
+TEST(InitLinear, RefusesAWeightThatDoesNotFitTheBias) {
+  TorchGenerator generator(0);
+  std::vector<float> weight(12);
+  std::vector<float> bias(3);
+  try {
+    init_linear(generator, weight, bias, 5);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBug);
+    EXPECT_THAT(error.what(), HasSubstr("a weight is (outputs x inputs) and a bias (outputs)"));
+  }
+}
+
+}  // namespace
+}  // namespace barestep
