@@ -1,0 +1,10 @@
+// Takes the place of product_cblas.cpp in builds without OpenBLAS.
+#include "kernels/product.h"
+
+namespace barestep {
+
+std::unique_ptr<Product> make_cblas_product() {
+  return nullptr;
+}
+
+}  // namespace barestep

@@ -1,0 +1,99 @@
+// What an op does to one element or to one row; a device decides which thread does it.
+//
+// Each is a plain struct of addresses and constants, callable with an index. Elements and rows are
+// independent of each other, so any split gives the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/formulas.h"
+#include "kernels/host_device.h"
+
+namespace barestep {
+
+/// values += bias, then ReLU if asked. Column `col` of a row that starts at `row`.
+struct BiasReluElement {
+  const float* bias;
+  bool relu_behind;
+
+  BARESTEP_HD void operator()(float* row, std::int64_t col) const {
+    const float sum = row[col] + bias[col];
+    row[col] = relu_behind ? relu(sum) : sum;
+  }
+};
+
+struct ReluGradElement {
+  float* grad;
+  const float* output;
+
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = relu_grad(grad[i], output[i]); }
+};
+
+struct MseGradElement {
+  float* grad;
+  const float* output;
+  const float* target;
+  float factor;  // mse_grad_factor(count)
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    grad[i] = mse_grad(factor, output[i], target[i]);
+  }
+};
+
+struct AdamElement {
+  float* weights;
+  const float* grads;
+  float* moments1;
+  float* moments2;
+  AdamConstants constants;
+  float scale, root;
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    adam_step(constants, scale, root, grads[i], weights[i], moments1[i], moments2[i]);
+  }
+};
+
+/// Softmax cross-entropy of one row of `cols` logits: writes the row of grad, scaled by 1 / count,
+/// and returns the row's loss, -log_softmax(logits)[label]. The largest logit is subtracted first,
+/// so that no exponential overflows.
+struct CrossEntropyRow {
+  float* grad;
+  const float* logits;
+  const std::int32_t* labels;
+  std::int64_t cols;
+  std::int64_t count;
+
+  BARESTEP_HD float operator()(std::int64_t row) const {
+    const float* x = logits + row * cols;
+    float* g = grad + row * cols;
+    float largest = x[0];
+    for (std::int64_t j = 1; j < cols; ++j) largest = is_larger(x[j], largest) ? x[j] : largest;
+    float sum = 0;
+    for (std::int64_t j = 0; j < cols; ++j) {
+      g[j] = std::exp(x[j] - largest);
+      sum += g[j];
+    }
+    const std::int64_t label = labels[row];
+    const auto divisor = static_cast<float>(count);
+    for (std::int64_t j = 0; j < cols; ++j)
+      g[j] = (g[j] / sum - (j == label ? 1.0F : 0.0F)) / divisor;
+    return std::log(sum) - (x[label] - largest);
+  }
+};
+
+/// True when the row's largest logit, the first of equals, is the label's.
+struct CorrectRow {
+  const float* logits;
+  const std::int32_t* labels;
+  std::int64_t cols;
+
+  BARESTEP_HD bool operator()(std::int64_t row) const {
+    const float* x = logits + row * cols;
+    std::int64_t best = 0;
+    for (std::int64_t j = 1; j < cols; ++j) best = is_larger(x[j], x[best]) ? j : best;
+    return best == labels[row];
+  }
+};
+
+}  // namespace barestep

@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "kernels/formulas.h"
+#include "kernels/product.h"
+
+namespace barestep {
+namespace {
+
+/// c is computed in kBlock x kBlock tiles, whose sums and operands lie in the first-level cache.
+constexpr std::int64_t kBlock = 64;
+using Block = float[kBlock][kBlock];
+
+/// A row-major matrix, or the transpose of one.
+struct Operand {
+  const float* values;
+  std::int64_t stride;
+  bool transposed;
+
+  /// block[i][j] = the element at (row + i, col + j).
+  void load(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+            Block& block) const {
+    const std::int64_t step_row = transposed ? 1 : stride;
+    const std::int64_t step_col = transposed ? stride : 1;
+    const float* first = values + row * step_row + col * step_col;
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < cols; ++j) block[i][j] = first[i * step_row + j * step_col];
+  }
+};
+
+/// sums += a b, in the order of k. The whole width of a block is computed, also where only part of
+/// it is used, so that the inner loop has a fixed length.
+void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int64_t depth,
+                    Block& sums) {
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t k = 0; k < depth; ++k)
+      for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
+}
+
+class ReferenceProduct final : public Product {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "reference"; }
+
+  void prepare(const Gemm&) override {}
+
+  void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
+    const std::int64_t down = (op.c.rows + kBlock - 1) / kBlock;
+    const std::int64_t across = (op.c.cols + kBlock - 1) / kBlock;
+    pool.run(down * across, [&](std::int64_t task, int) {
+      run_tile(op, addresses, task / across * kBlock, task % across * kBlock);
+    });
+  }
+
+ private:
+  static void run_tile(const Gemm& op, const Addresses& addresses, std::int64_t row,
+                       std::int64_t col) {
+    const std::int64_t rows = std::min(kBlock, op.c.rows - row);
+    const std::int64_t cols = std::min(kBlock, op.c.cols - col);
+    const std::int64_t depth = op.transpose_a ? op.a.rows : op.a.cols;
+    const Operand a{addresses.at(op.a), op.a.cols, op.transpose_a};
+    const Operand b{addresses.at(op.b), op.b.cols, op.transpose_b};
+
+    Block sums = {};
+    Block a_block = {};
+    Block b_block = {};
+    for (std::int64_t k = 0; k < depth; k += kBlock) {
+      const std::int64_t count = std::min(kBlock, depth - k);
+      a.load(row, rows, k, count, a_block);
+      b.load(k, count, col, cols, b_block);
+      multiply_block(a_block, b_block, rows, count, sums);
+    }
+    const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* c = addresses.at(op.c) + (row + i) * op.c.cols + col;
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const float value =
+            bias != nullptr ? sums[i][j] + bias[j] : accumulate(sums[i][j], op.beta, c[j]);
+        c[j] = op.relu ? relu(value) : value;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Product> make_reference_product() {
+  return std::make_unique<ReferenceProduct>();
+}
+
+}  // namespace barestep
