@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/pause.h"
 
 namespace barestep {
 namespace {
@@ -16,15 +15,15 @@ double now_s() {
 }
 
 /// Blocks until `counter` has come to `generation`. Spins first: a wake-up costs about 35 us, most
-/// waits inside a step are shorter. Longer spins would take a core from the pool.
+/// waits inside a step are shorter. Yielding leaves the core to the pool where there are few.
 void wait_until(const std::atomic<std::uint32_t>& counter, std::uint32_t generation) {
-  constexpr int kSpins = 1000;
+  constexpr int kSpins = 200;
   const auto passed = [&](std::uint32_t value) {
     return static_cast<std::int32_t>(value - generation) >= 0;
   };
   for (int i = 0; i < kSpins; ++i) {
     if (passed(counter.load(std::memory_order_acquire))) return;
-    pause_briefly();
+    std::this_thread::yield();
   }
   for (;;) {
     const std::uint32_t value = counter.load(std::memory_order_acquire);

@@ -61,7 +61,7 @@ class Trainer::Input final : public StepInput {
       }
       std::copy_n(order_.begin() + batch.first, rows.size(), rows.begin());
     }
-    dataset_->gather(rows, addresses.at(*tensors.x_host), addresses.at<void>(*tensors.y_host));
+    dataset_->gather(rows, addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
   }
 
  private:

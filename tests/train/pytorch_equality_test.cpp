@@ -1,0 +1,113 @@
+// Whole training runs against PyTorch's golden files. The program runs with OPENBLAS_CORETYPE set to
+// the kernels under which the golden files were made (tests/train/CMakeLists.txt).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "core/error.h"
+#include "support/golden.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+TrainConfig config_of(const Golden& golden) {
+  TrainConfig config;
+  config.model.layers = golden.layers;
+  config.model.last_relu = golden.last_relu;
+  config.data.batch_size = golden.batch;
+  config.training.steps = golden.steps;
+  config.training.seed = golden.seed;
+  config.training.lr = golden.lr;
+  config.training.zero_grad = golden.zero_grad;
+  return config;
+}
+
+/// The runs of Adam on random data: the mlp, tiny and long files.
+std::vector<std::string> adam_runs() {
+  std::vector<std::string> names;
+  for (const std::string& name : golden_runs()) {
+    const bool wanted =
+        name.starts_with("mlp_") || name.starts_with("tiny_") || name.starts_with("long");
+    if (wanted) names.push_back(name);
+  }
+  return names;
+}
+
+void expect_parameters(Trainer& trainer, const StepPrograms& programs, const Golden& golden,
+                       std::uint64_t GoldenParameter::*hash) {
+  const MlpSpec& spec = programs.spec().model;
+  FlatWeights weights = trainer.weights();
+  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+    const std::string weight = state_dict_name(spec, layer, "weight");
+    const std::string bias = state_dict_name(spec, layer, "bias");
+    EXPECT_EQ(xxh3(weight_in(weights, spec.layout, layer)), golden.parameter(weight).*hash)
+        << weight;
+    EXPECT_EQ(xxh3(bias_in(weights, spec.layout, layer)), golden.parameter(bias).*hash) << bias;
+  }
+}
+
+void expect_near(const std::vector<float>& losses, const Golden& golden, double tolerance) {
+  ASSERT_EQ(losses.size(), golden.losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const double expected = golden.losses[i];
+    EXPECT_LE(std::abs(losses[i] - expected), tolerance * std::abs(expected)) << "at step " << i;
+  }
+}
+
+class EqualToPyTorch : public testing::TestWithParam<std::string> {
+ protected:
+  const Golden golden_ = load_golden(GetParam());
+};
+
+TEST_P(EqualToPyTorch, BitForBitOnOneThreadOfTheSameBlas) {
+  const char* core = std::getenv("OPENBLAS_CORETYPE");
+  ASSERT_TRUE(core != nullptr && golden_.blas_core == core)
+      << "run with OPENBLAS_CORETYPE=" << golden_.blas_core;
+  TrainConfig config = config_of(golden_);
+  config.device.threads = 1;
+  config.device.gemm = GemmProvider::kCblas;
+  TrainerHarness run(config);
+  expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::initial_xxh3);
+
+  const StepTensors& tensors = run.programs->train().tensors;
+  const auto numbers = [&](const Tensor& tensor, std::int64_t step) {
+    return std::span<const float>(run.trainer->runner().addresses(step).at(tensor),
+                                  static_cast<std::size_t>(tensor.size()));
+  };
+  run.after_step = [&](const StepReport& report) {
+    const auto i = static_cast<std::size_t>(report.step);
+    EXPECT_EQ(xxh3(numbers(tensors.x, report.step)), golden_.x_xxh3[i]) << "x at step " << i;
+    EXPECT_EQ(xxh3(numbers(tensors.y, report.step)), golden_.y_xxh3[i]) << "y at step " << i;
+    EXPECT_EQ(report.loss, golden_.losses[i]) << "loss at step " << i;
+  };
+  run.run();
+  EXPECT_EQ(run.steps.size(), golden_.losses.size());
+  expect_parameters(*run.trainer, *run.programs, golden_, &GoldenParameter::final_xxh3);
+}
+
+TEST_P(EqualToPyTorch, WithinFiveTenMillionthsOnTwoThreads) {
+  TrainConfig config = config_of(golden_);
+  config.device.threads = 2;
+  config.device.gemm = GemmProvider::kCblas;
+  TrainerHarness run(config);
+  run.run();
+  expect_near(run.losses(), golden_, 5e-7);
+}
+
+TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
+  TrainConfig config = config_of(golden_);
+  config.device.threads = 2;
+  config.device.gemm = GemmProvider::kReference;
+  TrainerHarness run(config);
+  run.run();
+  expect_near(run.losses(), golden_, 5e-7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(adam_runs()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace barestep
