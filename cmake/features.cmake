@@ -1,14 +1,173 @@
-# Finds the packages barestep is built with.
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(ZLIB REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(GTest REQUIRED)
+# Settles what barestep is built with.
+#
+# The packages that it cannot do without come first. Then the features: each of BARESTEP_CUDA, _NCCL,
+# _MPI, _ONEDNN and _CBLAS is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
+# one this file sets BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides
+# the target to link:
+#
+#   CUDA    CUDA::cudart, CUDA::cublas, ... (FindCUDAToolkit); the language CUDA is enabled
+#   NCCL    barestep::nccl                             MPI     MPI::MPI_CXX
+#   ONEDNN  barestep::onednn                           CBLAS   barestep::cblas
 
-find_path(BARESTEP_xxhash_INCLUDE xxhash.h REQUIRED)
-find_library(BARESTEP_xxhash_LIBRARY xxhash REQUIRED)
-add_library(barestep::xxhash UNKNOWN IMPORTED)
-set_target_properties(barestep::xxhash PROPERTIES
-  IMPORTED_LOCATION ${BARESTEP_xxhash_LIBRARY}
-  INTERFACE_INCLUDE_DIRECTORIES ${BARESTEP_xxhash_INCLUDE})
+# barestep_require(<package> <Debian package>)
+macro(barestep_require package debian)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} was not found; run scripts/setup.sh, or install ${debian}")
+  endif()
+endmacro()
+
+barestep_require(Threads libc6-dev)
+barestep_require(fmt libfmt-dev)
+barestep_require(ZLIB zlib1g-dev)
+barestep_require(CLI11 libcli11-dev)
+barestep_require(nlohmann_json nlohmann-json3-dev)
+barestep_require(GTest "libgtest-dev and libgmock-dev")
+
+# barestep_library(<name> <header> <library> [HINTS...]): an imported target barestep::<name>. Sets
+# found, and where to the library's path.
+macro(barestep_library name header library)
+  find_path(BARESTEP_${name}_INCLUDE ${header} ${ARGN})
+  find_library(BARESTEP_${name}_LIBRARY ${library} ${ARGN})
+  mark_as_advanced(BARESTEP_${name}_INCLUDE BARESTEP_${name}_LIBRARY)
+  if(BARESTEP_${name}_INCLUDE AND BARESTEP_${name}_LIBRARY)
+    add_library(barestep::${name} UNKNOWN IMPORTED)
+    set_target_properties(barestep::${name} PROPERTIES
+      IMPORTED_LOCATION ${BARESTEP_${name}_LIBRARY}
+      INTERFACE_INCLUDE_DIRECTORIES ${BARESTEP_${name}_INCLUDE})
+    set(found ON)
+    set(where ${BARESTEP_${name}_LIBRARY})
+  endif()
+endmacro()
+
+# Sets `version` from the numbers of `#define <prefix>_MAJOR 1`, _MINOR and _PATCH in a header.
+macro(barestep_version header prefix)
+  set(version "")
+  file(STRINGS ${header} lines REGEX "#define +${prefix}_(MAJOR|MINOR|PATCH) +[0-9]+")
+  foreach(part MAJOR MINOR PATCH)
+    string(REGEX MATCH "${prefix}_${part} +([0-9]+)" ignored "${lines}")
+    string(APPEND version ".${CMAKE_MATCH_1}")
+  endforeach()
+  string(SUBSTRING "${version}" 1 -1 version)
+endmacro()
+
+macro(barestep_xxhash)
+  barestep_library(xxhash xxhash.h xxhash)
+  if(NOT found)
+    message(FATAL_ERROR "xxHash was not found; run scripts/setup.sh, or install libxxhash-dev")
+  endif()
+endmacro()
+barestep_xxhash()
+
+# CUDA 12 is the first whose nvcc compiles C++20. check_language tries the compiler in a project of
+# its own, so that one that does not get on with this machine's g++ counts as missing under AUTO.
+macro(barestep_find_CUDA)
+  find_package(CUDAToolkit 12.0 QUIET)
+  if(CUDAToolkit_FOUND)
+    if(NOT DEFINED ENV{CUDACXX})
+      set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+  elseif(CUDAToolkit_VERSION)
+    set(why "CUDA ${CUDAToolkit_VERSION} is too old")
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES all-major CACHE STRING "GPU architectures that code is made for")
+    endif()
+    enable_language(CUDA)
+    set(found ON)
+    set(version ${CMAKE_CUDA_COMPILER_VERSION})
+    set(where ${CMAKE_CUDA_COMPILER})
+  endif()
+endmacro()
+
+macro(barestep_find_NCCL)
+  if(BARESTEP_HAVE_CUDA)
+    barestep_library(nccl nccl.h nccl HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_DIR})
+    if(found)
+      barestep_version(${BARESTEP_nccl_INCLUDE}/nccl.h NCCL)
+    endif()
+  else()
+    set(why "it needs CUDA, which this build has not")
+  endif()
+endmacro()
+
+macro(barestep_find_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C interface only: the C++ one was removed from MPI
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(found ON)
+    set(version ${MPI_CXX_VERSION})
+    set(where ${MPI_CXX_COMPILER})
+  endif()
+endmacro()
+
+# Not by find_package(dnnl): Debian's package file stops the configure where OpenCL is not installed.
+macro(barestep_find_ONEDNN)
+  barestep_library(onednn oneapi/dnnl/dnnl.hpp dnnl)
+  if(found)
+    barestep_version(${BARESTEP_onednn_INCLUDE}/oneapi/dnnl/dnnl_version.h DNNL_VERSION)
+  endif()
+endmacro()
+
+# OpenBLAS, and its pthread build: the OpenMP build ignores a thread count that another thread set.
+# Debian keeps each build in a folder of its own name.
+macro(barestep_find_CBLAS)
+  barestep_library(cblas cblas.h openblas NO_DEFAULT_PATH
+    PATHS /usr/include /usr/lib PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE}/openblas-pthread)
+  if(found)
+    file(STRINGS ${BARESTEP_cblas_INCLUDE}/openblas_config.h version REGEX "OPENBLAS_VERSION")
+    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${version}")
+  endif()
+endmacro()
+
+# barestep_settle(<feature> <what to install>): asks, looks, decides, and adds a line to the summary.
+macro(barestep_settle feature install)
+  set(BARESTEP_${feature} AUTO CACHE STRING "Use ${feature}: AUTO, ON or OFF")
+  set_property(CACHE BARESTEP_${feature} PROPERTY STRINGS AUTO ON OFF)
+  if(NOT BARESTEP_${feature} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR
+      "BARESTEP_${feature} '${BARESTEP_${feature}}': not a choice; take AUTO, ON or OFF")
+  endif()
+  set(found OFF)
+  set(version "")
+  set(where "")
+  set(why "it was not found")
+  if(NOT BARESTEP_${feature} STREQUAL "OFF")
+    cmake_language(CALL barestep_find_${feature})
+  endif()
+  if(BARESTEP_${feature} STREQUAL "ON" AND NOT found)
+    message(FATAL_ERROR "BARESTEP_${feature} 'ON': ${why}; install ${install}, or take AUTO or OFF")
+  endif()
+  set(BARESTEP_HAVE_${feature} ${found})
+  set(state "no")
+  if(BARESTEP_${feature} STREQUAL "OFF")
+    set(state "left out")
+  elseif(found)
+    set(state "${version}, ${where}")
+  elseif(NOT why STREQUAL "it was not found")
+    set(state "no: ${why}")
+  endif()
+  string(SUBSTRING "${feature}      " 0 7 name)
+  string(SUBSTRING "${BARESTEP_${feature}}    " 0 5 asked)
+  list(APPEND BARESTEP_SUMMARY "${name} ${asked} ${state}")
+endmacro()
+
+set(BARESTEP_SUMMARY "")
+barestep_settle(CUDA "the CUDA toolkit, 12.0 or newer")
+barestep_settle(NCCL "the NCCL library and its header")
+barestep_settle(MPI "libopenmpi-dev and openmpi-bin")
+barestep_settle(ONEDNN "libdnnl-dev")
+barestep_settle(CBLAS "libopenblas-pthread-dev")
+
+# The last thing that the configure prints.
+function(barestep_print_summary)
+  message(STATUS "barestep ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} "
+                 "${CMAKE_CXX_COMPILER_VERSION}")
+  message(STATUS "  feature asked found")
+  foreach(line IN LISTS BARESTEP_SUMMARY)
+    message(STATUS "  ${line}")
+  endforeach()
+endfunction()

@@ -1,7 +1,11 @@
 # Compiler flags: one INTERFACE target that every target of ours links.
 add_library(barestep_flags INTERFACE)
 target_include_directories(barestep_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+# C++ gets its standard as a compile feature, CUDA as a flag: CMake 3.25 does not know nvcc's flag for
+# C++20, and stops where CUDA inherits the feature.
 target_compile_features(barestep_flags INTERFACE cxx_std_20)
+target_compile_options(barestep_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-lineinfo;-Xcompiler=-Wall,-Wextra>")
 
 # Numerics: a multiply-add is fused where the source says fma() and nowhere else, so that results do
 # not depend on the compiler. errno and traps of math functions are not used; without them loops with
@@ -17,13 +21,14 @@ endif()
 
 option(BARESTEP_WERROR "Warnings are errors" OFF)
 if(BARESTEP_WERROR)
-  target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 
 set(BARESTEP_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 if(BARESTEP_SANITIZE)
-  target_compile_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE}
-    -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:\
+-fsanitize=${BARESTEP_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE})
 endif()
 
@@ -31,3 +36,12 @@ endif()
 option(BARESTEP_POISON "Poison fresh device memory with NaN" OFF)
 target_compile_definitions(barestep_flags INTERFACE
   BARESTEP_POISON=$<BOOL:${BARESTEP_POISON}>)
+
+# Builds in several trees, and builds from nothing, take their objects from ccache where it is there.
+find_program(CCACHE ccache)
+mark_as_advanced(CCACHE)
+foreach(language CXX CUDA)
+  if(CCACHE AND NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
+    set(CMAKE_${language}_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+endforeach()

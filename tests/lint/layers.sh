@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# layers.sh <source root>: fails, one line each, where a source breaks the rules of the house:
+#
+#   which layer may include which, and which library's headers may stand where (the tables below);
+#   no #if in src/, but in kernels/host_device.h; no file over 400 lines;
+#   every source is in a CMakeLists.txt of its folder or of one above it.
+set -euo pipefail
+cd "$1"
+
+mapfile -t folders < <(find src apps tests bench -maxdepth 0 2>/dev/null)
+mapfile -t sources < <(find "${folders[@]}" -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
+
+includes() {
+  awk '
+    BEGIN {
+      # layer: the layers whose headers it may include
+      may["core"] = "core"
+      may["kernels"] = "core kernels"
+      may["profiler"] = "core profiler"
+      may["train"] = "core train"
+      may["parallel"] = "core train parallel"
+      may["lab"] = "core kernels profiler train parallel lab"
+
+      # headers of a library, the files they may stand in, and those in words
+      library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
+              "^src/(kernels/cuda_|parallel/nccl_|profiler/cupti_)",
+              "kernels/cuda_*, parallel/nccl_*, profiler/cupti_*")
+      library("^cupti", "^src/profiler/cupti_", "profiler/cupti_*")
+      library("^nvml", "^src/profiler/nvml_", "profiler/nvml_*")
+      library("^mpi\\.h", "^src/parallel/mpi_", "parallel/mpi_*")
+      library("^nccl", "^src/parallel/nccl_", "parallel/nccl_*")
+      library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
+      library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
+      library("^CLI/", "^apps/", "apps/")
+      library("^(fmt/|nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
+              "sources of core/, and apps/")
+      library("^[a-z0-9_]+$", ".", "")  # the standard library
+      # the system
+      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|poll|immintrin)\\.h)",
+              "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
+    }
+    function library(headers, places, words) {
+      count++
+      library_headers[count] = headers
+      library_places[count] = places
+      library_words[count] = words
+    }
+    function report(text) { print FILENAME ":" FNR ": " text }
+    FNR == 1 {
+      split(FILENAME, part, "/")
+      layer = part[1] == "src" ? part[2] : ""
+      if (part[1] == "src" && !(layer in may)) report("src/" layer " is not a layer")
+    }
+    layer != "" && FILENAME != "src/kernels/host_device.h" &&
+        /^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
+      report("#if stands only in src/kernels/host_device.h; let CMake choose a file")
+    }
+    /^[ \t]*#[ \t]*include[ \t]*[<"]/ {
+      match($0, /[<"][^>"]*/)
+      header = substr($0, RSTART + 1, RLENGTH - 1)
+      quoted = substr($0, RSTART, 1) == "\""
+      split(header, path, "/")
+      if (quoted && layer != "" && path[1] in may) {
+        if (index(" " may[layer] " ", " " path[1] " ") == 0)
+          report("src/" layer " may not include " path[1] "/")
+        next
+      }
+      if (quoted && layer == "") next
+      for (i = 1; i <= count; i++) {
+        if (header !~ library_headers[i]) continue
+        if (FILENAME !~ library_places[i]) report("<" header "> stands only in " library_words[i])
+        next
+      }
+      report("\"" header "\" is of no layer and no library that src/ and apps/ may use")
+    }
+  ' "$@"
+}
+
+check_lengths() {
+  wc -l "$@" | awk '$1 > 400 && $2 != "total" { print $2 ": " $1 " lines; at most 400" }'
+}
+
+check_lists() {
+  local source folder
+  for source in "$@"; do
+    folder=$(dirname "$source")
+    until [ -f "$folder/CMakeLists.txt" ] || [ "$folder" = . ]; do folder=$(dirname "$folder"); done
+    if ! sed 's/#.*//' "$folder/CMakeLists.txt" 2>/dev/null | tr -s ' ()\t' '\n' |
+        grep -xF "${source#"$folder/"}" >/dev/null; then
+      echo "$source: not in $folder/CMakeLists.txt"
+    fi
+  done
+}
+
+of() { printf '%s\n' "${sources[@]}" | grep -E "$1" || true; }
+
+violations=$(
+  mapfile -t own < <(of '^(src|apps)/')
+  mapfile -t compiled < <(of '\.(cpp|cu)$')
+  if [ ${#own[@]} -gt 0 ]; then includes "${own[@]}"; fi
+  check_lengths "${sources[@]}"
+  check_lists "${compiled[@]}"
+)
+if [ -n "$violations" ]; then
+  echo "$violations"
+  exit 1
+fi
+echo "${#sources[@]} sources keep the rules"

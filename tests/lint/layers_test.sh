@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Plants each violation that layers.sh knows into a small clean tree and demands that it is found,
+# alone; and that what is allowed is not found.
+set -euo pipefail
+layers=$(cd "$(dirname "$0")" && pwd)/layers.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+clean_tree() {
+  rm -rf "$work/tree"
+  mkdir -p "$work"/tree/{apps,tests/core} "$work"/tree/src/{core,kernels,profiler,train,parallel,lab}
+  cd "$work/tree"
+  local folder
+  for folder in src/{core,kernels,profiler,train,parallel,lab} apps tests/core; do
+    touch "$folder/CMakeLists.txt"
+  done
+  printf '#pragma once\n#include <vector>\n' >src/core/ops.h
+  echo 'add_library(core ops.cpp)' >src/core/CMakeLists.txt
+  echo '#include "core/ops.h"' >src/core/ops.cpp
+}
+
+# plant <file> <line>: the line at the end of the file, which CMake knows.
+plant() {
+  mkdir -p "$(dirname "$1")"
+  [ -e "$1" ] || echo "add_library(x $(basename "$1"))" >>"$(dirname "$1")/CMakeLists.txt"
+  echo "$2" >>"$1"
+}
+
+wrong() {
+  echo "FAILED: $1"
+  echo "$found" | sed 's/^/    /'
+  failures=$((failures + 1))
+}
+
+forbidden() {  # <file> <line> <message>
+  clean_tree
+  plant "$1" "$2"
+  if found=$("$layers" . 2>&1); then
+    wrong "$1 with $2 was not found"
+  elif [ "$(wc -l <<<"$found")" != 1 ] || [[ $found != *"$3"* ]]; then
+    wrong "$1 with $2: asked for one line with '$3'"
+  fi
+}
+
+allowed() {  # <file> <line>
+  clean_tree
+  plant "$1" "$2"
+  found=$("$layers" . 2>&1) || wrong "$1 with $2 was refused"
+}
+
+# Layers.
+forbidden src/core/a.h '#include "kernels/cpu_device.h"' 'src/core may not include kernels/'
+forbidden src/core/a.cpp '#include "train/mlp.h"' 'src/core may not include train/'
+forbidden src/kernels/a.cpp '#include "train/mlp.h"' 'src/kernels may not include train/'
+forbidden src/kernels/a.cpp '# include "parallel/ddp.h"' 'src/kernels may not include parallel/'
+forbidden src/profiler/a.h '#include "kernels/pool.h"' 'src/profiler may not include kernels/'
+forbidden src/train/a.cpp '#include "kernels/pool.h"' 'src/train may not include kernels/'
+forbidden src/train/a.cpp '#include "parallel/ddp.h"' 'src/train may not include parallel/'
+forbidden src/parallel/a.cpp '#include "kernels/pool.h"' 'src/parallel may not include kernels/'
+forbidden src/parallel/a.cpp '#include "profiler/x.h"' 'src/parallel may not include profiler/'
+forbidden src/kernels/a.cpp '#include "pool.h"' 'of no layer'
+forbidden src/extra/a.h '#pragma once' 'src/extra is not a layer'
+allowed src/kernels/a.cpp '#include "core/ops.h"'
+allowed src/parallel/a.cpp '#include "train/mlp.h"'
+allowed src/lab/a.cpp '#include "profiler/x.h"'
+allowed apps/a.cpp '#include "lab/x.h"'
+
+# Libraries.
+forbidden src/core/a.h '#include <fmt/core.h>' 'stands only in sources of core/'
+forbidden src/core/a.h '#include <unistd.h>' 'stands only in sources'
+forbidden src/train/a.cpp '#include <nlohmann/json.hpp>' 'stands only in sources of core/'
+forbidden src/kernels/a.cpp '#include <zlib.h>' 'stands only in sources of core/'
+forbidden src/kernels/a.cpp '#include <xxhash.h>' 'stands only in sources of core/'
+forbidden src/train/a.cpp '#include <CLI/CLI.hpp>' 'stands only in apps/'
+forbidden src/kernels/pool.cpp '#include <cuda_runtime.h>' 'stands only in kernels/cuda_*'
+forbidden src/kernels/pool.cpp '#include <cublas_v2.h>' 'stands only in kernels/cuda_*'
+forbidden src/kernels/cuda_a.cpp '#include <nccl.h>' 'stands only in parallel/nccl_*'
+forbidden src/parallel/nccl_a.cpp '#include <mpi.h>' 'stands only in parallel/mpi_*'
+forbidden src/profiler/a.cpp '#include <cupti.h>' 'stands only in profiler/cupti_*'
+forbidden src/profiler/a.cpp '#include <nvml.h>' 'stands only in profiler/nvml_*'
+forbidden src/kernels/product_cblas.cpp '#include <oneapi/dnnl/dnnl.hpp>' 'product_onednn*'
+forbidden src/kernels/product_onednn.cpp '#include <cblas.h>' 'product_cblas*'
+forbidden src/kernels/a.cpp '#include "cblas.h"' 'product_cblas*'
+forbidden src/kernels/a.cpp '#include <boost/any.hpp>' 'of no layer and no library'
+forbidden apps/a.cpp '#include <mpi.h>' 'stands only in parallel/mpi_*'
+allowed src/core/a.cpp '#include <fmt/core.h>'
+allowed src/core/a.cpp '#include <unistd.h>'
+allowed src/kernels/cuda_a.cu '#include <cuda_runtime.h>'
+allowed src/kernels/product_cblas.cpp '#include <cblas.h>'
+allowed src/parallel/mpi_a.cpp '#include <mpi.h>'
+allowed apps/a.cpp '#include <CLI/CLI.hpp>'
+
+# Conditions, length, lists.
+forbidden src/kernels/a.cpp '#ifdef BARESTEP_CUDA' '#if stands only in'
+forbidden src/core/a.h '#  if 1' '#if stands only in'
+allowed src/kernels/host_device.h '#if defined(__CUDACC__)'
+allowed apps/a.cpp '// #if'
+forbidden src/core/a.cpp "$(seq 401)" '401 lines; at most 400'
+forbidden tests/core/a_test.cpp "$(seq 401)" '401 lines; at most 400'
+allowed src/core/a.cpp "$(seq 400)"
+plant() { echo "$2" >"$1"; }  # from here on CMake does not know the file
+forbidden src/core/b.cpp '// new' 'src/core/b.cpp: not in src/core/CMakeLists.txt'
+forbidden tests/core/b_test.cpp '// new' 'tests/core/b_test.cpp: not in tests/core/CMakeLists.txt'
+forbidden src/kernels/b.cu '// new' 'src/kernels/b.cu: not in src/kernels/CMakeLists.txt'
+
+[ $failures = 0 ] || exit 1
+echo "every planted violation was found"

@@ -1,0 +1,14 @@
+# find_clang_tool <name>: sets `tool` to clang's tool of that name, or ends the test as skipped. Other
+# versions than 14 (Debian 12's) lay code out differently and know other checks.
+find_clang_tool() {
+  local candidate version
+  for candidate in "$1-14" "$1"; do
+    version=$("$candidate" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p' | head -1)
+    if [ "$version" = 14 ]; then
+      tool=$candidate
+      return
+    fi
+  done
+  echo "skipped: $1 14 is not installed; install $1, or run scripts/setup.sh --tests"
+  exit 77
+}
