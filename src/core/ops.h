@@ -4,8 +4,11 @@
 // pricer counts it and the printer prints it, all from the same struct. There are two variants:
 // DeviceOp, which a device runs, and Collective, which a communicator runs.
 //
-// To add an op: its struct here; accesses_of, cost_of, label_of and validate in ops.cpp; its loop
-// in kernels/; a row in tests/kernels/ops_test.cpp.
+// A tensor that an op writes shares no byte with the op's other tensors.
+//
+// To add an op: its struct here; accesses_of, cost_of and label_of in ops.cpp; its rules in
+// op_rules.cpp; its words in op_text.cpp; its loop in kernels/; a row in
+// tests/kernels/ops_test.cpp.
 #pragma once
 
 #include <cstdint>
@@ -150,28 +153,30 @@ std::vector<std::vector<Access>> parts_of(const Op& op);
 std::vector<Access> accesses_of(const Op& op);
 
 /// The least work an op can be done with: each input read once, each output written once. A
-/// multiply-add is two flops; a transcendental function is one. Collectives count their payload in
-/// message_bytes.
+/// multiply-add is two flops; a comparison, a root or a transcendental function is one. A
+/// collective counts its payload, the bytes of one of its tensors, in message_bytes and nothing
+/// else.
 struct Cost {
   std::int64_t flops = 0;
   std::int64_t bytes = 0;
   std::int64_t message_bytes = 0;
 
-  Cost& operator+=(const Cost& other) {
-    flops += other.flops;
-    bytes += other.bytes;
-    message_bytes += other.message_bytes;
-    return *this;
-  }
+  /// Throws Error(kMemory) when a sum is larger than 2^63 - 1.
+  Cost& operator+=(const Cost& other);
+
+  friend bool operator==(const Cost&, const Cost&) = default;
 };
 
-/// The only place that counts flops and bytes.
+/// The only place that counts flops and bytes. Throws Error(kMemory) when a number is larger than
+/// 2^63 - 1.
 Cost cost_of(const Op& op);
 
 /// "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
 
-/// Throws Error(kBug), naming the op and the tensors, when shapes or types do not fit together.
+/// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and
+/// Error(kMemory) when a tensor has more than 2^63 - 1 bytes. Tensors have at least one column and
+/// may have zero rows.
 void validate(const Op& op);
 
 }  // namespace barestep

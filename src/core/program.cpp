@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/checked.h"
 #include "core/error.h"
 
 namespace barestep {
@@ -63,6 +64,7 @@ std::string_view name_of(Phase phase) {
 BufferId Buffers::get(std::string_view name, Category category, std::int64_t bytes, int device,
                       int slots, bool pinned) {
   BARESTEP_REQUIRE(slots == 1 || slots == 2, "a buffer has one or two slots");
+  BARESTEP_REQUIRE(bytes >= 0 && device >= 0, "a buffer has a size and a device");
   const auto found = std::find_if(all_.begin(), all_.end(), [&](const Buffer& buffer) {
     return buffer.name == name && buffer.device == device;
   });
@@ -75,6 +77,13 @@ BufferId Buffers::get(std::string_view name, Category category, std::int64_t byt
       "buffer " + found->name + " is asked for with another category, slot count or memory kind");
   found->bytes = std::max(found->bytes, bytes);
   return static_cast<BufferId>(found - all_.begin());
+}
+
+Tensor Buffers::tensor(std::string_view name, Category category, std::int64_t rows,
+                       std::int64_t cols, DType dtype, int device, int slots, bool pinned) {
+  const std::int64_t bytes =
+      checked_multiply(checked_multiply(rows, cols, name), bytes_of(dtype), name);
+  return {get(name, category, bytes, device, slots, pinned), 0, rows, cols, dtype};
 }
 
 const Buffer& Buffers::operator[](BufferId id) const {
@@ -90,6 +99,15 @@ int Buffers::max_slots() const {
 
 NodeId Program::add(Node node) {
   validate(node.op);
+  for (const Access& access : accesses_of(node.op)) {
+    const Buffer& buffer = (*buffers_)[access.tensor.buffer];
+    BARESTEP_REQUIRE(access.tensor.end_bytes() <= buffer.bytes,
+                     "a tensor reaches beyond the end of buffer " + buffer.name);
+  }
+  auto lanes = lanes_of(*this, node);
+  std::sort(lanes.begin(), lanes.end());
+  BARESTEP_REQUIRE(std::adjacent_find(lanes.begin(), lanes.end()) == lanes.end(),
+                   "two tensors of a collective lie on one device");
   nodes_.push_back(std::move(node));
   return size() - 1;
 }

@@ -68,6 +68,11 @@ class Buffers {
   BufferId get(std::string_view name, Category category, std::int64_t bytes, int device = 0,
                int slots = 1, bool pinned = false);
 
+  /// A rows x cols tensor at the start of such a buffer. Throws Error(kMemory) when it has more
+  /// than 2^63 - 1 bytes.
+  Tensor tensor(std::string_view name, Category category, std::int64_t rows, std::int64_t cols,
+                DType dtype = DType::kF32, int device = 0, int slots = 1, bool pinned = false);
+
   [[nodiscard]] const Buffer& operator[](BufferId id) const;
   [[nodiscard]] int size() const { return static_cast<int>(all_.size()); }
   [[nodiscard]] const std::vector<Buffer>& all() const { return all_; }
@@ -103,7 +108,8 @@ class Program {
  public:
   Program(std::string name, const Buffers& buffers) : name_(std::move(name)), buffers_(&buffers) {}
 
-  /// Appends; throws Error(kBug) when the op's shapes do not fit together.
+  /// Appends. Throws Error(kBug) when the op's shapes do not fit together, a tensor does not lie
+  /// inside its buffer, or two tensors of a collective lie on one device.
   NodeId add(Node node);
 
   [[nodiscard]] const std::string& name() const { return name_; }

@@ -42,9 +42,11 @@ struct Tensor {
   friend constexpr bool operator==(const Tensor&, const Tensor&) = default;
 };
 
-/// True when the two share a byte. Slots are not considered: same buffer means same bytes.
+/// True when the two share a byte; an empty tensor shares none. Slots are not considered: same
+/// buffer means same bytes.
 constexpr bool overlap(const Tensor& a, const Tensor& b) {
-  return a.buffer == b.buffer && a.offset_bytes < b.end_bytes() && b.offset_bytes < a.end_bytes();
+  return a.buffer == b.buffer && a.bytes() > 0 && b.bytes() > 0 && a.offset_bytes < b.end_bytes() &&
+         b.offset_bytes < a.end_bytes();
 }
 
 }  // namespace barestep

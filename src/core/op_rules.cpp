@@ -1,0 +1,246 @@
+// validate(op): which shapes and types each op accepts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/checked.h"
+#include "core/error.h"
+#include "core/ops.h"
+#include "core/overloaded.h"
+#include "core/random.h"
+
+namespace barestep {
+namespace {
+
+struct Operand {
+  std::string_view name;
+  Tensor tensor;
+  DType dtype = DType::kF32;  // the type it must have
+};
+using Operands = std::vector<Operand>;
+
+Operands operands_of_device_op(const DeviceOp& op) {
+  return std::visit(
+      Overloaded{
+          [](const Gemm& o) {
+            Operands list{{"c", o.c}, {"a", o.a}, {"b", o.b}};
+            if (o.bias) list.push_back({"bias", *o.bias});
+            return list;
+          },
+          [](const BiasRelu& o) {
+            return Operands{{"values", o.values}, {"bias", o.bias}};
+          },
+          [](const ReluGrad& o) {
+            return Operands{{"grad", o.grad}, {"output", o.output}};
+          },
+          [](const SumRows& o) {
+            return Operands{{"out", o.out}, {"in", o.in}};
+          },
+          [](const MseLoss& o) {
+            return Operands{
+                {"loss", o.loss}, {"grad", o.grad}, {"output", o.output}, {"target", o.target}};
+          },
+          [](const CrossEntropy& o) {
+            return Operands{{"loss", o.loss},
+                            {"grad", o.grad},
+                            {"logits", o.logits},
+                            {"labels", o.labels, DType::kI32}};
+          },
+          [](const CountCorrect& o) {
+            return Operands{{"correct", o.correct, DType::kI32},
+                            {"logits", o.logits},
+                            {"labels", o.labels, DType::kI32}};
+          },
+          [](const Adam& o) {
+            return Operands{{"weights", o.weights},
+                            {"grads", o.grads},
+                            {"moments1", o.moments1},
+                            {"moments2", o.moments2},
+                            {"scalars", o.scalars}};
+          },
+          [](const Copy& o) {
+            return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
+          },
+          [](const Fill& o) {
+            return Operands{{"out", o.out}};
+          },
+          [](const Randn& o) {
+            return Operands{{"out", o.out}, {"state", o.state, DType::kU8}};
+          },
+          [](const Delay&) { return Operands{}; },
+      },
+      op);
+}
+
+Operands operands_of(const Op& op) {
+  if (const auto* device_op = std::get_if<DeviceOp>(&op)) return operands_of_device_op(*device_op);
+  return std::visit(
+      [](const auto& collective) {
+        // A broadcast moves bytes of any type; the others add numbers.
+        constexpr bool any_type = std::is_same_v<std::decay_t<decltype(collective)>, Broadcast>;
+        const auto& tensors = collective.tensors;
+        const DType dtype = any_type && !tensors.empty() ? tensors.front().dtype : DType::kF32;
+        Operands list;
+        for (const Tensor& tensor : tensors) list.push_back({"tensor", tensor, dtype});
+        return list;
+      },
+      std::get<Collective>(op));
+}
+
+std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kI32:
+      return "i32";
+    case DType::kU8:
+      return "u8";
+  }
+  return "?";
+}
+
+bool same_shape(const Tensor& a, const Tensor& b) {
+  return a.rows == b.rows && a.cols == b.cols;
+}
+
+bool has_shape(const Tensor& tensor, std::int64_t rows, std::int64_t cols) {
+  return tensor.rows == rows && tensor.cols == cols;
+}
+
+/// The rules of one op. Each check throws with the op's label and all its tensors.
+class Rules {
+ public:
+  explicit Rules(const Op& op) : op_(op), operands_(operands_of(op)) {}
+
+  void check_tensors() const {
+    for (const auto& [name, tensor, dtype] : operands_) {
+      demand(tensor.dtype == dtype, fmt::format("{} must be {}", name, name_of(dtype)));
+      demand(tensor.rows >= 0 && tensor.cols >= 1,
+             fmt::format("{} must have zero or more rows and one or more columns", name));
+      demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(dtype) == 0,
+             fmt::format("{} must start at a multiple of its type's size", name));
+      const std::string what = fmt::format("{} of {}", name, label_of(op_));
+      const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
+      checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(dtype), what), what);
+    }
+  }
+
+  void check_overlap() const {
+    const auto accesses = accesses_of(op_);
+    const auto written = [&](const Tensor& tensor) {
+      return std::any_of(accesses.begin(), accesses.end(), [&](const Access& access) {
+        return access.writes && access.tensor == tensor;
+      });
+    };
+    for (auto one = operands_.begin(); one != operands_.end(); ++one) {
+      for (auto other = one + 1; other != operands_.end(); ++other) {
+        demand(!overlap(one->tensor, other->tensor) ||
+                   (!written(one->tensor) && !written(other->tensor)),
+               fmt::format("{} must not share bytes with {}", one->name, other->name));
+      }
+    }
+  }
+
+  void operator()(const Gemm& o) const {
+    const auto [m, k] =
+        o.transpose_a ? std::pair(o.a.cols, o.a.rows) : std::pair(o.a.rows, o.a.cols);
+    const auto [l, n] =
+        o.transpose_b ? std::pair(o.b.cols, o.b.rows) : std::pair(o.b.rows, o.b.cols);
+    demand(k == l, "op(a) must have as many columns as op(b) has rows");
+    demand(has_shape(o.c, m, n), "c must be the rows of op(a) by the columns of op(b)");
+    demand(!o.bias || has_shape(*o.bias, 1, n), "bias must be 1 by the columns of c");
+    demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
+  }
+  void operator()(const BiasRelu& o) const {
+    demand(has_shape(o.bias, 1, o.values.cols), "bias must be 1 by the columns of values");
+  }
+  void operator()(const ReluGrad& o) const {
+    demand(same_shape(o.grad, o.output), "grad and output must have the same shape");
+  }
+  void operator()(const SumRows& o) const {
+    demand(has_shape(o.out, 1, o.in.cols), "out must be 1 by the columns of in");
+  }
+  void operator()(const MseLoss& o) const {
+    demand(has_shape(o.loss, 1, 1), "loss must be 1 by 1");
+    demand(same_shape(o.grad, o.output) && same_shape(o.target, o.output),
+           "grad, output and target must have the same shape");
+    demand(o.count >= 1 && o.count >= o.output.size(),
+           "count must be at least 1 and at least the size of output");
+  }
+  void operator()(const CrossEntropy& o) const {
+    demand(has_shape(o.loss, 1, 1), "loss must be 1 by 1");
+    demand(same_shape(o.grad, o.logits), "grad and logits must have the same shape");
+    demand(has_shape(o.labels, o.logits.rows, 1), "labels must be the rows of logits by 1");
+    demand(o.count >= 1 && o.count >= o.logits.rows,
+           "count must be at least 1 and at least the rows of logits");
+  }
+  void operator()(const CountCorrect& o) const {
+    demand(has_shape(o.correct, 1, 1), "correct must be 1 by 1");
+    demand(has_shape(o.labels, o.logits.rows, 1), "labels must be the rows of logits by 1");
+  }
+  void operator()(const Adam& o) const {
+    demand(o.weights.rows == 1, "weights must be flat, 1 by n");
+    demand(same_shape(o.grads, o.weights) && same_shape(o.moments1, o.weights) &&
+               same_shape(o.moments2, o.weights),
+           "weights, grads, moments1 and moments2 must have the same shape");
+    demand(has_shape(o.scalars, 1, 2), "scalars must be 1 by 2");
+  }
+  void operator()(const Copy& o) const {
+    demand(same_shape(o.to, o.from), "to and from must have the same shape");
+  }
+  void operator()(const Fill&) const {}
+  void operator()(const Randn& o) const {
+    demand(o.state.bytes() >= std::int64_t{sizeof(TorchGenerator)},
+           "state must have room for a TorchGenerator");
+  }
+  void operator()(const Delay& o) const {
+    demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");
+  }
+
+  void operator()(const AllReduce& o) const { check_parts(o.tensors); }
+  void operator()(const Broadcast& o) const { check_rooted(o.tensors, o.root); }
+  void operator()(const Reduce& o) const { check_rooted(o.tensors, o.root); }
+
+ private:
+  void demand(bool holds, std::string_view rule) const {
+    if (holds) return;
+    std::string tensors;
+    for (const auto& [name, tensor, dtype] : operands_) {
+      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", name, tensor.rows,
+                             tensor.cols, name_of(tensor.dtype));
+    }
+    if (!tensors.empty()) tensors += ")";
+    fail(ExitCode::kBug, {.what = "ill-formed op",
+                          .value = std::string(label_of(op_)),
+                          .why = fmt::format("{}{}", rule, tensors),
+                          .remedy = "this is a bug in barestep, please report it"});
+  }
+
+  void check_parts(const std::vector<Tensor>& tensors) const {
+    demand(!tensors.empty(), "a collective must have a tensor");
+    for (const Tensor& tensor : tensors) {
+      demand(same_shape(tensor, tensors.front()), "all tensors must have the same shape");
+    }
+  }
+
+  void check_rooted(const std::vector<Tensor>& tensors, int root) const {
+    check_parts(tensors);
+    demand(root >= 0, "root must be a rank");
+  }
+
+  const Op& op_;
+  Operands operands_;
+};
+
+}  // namespace
+
+void validate(const Op& op) {
+  const Rules rules(op);
+  rules.check_tensors();
+  std::visit([&](const auto& kind) { std::visit(rules, kind); }, op);
+  rules.check_overlap();
+}
+
+}  // namespace barestep

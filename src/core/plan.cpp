@@ -1,0 +1,75 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/checked.h"
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+std::int64_t rounded_up(const Buffer& buffer) {
+  return checked_add(buffer.bytes, kPlanAlignmentBytes - 1, buffer.name) / kPlanAlignmentBytes *
+         kPlanAlignmentBytes;
+}
+
+/// The entry of a device; throws Error(kBug) when there is none.
+template <class T>
+const T& at(const std::vector<T>& by_device, int device) {
+  BARESTEP_REQUIRE(device >= 0 && device < static_cast<int>(by_device.size()),
+                   "no such device in the memory plan");
+  return by_device[static_cast<std::size_t>(device)];
+}
+
+}  // namespace
+
+MemoryPlan::MemoryPlan(const Buffers& buffers) {
+  int devices = 1;
+  for (const Buffer& buffer : buffers.all()) devices = std::max(devices, buffer.device + 1);
+  device_.resize(static_cast<std::size_t>(devices));
+  pinned_.resize(static_cast<std::size_t>(devices));
+  for (const Buffer& buffer : buffers.all()) {
+    auto& allocation = (buffer.pinned ? pinned_ : device_)[static_cast<std::size_t>(buffer.device)];
+    const std::int64_t slot_bytes = rounded_up(buffer);
+    const std::int64_t bytes = checked_multiply(slot_bytes, buffer.slots, buffer.name);
+    places_.push_back({allocation.bytes, slot_bytes, buffer.slots});
+    allocation.bytes = checked_add(allocation.bytes, bytes, "all buffers of a device");
+    allocation.by_category[static_cast<std::size_t>(buffer.category)] += bytes;
+  }
+}
+
+std::int64_t MemoryPlan::device_bytes(int device) const {
+  return at(device_, device).bytes;
+}
+
+std::int64_t MemoryPlan::pinned_bytes(int device) const {
+  return at(pinned_, device).bytes;
+}
+
+std::int64_t MemoryPlan::category_bytes(int device, Category category) const {
+  return at(device_, device).by_category[static_cast<std::size_t>(category)];
+}
+
+std::int64_t MemoryPlan::pinned_category_bytes(int device, Category category) const {
+  return at(pinned_, device).by_category[static_cast<std::size_t>(category)];
+}
+
+const MemoryPlan::Place& MemoryPlan::place(BufferId buffer) const {
+  BARESTEP_REQUIRE(buffer >= 0 && buffer < static_cast<int>(places_.size()),
+                   "no such buffer in the memory plan");
+  return places_[static_cast<std::size_t>(buffer)];
+}
+
+std::int64_t MemoryPlan::offset_bytes(BufferId buffer, int slot) const {
+  const Place& found = place(buffer);
+  BARESTEP_REQUIRE(slot >= 0 && slot < found.slots, "no such slot in the memory plan");
+  return found.offset_bytes + slot * found.slot_bytes;
+}
+
+std::int64_t MemoryPlan::buffer_bytes(BufferId buffer) const {
+  const Place& found = place(buffer);
+  return found.slots * found.slot_bytes;
+}
+
+}  // namespace barestep

@@ -1,0 +1,180 @@
+#include "core/printer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/op_text.h"
+#include "core/price.h"
+#include "core/text_table.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::size_t kLargestShown = 8;
+
+std::string waits_text(const Node& node) {
+  std::string text;
+  for (const Wait& wait : node.waits) {
+    if (!text.empty()) text += ", ";
+    text += fmt::format("#{}", wait.node);
+    if (wait.steps_back == 1) text += " of the step before";
+    if (wait.steps_back > 1) text += fmt::format(" of {} steps before", wait.steps_back);
+  }
+  return text;
+}
+
+/// Which columns a program needs.
+struct Shown {
+  bool devices = false;
+  bool messages = false;
+};
+
+Shown shown_columns(const Program& program) {
+  Shown shown;
+  for (const Node& node : program.nodes()) {
+    shown.messages |= std::holds_alternative<Collective>(node.op);
+    for (const LaneId& lane : lanes_of(program, node)) shown.devices |= lane.device != 0;
+  }
+  return shown;
+}
+
+std::string devices_text(const Program& program, const Node& node) {
+  std::string text;
+  for (const LaneId& lane : lanes_of(program, node)) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", lane.device);
+  }
+  return text;
+}
+
+std::string nodes_table(const Program& program, const Shown& shown) {
+  std::vector<TextTable::Column> columns{{"#", Align::kRight}, {"phase"}, {"layer", Align::kRight}};
+  if (shown.devices) columns.push_back({"device"});
+  columns.insert(columns.end(), {{"lane"}, {"op"}, {"what"}});
+  columns.insert(columns.end(), {{"flops", Align::kRight}, {"bytes", Align::kRight}});
+  if (shown.messages) columns.push_back({"message", Align::kRight});
+  columns.push_back({"waits for"});
+
+  TextTable table(std::move(columns));
+  NodeId id = 0;
+  for (const Node& node : program.nodes()) {
+    const Cost cost = cost_of(node.op);
+    std::vector<std::string> cells{fmt::format("{}", id++), std::string(name_of(node.phase)),
+                                   node.layer < 0 ? "-" : fmt::format("{}", node.layer)};
+    if (shown.devices) cells.push_back(devices_text(program, node));
+    cells.insert(cells.end(), {std::string(name_of(node.lane)), std::string(label_of(node.op)),
+                               text_of(program, node)});
+    cells.insert(cells.end(), {grouped(cost.flops), grouped(cost.bytes)});
+    if (shown.messages) cells.push_back(grouped(cost.message_bytes));
+    cells.push_back(waits_text(node));
+    table.add_row(std::move(cells));
+  }
+  return table.text();
+}
+
+std::string phases_table(const Program& program, const Shown& shown) {
+  std::vector<TextTable::Column> columns{
+      {"phase"}, {"nodes", Align::kRight}, {"flops", Align::kRight}, {"bytes", Align::kRight}};
+  if (shown.messages) columns.push_back({"message", Align::kRight});
+  TextTable table(std::move(columns));
+  const auto add = [&](std::string_view name, std::int64_t nodes, const Cost& cost) {
+    std::vector<std::string> cells{std::string(name), grouped(nodes), grouped(cost.flops),
+                                   grouped(cost.bytes)};
+    if (shown.messages) cells.push_back(grouped(cost.message_bytes));
+    table.add_row(std::move(cells));
+  };
+  const Price price = price_of(program);
+  for (int i = 0; i < kPhases; ++i) {
+    const auto phase = static_cast<Phase>(i);
+    const auto nodes = std::count_if(program.nodes().begin(), program.nodes().end(),
+                                     [&](const Node& node) { return node.phase == phase; });
+    if (nodes > 0) add(name_of(phase), nodes, price.of(phase));
+  }
+  add("total", program.size(), price.total);
+  return table.text();
+}
+
+std::string legend(const Shown& shown) {
+  std::string text =
+      "name[4x3] is a tensor of 4 rows and 3 columns in the buffer of that name; name@64 starts "
+      "64\n"
+      "bytes into it; ^T is the transpose. Nodes of one lane run one after the other, lanes side "
+      "by\n"
+      "side; #3 is node 3 of the same step. A multiply-add is two flops; bytes are those of every\n"
+      "input read once and every output written once.\n";
+  if (shown.devices) text += "1:name is a buffer of device 1, where that is not the node's own.\n";
+  if (shown.messages) text += "A message counts the bytes of one rank's tensor.\n";
+  return text;
+}
+
+void add_bytes(TextTable& table, std::string name, std::int64_t bytes) {
+  table.add_row({std::move(name), grouped(bytes) + " B", human_bytes(bytes)});
+}
+
+void add_largest_buffers(TextTable& table, const MemoryPlan& plan, const Buffers& buffers,
+                         int device) {
+  std::vector<BufferId> ids;
+  for (BufferId id = 0; id < buffers.size(); ++id) {
+    if (buffers[id].device == device && !buffers[id].pinned) ids.push_back(id);
+  }
+  std::stable_sort(ids.begin(), ids.end(), [&](BufferId a, BufferId b) {
+    return plan.buffer_bytes(a) > plan.buffer_bytes(b);
+  });
+  if (ids.size() > kLargestShown) {
+    table.add_line(fmt::format("largest {} of {} buffers", kLargestShown, ids.size()));
+    ids.resize(kLargestShown);
+  } else {
+    table.add_line("buffers");
+  }
+  for (const BufferId id : ids) {
+    const Buffer& buffer = buffers[id];
+    add_bytes(table,
+              fmt::format("  {} ({}{})", buffer.name, name_of(buffer.category),
+                          buffer.slots > 1 ? fmt::format(", {} slots", buffer.slots) : ""),
+              plan.buffer_bytes(id));
+  }
+}
+
+std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int device) {
+  TextTable table({{"", Align::kLeft}, {"", Align::kRight}, {"", Align::kRight}});
+  for (int i = 0; i < kCategories; ++i) {
+    const auto category = static_cast<Category>(i);
+    add_bytes(table, std::string(name_of(category)), plan.category_bytes(device, category));
+  }
+  add_bytes(table, "total", plan.device_bytes(device));
+  if (plan.pinned_bytes(device) > 0) {
+    table.add_line("pinned host memory");
+    for (int i = 0; i < kCategories; ++i) {
+      const auto category = static_cast<Category>(i);
+      const std::int64_t bytes = plan.pinned_category_bytes(device, category);
+      if (bytes > 0) add_bytes(table, fmt::format("  {}", name_of(category)), bytes);
+    }
+    add_bytes(table, "  total", plan.pinned_bytes(device));
+  }
+  add_largest_buffers(table, plan, buffers, device);
+  return table.text(2);
+}
+
+}  // namespace
+
+std::string explain(const Program& program) {
+  const Shown shown = shown_columns(program);
+  return fmt::format("Program '{}': one step of {} nodes\n\n{}\n{}\n{}", program.name(),
+                     program.size(), nodes_table(program, shown), phases_table(program, shown),
+                     legend(shown));
+}
+
+std::string plan_table(const MemoryPlan& plan, const Buffers& buffers,
+                       const std::vector<std::string>& device_names) {
+  std::string text;
+  for (int device = 0; device < plan.devices(); ++device) {
+    const auto index = static_cast<std::size_t>(device);
+    const std::string name =
+        index < device_names.size() ? device_names[index] : fmt::format("device {}", device);
+    text += fmt::format("Memory plan of {}\n{}", name, device_plan(plan, buffers, device));
+  }
+  return text;
+}
+
+}  // namespace barestep

@@ -1,0 +1,41 @@
+// Tables of plain text with aligned columns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+enum class Align { kLeft, kRight };
+
+class TextTable {
+ public:
+  struct Column {
+    std::string title;
+    Align align = Align::kLeft;
+  };
+
+  /// The titles are printed above the rows, unless all are empty.
+  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  /// One cell per column; cells that are left out at the end are empty.
+  void add_row(std::vector<std::string> cells);
+
+  /// A line that is not part of any column.
+  void add_line(std::string text);
+
+  /// Every row on a line of its own behind `indent` blanks, columns two blanks apart, no blanks at
+  /// the end of a line.
+  [[nodiscard]] std::string text(int indent = 0) const;
+
+ private:
+  struct Row {
+    std::vector<std::string> cells;
+    bool is_line = false;
+  };
+
+  std::vector<Column> columns_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace barestep

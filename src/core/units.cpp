@@ -1,0 +1,113 @@
+#include "core/units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+struct Unit {
+  std::string_view name;  // lower case
+  std::int64_t bytes;
+};
+
+constexpr std::int64_t kKibi = 1024;
+constexpr std::int64_t kKilo = 1000;
+constexpr std::array<Unit, 10> kUnits = {{
+    {"", 1},
+    {"b", 1},
+    {"kib", kKibi},
+    {"mib", kKibi* kKibi},
+    {"gib", kKibi* kKibi* kKibi},
+    {"tib", kKibi* kKibi* kKibi* kKibi},
+    {"kb", kKilo},
+    {"mb", kKilo* kKilo},
+    {"gb", kKilo* kKilo* kKilo},
+    {"tb", kKilo* kKilo* kKilo* kKilo},
+}};
+
+std::optional<std::int64_t> unit_bytes(std::string_view name) {
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const Unit& unit : kUnits) {
+    if (unit.name == lower) return unit.bytes;
+  }
+  return std::nullopt;
+}
+
+std::string_view without_blanks(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+/// number * unit, exact where the number has no fraction; nothing where it is no number or too
+/// large.
+std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
+  const char* end = number.data() + number.size();
+  std::int64_t whole = 0;
+  if (const auto [rest, error] = std::from_chars(number.data(), end, whole);
+      error == std::errc() && rest == end) {
+    std::int64_t bytes = 0;
+    if (__builtin_mul_overflow(whole, unit, &bytes)) return std::nullopt;
+    return bytes;
+  }
+  double fraction = 0;
+  if (const auto [rest, error] =
+          std::from_chars(number.data(), end, fraction, std::chars_format::fixed);
+      error != std::errc() || rest != end) {
+    return std::nullopt;
+  }
+  const double bytes = std::round(fraction * static_cast<double>(unit));
+  if (bytes >= 0x1p63) return std::nullopt;
+  return static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace
+
+std::string human_bytes(std::int64_t bytes) {
+  if (bytes > -kKibi && bytes < kKibi) return fmt::format("{} B", bytes);
+  constexpr std::array kNames = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  // The last value that rounds to 1023.99; beyond it the next unit reads better.
+  constexpr double kLargest = 1023.995;
+  double value = static_cast<double>(bytes) / kKibi;
+  std::size_t unit = 0;
+  for (; std::abs(value) >= kLargest && unit + 1 < kNames.size(); ++unit) value /= kKibi;
+  return fmt::format("{:.2f} {}", value, kNames[unit]);
+}
+
+std::string grouped(std::int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  const std::size_t first_digit = number < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first_digit + 3;) {
+    at -= 3;
+    digits.insert(at, 1, ',');
+  }
+  return digits;
+}
+
+std::int64_t parse_bytes(std::string_view option, std::string_view text) {
+  const std::string_view trimmed = without_blanks(text);
+  const std::size_t digits = std::min(trimmed.find_first_not_of("0123456789."), trimmed.size());
+  const std::string_view number = trimmed.substr(0, digits);
+  const auto unit = unit_bytes(without_blanks(trimmed.substr(digits)));
+  const auto bytes = unit && !number.empty() ? scaled(number, *unit) : std::nullopt;
+  if (!bytes || *bytes <= 0) {
+    fail(ExitCode::kUsage, {.what = std::string(option),
+                            .value = std::string(text),
+                            .why = "is not a number of bytes from 1 to 2^63 - 1",
+                            .remedy = "write it like 16GiB, 500MB, 1.5 GiB or 1048576"});
+  }
+  return *bytes;
+}
+
+}  // namespace barestep

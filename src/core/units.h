@@ -1,0 +1,21 @@
+// Numbers of bytes as people write and read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace barestep {
+
+/// "512 B", "1.50 GiB": binary units, two decimals.
+std::string human_bytes(std::int64_t bytes);
+
+/// "402,702,336".
+std::string grouped(std::int64_t number);
+
+/// "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal units
+/// (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws Error(kUsage),
+/// which names `option`, for anything else, for nothing at all and for more than 2^63 - 1.
+std::int64_t parse_bytes(std::string_view option, std::string_view text);
+
+}  // namespace barestep
