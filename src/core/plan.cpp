@@ -67,6 +67,10 @@ std::int64_t MemoryPlan::offset_bytes(BufferId buffer, int slot) const {
   return found.offset_bytes + slot * found.slot_bytes;
 }
 
+std::int64_t MemoryPlan::slot_bytes(BufferId buffer) const {
+  return place(buffer).slot_bytes;
+}
+
 std::int64_t MemoryPlan::buffer_bytes(BufferId buffer) const {
   const Place& found = place(buffer);
   return found.slots * found.slot_bytes;

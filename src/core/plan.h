@@ -36,6 +36,9 @@ class MemoryPlan {
   /// Where a slot begins, inside the allocation its buffer lies in.
   [[nodiscard]] std::int64_t offset_bytes(BufferId buffer, int slot) const;
 
+  /// What one slot of a buffer takes, padding included.
+  [[nodiscard]] std::int64_t slot_bytes(BufferId buffer) const;
+
   /// What all slots of a buffer take, padding included.
   [[nodiscard]] std::int64_t buffer_bytes(BufferId buffer) const;
 

@@ -87,8 +87,8 @@ TEST_F(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
   start({&program});
   Counting input(host);
-  // Two steps are queued ahead of their finish: the fill of step 2 comes while step 0 may still wait
-  // for its copy out of the same slot.
+  // Two steps are queued ahead of their finish: the fill of step 2 comes while step 0 may still
+  // wait for its copy out of the same slot.
   runner_->queue_step(program, &program, input);
   for (std::int64_t step = 0; step < 10; ++step) {
     runner_->queue_step(program, &program, input);
@@ -107,8 +107,7 @@ TEST_F(RunnerTest, ProgramsTakeTurnsOnTheSameBuffers) {
   add(set, Lane::kCompute, Phase::kForward, Fill{.out = sum, .value = 0});
   Program grow("grow", buffers_);
   add(grow, Lane::kCopy, Phase::kForward, Copy{.to = bias, .from = one});
-  add(grow, Lane::kCompute, Phase::kForward,
-      BiasRelu{.values = sum, .bias = bias, .relu = false});
+  add(grow, Lane::kCompute, Phase::kForward, BiasRelu{.values = sum, .bias = bias, .relu = false});
   start({&set, &grow});
   Counting input;
   runner_->step(set, &grow, input);

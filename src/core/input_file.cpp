@@ -1,0 +1,73 @@
+#include "core/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+/// Empty for a regular file, else why `mode` cannot be read as one.
+std::string why_not_regular(mode_t mode) {
+  if (S_ISREG(mode)) return "";
+  if (S_ISDIR(mode)) return std::strerror(EISDIR);
+  if (S_ISFIFO(mode)) return "is a FIFO, not a regular file";
+  return "is not a regular file";
+}
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path, std::string what)
+    : path_(std::move(path)), what_(std::move(what)) {
+  const auto refuse = [this](const std::string& why) {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    fail(ExitCode::kNoInput,
+         {.what = what_, .value = path_.string(), .why = why, .remedy = "check the path"});
+  };
+  // O_NONBLOCK: opening a FIFO returns at once instead of waiting for a writer. It changes nothing
+  // for regular files.
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor_ < 0) refuse(std::strerror(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) refuse(std::strerror(errno));
+  const std::string why = why_not_regular(status.st_mode);
+  if (!why.empty()) refuse(why);
+  size_bytes_ = status.st_size;
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void InputFile::read(std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::read(descriptor_, out.data(), out.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_reading(std::strerror(errno));
+    if (got == 0) fail_reading("the file became shorter while it was read");
+    out = out.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+void InputFile::skip(std::int64_t bytes) {
+  if (::lseek(descriptor_, bytes, SEEK_CUR) < 0) fail_reading(std::strerror(errno));
+}
+
+int InputFile::release() {
+  return std::exchange(descriptor_, -1);
+}
+
+void InputFile::fail_reading(const std::string& why) const {
+  fail(ExitCode::kInputOutput, {.what = "reading " + what_,
+                                .value = path_.string(),
+                                .why = why,
+                                .remedy = "check the disk and try again"});
+}
+
+}  // namespace barestep

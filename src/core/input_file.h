@@ -1,0 +1,44 @@
+// A file that is read: opened without ever blocking, with every way of not being readable said in
+// one line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace barestep {
+
+/// An open regular file; owns its descriptor.
+class InputFile {
+ public:
+  /// Opens `path`. `what` names the kind of file in messages ("idx file"). Throws Error(kNoInput)
+  /// when the file is missing, may not be read, or is no regular file; a FIFO does not block.
+  InputFile(std::filesystem::path path, std::string what);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  [[nodiscard]] std::int64_t size_bytes() const { return size_bytes_; }
+
+  /// Fills `out` with the next bytes. Throws Error(kInputOutput) when reading fails or the file has
+  /// become shorter than it was.
+  void read(std::span<std::byte> out);
+
+  /// Skips the next `bytes`.
+  void skip(std::int64_t bytes);
+
+  /// Gives the descriptor away; the caller closes it.
+  int release();
+
+ private:
+  [[noreturn]] void fail_reading(const std::string& why) const;
+
+  std::filesystem::path path_;
+  std::string what_;
+  int descriptor_ = -1;
+  std::int64_t size_bytes_ = 0;
+};
+
+}  // namespace barestep

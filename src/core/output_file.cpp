@@ -1,0 +1,189 @@
+#include "core/output_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_creating(const fs::path& path, int error) {
+  fail(ExitCode::kCannotCreate, {.what = "output file",
+                                 .value = path.string(),
+                                 .why = fmt::format("cannot be created: {}", std::strerror(error)),
+                                 .remedy = "choose a path that can be written"});
+}
+
+[[noreturn]] void fail_writing(const fs::path& path, int error) {
+  fail(ExitCode::kInputOutput, {.what = "output file",
+                                .value = path.string(),
+                                .why = fmt::format("writing failed: {}", std::strerror(error)),
+                                .remedy = "free space or choose another disk"});
+}
+
+/// Opens what is not replaced but written to. O_NONBLOCK while opening: a FIFO without a reader is
+/// an error instead of a wait. Returns -1 with errno set on failure.
+int open_for_writing(const fs::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | flags, 0666);
+  if (descriptor < 0) return -1;
+  const int now = ::fcntl(descriptor, F_GETFL);
+  ::fcntl(descriptor, F_SETFL, now & ~O_NONBLOCK);
+  return descriptor;
+}
+
+/// A descriptor and, until keep(), a file that vanishes with this object.
+class Draft {
+ public:
+  /// A new file in `folder`. `target` is named in messages.
+  Draft(const fs::path& folder, const fs::path& target) {
+    do {
+      static std::atomic<int> count = 0;
+      path_ = folder / fmt::format(".barestep-{}-{}.tmp", ::getpid(), count++);
+      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor_ < 0 && errno == EEXIST);
+    if (descriptor_ < 0) fail_creating(target, errno);
+  }
+
+  ~Draft() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!kept_) ::unlink(path_.c_str());
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+
+  /// Returns false with errno set when the disk refuses.
+  bool keep_as(const fs::path& target) {
+    if (::fsync(descriptor_) != 0) return false;
+    if (::close(std::exchange(descriptor_, -1)) != 0) return false;
+    kept_ = ::rename(path_.c_str(), target.c_str()) == 0;
+    return kept_;
+  }
+
+ private:
+  fs::path path_;
+  int descriptor_ = -1;
+  bool kept_ = false;
+};
+
+/// Where a file is to be written: links followed, and what is there now.
+struct Target {
+  fs::path path;
+  fs::path folder;
+  bool exists = false;
+  struct stat status {};
+};
+
+Target find_target(const fs::path& path) {
+  Target target{.path = path, .folder = {}};
+  target.exists = ::stat(path.c_str(), &target.status) == 0;
+  if (!target.exists && errno != ENOENT) fail_creating(path, errno);
+  if (path.filename().empty() && !target.exists) fail_creating(path, ENOENT);
+  if (target.exists && S_ISDIR(target.status.st_mode)) fail_creating(path, EISDIR);
+  if (target.exists && S_ISREG(target.status.st_mode)) {
+    std::error_code error;
+    target.path = fs::canonical(path, error);
+    if (error) fail_creating(path, error.value());
+  }
+  target.folder = target.path.has_parent_path() ? target.path.parent_path() : fs::path(".");
+  return target;
+}
+
+bool is_special(const Target& target) {
+  return target.exists && !S_ISREG(target.status.st_mode);
+}
+
+/// Returns false with errno set on failure.
+bool write_all(int descriptor, std::span<const std::span<const std::byte>> parts) {
+  for (std::span<const std::byte> rest : parts) {
+    while (!rest.empty()) {
+      const ssize_t written = ::write(descriptor, rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return false;
+      rest = rest.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  return true;
+}
+
+void write_special(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  const int descriptor = open_for_writing(path, 0);
+  if (descriptor < 0) fail_creating(path, errno);
+  const int error = write_all(descriptor, parts) ? 0 : errno;
+  const bool closed = ::close(descriptor) == 0;
+  if (error != 0 || !closed) fail_writing(path, error != 0 ? error : errno);
+}
+
+/// Brings a rename to the disk. Folders that may not be read and file systems that cannot do this
+/// are left alone: the file itself is complete.
+void sync_folder(const Target& target) {
+  const int descriptor = ::open(target.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  if (error != 0 && error != EINVAL) fail_writing(target.path, error);
+}
+
+}  // namespace
+
+OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
+  const int descriptor = open_for_writing(path_, O_CREAT | O_TRUNC);
+  if (descriptor < 0) fail_creating(path_, errno);
+  file_.reset(::fdopen(descriptor, "w"));
+  BARESTEP_REQUIRE(file_ != nullptr, "a descriptor just opened for writing makes a stream");
+}
+
+void OutputFile::write(std::string_view text) {
+  BARESTEP_REQUIRE(file_ != nullptr, "written to after close()");
+  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) {
+    fail_writing(path_, errno);
+  }
+}
+
+void OutputFile::flush() {
+  BARESTEP_REQUIRE(file_ != nullptr, "flushed after close()");
+  if (std::fflush(file_.get()) != 0) fail_writing(path_, errno);
+}
+
+void OutputFile::close() {
+  if (file_ == nullptr) return;
+  const bool failed_before = std::ferror(file_.get()) != 0;
+  if (std::fclose(file_.release()) != 0) fail_writing(path_, errno);
+  if (failed_before) fail_writing(path_, EIO);
+}
+
+void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  const Target target = find_target(path);
+  if (is_special(target)) return write_special(path, parts);
+  Draft draft(target.folder, path);
+  if (target.exists) ::fchmod(draft.descriptor(), target.status.st_mode & 0777U);
+  if (!write_all(draft.descriptor(), parts)) fail_writing(path, errno);
+  if (!draft.keep_as(target.path)) fail_writing(path, errno);
+  sync_folder(target);
+}
+
+void require_writable(const fs::path& path) {
+  const Target target = find_target(path);
+  if (is_special(target)) {
+    const int descriptor = open_for_writing(path, 0);
+    if (descriptor < 0) fail_creating(path, errno);
+    ::close(descriptor);
+    return;
+  }
+  const Draft draft(target.folder, path);
+}
+
+}  // namespace barestep

@@ -1,0 +1,54 @@
+// Files that are written: streams of lines, and whole files that appear at once or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+
+namespace barestep {
+
+/// A file written piece by piece, e.g. one line a step. What was there before is gone. A FIFO needs
+/// a reader already; opening one never blocks.
+class OutputFile {
+ public:
+  /// Creates the file. Throws Error(kCannotCreate) with the reason when it cannot be created.
+  explicit OutputFile(std::filesystem::path path);
+
+  /// Buffered. Throws Error(kInputOutput), as flush() does, as soon as a write is known to have
+  /// failed.
+  void write(std::string_view text);
+
+  /// Hands everything to the operating system.
+  void flush();
+
+  /// Flushes and closes. Throws Error(kInputOutput) if any byte may be missing. The destructor
+  /// closes too, but says nothing.
+  void close();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a crash, see
+/// the old file or the whole new one: the bytes go to a temporary file in the same folder, are
+/// brought to the disk and renamed. The permissions of an old file stay; a symbolic link keeps
+/// pointing to its file. Something that is no regular file, such as /dev/null, is written directly.
+/// Throws Error: kCannotCreate when the file cannot be created, kInputOutput when writing fails;
+/// either way an old file is untouched and nothing is left behind. Blocks until the bytes are on
+/// the disk.
+void replace_file(const std::filesystem::path& path,
+                  std::span<const std::span<const std::byte>> parts);
+
+/// Throws Error(kCannotCreate) where replace_file would, so that a long run fails at its start and
+/// not at its end. Changes nothing.
+void require_writable(const std::filesystem::path& path);
+
+}  // namespace barestep

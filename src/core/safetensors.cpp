@@ -1,0 +1,142 @@
+#include "core/safetensors.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <new>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/output_file.h"
+#include "core/safetensors_header.h"
+
+namespace barestep {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why) {
+  fail(ExitCode::kBadData, {.what = "safetensors file",
+                            .value = path.string(),
+                            .why = why,
+                            .remedy = "it is damaged or no safetensors file"});
+}
+
+/// The header's text; the file then stands at the first tensor.
+std::string read_header(InputFile& file, const std::filesystem::path& path) {
+  const auto file_bytes = static_cast<std::uint64_t>(file.size_bytes());
+  if (file_bytes < kLengthBytes) {
+    refuse(path, fmt::format("too short: {} bytes, it needs at least 8", file_bytes));
+  }
+  std::uint64_t header_bytes = 0;
+  file.read(std::as_writable_bytes(std::span(&header_bytes, 1)));
+  if (header_bytes > kMaxHeaderBytes) {
+    refuse(path, fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
+                             kMaxHeaderBytes));
+  }
+  if (header_bytes > file_bytes - kLengthBytes) {
+    refuse(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
+                             file_bytes - kLengthBytes));
+  }
+  std::string header(header_bytes, ' ');
+  file.read(std::as_writable_bytes(std::span(header)));
+  return header;
+}
+
+std::vector<SafetensorsEntry> read_entries(InputFile& file, const std::filesystem::path& path) {
+  const std::string header = read_header(file, path);
+  std::vector<SafetensorsEntry> entries;
+  try {
+    entries = parse_safetensors_header(header);
+  } catch (const HeaderProblem& problem) {
+    refuse(path, "its header: " + problem.why);
+  }
+  const std::int64_t stated = entries.empty() ? 0 : entries.back().end_bytes;
+  const std::int64_t there =
+      file.size_bytes() - static_cast<std::int64_t>(kLengthBytes + header.size());
+  if (stated != there) {
+    refuse(path, fmt::format("its tensors have {} bytes, {} follow the header", stated, there));
+  }
+  return entries;
+}
+
+}  // namespace
+
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+  std::vector<const NamedTensor*> sorted;
+  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
+
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  std::int64_t begin = 0;
+  for (const NamedTensor* tensor : sorted) {
+    std::int64_t size = 1;
+    for (const std::int64_t extent : tensor->shape) size *= extent;
+    BARESTEP_REQUIRE(size == static_cast<std::int64_t>(tensor->values.size()),
+                     "the values of '" + tensor->name + "' do not fill its shape");
+    BARESTEP_REQUIRE(!json.contains(tensor->name) && tensor->name != "__metadata__",
+                     "'" + tensor->name + "' names two tensors or is reserved");
+    const auto end = begin + static_cast<std::int64_t>(tensor->values.size_bytes());
+    json[tensor->name] = {
+        {"dtype", "F32"}, {"shape", tensor->shape}, {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  std::string header = json.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t header_bytes = header.size();
+
+  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(&header_bytes, 1)),
+                                                   std::as_bytes(std::span(header))};
+  for (const NamedTensor* tensor : sorted) parts.push_back(std::as_bytes(tensor->values));
+  replace_file(path, parts);
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
+  try {
+    InputFile file(path, "safetensors file");
+    entries_ = read_entries(file, path);
+    for (const SafetensorsEntry& entry : entries_) {
+      const std::int64_t bytes = entry.end_bytes - entry.begin_bytes;
+      if (entry.dtype != "F32") {
+        file.skip(bytes);
+        continue;
+      }
+      std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
+      file.read(std::as_writable_bytes(std::span(values)));
+      values_.emplace(entry.name, std::move(values));
+    }
+  } catch (const std::bad_alloc&) {
+    fail(ExitCode::kMemory, {.what = "safetensors file",
+                             .value = path.string(),
+                             .why = "does not fit into this machine's memory",
+                             .remedy = "use a smaller model"});
+  }
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto entry =
+      std::find_if(entries_.begin(), entries_.end(),
+                   [name](const SafetensorsEntry& candidate) { return candidate.name == name; });
+  return entry == entries_.end() ? nullptr : &*entry;
+}
+
+std::span<const float> SafetensorsFile::f32(std::string_view name) const {
+  if (const auto found = values_.find(name); found != values_.end()) return found->second;
+  const SafetensorsEntry* entry = find(name);
+  const std::string why = entry == nullptr
+                              ? fmt::format("has no tensor '{}'", name)
+                              : fmt::format("tensor '{}' is {}, not F32", name, entry->dtype);
+  fail(ExitCode::kBadData, {.what = "safetensors file",
+                            .value = path_.string(),
+                            .why = why,
+                            .remedy = "save the weights again in F32 under the model's names"});
+}
+
+}  // namespace barestep
