@@ -27,10 +27,10 @@ enum class ExitCode : int {
 /// What went wrong, in the four parts of a message. `value` may be empty: the quotes are then left
 /// out. So may `remedy`, where there is nothing to do.
 struct Problem {
-  std::string what;
-  std::string value;
-  std::string why;
-  std::string remedy;
+  std::string what{};
+  std::string value{};
+  std::string why{};
+  std::string remedy{};
 };
 
 class Error : public std::runtime_error {

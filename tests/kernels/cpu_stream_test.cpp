@@ -32,8 +32,8 @@ class CpuStreamTest : public testing::Test {
  protected:
   NotingExecutor executor_;
   const Addresses addresses_;
-  const DeviceOp good_ = Fill{.value = 1};
-  const DeviceOp bad_ = Fill{.value = -1};
+  const DeviceOp good_ = Fill{.out = {}, .value = 1};
+  const DeviceOp bad_ = Fill{.out = {}, .value = -1};
   const DeviceOp slow_ = Delay{.seconds = 0.02};
 };
 

@@ -16,9 +16,9 @@ namespace barestep {
 
 class TrainerHarness final : public TrainObserver {
  public:
-  explicit TrainerHarness(TrainConfig config, std::int64_t default_dim = kDefaultDimCpu)
-      : config(std::move(config)) {
-    const TrainConfig& c = this->config;
+  explicit TrainerHarness(TrainConfig wanted, std::int64_t default_dim = kDefaultDimCpu)
+      : config(std::move(wanted)) {
+    const TrainConfig& c = config;
     if (c.data.kind == DataKind::kIdx) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, default_dim), c.model.loss));
     }

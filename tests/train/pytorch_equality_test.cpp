@@ -107,7 +107,7 @@ TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(adam_runs()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& run) { return run.param; });
 
 }  // namespace
 }  // namespace barestep

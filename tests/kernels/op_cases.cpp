@@ -1,0 +1,202 @@
+#include "kernels/op_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "core/random.h"
+
+namespace barestep {
+
+Tensor Memory::add(std::int64_t rows, std::int64_t cols, DType dtype) {
+  constexpr std::int64_t kGapBytes = 64;
+  const auto used = static_cast<std::int64_t>(bytes_.size());
+  const Tensor tensor{0, (used + 7) / 8 * 8 + kGapBytes, rows, cols, dtype};
+  bytes_.resize(static_cast<std::size_t>(tensor.end_bytes() + kGapBytes));
+  return tensor;
+}
+
+namespace {
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+constexpr Shape kShapes[] = {{1, 1}, {1, 31}, {31, 33}, {33, 257}, {257, 31}, {300, 257}, {0, 33}};
+
+struct GemmShape {
+  std::int64_t m, n, k;
+};
+constexpr GemmShape kGemmShapes[] = {{1, 1, 1},   {31, 33, 257}, {33, 257, 31},  {257, 31, 33},
+                                     {1, 257, 9}, {257, 1, 31},  {200, 300, 70}, {0, 33, 31},
+                                     {33, 0, 31}, {33, 31, 0}};
+
+class CaseList {
+ public:
+  /// `build` lays out tensors and returns the op; afterwards all that it reads is filled.
+  void add(std::string name, const std::function<DeviceOp(Memory&)>& build,
+           const std::function<void(Memory&)>& adjust = {}) {
+    OpCase op_case{std::move(name), {}, {}};
+    op_case.op = build(op_case.memory);
+    for (const Access& access : accesses_of(Op(op_case.op)))
+      if (!access.writes && access.tensor.dtype == DType::kF32) fill(op_case.memory, access.tensor);
+    if (adjust) adjust(op_case.memory);
+    all_.push_back(std::move(op_case));
+  }
+
+  std::vector<OpCase> take() { return std::move(all_); }
+  std::mt19937& random() { return random_; }
+
+ private:
+  /// Numbers in (-1, 1), some of them 0.
+  void fill(Memory& memory, const Tensor& tensor) {
+    std::uniform_real_distribution<float> draw(-1, 1);
+    for (float& value : memory.values(tensor)) value = random_() % 9 == 0 ? 0.0F : draw(random_);
+  }
+
+  std::mt19937 random_{1};
+  std::vector<OpCase> all_;
+};
+
+std::string text(const Shape& s) {
+  return fmt::format("{}x{}", s.rows, s.cols);
+}
+
+void add_gemms(CaseList& list) {
+  struct Form {
+    const char* name;
+    float beta;
+    bool bias, relu;
+  };
+  for (const GemmShape& s : kGemmShapes) {
+    for (const Form& form : {Form{"", 0, false, false}, Form{" beta 1", 1, false, false},
+                             Form{" beta -0.5 relu", -0.5F, false, true},
+                             Form{" bias", 0, true, false}, Form{" bias relu", 0, true, true}}) {
+      for (const auto& [ta, tb] :
+           {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+        const std::string name = fmt::format("gemm {}x{}x{} {}{}{}", s.m, s.n, s.k, ta ? 'T' : 'N',
+                                             tb ? 'T' : 'N', form.name);
+        list.add(name, [&, ta = ta, tb = tb](Memory& memory) {
+          Gemm op{.c = memory.add(s.m, s.n),
+                  .a = ta ? memory.add(s.k, s.m) : memory.add(s.m, s.k),
+                  .b = tb ? memory.add(s.n, s.k) : memory.add(s.k, s.n),
+                  .transpose_a = ta,
+                  .transpose_b = tb,
+                  .beta = form.beta,
+                  .relu = form.relu};
+          if (form.bias) op.bias = memory.add(1, s.n);
+          return op;
+        });
+      }
+    }
+  }
+}
+
+void add_elementwise(CaseList& list, const Shape& s) {
+  for (const bool relu : {false, true}) {
+    list.add("bias_relu " + text(s), [&](Memory& memory) {
+      return BiasRelu{memory.add(s.rows, s.cols), memory.add(1, s.cols), relu};
+    });
+  }
+  list.add("relu_grad " + text(s), [&](Memory& memory) {
+    return ReluGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+  });
+  list.add("copy " + text(s), [&](Memory& memory) {
+    return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+  });
+  list.add("fill " + text(s), [&](Memory& memory) {
+    return Fill{memory.add(s.rows, s.cols), -2.5F};
+  });
+  list.add("fill i32 " + text(s), [&](Memory& memory) {
+    return Fill{memory.add(s.rows, s.cols, DType::kI32), 0};
+  });
+  Adam adam;
+  list.add(
+      "adam " + text(s),
+      [&](Memory& memory) {
+        const std::int64_t n = s.rows * s.cols;
+        return adam = Adam{.weights = memory.add(1, n),
+                           .grads = memory.add(1, n),
+                           .moments1 = memory.add(1, n),
+                           .moments2 = memory.add(1, n),
+                           .scalars = memory.add(1, 2)};
+      },
+      [&](Memory& memory) {
+        for (float& moment : memory.values(adam.moments2)) moment *= moment;
+        memory.values(adam.scalars)[0] = -0.004F;
+        memory.values(adam.scalars)[1] = 0.07F;
+      });
+  Randn randn;
+  list.add(
+      "randn " + text(s),
+      [&](Memory& memory) {
+        return randn = Randn{memory.add(s.rows, s.cols),
+                             memory.add(1, sizeof(TorchGenerator), DType::kU8)};
+      },
+      [&](Memory& memory) {
+        const TorchGenerator generator(7);
+        std::memcpy(memory.bytes(randn.state).data(), &generator, sizeof(generator));
+      });
+}
+
+void add_reductions(CaseList& list, const Shape& s) {
+  Tensor labels;
+  const auto draw_labels = [&](Memory& memory) {
+    for (std::int32_t& label : memory.values<std::int32_t>(labels))
+      label = static_cast<std::int32_t>(list.random()() % static_cast<std::uint32_t>(s.cols));
+  };
+  list.add(
+      "count_correct " + text(s),
+      [&](Memory& memory) {
+        labels = memory.add(s.rows, 1, DType::kI32);
+        return CountCorrect{memory.add(1, 1, DType::kI32), memory.add(s.rows, s.cols), labels};
+      },
+      draw_labels);
+  for (const float beta : {0.0F, 1.0F, 0.5F}) {
+    const std::string suffix = fmt::format(" {} beta {}", text(s), beta);
+    const std::int64_t numbers = std::max(std::int64_t{1}, 2 * s.rows * s.cols);
+    list.add("sum_rows" + suffix, [&](Memory& memory) {
+      return SumRows{memory.add(1, s.cols), memory.add(s.rows, s.cols), beta};
+    });
+    list.add("mse_loss" + suffix, [&](Memory& memory) {
+      return MseLoss{.loss = memory.add(1, 1),
+                     .grad = memory.add(s.rows, s.cols),
+                     .output = memory.add(s.rows, s.cols),
+                     .target = memory.add(s.rows, s.cols),
+                     .count = numbers,
+                     .beta = beta};
+    });
+    list.add(
+        "cross_entropy" + suffix,
+        [&](Memory& memory) {
+          labels = memory.add(s.rows, 1, DType::kI32);
+          return CrossEntropy{.loss = memory.add(1, 1),
+                              .grad = memory.add(s.rows, s.cols),
+                              .logits = memory.add(s.rows, s.cols),
+                              .labels = labels,
+                              .count = s.rows + 1,
+                              .beta = beta};
+        },
+        draw_labels);
+  }
+}
+
+}  // namespace
+
+std::vector<OpCase> all_op_cases() {
+  CaseList list;
+  add_gemms(list);
+  for (const Shape& shape : kShapes) {
+    add_elementwise(list, shape);
+    add_reductions(list, shape);
+  }
+  list.add("delay", [](Memory& memory) {
+    memory.add(1, 1);
+    return Delay{0.002};
+  });
+  return list.take();
+}
+
+}  // namespace barestep

@@ -1,0 +1,54 @@
+// Every device op over awkward shapes, with the numbers it reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/addresses.h"
+#include "core/ops.h"
+
+namespace barestep {
+
+/// The bytes of one buffer, in which tensors lie with gaps between them.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(std::size_t bytes, std::byte fill) : bytes_(bytes, fill) {}
+
+  /// Appends a tensor.
+  Tensor add(std::int64_t rows, std::int64_t cols, DType dtype = DType::kF32);
+
+  template <class T = float>
+  [[nodiscard]] std::span<T> values(const Tensor& tensor) {
+    return {reinterpret_cast<T*>(bytes_.data() + tensor.offset_bytes),
+            static_cast<std::size_t>(tensor.size())};
+  }
+
+  [[nodiscard]] std::span<std::byte> bytes(const Tensor& tensor) {
+    return std::span(bytes_).subspan(static_cast<std::size_t>(tensor.offset_bytes),
+                                     static_cast<std::size_t>(tensor.bytes()));
+  }
+
+  [[nodiscard]] std::vector<std::byte>& bytes() { return bytes_; }
+
+  /// Binds buffer 0 to these bytes.
+  [[nodiscard]] Addresses addresses() { return Addresses({bytes_.data()}); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+struct OpCase {
+  std::string name;
+  DeviceOp op;
+  Memory memory;  // holds what the op reads
+};
+
+/// At least one case for each kind of op.
+std::vector<OpCase> all_op_cases();
+
+}  // namespace barestep

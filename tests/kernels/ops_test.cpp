@@ -1,0 +1,369 @@
+// Ops against oracles: plain loops in double, finite differences, the rules for special numbers.
+#include "core/ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/op_cases.h"
+
+namespace barestep {
+namespace {
+
+constexpr double kUlp = 1.2e-7;  // relative spacing of floats
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+void run(const DeviceOp& op, Memory& memory, Product& product, int threads = 2) {
+  ThreadPool pool(threads);
+  CpuOps ops(pool, product);
+  ops.prepare(op);
+  ops.run(op, memory.addresses());
+}
+
+void run(const DeviceOp& op, Memory& memory) {
+  run(op, memory, *make_reference_product());
+}
+
+/// The numbers of a tensor, in double.
+struct Matrix {
+  std::int64_t rows, cols;
+  std::vector<double> values;
+
+  Matrix(Memory& memory, const Tensor& t) : rows(t.rows), cols(t.cols) {
+    const auto floats = memory.values(t);
+    values.assign(floats.begin(), floats.end());
+  }
+  [[nodiscard]] double at(std::int64_t i, std::int64_t j) const {
+    return values[static_cast<std::size_t>(i * cols + j)];
+  }
+  [[nodiscard]] double at(std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
+};
+
+/// Beta times the number that lay there before, which is not touched where beta is 0.
+double kept(float beta, Memory& before, const Tensor& t, std::size_t i) {
+  return beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(before.values(t)[i]);
+}
+
+/// Compares an op's results with plain loops in double over what it read.
+struct Oracle {
+  Memory& before;
+  Memory& after;
+
+  void operator()(const Gemm& op) const {
+    const Matrix a(before, op.a);
+    const Matrix b(before, op.b);
+    const std::int64_t depth = op.transpose_a ? a.rows : a.cols;
+    for (std::int64_t i = 0; i < op.c.rows; ++i) {
+      for (std::int64_t j = 0; j < op.c.cols; ++j) {
+        const auto at = static_cast<std::size_t>(i * op.c.cols + j);
+        double sum = kept(op.beta, before, op.c, at);
+        if (op.bias)
+          sum += static_cast<double>(before.values(*op.bias)[static_cast<std::size_t>(j)]);
+        double size = std::abs(sum);
+        for (std::int64_t k = 0; k < depth; ++k) {
+          const double product = (op.transpose_a ? a.at(k, i) : a.at(i, k)) *
+                                 (op.transpose_b ? b.at(j, k) : b.at(k, j));
+          sum += product;
+          size += std::abs(product);
+        }
+        if (op.relu && sum < 0) sum = 0;
+        ASSERT_NEAR(after.values(op.c)[at], sum, kUlp * static_cast<double>(depth + 2) * size)
+            << i << ", " << j;
+      }
+    }
+  }
+
+  void operator()(const BiasRelu& op) const {
+    const Matrix bias(before, op.bias);
+    for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
+      double sum = static_cast<double>(before.values(op.values)[i]) +
+                   bias.at(static_cast<std::int64_t>(i) % op.values.cols);
+      if (op.relu && sum < 0) sum = 0;
+      ASSERT_NEAR(after.values(op.values)[i], sum, kUlp * std::abs(sum));
+    }
+  }
+
+  void operator()(const ReluGrad& op) const {
+    for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
+      const bool passes = before.values(op.output)[i] > 0;
+      ASSERT_EQ(after.values(op.grad)[i], passes ? before.values(op.grad)[i] : 0.0F);
+    }
+  }
+
+  void operator()(const SumRows& op) const {
+    const Matrix in(before, op.in);
+    for (std::int64_t j = 0; j < in.cols; ++j) {
+      double sum = kept(op.beta, before, op.out, static_cast<std::size_t>(j));
+      double size = std::abs(sum);
+      for (std::int64_t i = 0; i < in.rows; ++i) {
+        sum += in.at(i, j);
+        size += std::abs(in.at(i, j));
+      }
+      ASSERT_NEAR(after.values(op.out)[static_cast<std::size_t>(j)], sum, 20 * kUlp * size);
+    }
+  }
+
+  void operator()(const MseLoss& op) const {
+    const Matrix output(before, op.output);
+    const Matrix target(before, op.target);
+    double sum = 0;
+    for (std::int64_t i = 0; i < op.output.size(); ++i) {
+      const double error = output.at(i) - target.at(i);
+      sum += error * error;
+      const double grad = 2 * error / static_cast<double>(op.count);
+      ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i)], grad,
+                  2 * kUlp * std::abs(grad));
+    }
+    const double loss = sum / static_cast<double>(op.count) + kept(op.beta, before, op.loss, 0);
+    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp);
+  }
+
+  void operator()(const CrossEntropy& op) const {
+    const Matrix logits(before, op.logits);
+    double loss = 0;
+    for (std::int64_t i = 0; i < logits.rows; ++i) {
+      const std::int32_t label =
+          before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)];
+      double sum = 0;
+      for (std::int64_t j = 0; j < logits.cols; ++j) sum += std::exp(logits.at(i, j));
+      loss += std::log(sum) - logits.at(i, label);
+      for (std::int64_t j = 0; j < logits.cols; ++j) {
+        const double onehot = j == label ? 1 : 0;
+        const double grad =
+            (std::exp(logits.at(i, j)) / sum - onehot) / static_cast<double>(op.count);
+        ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i * logits.cols + j)], grad,
+                    10 * kUlp / static_cast<double>(op.count));
+      }
+    }
+    loss = loss / static_cast<double>(op.count) + kept(op.beta, before, op.loss, 0);
+    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp * (1 + std::abs(loss)));
+  }
+
+  void operator()(const CountCorrect& op) const {
+    const Matrix logits(before, op.logits);
+    std::int32_t correct = 0;
+    for (std::int64_t i = 0; i < logits.rows; ++i) {
+      const auto first = logits.values.begin() + i * logits.cols;
+      const auto best = std::max_element(first, first + logits.cols) - first;
+      correct +=
+          best == before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)] ? 1 : 0;
+    }
+    EXPECT_EQ(after.values<std::int32_t>(op.correct)[0], correct);
+  }
+
+  void operator()(const Adam& op) const {
+    const double scale = before.values(op.scalars)[0];
+    const double root = before.values(op.scalars)[1];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = before.values(op.grads)[i];
+      const double kept_m = op.beta1 * static_cast<double>(before.values(op.moments1)[i]);
+      const double m = kept_m + (1 - op.beta1) * g;
+      const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g));
+      const double v =
+          op.beta2 * static_cast<double>(before.values(op.moments2)[i]) + (1 - op.beta2) * g * g;
+      const double rate = scale / (std::sqrt(v) / root + op.eps);
+      const double w = static_cast<double>(before.values(op.weights)[i]) + rate * m;
+      ASSERT_NEAR(after.values(op.moments1)[i], m, m_error);
+      ASSERT_NEAR(after.values(op.moments2)[i], v, 4 * kUlp * v);
+      ASSERT_NEAR(after.values(op.weights)[i], w,
+                  std::abs(rate) * m_error + 10 * kUlp * (std::abs(w) + std::abs(rate * m)));
+    }
+  }
+
+  void operator()(const Copy& op) const {
+    EXPECT_THAT(after.values(op.to), testing::ElementsAreArray(before.values(op.from)));
+  }
+
+  void operator()(const Fill& op) const {
+    if (op.out.dtype == DType::kF32) {
+      EXPECT_THAT(after.values(op.out), testing::Each(op.value));
+    } else {
+      EXPECT_THAT(after.values<std::int32_t>(op.out), testing::Each(0));
+    }
+  }
+
+  void operator()(const Randn& op) const {
+    TorchGenerator generator(7);
+    std::vector<float> expected(static_cast<std::size_t>(op.out.size()));
+    generator.randn(expected);
+    EXPECT_THAT(after.values(op.out), testing::ElementsAreArray(expected));
+    EXPECT_EQ(after.values<TorchGenerator>(op.state)[0].next(), generator.next());
+  }
+
+  void operator()(const Delay&) const {}
+};
+
+class OpsWith : public testing::TestWithParam<GemmProvider> {};
+
+TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
+  const auto product = make_product(GetParam());
+  for (OpCase& op_case : all_op_cases()) {
+    if (GetParam() == GemmProvider::kAuto && !std::holds_alternative<Gemm>(op_case.op)) continue;
+    for (const int threads : {1, 3}) {
+      SCOPED_TRACE(op_case.name);
+      Memory after = op_case.memory;
+      run(op_case.op, after, *product, threads);
+      std::visit(Oracle{op_case.memory, after}, op_case.op);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, OpsWith,
+                         testing::Values(GemmProvider::kReference, GemmProvider::kAuto),
+                         [](const auto& provider) {
+                           return provider.param == GemmProvider::kAuto ? "Auto" : "Reference";
+                         });
+
+TEST(Delay, LastsAsLongAsItSays) {
+  Memory memory;
+  const auto start = std::chrono::steady_clock::now();
+  run(Delay{0.02}, memory);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+}
+
+TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
+  Memory memory;
+  const BiasRelu op{memory.add(1, 5), memory.add(1, 5)};
+  std::ranges::copy(std::vector{-0.0F, kNaN, kInf, -kInf, -1.0F}, memory.values(op.values).begin());
+  std::ranges::fill(memory.values(op.bias), -0.0F);
+  run(op, memory);
+  const auto out = memory.values(op.values);
+  EXPECT_EQ(out[0], 0.0F);
+  EXPECT_TRUE(std::signbit(out[0]));
+  EXPECT_TRUE(std::isnan(out[1]));
+  EXPECT_EQ(out[2], kInf);
+  EXPECT_EQ(out[3], 0.0F);
+  EXPECT_EQ(out[4], 0.0F);
+}
+
+TEST(ReluGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
+  Memory memory;
+  const ReluGrad op{memory.add(1, 6), memory.add(1, 6)};
+  std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNaN, kNaN},
+                    memory.values(op.grad).begin());
+  std::ranges::copy(std::vector{0.0F, -0.0F, kNaN, 1.0F, 1.0F, 0.0F},
+                    memory.values(op.output).begin());
+  run(op, memory);
+  const auto grad = memory.values(op.grad);
+  EXPECT_EQ(grad[0], 0.0F);
+  EXPECT_EQ(grad[1], 0.0F);
+  EXPECT_EQ(grad[2], 5.0F);
+  EXPECT_EQ(grad[3], kInf);
+  EXPECT_TRUE(std::isnan(grad[4]));
+  EXPECT_EQ(grad[5], 0.0F);
+}
+
+TEST(Adam, LeavesPaddingZero) {
+  Memory memory;
+  const Adam op{memory.add(1, 9), memory.add(1, 9), memory.add(1, 9), memory.add(1, 9),
+                memory.add(1, 2)};
+  memory.values(op.scalars)[0] = -0.01F;
+  memory.values(op.scalars)[1] = 0.03F;
+  run(op, memory);
+  for (const Tensor& t : {op.weights, op.moments1, op.moments2})
+    EXPECT_THAT(memory.values(t), testing::Each(0.0F));
+}
+
+/// The loss of an op after one of its inputs is moved by `by`.
+double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
+                  const Tensor& loss, float by) {
+  Memory memory = start;
+  memory.values(input)[i] += by;
+  run(op, memory);
+  return memory.values(loss)[0];
+}
+
+/// Central differences of a loss with respect to `input` agree with `grad`.
+void expect_slope(const DeviceOp& op, Memory& start, const Tensor& input, const Tensor& grad,
+                  const Tensor& loss) {
+  Memory after = start;
+  run(op, after);
+  constexpr float kStep = 1.0F / 32;
+  for (std::size_t i = 0; i < after.values(grad).size(); ++i) {
+    const double slope = (moved_loss(op, start, input, i, loss, kStep) -
+                          moved_loss(op, start, input, i, loss, -kStep)) /
+                         (2.0 * static_cast<double>(kStep));
+    EXPECT_NEAR(after.values(grad)[i], slope, 2e-4) << i;
+  }
+}
+
+TEST(MseLoss, GradientIsTheSlopeOfTheLoss) {
+  Memory memory;
+  const MseLoss op{.loss = memory.add(1, 1),
+                   .grad = memory.add(3, 5),
+                   .output = memory.add(3, 5),
+                   .target = memory.add(3, 5),
+                   .count = 15};
+  TorchGenerator(1).randn(memory.values(op.output));
+  TorchGenerator(2).randn(memory.values(op.target));
+  expect_slope(op, memory, op.output, op.grad, op.loss);
+}
+
+TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
+  Memory memory;
+  const CrossEntropy op{.loss = memory.add(1, 1),
+                        .grad = memory.add(3, 5),
+                        .logits = memory.add(3, 5),
+                        .labels = memory.add(3, 1, DType::kI32),
+                        .count = 3};
+  TorchGenerator(1).randn(memory.values(op.logits));
+  std::ranges::copy(std::vector{4, 0, 2}, memory.values<std::int32_t>(op.labels).begin());
+  expect_slope(op, memory, op.logits, op.grad, op.loss);
+}
+
+TEST(CrossEntropy, HasNoOverflowForLargeLogits) {
+  Memory memory;
+  const CrossEntropy op{.loss = memory.add(1, 1),
+                        .grad = memory.add(1, 2),
+                        .logits = memory.add(1, 2),
+                        .labels = memory.add(1, 1, DType::kI32),
+                        .count = 1};
+  memory.values(op.logits)[0] = 1000;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 0.0F);
+  memory.values<std::int32_t>(op.labels)[0] = 1;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 1000.0F);
+}
+
+TEST(CrossEntropy, RefusesALabelThatIsNoClass) {
+  for (const std::int32_t label : {-1, 10}) {
+    Memory memory;
+    const CrossEntropy op{.loss = memory.add(1, 1),
+                          .grad = memory.add(1, 10),
+                          .logits = memory.add(1, 10),
+                          .labels = memory.add(1, 1, DType::kI32),
+                          .count = 1};
+    memory.values<std::int32_t>(op.labels)[0] = label;
+    try {
+      run(op, memory);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_EQ(error.what(), "label '" + std::to_string(label) +
+                                  "': the last layer has 10 outputs; widen the last layer or check "
+                                  "the labels");
+    }
+  }
+}
+
+TEST(CountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
+  Memory memory;
+  const CountCorrect op{memory.add(1, 1, DType::kI32), memory.add(3, 3),
+                        memory.add(3, 1, DType::kI32)};
+  std::ranges::copy(std::vector{1.0F, 2.0F, 2.0F, 5.0F, kNaN, kNaN, 0.0F, -0.0F, 0.0F},
+                    memory.values(op.logits).begin());
+  std::ranges::copy(std::vector{1, 1, 0}, memory.values<std::int32_t>(op.labels).begin());
+  run(op, memory);
+  EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 3);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,149 @@
+// Bits of PyTorch 1.13 on the CPU, one thread, AVX2 kernels.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "core/random.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/op_cases.h"
+#include "support/golden.h"
+
+namespace barestep {
+namespace {
+
+void run(const DeviceOp& op, Memory& memory) {
+  ThreadPool pool(2);
+  const auto product = make_reference_product();
+  CpuOps(pool, *product).run(op, memory.addresses());
+}
+
+/// sum(bits[i] * (2 i + 1)) modulo 2^64.
+std::uint64_t checksum(std::span<const float> values) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    sum += std::bit_cast<std::uint32_t>(values[i]) * (2 * static_cast<std::uint64_t>(i) + 1);
+  return sum;
+}
+
+// torch.manual_seed(0); checksum(torch.randn(rows, cols).sum(0))
+TEST(SumRows, HasTheBitsOfTorchSum) {
+  struct Expected {
+    std::int64_t rows, cols;
+    std::uint64_t sums;
+  };
+  for (const Expected& e : {Expected{1, 1, 0x000000003fc53f5c},
+                            {7, 1, 0x00000000c01c52f0},
+                            {4099, 1, 0x00000000c1ff9f6c},
+                            {1, 257, 0x00007f5815e4b2c9},
+                            {31, 3, 0x000000044884dd99},
+                            {33, 7, 0x00000019b38262b5},
+                            {64, 8, 0x0000001dbec0bd7a},
+                            {16, 9, 0x00000023e3a48c96},
+                            {31, 31, 0x0000018bb1710d84},
+                            {33, 33, 0x000001f2802a8ffb},
+                            {257, 40, 0x000003450e3a5d1f},
+                            {64, 257, 0x00008301a1df1824},
+                            {300, 100, 0x000015f41c75f4b2},
+                            {1000, 5, 0x0000000b67d402fe},
+                            {4099, 33, 0x00000272764050a0},
+                            {70000, 2, 0x000000030e905daa}}) {
+    Memory memory;
+    const SumRows op{memory.add(1, e.cols), memory.add(e.rows, e.cols)};
+    TorchGenerator(0).randn(memory.values(op.in));
+    run(op, memory);
+    EXPECT_EQ(checksum(memory.values(op.out)), e.sums) << e.rows << " x " << e.cols;
+  }
+}
+
+// torch.manual_seed(1); a = torch.randn(n, requires_grad=True); b = torch.randn(n)
+// loss = torch.nn.MSELoss()(a, b); loss.backward(); checksum(a.grad)
+TEST(MseLoss, HasTheBitsOfTorchMseLoss) {
+  struct Expected {
+    std::int64_t n;
+    float loss;
+    std::uint64_t grads;
+  };
+  for (const Expected& e : {Expected{1, 0x1.3e9d50p-3F, 0x000000003f49f279},
+                            {7, 0x1.66836ep-1F, 0x00000016d24485c9},
+                            {8, 0x1.2d4860p+0F, 0x0000001a80a37e40},
+                            {31, 0x1.8a1a36p+0F, 0x0000014c0c531d4a},
+                            {33, 0x1.4eb060p+1F, 0x000001e936eb1278},
+                            {257, 0x1.2934d4p+1F, 0x0000760b00d33cd2},
+                            {5000, 0x1.02879ep+1F, 0x00b45ad41d3a19df},
+                            {65536, 0x1.0122f4p+1F, 0x77d2b1052cb5b0bf},
+                            {100001, 0x1.ffbf94p+0F, 0x15cbfde8e26688d8}}) {
+    Memory memory;
+    const MseLoss op{.loss = memory.add(1, 1),
+                     .grad = memory.add(1, e.n),
+                     .output = memory.add(1, e.n),
+                     .target = memory.add(1, e.n),
+                     .count = e.n};
+    TorchGenerator generator(1);
+    generator.randn(memory.values(op.output));
+    generator.randn(memory.values(op.target));
+    run(op, memory);
+    EXPECT_EQ(memory.values(op.loss)[0], e.loss) << e.n;
+    EXPECT_EQ(checksum(memory.values(op.grad)), e.grads) << e.n;
+  }
+}
+
+TEST(Adam, HasTheBitsOfTorchAdam) {
+  for (const char* file : {"tiny_d8_l2_b4_s0", "tiny_d8_l2_b4_s1", "ce_tiny"}) {
+    const Golden golden = load_golden(file);
+    for (const GoldenParameter& parameter : golden.parameters) {
+      const std::vector<float>& initial = golden.initial.at(parameter.name);
+      const auto n = static_cast<std::int64_t>(initial.size());
+      Memory memory;
+      const Adam op{memory.add(1, n), memory.add(1, n), memory.add(1, n), memory.add(1, n),
+                    memory.add(1, 2)};
+      std::ranges::copy(initial, memory.values(op.weights).begin());
+      double t = 0;
+      for (const GoldenStep& step : golden.each_step) {
+        t += 1;
+        const auto scalars = memory.values(op.scalars);
+        scalars[0] = static_cast<float>(-(golden.lr / (1 - std::pow(op.beta1, t))));
+        scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(op.beta2, t)));
+        std::ranges::copy(step.gradients.at(parameter.name), memory.values(op.grads).begin());
+        run(op, memory);
+        const auto expect_bits = [&](const Tensor& actual, const GoldenValues& expected) {
+          EXPECT_TRUE(std::ranges::equal(memory.values(actual), expected.at(parameter.name)))
+              << file << " " << parameter.name << " step " << t;
+        };
+        expect_bits(op.weights, step.parameters);
+        expect_bits(op.moments1, step.m);
+        expect_bits(op.moments2, step.v);
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, AgreesWithTorch) {
+  const Golden golden = load_golden("ce_tiny");
+  const std::int64_t classes = golden.layers.back();
+  for (std::size_t i = 0; i < golden.each_step.size(); ++i) {
+    const GoldenStep& step = golden.each_step[i];
+    Memory memory;
+    const CrossEntropy op{.loss = memory.add(1, 1),
+                          .grad = memory.add(golden.batch, classes),
+                          .logits = memory.add(golden.batch, classes),
+                          .labels = memory.add(golden.batch, 1, DType::kI32),
+                          .count = golden.batch};
+    std::ranges::copy(step.out, memory.values(op.logits).begin());
+    std::ranges::copy(step.labels, memory.values<std::int32_t>(op.labels).begin());
+    run(op, memory);
+    EXPECT_NEAR(memory.values(op.loss)[0], golden.losses[i], 2.5e-7F * golden.losses[i]);
+
+    // The last layer's bias gradient is the column sums of grad.
+    const std::string bias = "net." + std::to_string(2 * (golden.depth - 1)) + ".bias";
+    for (std::int64_t j = 0; j < classes; ++j) {
+      float sum = 0;
+      for (std::int64_t row = 0; row < golden.batch; ++row)
+        sum += memory.values(op.grad)[static_cast<std::size_t>(row * classes + j)];
+      EXPECT_NEAR(sum, step.gradients.at(bias)[static_cast<std::size_t>(j)], 1e-7F);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace barestep
