@@ -7,8 +7,6 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kDefaultSteps = 20;
-
 std::int64_t batches(std::int64_t rows, std::int64_t batch_size) {
   return (rows + batch_size - 1) / batch_size;
 }
