@@ -7,11 +7,61 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace barestep {
+
+/// Whole numbers an option accepts, first and last included.
+struct Range {
+  std::int64_t first;
+  std::int64_t last;
+
+  [[nodiscard]] constexpr bool contains(std::int64_t value) const {
+    return first <= value && value <= last;
+  }
+};
+
+/// Real numbers an option accepts: above (or from, if `with_low`) `low`, and below `end`. Neither
+/// NaN nor infinity is in any.
+struct RealRange {
+  double low;
+  bool with_low;
+  double end;
+
+  [[nodiscard]] constexpr bool contains(double value) const {
+    return (with_low ? value >= low : value > low) && value < end;
+  }
+};
+
+namespace limits {
+
+// They keep every product of sizes that validate() lets through inside 64 bits.
+constexpr Range kWidths{1, std::int64_t{1} << 24};
+constexpr Range kDepths{1, 10'000};
+constexpr Range kBatchSizes{1, std::numeric_limits<std::int32_t>::max()};
+constexpr Range kCounts{1, 1'000'000'000};  // --steps, --epochs, --log-every
+constexpr Range kWarmups{0, 1'000'000'000};
+constexpr Range kThreads{1, 1024};
+constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
+constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity()};
+constexpr RealRange kShares{0, true, 1};  // --betas, --test-split
+
+}  // namespace limits
+
+/// "a whole number from 1 to 1024", "a number above 0", "a number from 0 to below 1": what messages
+/// and --help say.
+std::string text_of(const Range& range);
+std::string text_of(const RealRange& range);
+
+constexpr std::int64_t kDefaultDimCpu = 1024;
+constexpr std::int64_t kDefaultDimCuda = 8192;
+constexpr std::int64_t kDefaultDepth = 6;
+constexpr std::int64_t kDefaultSteps = 20;
+constexpr std::int64_t kDefaultWarmup = 5;
 
 enum class Activation { kRelu, kNone };
 enum class LossKind { kMse, kCrossEntropy };
@@ -19,9 +69,9 @@ enum class DataKind { kRandn, kIdx };
 enum class GemmProvider { kAuto, kCblas, kReference };
 
 struct ModelConfig {
-  std::optional<std::int64_t> dim{};  // default: 8192 on a GPU, 1024 on the CPU
-  std::int64_t depth = 6;
-  std::vector<std::int64_t> layers{};  // widths W0,W1,...; replaces dim and depth
+  std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU
+  std::optional<std::int64_t> depth{};  // default: 6
+  std::vector<std::int64_t> layers{};   // widths W0,W1,...; instead of dim and depth
   Activation activation = Activation::kRelu;
   bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
   LossKind loss = LossKind::kMse;
@@ -37,7 +87,7 @@ struct DataConfig {
 struct TrainingConfig {
   std::optional<std::int64_t> steps{};   // default: 20
   std::optional<std::int64_t> epochs{};  // instead of steps; needs files
-  std::int64_t warmup = 5;               // the first of the steps; left out of the summary
+  std::optional<std::int64_t> warmup{};  // the first of the steps; read it through warmup_of()
   std::uint64_t seed = 0;                // -1 is 2^64 - 1
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -71,16 +121,19 @@ struct TrainConfig {
   OutputConfig output{};
 };
 
+/// auto, cpu, cuda, or cuda:N. Whether there is such a device is found by whoever opens it.
+bool is_device_name(std::string_view name);
+
 /// Throws Error: kUsage for a value outside its range, kConfiguration for options that do not fit
 /// together.
 void validate(const TrainConfig& config);
 
-/// The widths of the layers: `layers`, or depth + 1 times dim. `default_dim` stands in for an unset
-/// dim.
+/// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` stands
+/// in for an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
-/// Defaults of --dim by device.
-constexpr std::int64_t kDefaultDimCpu = 1024;
-constexpr std::int64_t kDefaultDimCuda = 8192;
+/// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
+/// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
+std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
 
 }  // namespace barestep

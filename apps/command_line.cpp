@@ -1,0 +1,166 @@
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "config_file.h"
+#include "core/error.h"
+#include "options.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kDescription =
+    "Trains a multi-layer perceptron on one device, and accounts for every step.";
+
+constexpr std::string_view kExamples =
+    R"(Examples:
+  {0} --dim 1024 --depth 6 --steps 50
+  {0} --data idx:images.gz,labels.gz --layers 784,512,512,10 --no-last-relu \
+      --loss cross-entropy --epochs 5 --test-split 0.2
+  {0} --plan --dim 8192 --depth 6 --memory 16GiB)";
+
+[[noreturn]] void usage(std::string what, std::string value, std::string why, std::string remedy) {
+  fail(ExitCode::kUsage, {.what = std::move(what),
+                          .value = std::move(value),
+                          .why = std::move(why),
+                          .remedy = std::move(remedy)});
+}
+
+[[noreturn]] void missing_value(const std::string& option) {
+  usage("option", option, "needs a value", "--help shows which");
+}
+
+class Formatter : public CLI::Formatter {
+ public:
+  Formatter() { column_width(31); }
+  std::string make_usage(const CLI::App* /*app*/, std::string name) const override {
+    return fmt::format("\nUsage: {} [options]\n\n", name);
+  }
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options))
+        .substr(1);
+  }
+  std::string make_footer(const CLI::App* app) const override { return app->get_footer() + "\n"; }
+};
+
+/// Everything is taken as text and as often as it comes: values and repetitions are judged here,
+/// with our messages.
+void add_options(CLI::App& app) {
+  for (const Option& option : trainer_options()) {
+    const std::string name = fmt::format("--{}", option.name);
+    CLI::Option* added = option.argument.empty()
+                             ? app.add_flag(name)
+                             : app.add_option(name)->type_name(std::string(option.argument));
+    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->description(option.help)
+        ->group(std::string(option.group));
+  }
+  app.add_option("--config")
+      ->type_name("FILE")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->description("JSON object of these options; the command line wins over it")
+      ->group("Files");
+  app.set_help_flag("-h,--help", "print this and exit")->group("Other");
+  app.set_version_flag("--version", BARESTEP_VERSION, "print the version and exit")->group("Other");
+}
+
+[[noreturn]] void refuse_unknown(std::string_view program, const std::string& argument) {
+  if (!argument.starts_with('-') || argument == "-" || argument == "--") {
+    usage("argument", argument, "belongs to no option", "options begin with --, see --help");
+  }
+  const std::string option = argument.substr(0, argument.find('='));
+  usage("unknown option", option, fmt::format("{} has no such option", program),
+        hint_for(option, true));
+}
+
+/// The text given for `name`, if any.
+std::optional<Given> given_on(const CLI::App& app, std::string_view name, bool is_flag) {
+  const std::string option = fmt::format("--{}", name);
+  const std::vector<std::string>& texts = app.get_option(option)->results();
+  if (texts.empty()) return std::nullopt;
+  if (texts.size() > 1) usage("option", option, "given twice", "give it once");
+  if (!is_flag && texts.front().starts_with("--")) missing_value(option);
+  return Given{.where = option, .text = texts.front()};
+}
+
+void parse(CLI::App& app, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    // CLI11 would take the next argument as the value.
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      missing_value(argument.substr(0, argument.size() - 1));
+    }
+  }
+  app.allow_extras();
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ArgumentMismatch&) {
+    missing_value(arguments.back());  // only the last option can run out of arguments
+  } catch (const CLI::Success&) {
+    throw;
+  } catch (const CLI::ParseError& error) {
+    usage("command line", "", error.what(), "see --help");
+  }
+}
+
+/// Applies the file's options, less those that the command line replaces, then the command line's.
+CommandLine merge(const std::map<std::string_view, Given>& typed,
+                  std::map<std::string_view, Given> in_file) {
+  std::vector<std::string_view> overridden;
+  const auto drop = [&](std::string_view name) {
+    if (in_file.erase(name) > 0) overridden.push_back(name);
+  };
+  for (const Option& option : trainer_options()) {
+    if (!typed.contains(option.name)) continue;
+    drop(option.name);
+    for (const std::string_view other : option.replaces) drop(other);
+  }
+  CommandLine result;
+  for (const auto& given : {typed, in_file}) {
+    for (const Option& option : trainer_options()) {
+      const auto found = given.find(option.name);
+      if (found != given.end()) option.apply(found->second, result.config);
+    }
+  }
+  if (!overridden.empty()) {
+    result.note =
+        fmt::format("the command line wins over the config file: {}", fmt::join(overridden, ", "));
+  }
+  return result;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(std::string_view program,
+                               const std::vector<std::string>& arguments) {
+  CLI::App app{std::string(kDescription), std::string(program)};
+  app.formatter(std::make_shared<Formatter>());
+  app.footer(fmt::format(kExamples, program));
+  add_options(app);
+  try {
+    parse(app, arguments);
+  } catch (const CLI::CallForHelp&) {
+    return {.config = {}, .answer = app.help(), .note = {}};
+  } catch (const CLI::CallForVersion&) {
+    return {.config = {}, .answer = fmt::format("{} {}\n", program, BARESTEP_VERSION), .note = {}};
+  }
+  std::map<std::string_view, Given> typed;
+  for (const Option& option : trainer_options()) {
+    auto given = given_on(app, option.name, option.argument.empty());
+    if (given) typed.emplace(option.name, std::move(*given));
+  }
+  const auto config = given_on(app, "config", false);
+  const std::vector<std::string> rest = app.remaining();
+  if (!rest.empty()) refuse_unknown(program, rest.front());
+  return merge(typed,
+               config ? read_config_file(file_path(*config)) : std::map<std::string_view, Given>{});
+}
+
+}  // namespace barestep

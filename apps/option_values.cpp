@@ -1,0 +1,206 @@
+#include "option_values.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace barestep {
+namespace {
+
+[[noreturn]] void refuse(const Given& given, std::string why, std::string remedy) {
+  fail(given.code, {.what = given.where,
+                    .value = given.text,
+                    .why = given.text.empty() ? "the value is empty" : std::move(why),
+                    .remedy = std::move(remedy)});
+}
+
+enum class Reading { kWhole, kTooLarge, kIllFormed };
+
+/// Reads all of `text` or says why not.
+template <typename Number>
+Reading read(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc::invalid_argument || stop != end) return Reading::kIllFormed;
+  return error == std::errc() ? Reading::kWhole : Reading::kTooLarge;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+/// Edits that turn `a` into `b`: a letter added, dropped, changed, or swapped with its neighbour
+/// (optimal string alignment).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::int64_t whole_number(const Given& given, const Range& range) {
+  std::int64_t number = 0;
+  const Reading reading = read(given.text, number);
+  if (reading == Reading::kWhole && range.contains(number)) return number;
+  refuse(given, reading == Reading::kIllFormed ? "not a whole number" : "out of range",
+         "give " + text_of(range));
+}
+
+double real_number(const Given& given, const RealRange& range) {
+  double number = 0;
+  const Reading reading = read(given.text, number);
+  if (reading == Reading::kWhole && range.contains(number)) return number;
+  refuse(given, reading == Reading::kIllFormed ? "not a number" : "out of range",
+         "give " + text_of(range));
+}
+
+std::uint64_t seed_number(const Given& given) {
+  std::uint64_t number = 0;
+  std::int64_t negative = 0;
+  const Reading reading = read(given.text, number);
+  if (reading == Reading::kWhole) return number;
+  const Reading signed_reading = read(given.text, negative);
+  if (signed_reading == Reading::kWhole) return static_cast<std::uint64_t>(negative);
+  const bool ill_formed = reading == Reading::kIllFormed && signed_reading == Reading::kIllFormed;
+  refuse(given, ill_formed ? "not a whole number" : "out of range",
+         "give any 64-bit integer, from -9223372036854775808 to 18446744073709551615");
+}
+
+std::vector<std::int64_t> widths(const Given& given) {
+  const std::string remedy =
+      fmt::format("give {} to {} widths from {} to {}, as 784,512,10", limits::kDepths.first + 1,
+                  limits::kDepths.last + 1, limits::kWidths.first, limits::kWidths.last);
+  std::vector<std::int64_t> numbers;
+  for (const std::string_view part : split(given.text, ',')) {
+    const std::string name = fmt::format("width {}", numbers.size() + 1);
+    std::int64_t number = 0;
+    const Reading reading = read(part, number);
+    if (part.empty()) refuse(given, name + " is empty", remedy);
+    if (reading == Reading::kIllFormed) refuse(given, name + " is not a whole number", remedy);
+    if (reading == Reading::kTooLarge || !limits::kWidths.contains(number)) {
+      refuse(given, name + " is out of range", remedy);
+    }
+    numbers.push_back(number);
+  }
+  if (numbers.size() < 2) refuse(given, "one width makes no layer", remedy);
+  if (!limits::kDepths.contains(static_cast<std::int64_t>(numbers.size()) - 1)) {
+    refuse(given, fmt::format("{} widths", numbers.size()), remedy);
+  }
+  return numbers;
+}
+
+std::pair<double, double> two_shares(const Given& given) {
+  const std::string remedy = "give two numbers from 0 to below 1, as 0.9,0.999";
+  const auto parts = split(given.text, ',');
+  if (parts.size() != 2) refuse(given, "not two numbers", remedy);
+  double numbers[2] = {};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Reading reading = read(parts[i], numbers[i]);
+    if (reading == Reading::kIllFormed) refuse(given, "not two numbers", remedy);
+    if (reading == Reading::kTooLarge || !limits::kShares.contains(numbers[i])) {
+      refuse(given, "out of range", remedy);
+    }
+  }
+  return {numbers[0], numbers[1]};
+}
+
+std::int64_t byte_count(const Given& given) {
+  const std::string remedy = "give a size from 1B to 1048576TiB with B, KiB, MiB, GiB or TiB";
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                             {"TiB", 0x1p40}, {"B", 1},        {"", 1}};
+  const std::string_view text = given.text;
+  const auto* const unit =
+      std::ranges::find_if(kUnits, [&](const Unit& each) { return text.ends_with(each.name); });
+  double number = 0;
+  const Reading reading = read(text.substr(0, text.size() - unit->name.size()), number);
+  if (reading == Reading::kIllFormed) refuse(given, "not a size in bytes", remedy);
+  const double bytes = number * unit->bytes;
+  if (reading == Reading::kTooLarge ||
+      !(bytes >= static_cast<double>(limits::kMemorySizes.first)) ||
+      bytes > static_cast<double>(limits::kMemorySizes.last)) {
+    refuse(given, "out of range", remedy);
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+void no_value(const Given& given) {
+  if (given.text != "true") refuse(given, "takes no value", "leave the value out");
+}
+
+std::filesystem::path file_path(const Given& given) {
+  if (given.text.empty()) refuse(given, "", "give a file");
+  return given.text;
+}
+
+std::string device_name(const Given& given) {
+  if (!is_device_name(given.text)) refuse(given, "not a device", "use auto or cpu");
+  return given.text;
+}
+
+void data_source(const Given& given, DataConfig& data) {
+  const std::string remedy = "use randn, or idx:X,Y with a file of images and a file of labels";
+  constexpr std::string_view kIdx = "idx:";
+  if (given.text == "randn") {
+    data.kind = DataKind::kRandn;
+    return;
+  }
+  if (!given.text.starts_with(kIdx)) refuse(given, "not a data source", remedy);
+  const auto files = split(std::string_view(given.text).substr(kIdx.size()), ',');
+  if (files.size() != 2 || files[0].empty() || files[1].empty()) {
+    refuse(given, "not two files", remedy);
+  }
+  data.kind = DataKind::kIdx;
+  data.x = files[0];
+  data.y = files[1];
+}
+
+std::size_t choice(const Given& given, std::span<const std::string_view> names) {
+  const auto found = std::ranges::find(names, given.text);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  refuse(given, "not one of the choices", fmt::format("use {}", fmt::join(names, " or ")));
+}
+
+std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates) {
+  constexpr std::size_t kLongestName = 64;
+  if (name.empty() || name.size() > kLongestName) return {};
+  const std::size_t allowed = std::max<std::size_t>(1, name.size() / 3);
+  std::string_view best;
+  std::size_t best_distance = allowed + 1;
+  for (const std::string_view candidate : candidates) {
+    const bool cut_short = name.size() >= 3 && candidate.starts_with(name);
+    const std::size_t distance = cut_short ? 1 : edit_distance(name, candidate);
+    if (distance == best_distance) best = {};
+    if (distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace barestep

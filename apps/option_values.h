@@ -1,0 +1,60 @@
+// Values of options: from text as somebody wrote it to numbers, widths, choices.
+//
+// Every function takes the whole text or fails with one line that names the option, quotes the text
+// and says what is allowed. None of them trims, guesses, or depends on the locale.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace barestep {
+
+/// A value as it was written.
+struct Given {
+  std::string where;  // what messages call it: "--lr", "run.json:3:5: lr"
+  std::string text;
+  ExitCode code = ExitCode::kUsage;  // of every failure with it
+};
+
+std::int64_t whole_number(const Given& given, const Range& range);
+double real_number(const Given& given, const RealRange& range);
+
+/// Any 64-bit integer, signed or not; -1 is 2^64 - 1.
+std::uint64_t seed_number(const Given& given);
+
+/// "784,512,10": two or more.
+std::vector<std::int64_t> widths(const Given& given);
+
+/// "0.9,0.999"
+std::pair<double, double> two_shares(const Given& given);
+
+/// "16GiB", "1.5MiB", "4096": bytes.
+std::int64_t byte_count(const Given& given);
+
+/// A flag has no text of its own: on the command line its presence is "true".
+void no_value(const Given& given);
+
+std::filesystem::path file_path(const Given& given);
+
+/// "auto", "cpu", "cuda", "cuda:1"
+std::string device_name(const Given& given);
+
+/// "randn" or "idx:X,Y": fills kind, x and y.
+void data_source(const Given& given, DataConfig& data);
+
+/// The index of the text in `names`.
+std::size_t choice(const Given& given, std::span<const std::string_view> names);
+
+/// One of `candidates` that `name` may be a slip of: a few letters off, or cut short. Empty if
+/// nothing is near, or two are equally near.
+std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates);
+
+}  // namespace barestep

@@ -1,0 +1,234 @@
+#include "options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kModel = "Model";
+constexpr std::string_view kData = "Data";
+constexpr std::string_view kTraining = "Training";
+constexpr std::string_view kDevice = "Device";
+constexpr std::string_view kObserving = "Observing";
+constexpr std::string_view kFiles = "Files";
+
+// Names of enumerators, in their order.
+constexpr std::string_view kActivations[] = {"relu", "none"};
+constexpr std::string_view kLosses[] = {"mse", "cross-entropy"};
+constexpr std::string_view kGemms[] = {"auto", "cblas", "reference"};
+constexpr std::string_view kOnOff[] = {"on", "off"};
+
+/// `help`, and the range on a line of its own.
+template <typename AnyRange>
+std::string with_range(std::string_view help, const AnyRange& range) {
+  return fmt::format("{};\n{}", help, text_of(range));
+}
+
+std::vector<Option> model_options() {
+  return {
+      {"dim",
+       kModel,
+       "N",
+       JsonKind::kNumber,
+       with_range(fmt::format("width of every layer (default {} on the CPU, {} on a GPU)",
+                              kDefaultDimCpu, kDefaultDimCuda),
+                  limits::kWidths),
+       [](const Given& given, TrainConfig& c) {
+         c.model.dim = whole_number(given, limits::kWidths);
+       },
+       {"layers"}},
+      {"depth",
+       kModel,
+       "N",
+       JsonKind::kNumber,
+       with_range(fmt::format("number of Linear layers (default {})", kDefaultDepth),
+                  limits::kDepths),
+       [](const Given& given, TrainConfig& c) {
+         c.model.depth = whole_number(given, limits::kDepths);
+       },
+       {"layers"}},
+      {"layers",
+       kModel,
+       "W0,W1,...",
+       JsonKind::kNumbers,
+       fmt::format("widths from input to output, instead of --dim and --depth;\n"
+                   "{} to {} widths from {} to {}",
+                   limits::kDepths.first + 1, limits::kDepths.last + 1, limits::kWidths.first,
+                   limits::kWidths.last),
+       [](const Given& given, TrainConfig& c) { c.model.layers = widths(given); },
+       {"dim", "depth"}},
+      {"activation", kModel, "relu|none", JsonKind::kString,
+       "what follows each Linear (default relu)",
+       [](const Given& given, TrainConfig& c) {
+         c.model.activation = static_cast<Activation>(choice(given, kActivations));
+       }},
+      {"no-last-relu", kModel, "", JsonKind::kBoolean, "no activation behind the last Linear",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.model.last_relu = false;
+       }},
+      {"loss", kModel, "mse|cross-entropy", JsonKind::kString,
+       "mse for --data randn, cross-entropy for labels (default mse)",
+       [](const Given& given, TrainConfig& c) {
+         c.model.loss = static_cast<LossKind>(choice(given, kLosses));
+       }},
+  };
+}
+
+std::vector<Option> data_options() {
+  return {
+      {"data", kData, "randn|idx:X,Y", JsonKind::kString,
+       "fresh random numbers each step, or idx files of images and\n"
+       "labels, plain or .gz (default randn)",
+       [](const Given& given, TrainConfig& c) { data_source(given, c.data); }},
+      {"batch-size", kData, "N", JsonKind::kNumber,
+       with_range(fmt::format("samples in a step (default {})", DataConfig{}.batch_size),
+                  limits::kBatchSizes),
+       [](const Given& given, TrainConfig& c) {
+         c.data.batch_size = whole_number(given, limits::kBatchSizes);
+       }},
+      {"test-split", kData, "SHARE", JsonKind::kNumber,
+       with_range("share of the samples, the last ones, to test with (default 0)", limits::kShares),
+       [](const Given& given, TrainConfig& c) {
+         c.data.test_split = real_number(given, limits::kShares);
+       }},
+  };
+}
+
+std::vector<Option> training_options() {
+  return {
+      {"steps",
+       kTraining,
+       "N",
+       JsonKind::kNumber,
+       with_range(fmt::format("training steps (default {})", kDefaultSteps), limits::kCounts),
+       [](const Given& given, TrainConfig& c) {
+         c.training.steps = whole_number(given, limits::kCounts);
+       },
+       {"epochs"}},
+      {"epochs",
+       kTraining,
+       "N",
+       JsonKind::kNumber,
+       with_range("passes over the data, instead of --steps; needs files", limits::kCounts),
+       [](const Given& given, TrainConfig& c) {
+         c.training.epochs = whole_number(given, limits::kCounts);
+       },
+       {"steps"}},
+      {"warmup", kTraining, "N", JsonKind::kNumber,
+       with_range(fmt::format("first steps left out of the summary (default {}, fewer in a\n"
+                              "run that short)",
+                              kDefaultWarmup),
+                  limits::kWarmups),
+       [](const Given& given, TrainConfig& c) {
+         c.training.warmup = whole_number(given, limits::kWarmups);
+       }},
+      {"seed", kTraining, "N", JsonKind::kNumber,
+       "of weights and data, as in PyTorch (default 0); any 64-bit integer",
+       [](const Given& given, TrainConfig& c) { c.training.seed = seed_number(given); }},
+      {"lr", kTraining, "X", JsonKind::kNumber,
+       with_range(fmt::format("learning rate (default {})", TrainingConfig{}.lr),
+                  limits::kPositive),
+       [](const Given& given, TrainConfig& c) {
+         c.training.lr = real_number(given, limits::kPositive);
+       }},
+      {"betas", kTraining, "B1,B2", JsonKind::kNumbers,
+       fmt::format("decay of Adam's two moments (default {},{});\ntwo numbers from 0 to below 1",
+                   TrainingConfig{}.beta1, TrainingConfig{}.beta2),
+       [](const Given& given, TrainConfig& c) {
+         std::tie(c.training.beta1, c.training.beta2) = two_shares(given);
+       }},
+      {"eps", kTraining, "X", JsonKind::kNumber,
+       with_range(fmt::format("Adam's epsilon (default {})", TrainingConfig{}.eps),
+                  limits::kPositive),
+       [](const Given& given, TrainConfig& c) {
+         c.training.eps = real_number(given, limits::kPositive);
+       }},
+      {"no-zero-grad", kTraining, "", JsonKind::kBoolean, "gradients add up from step to step",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.training.zero_grad = false;
+       }},
+      {"log-every", kTraining, "N", JsonKind::kNumber,
+       with_range(fmt::format("print each Nth step (default {})", TrainingConfig{}.log_every),
+                  limits::kCounts),
+       [](const Given& given, TrainConfig& c) {
+         c.training.log_every = whole_number(given, limits::kCounts);
+       }},
+  };
+}
+
+std::vector<Option> device_options() {
+  return {
+      {"device", kDevice, "auto|cpu", JsonKind::kString,
+       "where to train; auto is the best there is (default auto)",
+       [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
+      {"threads", kDevice, "N", JsonKind::kNumber,
+       with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
+       [](const Given& given, TrainConfig& c) {
+         c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
+       }},
+      {"gemm", kDevice, "auto|cblas|reference", JsonKind::kString,
+       "who computes matrix products on the CPU (default auto)",
+       [](const Given& given, TrainConfig& c) {
+         c.device.gemm = static_cast<GemmProvider>(choice(given, kGemms));
+       }},
+      {"fusion", kDevice, "on|off", JsonKind::kString,
+       "bias and ReLU inside the forward product (default on)",
+       [](const Given& given, TrainConfig& c) { c.device.fusion = choice(given, kOnOff) == 0; }},
+  };
+}
+
+std::vector<Option> output_options() {
+  return {
+      {"metrics", kObserving, "FILE", JsonKind::kString, "write JSON Lines, one record a step",
+       [](const Given& given, TrainConfig& c) { c.output.metrics = file_path(given); }},
+      {"plan", kObserving, "", JsonKind::kBoolean, "print the memory plan and exit",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.plan = true;
+       }},
+      {"memory", kObserving, "SIZE", JsonKind::kNumberOrString,
+       "memory the device is taken to have, as 16GiB (default: what it\n"
+       "has); with B, KiB, MiB, GiB or TiB",
+       [](const Given& given, TrainConfig& c) { c.output.memory = byte_count(given); }},
+      {"explain", kObserving, "", JsonKind::kBoolean, "print a step, op by op, and exit",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.explain = true;
+       }},
+      {"save", kFiles, "FILE", JsonKind::kString, "write the weights (safetensors) at the end",
+       [](const Given& given, TrainConfig& c) { c.output.save = file_path(given); }},
+      {"load", kFiles, "FILE", JsonKind::kString, "begin with these weights (safetensors)",
+       [](const Given& given, TrainConfig& c) { c.output.load = file_path(given); }},
+  };
+}
+
+}  // namespace
+
+std::span<const Option> trainer_options() {
+  static const std::vector<Option> options = [] {
+    std::vector<Option> all;
+    for (const auto& part : {model_options(), data_options(), training_options(), device_options(),
+                             output_options()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }();
+  return options;
+}
+
+std::string hint_for(std::string_view name, bool dashes) {
+  std::vector<std::string_view> names;
+  for (const Option& option : trainer_options()) names.push_back(option.name);
+  if (dashes) names.insert(names.end(), {"config", "help", "version"});
+  const std::size_t leading = std::min(name.find_first_not_of('-'), name.size());
+  const std::string_view near = nearest(name.substr(leading), names);
+  if (near.empty()) return "--help lists all";
+  return fmt::format("did you mean {}{}?", dashes ? "--" : "", near);
+}
+
+}  // namespace barestep

@@ -1,0 +1,106 @@
+#include "program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+/// A program started with a standard stream closed would get its number for the first file it
+/// opens, and print into it.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
+  }
+}
+
+int report(std::string_view name, const Error& error) {
+  const std::string line = fmt::format("{}: error: {}\n", name, error.what());
+  std::fputs(line.c_str(), stderr);
+  return static_cast<int>(error.code());
+}
+
+/// A pipe whose reading end is closed polls as an error, whichever write met it first.
+bool reader_is_gone() {
+  pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
+/// Flushes stdout. Returns 0 if all that was ever printed is out, else an errno.
+int output_error() {
+  errno = 0;
+  const bool lost = !std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost) return 0;
+  if (reader_is_gone()) return EPIPE;
+  return errno != 0 ? errno : EIO;
+}
+
+/// The body's exit code, without a look at stdout. `output_failed` is set to the errno of a write
+/// that threw.
+int guarded(std::string_view name, const std::function<void()>& body, int& output_failed) {
+  try {
+    body();
+    return 0;
+  } catch (const Error& error) {
+    return report(name, error);
+  } catch (const std::bad_alloc&) {
+    return report(name, Error(ExitCode::kMemory, {.what = "memory",
+                                                  .value = "",
+                                                  .why = "this machine has no more to give",
+                                                  .remedy = "use a smaller model or batch"}));
+  } catch (const std::system_error& error) {
+    output_failed = error.code().value();
+    if (output_error() != 0) return 0;
+    return report(name, Error(ExitCode::kInputOutput,
+                              {.what = "system", .value = "", .why = error.what(), .remedy = ""}));
+  } catch (const std::exception& error) {
+    return report(name, Error(ExitCode::kBug, {.what = "unexpected",
+                                               .value = "",
+                                               .why = error.what(),
+                                               .remedy = "this is a bug, please report it"}));
+  } catch (...) {
+    return report(name, Error(ExitCode::kBug, {.what = "unexpected",
+                                               .value = "",
+                                               .why = "an exception of no known type",
+                                               .remedy = "this is a bug, please report it"}));
+  }
+}
+
+}  // namespace
+
+int run_program(std::string_view name, int argc, const char* const* argv,
+                const std::function<void(const std::vector<std::string>& arguments)>& body) {
+  open_standard_streams();
+  std::signal(SIGPIPE, SIG_IGN);
+  int failed = 0;
+  const int code = guarded(
+      name, [&] { body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); },
+      failed);
+  const int at_end = output_error();
+  if (code != 0 || at_end == 0 || at_end == EPIPE) return code;
+  return report(name, Error(ExitCode::kInputOutput,
+                            {.what = "standard output",
+                             .value = "",
+                             .why = std::generic_category().message(failed != 0 ? failed : at_end),
+                             .remedy = "send it where there is room"}));
+}
+
+void print_now(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw std::system_error(errno, std::generic_category(), "standard output");
+  }
+}
+
+}  // namespace barestep

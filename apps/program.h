@@ -1,0 +1,25 @@
+// What every program shares around its work: errors become one line and an exit code, and an output
+// that cannot be written does not go unnoticed.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace barestep {
+
+/// Runs body(arguments, without the program's name) and returns the exit code for main().
+///
+/// An Error prints as `<name>: error: <line>` on stderr and gives its code; std::bad_alloc gives
+/// 71, any other exception 70. SIGPIPE is ignored. When the reader of stdout is gone (`| head`),
+/// the program ends quietly with 0; when stdout cannot be written for another reason, it ends
+/// with 74. `body` may write stdout by any means; a write that throws std::system_error ends it
+/// early.
+int run_program(std::string_view name, int argc, const char* const* argv,
+                const std::function<void(const std::vector<std::string>& arguments)>& body);
+
+/// Writes to stdout and flushes. Throws std::system_error if that fails.
+void print_now(std::string_view text);
+
+}  // namespace barestep

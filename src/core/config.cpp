@@ -1,0 +1,186 @@
+#include "core/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+void check(const char* option, std::int64_t value, const Range& range) {
+  if (range.contains(value)) return;
+  fail(ExitCode::kUsage, {.what = option,
+                          .value = std::to_string(value),
+                          .why = "out of range",
+                          .remedy = "give " + text_of(range)});
+}
+
+void check(const char* option, const std::optional<std::int64_t>& value, const Range& range) {
+  if (value) check(option, *value, range);
+}
+
+void check(const char* option, double value, const RealRange& range) {
+  if (range.contains(value)) return;
+  fail(ExitCode::kUsage, {.what = option,
+                          .value = fmt::format("{}", value),
+                          .why = "out of range",
+                          .remedy = "give " + text_of(range)});
+}
+
+void check_model(const ModelConfig& model) {
+  check("--dim", model.dim, limits::kWidths);
+  check("--depth", model.depth, limits::kDepths);
+  if (model.layers.empty()) return;
+  for (const std::int64_t width : model.layers) check("--layers", width, limits::kWidths);
+  const auto linears = static_cast<std::int64_t>(model.layers.size()) - 1;
+  if (!limits::kDepths.contains(linears)) {
+    fail(ExitCode::kUsage,
+         {.what = "--layers",
+          .value = fmt::format("{}{}", model.layers.front(), linears == 0 ? "" : ",..."),
+          .why = linears == 0 ? "one width makes no layer" : fmt::format("{} widths", linears + 1),
+          .remedy = fmt::format("give {} to {} widths", limits::kDepths.first + 1,
+                                limits::kDepths.last + 1)});
+  }
+  if (model.dim || model.depth) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--layers",
+          .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
+          .remedy = "give --layers, or --dim and --depth"});
+  }
+}
+
+void check_data(const TrainConfig& config) {
+  check("--batch-size", config.data.batch_size, limits::kBatchSizes);
+  check("--test-split", config.data.test_split, limits::kShares);
+  const bool random = config.data.kind == DataKind::kRandn;
+  const bool classes = config.model.loss == LossKind::kCrossEntropy;
+  if (random && classes) {
+    fail(ExitCode::kConfiguration, {.what = "--loss",
+                                    .value = "cross-entropy",
+                                    .why = "needs labels, which --data randn has not",
+                                    .remedy = "use --data idx:X,Y"});
+  }
+  if (!random && !classes) {
+    fail(ExitCode::kConfiguration, {.what = "--loss",
+                                    .value = "mse",
+                                    .why = "--data idx:X,Y has class labels as targets",
+                                    .remedy = "use --loss cross-entropy"});
+  }
+  if (random && (config.training.epochs || config.data.test_split > 0)) {
+    fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
+                                    .why = "--data randn is not a fixed set of samples",
+                                    .remedy = "use --data idx:X,Y"});
+  }
+}
+
+void check_training(const TrainingConfig& training) {
+  check("--steps", training.steps, limits::kCounts);
+  check("--epochs", training.epochs, limits::kCounts);
+  check("--warmup", training.warmup, limits::kWarmups);
+  check("--lr", training.lr, limits::kPositive);
+  check("--betas", training.beta1, limits::kShares);
+  check("--betas", training.beta2, limits::kShares);
+  check("--eps", training.eps, limits::kPositive);
+  check("--log-every", training.log_every, limits::kCounts);
+  if (training.steps && training.epochs) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
+  }
+  if (!training.epochs) warmup_of(training, training.steps.value_or(kDefaultSteps));
+}
+
+void check_device(const DeviceConfig& device) {
+  if (!is_device_name(device.device)) {
+    fail(ExitCode::kUsage, {.what = "--device",
+                            .value = device.device,
+                            .why = "not a device",
+                            .remedy = "use auto or cpu"});
+  }
+  if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
+}
+
+void check_output(const OutputConfig& output) {
+  check("--memory", output.memory, limits::kMemorySizes);
+  if (!output.save.empty() && output.save.lexically_normal() == output.metrics.lexically_normal()) {
+    fail(ExitCode::kConfiguration, {.what = "--save",
+                                    .value = output.save.string(),
+                                    .why = "--metrics writes to the same file",
+                                    .remedy = "give two files"});
+  }
+}
+
+/// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
+/// from above: weights, gradients and two moments, four activations a width.
+void check_size(const TrainConfig& config) {
+  constexpr double kMost = 0x1p60;
+  const auto batch = static_cast<double>(config.data.batch_size);
+  const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
+  double parameters = 0;
+  double activations = batch * static_cast<double>(widths.front());
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    const auto out = static_cast<double>(widths[i]);
+    parameters += (static_cast<double>(widths[i - 1]) + 1) * out;
+    activations += batch * out;
+  }
+  const double bytes = 16 * parameters + 16 * activations;
+  const double flops = 6 * batch * parameters;
+  if (bytes <= kMost && flops <= kMost) return;
+  const bool memory = bytes > kMost;
+  fail(ExitCode::kConfiguration,
+       {.what = "model",
+        .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
+                           memory ? bytes : flops, memory ? "bytes" : "flops", kMost),
+        .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
+}
+
+}  // namespace
+
+std::string text_of(const Range& range) {
+  return fmt::format("a whole number from {} to {}", range.first, range.last);
+}
+
+std::string text_of(const RealRange& range) {
+  const std::string low = fmt::format("{} {}", range.with_low ? "from" : "above", range.low);
+  return std::isinf(range.end) ? fmt::format("a number {}", low)
+                               : fmt::format("a number {} to below {}", low, range.end);
+}
+
+bool is_device_name(std::string_view name) {
+  if (name == "auto" || name == "cpu" || name == "cuda") return true;
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  return !name.empty() && name.size() <= 3 &&
+         std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+void validate(const TrainConfig& config) {
+  check_model(config.model);
+  check_training(config.training);
+  check_data(config);
+  check_device(config.device);
+  check_output(config.output);
+  check_size(config);
+}
+
+std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim) {
+  if (!model.layers.empty()) return model.layers;
+  const auto count = static_cast<std::size_t>(model.depth.value_or(kDefaultDepth)) + 1;
+  return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
+}
+
+std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
+  if (!training.warmup) return std::min(kDefaultWarmup, steps - 1);
+  if (*training.warmup < steps) return *training.warmup;
+  fail(ExitCode::kConfiguration,
+       {.what = "--warmup",
+        .value = std::to_string(*training.warmup),
+        .why = fmt::format("the run has {} steps, and no other would be left to measure", steps),
+        .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
+}
+
+}  // namespace barestep

@@ -1,0 +1,20 @@
+// Bad input to mlp_single, and what it must answer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+struct BadInput {
+  int case_number;  // of the list of bad inputs in docs; a case may need several rows
+  std::vector<std::string> arguments;
+  int exit_code;
+  std::string line;    // all of stderr, behind "mlp_single: error: "
+  std::string file{};  // content of run.json in the working directory; none if empty
+};
+
+std::vector<BadInput> bad_command_lines();
+std::vector<BadInput> bad_config_files();
+
+}  // namespace barestep

@@ -1,0 +1,202 @@
+// The real mlp_single, as a user meets it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "apps/bad_input_cases.h"
+#include "support/process.h"
+#include "support/temporary_directory.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const std::string kProgram = MLP_SINGLE;
+const std::vector<std::string> kTiny = {"--dim", "8", "--depth", "1", "--steps", "1"};
+
+ProcessResult mlp_single(std::vector<std::string> arguments, ProcessOptions options = {}) {
+  arguments.insert(arguments.begin(), kProgram);
+  return run_process(arguments, options);
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_refused(const std::vector<BadInput>& cases) {
+  for (const BadInput& bad : cases) {
+    SCOPED_TRACE(::testing::PrintToString(bad.arguments) + " " + bad.file);
+    const TemporaryDirectory directory;
+    if (!bad.file.empty()) directory.write("run.json", bad.file);
+    const auto result = mlp_single(bad.arguments, {.working_directory = directory.path()});
+    EXPECT_EQ(result.exit_code, bad.exit_code);
+    EXPECT_EQ(result.err, "mlp_single: error: " + bad.line + "\n");
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+/// Big-endian idx files of 8 samples: 2 x 2 pixels, labels 0 to 2.
+void write_idx(const TemporaryDirectory& directory) {
+  using namespace std::string_literals;
+  std::string images = "\0\0\x08\x03\0\0\0\x08\0\0\0\x02\0\0\0\x02"s;
+  std::string labels = "\0\0\x08\x01\0\0\0\x08"s;
+  for (int i = 0; i < 8; ++i) {
+    for (int pixel = 0; pixel < 4; ++pixel) images += static_cast<char>(10 * i + pixel);
+    labels += static_cast<char>(i % 3);
+  }
+  directory.write("images", images);
+  directory.write("labels", labels);
+}
+
+/// The options of a help text, in its order, without dashes.
+std::vector<std::string> options_of(const std::string& help) {
+  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
+  std::vector<std::string> names;
+  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
+    names.push_back((*match)[1]);
+  }
+  return names;
+}
+
+TEST(MlpSingle, RefusesBadCommandLinesInOneLine) {
+  expect_refused(bad_command_lines());
+}
+
+TEST(MlpSingle, RefusesBadConfigFilesInOneLine) {
+  expect_refused(bad_config_files());
+}
+
+TEST(MlpSingle, ParsesEveryOptionThatHelpNames) {
+  const std::vector<std::string> files = {
+      "--data",        "idx:images,labels", "--layers",     "4,3", "--loss",
+      "cross-entropy", "--no-last-relu",    "--batch-size", "4"};
+  // What shows each option in a run; weights are saved before they are loaded.
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"dim", {"--dim", "8", "--depth", "1", "--steps", "1"}},
+      {"depth", kTiny},
+      {"layers", {"--layers", "8,4", "--steps", "1"}},
+      {"activation", kTiny + std::vector<std::string>{"--activation", "none"}},
+      {"no-last-relu", kTiny + std::vector<std::string>{"--no-last-relu"}},
+      {"loss", kTiny + std::vector<std::string>{"--loss", "mse"}},
+      {"data", files + std::vector<std::string>{"--steps", "1"}},
+      {"batch-size", kTiny + std::vector<std::string>{"--batch-size", "4"}},
+      {"test-split", files + std::vector<std::string>{"--epochs", "1", "--test-split", "0.25"}},
+      {"steps", kTiny},
+      {"epochs", files + std::vector<std::string>{"--epochs", "1"}},
+      {"warmup", {"--dim", "8", "--depth", "1", "--steps", "2", "--warmup", "1"}},
+      {"seed", kTiny + std::vector<std::string>{"--seed", "-1"}},
+      {"lr", kTiny + std::vector<std::string>{"--lr", "1e-2"}},
+      {"betas", kTiny + std::vector<std::string>{"--betas", "0.8,0.99"}},
+      {"eps", kTiny + std::vector<std::string>{"--eps", "1e-6"}},
+      {"no-zero-grad", kTiny + std::vector<std::string>{"--no-zero-grad"}},
+      {"log-every", kTiny + std::vector<std::string>{"--log-every", "2"}},
+      {"device", kTiny + std::vector<std::string>{"--device", "cpu"}},
+      {"threads", kTiny + std::vector<std::string>{"--threads", "1"}},
+      {"gemm", kTiny + std::vector<std::string>{"--gemm", "reference"}},
+      {"fusion", kTiny + std::vector<std::string>{"--fusion", "off"}},
+      {"metrics", kTiny + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
+      {"plan", kTiny + std::vector<std::string>{"--plan"}},
+      {"memory", kTiny + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
+      {"explain", kTiny + std::vector<std::string>{"--explain"}},
+      {"save", kTiny + std::vector<std::string>{"--save", "weights.safetensors"}},
+      {"load", kTiny + std::vector<std::string>{"--load", "weights.safetensors"}},
+      {"config", {"--config", "run.json"}},
+      {"help", {"--help"}},
+      {"version", {"--version"}},
+  };
+  const TemporaryDirectory directory;
+  write_idx(directory);
+  directory.write("run.json", R"({"dim": 8, "depth": 1, "steps": 1})");
+
+  const std::vector<std::string> named = options_of(mlp_single({"--help"}).out);
+  std::set<std::string> covered;
+  for (const auto& [name, arguments] : runs) covered.insert(name);
+  EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
+  for (const std::string& name : named) {
+    SCOPED_TRACE(name);
+    const auto result = mlp_single(runs.at(name), {.working_directory = directory.path()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
+  const auto result = mlp_single({"--help"});
+  std::size_t at = 0;
+  for (const char* group : {"\nModel:\n", "\nData:\n", "\nTraining:\n", "\nDevice:\n",
+                            "\nObserving:\n", "\nFiles:\n", "\nExamples:\n"}) {
+    at = result.out.find(group, at);
+    ASSERT_NE(at, std::string::npos) << group;
+  }
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out.find("\n\n\n"), std::string::npos);
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST(MlpSingle, SaysItsVersion) {
+  EXPECT_THAT(mlp_single({"--version"}).out, StartsWith("mlp_single 0."));
+}
+
+TEST(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
+  const TemporaryDirectory directory;
+  directory.write("run.json", R"({"layers": [8, 8], "steps": 2, "batch-size": 4})");
+  const auto result =
+      mlp_single({"--config", "run.json", "--dim", "4", "--steps", "1", "--depth", "1"},
+                 {.working_directory = directory.path()});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err,
+            "mlp_single: note: the command line wins over the config file: layers, steps\n");
+}
+
+TEST(MlpSingle, EndsQuietlyWhenTheReaderOfItsOutputIsGone) {
+  const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kNoReader});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(MlpSingle, FailsWhenItsOutputHasNoRoom) {
+  const auto result = mlp_single(
+      {"--help"}, {.stdout_to = ProcessOptions::Stdout::kFile, .stdout_file = "/dev/full"});
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err,
+            "mlp_single: error: standard output: No space left on device; send it where there is "
+            "room\n");
+}
+
+TEST(MlpSingle, RunsWithItsOutputClosed) {
+  const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kClosed});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(MlpSingle, RefusesAConfigFileItMayNotRead) {
+  const TemporaryDirectory directory;
+  const auto file = directory.write("run.json", "{}");
+  std::filesystem::permissions(file, std::filesystem::perms::none);
+  if (std::ifstream(file).is_open()) GTEST_SKIP() << "this user may read everything";
+  const auto result = mlp_single({"--config", file.string()});
+  EXPECT_EQ(result.exit_code, 66);
+  EXPECT_THAT(result.err, HasSubstr("Permission denied"));
+}
+
+TEST(MlpSingle, RefusesAnEndlessConfigFile) {
+  const TemporaryDirectory directory;
+  directory.write("run.json", std::string((1 << 20) + 1, ' '));
+  const auto result = mlp_single({"--config", "run.json"}, {.working_directory = directory.path()});
+  EXPECT_EQ(result.exit_code, 66);
+  EXPECT_EQ(result.err,
+            "mlp_single: error: config file 'run.json': is larger than 1 MiB; give a JSON file "
+            "that can be read\n");
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,75 @@
+#include "program.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+struct Outcome {
+  int code;
+  std::string err;
+};
+
+Outcome outcome_of(const std::function<void(const std::vector<std::string>&)>& body) {
+  const char* const arguments[] = {"anything", "--dim", "8", nullptr};
+  ::testing::internal::CaptureStderr();
+  const int code = run_program("mlp_test", 3, arguments, body);
+  return {code, ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(RunProgram, HandsOverTheArgumentsAndReturnsZero) {
+  std::vector<std::string> seen;
+  const Outcome outcome = outcome_of([&](const auto& arguments) { seen = arguments; });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(seen, (std::vector<std::string>{"--dim", "8"}));
+}
+
+TEST(RunProgram, SurvivesAnEmptyArgumentVector) {
+  const char* const none[] = {nullptr};
+  EXPECT_EQ(run_program("mlp_test", 0, none, [](const auto& a) { EXPECT_TRUE(a.empty()); }), 0);
+}
+
+TEST(RunProgram, PrintsAnErrorAsOneLineAndExitsWithItsCode) {
+  const Outcome outcome = outcome_of([](const auto&) {
+    fail(ExitCode::kBadData, {.what = "file", .value = "a\nb", .why = "cut", .remedy = "mend it"});
+  });
+  EXPECT_EQ(outcome.code, 65);
+  EXPECT_EQ(outcome.err, "mlp_test: error: file 'a b': cut; mend it\n");
+}
+
+TEST(RunProgram, CallsLackOfMemoryByItsName) {
+  const Outcome outcome = outcome_of([](const auto&) { throw std::bad_alloc(); });
+  EXPECT_EQ(outcome.code, 71);
+  EXPECT_EQ(outcome.err,
+            "mlp_test: error: memory: this machine has no more to give; use a smaller model or "
+            "batch\n");
+}
+
+TEST(RunProgram, CallsOtherExceptionsBugs) {
+  const Outcome known = outcome_of([](const auto&) { throw std::logic_error("x > y"); });
+  EXPECT_EQ(known.code, 70);
+  EXPECT_EQ(known.err, "mlp_test: error: unexpected: x > y; this is a bug, please report it\n");
+  const Outcome unknown = outcome_of([](const auto&) { throw 3; });
+  EXPECT_EQ(unknown.code, 70);
+  EXPECT_EQ(unknown.err,
+            "mlp_test: error: unexpected: an exception of no known type; this is a bug, please "
+            "report it\n");
+}
+
+TEST(RunProgram, CallsOtherSystemErrorsInputOutput) {
+  const Outcome outcome = outcome_of(
+      [](const auto&) { throw std::system_error(EMFILE, std::generic_category(), "log"); });
+  EXPECT_EQ(outcome.code, 74);
+  EXPECT_EQ(outcome.err, "mlp_test: error: system: log: Too many open files\n");
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,187 @@
+#include "core/config.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+struct Refusal {
+  int code = 0;
+  std::string line;
+};
+
+/// How the default configuration is refused after `change`; code 0 if it is not.
+Refusal refusal_of(const std::function<void(TrainConfig&)>& change) {
+  TrainConfig config;
+  change(config);
+  try {
+    validate(config);
+  } catch (const Error& error) {
+    return {static_cast<int>(error.code()), error.what()};
+  }
+  return {};
+}
+
+void use_files(TrainConfig& c) {
+  c.data.kind = DataKind::kIdx;
+  c.data.x = "x";
+  c.data.y = "y";
+  c.model.loss = LossKind::kCrossEntropy;
+}
+
+TEST(Config, TheDefaultsAreValid) {
+  EXPECT_EQ(refusal_of([](TrainConfig&) {}).line, "");
+}
+
+TEST(Config, RefusesValuesOutsideTheirRanges) {
+  const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
+      {[](auto& c) { c.model.dim = 0; },
+       "--dim '0': out of range; give a whole number from 1 to 16777216"},
+      {[](auto& c) { c.model.depth = 10'001; },
+       "--depth '10001': out of range; give a whole number from 1 to 10000"},
+      {[](auto& c) {
+         c.model.layers = {4, 0};
+       },
+       "--layers '0': out of range; give a whole number from 1 to 16777216"},
+      {[](auto& c) { c.model.layers = {4}; },
+       "--layers '4': one width makes no layer; give 2 to 10001 widths"},
+      {[](auto& c) { c.model.layers.assign(10'002, 1); },
+       "--layers '1,...': 10002 widths; give 2 to 10001 widths"},
+      {[](auto& c) { c.data.batch_size = -1; },
+       "--batch-size '-1': out of range; give a whole number from 1 to 2147483647"},
+      {[](auto& c) { c.data.test_split = 1; },
+       "--test-split '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.training.lr = std::numeric_limits<double>::quiet_NaN(); },
+       "--lr 'nan': out of range; give a number above 0"},
+      {[](auto& c) { c.training.eps = std::numeric_limits<double>::infinity(); },
+       "--eps 'inf': out of range; give a number above 0"},
+      {[](auto& c) { c.training.beta2 = 1; },
+       "--betas '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.device.threads = -1; },
+       "--threads '-1': out of range; give a whole number from 1 to 1024"},
+      {[](auto& c) { c.device.device = "gpu"; }, "--device 'gpu': not a device; use auto or cpu"},
+      {[](auto& c) { c.output.memory = 0; },
+       "--memory '0': out of range; give a whole number from 1 to 1152921504606846976"},
+  };
+  for (const auto& [change, line] : cases) {
+    const Refusal refusal = refusal_of(change);
+    EXPECT_EQ(refusal.line, line);
+    EXPECT_EQ(refusal.code, 2);
+  }
+}
+
+TEST(Config, RefusesOptionsThatDoNotFitTogether) {
+  const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
+      {[](auto& c) { c.training.steps = c.training.epochs = 1; },
+       "--steps: does not go with --epochs; give one of the two"},
+      {[](auto& c) { c.training.epochs = 1; },
+       "--epochs: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+      {[](auto& c) { c.data.test_split = 0.1; },
+       "--test-split: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+      {[](auto& c) {
+         c.model.layers = {4, 4};
+         c.model.dim = 4;
+       },
+       "--layers: does not go with --dim; give --layers, or --dim and --depth"},
+      {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
+       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data idx:X,Y"},
+      {[](auto& c) {
+         use_files(c);
+         c.model.loss = LossKind::kMse;
+       },
+       "--loss 'mse': --data idx:X,Y has class labels as targets; use --loss cross-entropy"},
+      {[](auto& c) { c.output.save = c.output.metrics = "f"; },
+       "--save 'f': --metrics writes to the same file; give two files"},
+  };
+  for (const auto& [change, line] : cases) {
+    const Refusal refusal = refusal_of(change);
+    EXPECT_EQ(refusal.line, line);
+    EXPECT_EQ(refusal.code, 78);
+  }
+}
+
+TEST(Config, AllowsWhatPyTorchWouldDo) {
+  EXPECT_EQ(refusal_of(use_files).line, "");  // a ReLU between the last Linear and cross-entropy
+  EXPECT_EQ(refusal_of([](auto& c) { c.training.steps = 1; }).line, "");
+  EXPECT_EQ(refusal_of([](auto& c) {
+              use_files(c);
+              c.training.epochs = 2;
+              c.training.warmup = 100;  // the steps are known when the files are
+            }).line,
+            "");
+}
+
+TEST(Config, NothingItAllowsOverflows64Bits) {
+  using Wide = __int128;
+  int allowed = 0;
+  for (std::int64_t dim = 1; dim <= limits::kWidths.last; dim *= 2) {
+    for (const std::int64_t depth : {1, 6, 100, 10'000}) {
+      for (const std::int64_t batch :
+           {std::int64_t{1}, std::int64_t{64}, std::int64_t{1} << 20, limits::kBatchSizes.last}) {
+        TrainConfig config;
+        config.model.dim = dim;
+        config.model.depth = depth;
+        config.data.batch_size = batch;
+        const Wide parameters = Wide{depth} * dim * (dim + 1);
+        const Wide bytes = 16 * (parameters + Wide{batch} * dim * (depth + 1));
+        const Wide flops = 6 * Wide{batch} * parameters;
+        const Wide most = Wide{1} << 60;
+        const auto change = [&](TrainConfig& c) { c = config; };
+        const Refusal refusal = refusal_of(change);
+        EXPECT_EQ(refusal.code == 0, bytes <= most && flops <= most)
+            << dim << " " << depth << " " << batch;
+        allowed += refusal.code == 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(allowed, 100);
+}
+
+TEST(Config, SaysWhatOfAStepIsTooMuch) {
+  EXPECT_EQ(refusal_of([](auto& c) {
+              c.model.dim = 1 << 20;
+              c.data.batch_size = 1 << 20;
+            }).line,
+            "model: a step takes 4.2e+19 flops, more than barestep counts to (1.2e+18); make "
+            "--dim, --depth, --layers or --batch-size smaller");
+}
+
+TEST(WidthsOf, ComesFromLayersOrFromDimAndDepth) {
+  using Widths = std::vector<std::int64_t>;
+  EXPECT_EQ(widths_of({}, 3), (Widths(7, 3)));
+  EXPECT_EQ(widths_of({.dim = 5, .depth = 1}, 3), (Widths{5, 5}));
+  EXPECT_EQ(widths_of({.layers = {7, 8, 9}}, 3), (Widths{7, 8, 9}));
+}
+
+TEST(WarmupOf, ShrinksUnlessItWasAskedFor) {
+  EXPECT_EQ(warmup_of({}, 20), 5);
+  EXPECT_EQ(warmup_of({}, 3), 2);
+  EXPECT_EQ(warmup_of({}, 1), 0);
+  EXPECT_EQ(warmup_of({.warmup = 0}, 20), 0);
+  EXPECT_EQ(warmup_of({.warmup = 19}, 20), 19);
+  try {
+    warmup_of({.warmup = 20}, 20);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfiguration);
+    EXPECT_STREQ(error.what(),
+                 "--warmup '20': the run has 20 steps, and no other would be left to measure; "
+                 "--warmup 19 or --steps 21 fits");
+  }
+}
+
+TEST(DeviceName, IsAutoCpuOrCudaWithANumber) {
+  for (const char* name : {"auto", "cpu", "cuda", "cuda:0", "cuda:12"}) {
+    EXPECT_TRUE(is_device_name(name)) << name;
+  }
+  for (const char* name : {"", "gpu", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "cuda:1234", "CPU"}) {
+    EXPECT_FALSE(is_device_name(name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,121 @@
+#include "support/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+extern char** environ;
+
+namespace barestep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void check(int error, const char* what) {
+  if (error != 0) throw std::system_error(error, std::generic_category(), what);
+}
+
+/// Both ends close on exec; dup2 makes the child's copy that stays.
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    check(::pipe2(ends.data(), O_CLOEXEC) == 0 ? 0 : errno, "pipe");
+    read = ends[0];
+    write = ends[1];
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    close(read);
+    close(write);
+  }
+  static void close(int& end) {
+    if (end >= 0) ::close(end);
+    end = -1;
+  }
+  int read = -1;
+  int write = -1;
+};
+
+pid_t spawn(const std::vector<std::string>& command, const ProcessOptions& options, Pipe& out,
+            Pipe& err) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, err.write, STDERR_FILENO);
+  using Stdout = ProcessOptions::Stdout;
+  if (options.stdout_to == Stdout::kFile) {
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, options.stdout_file.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  } else if (options.stdout_to == Stdout::kClosed) {
+    posix_spawn_file_actions_addclose(&actions, STDOUT_FILENO);
+  } else {
+    posix_spawn_file_actions_adddup2(&actions, out.write, STDOUT_FILENO);
+  }
+  if (!options.working_directory.empty()) {
+    posix_spawn_file_actions_addchdir_np(&actions, options.working_directory.c_str());
+  }
+  if (options.stdout_to == Stdout::kNoReader) Pipe::close(out.read);
+  std::vector<char*> arguments;
+  for (const std::string& each : command) arguments.push_back(const_cast<char*>(each.c_str()));
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int error =
+      ::posix_spawn(&child, command.at(0).c_str(), &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  check(error, command.at(0).c_str());
+  return child;
+}
+
+/// Appends what has come to `text`; closes the end at its end.
+void drain(int& end, std::string& text) {
+  std::array<char, 65536> bytes;
+  const ssize_t count = ::read(end, bytes.data(), bytes.size());
+  if (count > 0) text.append(bytes.data(), static_cast<std::size_t>(count));
+  if (count == 0) Pipe::close(end);
+}
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace
+
+ProcessResult run_process(const std::vector<std::string>& command, const ProcessOptions& options) {
+  Pipe out, err;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(options.timeout_s);
+  const pid_t child = spawn(command, options, out, err);
+  Pipe::close(out.write);
+  Pipe::close(err.write);
+
+  ProcessResult result;
+  while ((out.read >= 0 || err.read >= 0) && Clock::now() < deadline) {
+    std::array<pollfd, 2> ends = {{{.fd = out.read, .events = POLLIN, .revents = 0},
+                                   {.fd = err.read, .events = POLLIN, .revents = 0}}};
+    ::poll(ends.data(), ends.size(), 50);
+    if (ends[0].revents != 0) drain(out.read, result.out);
+    if (ends[1].revents != 0) drain(err.read, result.err);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (Clock::now() >= deadline) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, &status, 0);
+      result.exit_code = 124;
+      return result;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  result.exit_code = exit_code_of(status);
+  return result;
+}
+
+}  // namespace barestep

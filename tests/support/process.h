@@ -1,0 +1,34 @@
+// Runs a program and collects what it says.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+struct ProcessOptions {
+  enum class Stdout {
+    kCapture,
+    kFile,      // `stdout_file`, as `> file`
+    kNoReader,  // a pipe whose reading end is closed, as behind `| head`
+    kClosed,    // as `>&-`
+  };
+  Stdout stdout_to = Stdout::kCapture;
+  std::string stdout_file{};
+  std::filesystem::path working_directory{};  // empty: this process's
+  double timeout_s = 60;
+};
+
+struct ProcessResult {
+  int exit_code = 0;  // 128 + n if signal n ended it, 124 if the time ran out and it was killed
+  std::string out{};
+  std::string err{};
+};
+
+/// Runs command[0] with the rest as arguments, no shell between. Blocks until it ended. Throws
+/// std::system_error if it cannot be started.
+ProcessResult run_process(const std::vector<std::string>& command,
+                          const ProcessOptions& options = {});
+
+}  // namespace barestep
