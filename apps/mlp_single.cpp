@@ -2,28 +2,89 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
+#include "console.h"
 #include "core/config.h"
+#include "core/output_file.h"
+#include "core/plan.h"
+#include "core/printer.h"
+#include "core/units.h"
+#include "kernels/make_device.h"
 #include "program.h"
+#include "train/dataset.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
 
+namespace barestep {
 namespace {
 
 constexpr const char* kName = "mlp_single";
 
-// The one place where training begins.
-void train(const barestep::TrainConfig& /*config*/) {}
+/// What --plan and --explain print; needs no device.
+std::string preview(const TrainConfig& config, const StepPrograms& programs,
+                    const MemoryPlan& plan) {
+  std::string text;
+  if (config.output.plan) {
+    text += fmt::format("{} parameters\n\n", grouped(programs.spec().model.layout.parameters()));
+    text += plan_table(plan, programs.buffers());
+  }
+  if (config.output.explain) {
+    if (!text.empty()) text += "\n";
+    text += explain(programs.train().program);
+  }
+  return text;
+}
+
+void train(const TrainConfig& config) {
+  for (const auto& path : {config.output.save, config.output.metrics}) {
+    if (!path.empty()) require_writable(path);
+  }
+  const DeviceKind kind = device_kind(config.device.device);
+  const std::int64_t dim = kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
+  std::optional<Dataset> dataset;
+  if (config.data.kind == DataKind::kIdx) {
+    dataset = load_dataset(config.data, widths_of(config.model, dim), config.model.loss);
+  }
+  const StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
+  const StepPrograms programs(spec);
+  const MemoryPlan plan(programs.buffers());
+  if (config.output.memory) {
+    require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");
+  }
+  if (config.output.plan || config.output.explain) {
+    print_now(preview(config, programs, plan));
+    return;
+  }
+
+  const auto device = make_device(config.device);
+  if (!config.output.memory) {
+    require_memory(spec, plan, device->info().free_bytes, kind, device->name());
+  }
+  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr);
+  Console console(config, trainer.steps());
+  print_now(run_header(programs, *device));
+  trainer.run(console);
+  if (!config.output.save.empty()) {
+    FlatWeights weights = trainer.weights();
+    save_weights(config.output.save, spec.model, weights);
+  }
+  console.finish(trainer, *device);
+}
 
 }  // namespace
+}  // namespace barestep
 
 int main(int argc, char** argv) {
-  return barestep::run_program(kName, argc, argv, [](const std::vector<std::string>& arguments) {
-    const barestep::CommandLine line = barestep::parse_command_line(kName, arguments);
-    if (!line.answer.empty()) return barestep::print_now(line.answer);
+  using namespace barestep;
+  return run_program(kName, argc, argv, [](const std::vector<std::string>& arguments) {
+    const CommandLine line = parse_command_line(kName, arguments);
+    if (!line.answer.empty()) return print_now(line.answer);
     if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
-    barestep::validate(line.config);
+    validate(line.config);
     train(line.config);
   });
 }

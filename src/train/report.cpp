@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/statistics.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -21,6 +22,16 @@ std::string seconds_text(double seconds) {
   return fmt::format("{:.{}f}", seconds, decimals);
 }
 
+/// "cpu: AMD EPYC, 2 threads"
+std::string device_text(const Device& device) {
+  const DeviceInfo info = device.info();
+  std::string text = fmt::format("{}: {}", device.name(), info.model);
+  if (info.threads > 0) {
+    text += fmt::format(", {} thread{}", info.threads, info.threads == 1 ? "" : "s");
+  }
+  return text;
+}
+
 /// What a phase is called in the account of a step.
 std::string_view account_name(Phase phase) {
   if (phase == Phase::kData) return "data wait";
@@ -29,6 +40,24 @@ std::string_view account_name(Phase phase) {
 }
 
 }  // namespace
+
+std::string run_header(const StepPrograms& programs, const Device& device) {
+  const StepSpec& spec = programs.spec();
+  const auto& widths = spec.model.layout.widths();
+  const bool equal = std::all_of(widths.begin(), widths.end(),
+                                 [&](std::int64_t width) { return width == widths.front(); });
+  const std::string shape =
+      equal ? fmt::format("{} x Linear({}, {})", widths.size() - 1, widths.front(), widths.front())
+            : fmt::format("Linear {}", fmt::join(widths, " - "));
+  std::string text = fmt::format("{}, {} parameters, batch {}", shape,
+                                 grouped(spec.model.layout.parameters()), grouped(spec.batch_size));
+  if (spec.train_rows > 0) {
+    text += fmt::format(", {} training and {} test samples", grouped(spec.train_rows),
+                        grouped(spec.test_rows));
+  }
+  return text + fmt::format("\n{}, products by {}\n\n", device_text(device),
+                            device.info().product_library);
+}
 
 std::string step_line(const StepReport& report) {
   const auto last = std::to_string(std::max<std::int64_t>(report.steps - 1, 0));
@@ -84,17 +113,13 @@ void RunSummary::add(const StepReport& report) {
 
 std::string RunSummary::text(const Device& device) const {
   if (wall_s_.empty()) return "";
-  const DeviceInfo info = device.info();
   const Statistics time = statistics_of(wall_s_);
   const double total_s = std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
   const auto steps = static_cast<double>(wall_s_.size());
 
-  std::string device_text = fmt::format("{}: {}", device.name(), info.model);
-  if (info.threads > 0) {
-    device_text += fmt::format(", {} thread{}", info.threads, info.threads == 1 ? "" : "s");
-  }
-  std::string text = fmt::format("Summary of {} steps after {} of warm-up ({}, products by {})\n",
-                                 wall_s_.size(), warmup_steps_, device_text, info.product_library);
+  std::string text =
+      fmt::format("Summary of {} steps after {} of warm-up, {}, products by {}\n", wall_s_.size(),
+                  warmup_steps_, device_text(device), device.info().product_library);
   text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
                       seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
                       seconds_text(time.p95), seconds_text(time.p99));

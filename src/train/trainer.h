@@ -65,6 +65,9 @@ class Trainer {
   /// Any flat buffer of the programs (gradients, moments), for inspection. Blocks.
   [[nodiscard]] FlatWeights download(BufferId flat);
 
+  /// Training steps of the whole run.
+  [[nodiscard]] std::int64_t steps() const { return schedule_.steps(); }
+  [[nodiscard]] const StepPrograms& programs() const { return programs_; }
   [[nodiscard]] const Runner& runner() const { return runner_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 

@@ -1,0 +1,61 @@
+#include "console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/printer.h"
+#include "program.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kEraseLine = "\r\033[K";
+
+}  // namespace
+
+Console::Console(const TrainConfig& config, std::int64_t steps)
+    : config_(config),
+      is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
+      summary_(steps) {
+  if (!config.output.metrics.empty()) metrics_.emplace(config.output.metrics);
+}
+
+void Console::print_line(const std::string& line) {
+  if (bar_shown_) fmt::print(stderr, "{}", kEraseLine);
+  bar_shown_ = false;
+  print_now(line + "\n");
+}
+
+void Console::draw_bar(const StepReport& report) {
+  constexpr std::int64_t kWidth = 40;
+  const std::int64_t done = (report.step + 1) * kWidth / report.steps;
+  fmt::print(stderr, "{}[{:=<{}}{: <{}}] {}/{} steps", kEraseLine, "", done, "", kWidth - done,
+             report.step + 1, report.steps);
+  std::fflush(stderr);
+  bar_shown_ = true;
+}
+
+void Console::on_step(const StepReport& report) {
+  summary_.add(report);
+  if (metrics_) metrics_->write(metrics_record(report, 0) + "\n");
+  const bool last = report.step + 1 == report.steps;
+  if (report.step % config_.training.log_every == 0 || last) print_line(step_line(report));
+  if (is_terminal_ && !last) draw_bar(report);
+}
+
+void Console::on_evaluation(const EvaluationReport& report) {
+  accuracy_ = report.accuracy;
+  print_line(evaluation_line(report));
+}
+
+void Console::finish(const Trainer& trainer, const Device& device) {
+  if (metrics_) metrics_->close();
+  std::string text = fmt::format("\n{}\n", summary_.text(device));
+  text += plan_table(trainer.plan(), trainer.programs().buffers(), {std::string(device.name())});
+  if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);
+  print_line(text);
+}
+
+}  // namespace barestep

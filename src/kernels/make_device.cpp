@@ -1,0 +1,21 @@
+#include "kernels/make_device.h"
+
+#include <string>
+
+#include "core/error.h"
+#include "kernels/cpu_device.h"
+#include "kernels/cuda_device.h"
+
+namespace barestep {
+
+DeviceKind device_kind(std::string_view name) {
+  if (name == "auto") return cuda_device_count() > 0 ? DeviceKind::kCuda : DeviceKind::kCpu;
+  return name.starts_with("cuda") ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+std::unique_ptr<Device> make_device(const DeviceConfig& config, int index) {
+  if (device_kind(config.device) == DeviceKind::kCuda) return make_cuda_device(config, index);
+  return make_cpu_device({.index = index, .threads = config.threads, .gemm = config.gemm});
+}
+
+}  // namespace barestep
