@@ -109,8 +109,8 @@ void TorchGenerator::randn(std::span<float> out) {
     box_muller(chunk.first(chunk.size() - chunk.size() % kNormalBlock));
     rest = rest.subspan(chunk.size());
   }
-  // Numbers behind the last full block are thrown away with those before them: PyTorch draws the
-  // last 16 anew.
+  // Where the last block is not full, PyTorch draws the last 16 numbers anew, some of them
+  // finished.
   if (out.size() % kNormalBlock != 0) {
     uniform(out.last(kNormalBlock), 0.0, 1.0);
     box_muller(out.last(kNormalBlock));

@@ -4,13 +4,20 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
+#include "core/box_muller.h"
 #include "core/error.h"
 #include "support/golden.h"
 
@@ -64,6 +71,7 @@ class GoldenStreams : public ::testing::Test {
  protected:
   GoldenStreams() : file_(json::parse(std::ifstream(golden_path("rng_cpu")))) {}
 
+  [[nodiscard]] const json& file() const { return file_; }
   [[nodiscard]] const json& streams() const { return file_.at("streams"); }
 
   static TorchGenerator generator_of(const json& stream) {
@@ -163,6 +171,16 @@ TEST_F(GoldenStreams, ShuffleTheSameWay) {
     TorchGenerator many = generator_of(stream);
     EXPECT_EQ(xxh3(many.randperm(5000)), parse_hash(stream.at("randperm_5000_xxh3")));
   }
+}
+
+TEST_F(GoldenStreams, HaveTheSameNormalNumbersAtTheEdges) {
+  const json& edges = file().at("normal_edges");
+  std::vector<float> numbers;
+  for (const json& low_bits : edges.at("low_24_bits")) {
+    numbers.push_back(low_bits.get<float>() * 0x1p-24F);
+  }
+  box_muller(numbers);
+  EXPECT_EQ(bits(numbers), bits(edges.at("randn").get<std::vector<float>>()));
 }
 
 // Makes the initial parameters of a golden training run, and compares them.
@@ -299,6 +317,17 @@ TEST(TorchGenerator, RefusesAPermutationOfNegativeSize) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kBug);
     EXPECT_THAT(error.what(), HasSubstr("a permutation has a size"));
+  }
+}
+
+TEST(BoxMuller, RefusesAnUnfinishedBlock) {
+  std::vector<float> numbers(17);
+  try {
+    box_muller(numbers);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBug);
+    EXPECT_THAT(error.what(), HasSubstr("normals are made in blocks of 16"));
   }
 }
 
