@@ -64,33 +64,37 @@ std::string text(const Shape& s) {
   return fmt::format("{}x{}", s.rows, s.cols);
 }
 
+struct GemmForm {
+  const char* name;
+  float beta;
+  bool bias, relu;
+};
+
+void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta, bool tb) {
+  const std::string name =
+      fmt::format("gemm {}x{}x{} {}{}{}", s.m, s.n, s.k, ta ? 'T' : 'N', tb ? 'T' : 'N', form.name);
+  list.add(name, [&](Memory& memory) {
+    Gemm op{.c = memory.add(s.m, s.n),
+            .a = ta ? memory.add(s.k, s.m) : memory.add(s.m, s.k),
+            .b = tb ? memory.add(s.n, s.k) : memory.add(s.k, s.n),
+            .transpose_a = ta,
+            .transpose_b = tb,
+            .beta = form.beta,
+            .relu = form.relu};
+    if (form.bias) op.bias = memory.add(1, s.n);
+    return op;
+  });
+}
+
+/// Every transposition plainly, and the other forms as the layers of a net use them.
 void add_gemms(CaseList& list) {
-  struct Form {
-    const char* name;
-    float beta;
-    bool bias, relu;
-  };
-  for (const GemmShape& s : kGemmShapes) {
-    for (const Form& form : {Form{"", 0, false, false}, Form{" beta 1", 1, false, false},
-                             Form{" beta -0.5 relu", -0.5F, false, true},
-                             Form{" bias", 0, true, false}, Form{" bias relu", 0, true, true}}) {
-      for (const auto& [ta, tb] :
-           {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
-        const std::string name = fmt::format("gemm {}x{}x{} {}{}{}", s.m, s.n, s.k, ta ? 'T' : 'N',
-                                             tb ? 'T' : 'N', form.name);
-        list.add(name, [&, ta = ta, tb = tb](Memory& memory) {
-          Gemm op{.c = memory.add(s.m, s.n),
-                  .a = ta ? memory.add(s.k, s.m) : memory.add(s.m, s.k),
-                  .b = tb ? memory.add(s.n, s.k) : memory.add(s.k, s.n),
-                  .transpose_a = ta,
-                  .transpose_b = tb,
-                  .beta = form.beta,
-                  .relu = form.relu};
-          if (form.bias) op.bias = memory.add(1, s.n);
-          return op;
-        });
-      }
-    }
+  for (const GemmShape& shape : kGemmShapes) {
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true}) add_gemm(list, shape, {"", 0, false, false}, ta, tb);
+    add_gemm(list, shape, {" bias", 0, true, false}, false, true);
+    add_gemm(list, shape, {" bias relu", 0, true, true}, false, true);
+    add_gemm(list, shape, {" beta 1", 1, false, false}, true, false);
+    add_gemm(list, shape, {" beta -0.5 relu", -0.5F, false, true}, false, false);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <vector>
@@ -114,6 +115,33 @@ TEST(ThreadPool, CallsTheStartFunctionOnEachThreadItStarts) {
 
 TEST(ThreadPool, RefusesToHaveNoThread) {
   EXPECT_THROW(ThreadPool pool(0), Error);
+}
+
+/// While it lives, new threads ask for more stack than there are addresses.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_getattr_default_np(&saved_);
+    pthread_attr_t huge = saved_;
+    pthread_attr_setstacksize(&huge, std::size_t{1} << 47);
+    pthread_setattr_default_np(&huge);
+  }
+  ~NoMoreThreads() { pthread_setattr_default_np(&saved_); }
+
+ private:
+  pthread_attr_t saved_;
+};
+
+TEST(ThreadPool, SaysHowManyThreadsTheSystemStarts) {
+  const NoMoreThreads here;
+  try {
+    ThreadPool pool(3);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kTryAgain);
+    EXPECT_STREQ(error.what(),
+                 "threads '3': the system starts no more than 1; give a smaller --threads");
+  }
 }
 
 TEST(ForRanges, SplitsByTheLengthAlone) {
