@@ -4,45 +4,33 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
-#include <system_error>
 
+#include "core/input_file.h"
 #include "options.h"
 
 namespace barestep {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::uintmax_t kMostBytes = 1 << 20;
+constexpr std::int64_t kMostBytes = 1 << 20;
 
-[[noreturn]] void cannot_read(const fs::path& path, std::string why) {
-  fail(ExitCode::kNoInput, {.what = "config file",
-                            .value = path.string(),
-                            .why = std::move(why),
-                            .remedy = "give a JSON file that can be read"});
-}
-
-std::string contents_of(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) cannot_read(path, error.message());
-  if (fs::is_directory(status)) cannot_read(path, "is a directory");
-  if (!fs::is_regular_file(status)) cannot_read(path, "is not a regular file");
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  if (!error && bytes > kMostBytes) cannot_read(path, "is larger than 1 MiB");
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file.is_open() || file.bad()) cannot_read(path, std::generic_category().message(errno));
-  return text.str();
+std::string contents_of(const std::filesystem::path& path) {
+  InputFile file(path, "config file");
+  if (file.size_bytes() > kMostBytes) {
+    fail(ExitCode::kNoInput, {.what = "config file",
+                              .value = path.string(),
+                              .why = "is larger than 1 MiB",
+                              .remedy = "check the path"});
+  }
+  std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
+  file.read(std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 /// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
@@ -190,7 +178,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-std::map<std::string_view, Given> read_config_file(const fs::path& path) {
+std::map<std::string_view, Given> read_config_file(const std::filesystem::path& path) {
   std::string content = contents_of(path);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());

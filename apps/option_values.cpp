@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <optional>
+
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -126,26 +126,16 @@ std::pair<double, double> two_shares(const Given& given) {
 }
 
 std::int64_t byte_count(const Given& given) {
-  const std::string remedy = "give a size from 1B to 1048576TiB with B, KiB, MiB, GiB or TiB";
-  struct Unit {
-    std::string_view name;
-    double bytes;
-  };
-  constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                             {"TiB", 0x1p40}, {"B", 1},        {"", 1}};
-  const std::string_view text = given.text;
-  const auto* const unit =
-      std::ranges::find_if(kUnits, [&](const Unit& each) { return text.ends_with(each.name); });
-  double number = 0;
-  const Reading reading = read(text.substr(0, text.size() - unit->name.size()), number);
-  if (reading == Reading::kIllFormed) refuse(given, "not a size in bytes", remedy);
-  const double bytes = number * unit->bytes;
-  if (reading == Reading::kTooLarge ||
-      !(bytes >= static_cast<double>(limits::kMemorySizes.first)) ||
-      bytes > static_cast<double>(limits::kMemorySizes.last)) {
-    refuse(given, "out of range", remedy);
+  std::int64_t bytes = 0;
+  try {
+    bytes = parse_bytes(given.where, given.text);
+  } catch (const Error& error) {
+    throw Error(given.code, {.what = error.what()});
   }
-  return static_cast<std::int64_t>(bytes);
+  if (!limits::kMemorySizes.contains(bytes)) {
+    refuse(given, "out of range", "give at most 1048576TiB");
+  }
+  return bytes;
 }
 
 void no_value(const Given& given) {

@@ -36,7 +36,7 @@ std::vector<std::int64_t> widths(const Given& given);
 /// "0.9,0.999"
 std::pair<double, double> two_shares(const Given& given);
 
-/// "16GiB", "1.5MiB", "4096": bytes.
+/// "16GiB", "1.5MiB", "4096": what parse_bytes() reads.
 std::int64_t byte_count(const Given& given);
 
 /// A flag has no text of its own: on the command line its presence is "true".

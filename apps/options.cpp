@@ -193,7 +193,7 @@ std::vector<Option> output_options() {
        }},
       {"memory", kObserving, "SIZE", JsonKind::kNumberOrString,
        "memory the device is taken to have, as 16GiB (default: what it\n"
-       "has); with B, KiB, MiB, GiB or TiB",
+       "has)",
        [](const Given& given, TrainConfig& c) { c.output.memory = byte_count(given); }},
       {"explain", kObserving, "", JsonKind::kBoolean, "print a step, op by op, and exit",
        [](const Given& given, TrainConfig& c) {

@@ -7,7 +7,8 @@ const std::string kNeedsWidths = "; give 2 to 10001 widths from 1 to 16777216, a
 const std::string kNeedsSeed =
     "; give any 64-bit integer, from -9223372036854775808 to 18446744073709551615";
 const std::string kNeedsTwo = "; give two numbers from 0 to below 1, as 0.9,0.999";
-const std::string kNeedsSize = "; give a size from 1B to 1048576TiB with B, KiB, MiB, GiB or TiB";
+const std::string kNotASize =
+    ": is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, 1.5 GiB or 1048576";
 const std::string kNeedsBatch = "; give a whole number from 1 to 2147483647";
 const std::string kNeedsData = "; use randn, or idx:X,Y with a file of images and a file of labels";
 const std::string kNoOption = "mlp_single has no such option; ";
@@ -104,12 +105,15 @@ std::vector<BadInput> bad_command_lines() {
        {"--log-every", "0"},
        2,
        "--log-every '0': out of range; give a whole number from 1 to 1000000000"},
-      {4, {"--memory", "0"}, 2, "--memory '0': out of range" + kNeedsSize},
-      {4, {"--memory", "-1GiB"}, 2, "--memory '-1GiB': out of range" + kNeedsSize},
-      {4, {"--memory", "2000000TiB"}, 2, "--memory '2000000TiB': out of range" + kNeedsSize},
-      {4, {"--memory", "nan"}, 2, "--memory 'nan': out of range" + kNeedsSize},
-      {4, {"--memory", "16G"}, 2, "--memory '16G': not a size in bytes" + kNeedsSize},
-      {4, {"--memory", "GiB"}, 2, "--memory 'GiB': not a size in bytes" + kNeedsSize},
+      {4, {"--memory", "0"}, 2, "--memory '0'" + kNotASize},
+      {4, {"--memory", "-1GiB"}, 2, "--memory '-1GiB'" + kNotASize},
+      {4,
+       {"--memory", "2000000TiB"},
+       2,
+       "--memory '2000000TiB': out of range; give at most 1048576TiB"},
+      {4, {"--memory", "nan"}, 2, "--memory 'nan'" + kNotASize},
+      {4, {"--memory", "16G"}, 2, "--memory '16G'" + kNotASize},
+      {4, {"--memory", "GiB"}, 2, "--memory 'GiB'" + kNotASize},
       {4,
        {"--dim", "16777216", "--depth", "10000", "--batch-size", "2147483647"},
        78,
@@ -241,18 +245,15 @@ std::vector<BadInput> bad_config_files() {
       {10,
        {"--config", "missing.json"},
        66,
-       "config file 'missing.json': No such file or directory; give a JSON file that can be read"},
-      {10,
-       {"--config", "."},
-       66,
-       "config file '.': is a directory; give a JSON file that can be read"},
+       "config file 'missing.json': No such file or directory; check the path"},
+      {10, {"--config", "."}, 66, "config file '.': Is a directory; check the path"},
       {10,
        {"--config", "/dev/null"},
        66,
-       "config file '/dev/null': is not a regular file; give a JSON file that can be read"},
+       "config file '/dev/null': is not a regular file; check the path"},
       {10, run, 78,
-       "run.json:1:16: not JSON: syntax error while parsing object - unexpected end of input; "
-       "expected '}'" +
+       "run.json:1:16: not JSON: syntax error while parsing object separator - unexpected end of "
+       "input; expected ':'" +
            one_object,
        "{\"dim\": 8, \"lr\""},
       {10, run, 78,

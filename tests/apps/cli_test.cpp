@@ -9,8 +9,9 @@
 #include <sstream>
 
 #include "apps/bad_input_cases.h"
+#include "support/idx_bytes.h"
 #include "support/process.h"
-#include "support/temporary_directory.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -31,29 +32,23 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
   return a;
 }
 
-void expect_refused(const std::vector<BadInput>& cases) {
+class MlpSingle : public TempDirTest {
+ protected:
+  ProcessResult run_here(const std::vector<std::string>& arguments) {
+    return mlp_single(arguments, {.working_directory = folder()});
+  }
+  void expect_refused(const std::vector<BadInput>& cases);
+};
+
+void MlpSingle::expect_refused(const std::vector<BadInput>& cases) {
   for (const BadInput& bad : cases) {
     SCOPED_TRACE(::testing::PrintToString(bad.arguments) + " " + bad.file);
-    const TemporaryDirectory directory;
-    if (!bad.file.empty()) directory.write("run.json", bad.file);
-    const auto result = mlp_single(bad.arguments, {.working_directory = directory.path()});
+    if (!bad.file.empty()) file("run.json", bad.file);
+    const auto result = run_here(bad.arguments);
     EXPECT_EQ(result.exit_code, bad.exit_code);
     EXPECT_EQ(result.err, "mlp_single: error: " + bad.line + "\n");
     EXPECT_EQ(result.out, "");
   }
-}
-
-/// Big-endian idx files of 8 samples: 2 x 2 pixels, labels 0 to 2.
-void write_idx(const TemporaryDirectory& directory) {
-  using namespace std::string_literals;
-  std::string images = "\0\0\x08\x03\0\0\0\x08\0\0\0\x02\0\0\0\x02"s;
-  std::string labels = "\0\0\x08\x01\0\0\0\x08"s;
-  for (int i = 0; i < 8; ++i) {
-    for (int pixel = 0; pixel < 4; ++pixel) images += static_cast<char>(10 * i + pixel);
-    labels += static_cast<char>(i % 3);
-  }
-  directory.write("images", images);
-  directory.write("labels", labels);
 }
 
 /// The options of a help text, in its order, without dashes.
@@ -66,15 +61,15 @@ std::vector<std::string> options_of(const std::string& help) {
   return names;
 }
 
-TEST(MlpSingle, RefusesBadCommandLinesInOneLine) {
+TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());
 }
 
-TEST(MlpSingle, RefusesBadConfigFilesInOneLine) {
+TEST_F(MlpSingle, RefusesBadConfigFilesInOneLine) {
   expect_refused(bad_config_files());
 }
 
-TEST(MlpSingle, ParsesEveryOptionThatHelpNames) {
+TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
   const std::vector<std::string> files = {
       "--data",        "idx:images,labels", "--layers",     "4,3", "--loss",
       "cross-entropy", "--no-last-relu",    "--batch-size", "4"};
@@ -112,9 +107,9 @@ TEST(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"help", {"--help"}},
       {"version", {"--version"}},
   };
-  const TemporaryDirectory directory;
-  write_idx(directory);
-  directory.write("run.json", R"({"dim": 8, "depth": 1, "steps": 1})");
+  file("images", idx_bytes<std::uint8_t>(0x08, {4, 2, 2}, std::vector<std::uint8_t>(16, 9)));
+  file("labels", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 2, 0}));
+  file("run.json", R"({"dim": 8, "depth": 1, "steps": 1})");
 
   const std::vector<std::string> named = options_of(mlp_single({"--help"}).out);
   std::set<std::string> covered;
@@ -122,13 +117,13 @@ TEST(MlpSingle, ParsesEveryOptionThatHelpNames) {
   EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
   for (const std::string& name : named) {
     SCOPED_TRACE(name);
-    const auto result = mlp_single(runs.at(name), {.working_directory = directory.path()});
+    const auto result = run_here(runs.at(name));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
   }
 }
 
-TEST(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
+TEST_F(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
   const auto result = mlp_single({"--help"});
   std::size_t at = 0;
   for (const char* group : {"\nModel:\n", "\nData:\n", "\nTraining:\n", "\nDevice:\n",
@@ -142,28 +137,26 @@ TEST(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
 }
 
-TEST(MlpSingle, SaysItsVersion) {
+TEST_F(MlpSingle, SaysItsVersion) {
   EXPECT_THAT(mlp_single({"--version"}).out, StartsWith("mlp_single 0."));
 }
 
-TEST(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
-  const TemporaryDirectory directory;
-  directory.write("run.json", R"({"layers": [8, 8], "steps": 2, "batch-size": 4})");
+TEST_F(MlpSingle, TellsWhenTheCommandLineWinsOverTheConfigFile) {
+  file("run.json", R"({"layers": [8, 8], "steps": 2, "batch-size": 4})");
   const auto result =
-      mlp_single({"--config", "run.json", "--dim", "4", "--steps", "1", "--depth", "1"},
-                 {.working_directory = directory.path()});
+      run_here({"--config", "run.json", "--dim", "4", "--steps", "1", "--depth", "1"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err,
             "mlp_single: note: the command line wins over the config file: layers, steps\n");
 }
 
-TEST(MlpSingle, EndsQuietlyWhenTheReaderOfItsOutputIsGone) {
+TEST_F(MlpSingle, EndsQuietlyWhenTheReaderOfItsOutputIsGone) {
   const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kNoReader});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
 }
 
-TEST(MlpSingle, FailsWhenItsOutputHasNoRoom) {
+TEST_F(MlpSingle, FailsWhenItsOutputHasNoRoom) {
   const auto result = mlp_single(
       {"--help"}, {.stdout_to = ProcessOptions::Stdout::kFile, .stdout_file = "/dev/full"});
   EXPECT_EQ(result.exit_code, 74);
@@ -172,30 +165,28 @@ TEST(MlpSingle, FailsWhenItsOutputHasNoRoom) {
             "room\n");
 }
 
-TEST(MlpSingle, RunsWithItsOutputClosed) {
+TEST_F(MlpSingle, RunsWithItsOutputClosed) {
   const auto result = mlp_single({"--help"}, {.stdout_to = ProcessOptions::Stdout::kClosed});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
 }
 
-TEST(MlpSingle, RefusesAConfigFileItMayNotRead) {
-  const TemporaryDirectory directory;
-  const auto file = directory.write("run.json", "{}");
-  std::filesystem::permissions(file, std::filesystem::perms::none);
-  if (std::ifstream(file).is_open()) GTEST_SKIP() << "this user may read everything";
-  const auto result = mlp_single({"--config", file.string()});
+TEST_F(MlpSingle, RefusesAConfigFileItMayNotRead) {
+  const auto path = file("run.json", "{}");
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  if (std::ifstream(path).is_open()) GTEST_SKIP() << "this user may read everything";
+  const auto result = mlp_single({"--config", path.string()});
   EXPECT_EQ(result.exit_code, 66);
   EXPECT_THAT(result.err, HasSubstr("Permission denied"));
 }
 
-TEST(MlpSingle, RefusesAnEndlessConfigFile) {
-  const TemporaryDirectory directory;
-  directory.write("run.json", std::string((1 << 20) + 1, ' '));
-  const auto result = mlp_single({"--config", "run.json"}, {.working_directory = directory.path()});
+TEST_F(MlpSingle, RefusesAnEndlessConfigFile) {
+  file("run.json", std::string((1 << 20) + 1, ' '));
+  const auto result = run_here({"--config", "run.json"});
   EXPECT_EQ(result.exit_code, 66);
   EXPECT_EQ(result.err,
-            "mlp_single: error: config file 'run.json': is larger than 1 MiB; give a JSON file "
-            "that can be read\n");
+            "mlp_single: error: config file 'run.json': is larger than 1 MiB; check "
+            "the path\n");
 }
 
 }  // namespace

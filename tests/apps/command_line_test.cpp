@@ -6,7 +6,7 @@
 
 #include "core/config.h"
 #include "options.h"
-#include "support/temporary_directory.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -15,11 +15,13 @@ TrainConfig parsed(const std::vector<std::string>& arguments) {
   return parse_command_line("mlp_single", arguments).config;
 }
 
-TrainConfig from_file(const std::string& content, std::vector<std::string> arguments = {}) {
-  const TemporaryDirectory directory;
-  arguments.insert(arguments.end(), {"--config", directory.write("run.json", content).string()});
-  return parsed(arguments);
-}
+class ConfigFile : public TempDirTest {
+ protected:
+  TrainConfig from_file(const std::string& content, std::vector<std::string> arguments = {}) {
+    arguments.insert(arguments.end(), {"--config", file("run.json", content).string()});
+    return parsed(arguments);
+  }
+};
 
 TEST(CommandLine, LeavesDefaultsWhereNothingIsGiven) {
   const TrainConfig c = parsed({});
@@ -114,7 +116,7 @@ TEST(CommandLine, ParsesTheExamplesOfHelp) {
   EXPECT_EQ(count, 3);
 }
 
-TEST(ConfigFile, GivesWhatTheCommandLineGives) {
+TEST_F(ConfigFile, GivesWhatTheCommandLineGives) {
   const TrainConfig c = from_file(
       "\xEF\xBB\xBF{\r\n\"layers\": [784, 512, 10], \"plan\": true,\r\n"
       "\"no-last-relu\": false, \"lr\": 1e-2, \"seed\": -1,\r\n"
@@ -133,7 +135,7 @@ TEST(ConfigFile, GivesWhatTheCommandLineGives) {
   EXPECT_EQ(from_file(R"({"memory": 4096})").output.memory, 4096);
 }
 
-TEST(ConfigFile, LosesToTheCommandLine) {
+TEST_F(ConfigFile, LosesToTheCommandLine) {
   const TrainConfig c = from_file(R"({"lr": 1, "eps": 2, "epochs": 3, "layers": [8, 8]})",
                                   {"--lr", "4", "--steps", "5", "--depth", "6"});
   EXPECT_EQ(c.training.lr, 4);

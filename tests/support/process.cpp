@@ -53,8 +53,8 @@ pid_t spawn(const std::vector<std::string>& command, const ProcessOptions& optio
   posix_spawn_file_actions_adddup2(&actions, err.write, STDERR_FILENO);
   using Stdout = ProcessOptions::Stdout;
   if (options.stdout_to == Stdout::kFile) {
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, options.stdout_file.c_str(),
-                                     O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, options.stdout_file.c_str(), O_WRONLY,
+                                     0);
   } else if (options.stdout_to == Stdout::kClosed) {
     posix_spawn_file_actions_addclose(&actions, STDOUT_FILENO);
   } else {

@@ -10,7 +10,7 @@ namespace barestep {
 struct ProcessOptions {
   enum class Stdout {
     kCapture,
-    kFile,      // `stdout_file`, as `> file`
+    kFile,      // `stdout_file`, which must exist, as /dev/full does
     kNoReader,  // a pipe whose reading end is closed, as behind `| head`
     kClosed,    // as `>&-`
   };
