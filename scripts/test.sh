@@ -74,9 +74,9 @@ run_tests() {  # <preset> <build folder>
   failed=$((failed + bad))
   skipped=$((skipped + left))
   printf '%d passed, %d failed, %d skipped ' "$ok" "$bad" "$left"
-  sed -n 's/^.*Test *#[0-9]*: \([^ ]*\) .*\*\*\*Skipped.*/  skipped: \1/p' "$log" >&2
+  sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Skipped|Not Run \(Disabled).*/  skipped: \1/p' "$log" >&2
   if [ "$bad" = 0 ]; then return 0; fi
-  grep -vE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$|\*\*\*Skipped' "$log" | tail -n 400 >&2
+  grep -vE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$|\*\*\*(Skipped|Not Run \(Disabled)' "$log" | tail -n 400 >&2
   return 1
 }
 
