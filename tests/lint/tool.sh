@@ -3,7 +3,7 @@
 find_clang_tool() {
   local candidate version
   for candidate in "$1-14" "$1"; do
-    version=$("$candidate" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p' | head -1)
+    version=$("$candidate" --version 2>/dev/null | sed -n 's/.*version \([0-9]*\).*/\1/p') || true
     if [ "$version" = 14 ]; then
       tool=$candidate
       return

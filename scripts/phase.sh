@@ -1,0 +1,25 @@
+# For the scripts beside it, which source it: steps that log what they do and are short on the screen.
+
+logs=$root/build/logs
+mkdir -p "$logs"
+
+# logged <name> <command...>: runs it with its output in build/logs/<name>.log. If it fails, shows the
+# end of that log.
+logged() {
+  local log=$logs/$1.log
+  shift
+  "$@" >"$log" 2>&1 </dev/null && return 0
+  local status=$?
+  echo "--- the last lines of $log" >&2
+  tail -n 40 "$log" >&2
+  return "$status"
+}
+
+# configured <preset> <build folder>: configures it, afresh if the folder was made for another place.
+configured() {
+  local cache=$root/$2/CMakeCache.txt
+  if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
+    rm -rf "$cache" "$root/$2/CMakeFiles"
+  fi
+  logged "configure_$1" cmake -S "$root" --preset "$1"
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# scripts/setup.sh [--tests]: installs what barestep is built with, by Debian package name, as far as
+# it is missing; with --tests also what only its tests and benchmarks need. Quiet; running it again
+# does nothing. Needs root or sudo only when something is missing.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd -P)
+. "$root/scripts/phase.sh"
+
+packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann-json3-dev
+  libcli11-dev libxxhash-dev libopenblas-pthread-dev libdnnl-dev libopenmpi-dev openmpi-bin
+  libgtest-dev libgmock-dev)
+case "${1:-}" in
+  "") ;;
+  --tests) packages+=(libbenchmark-dev clang-format clang-tidy) ;;
+  *)
+    echo "setup: error: option '$1': not known; take --tests or nothing" >&2
+    exit 2
+    ;;
+esac
+
+# Sets `missing` to the packages that are not installed.
+look() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
+    sed -n 's/^installed //p') || true
+  mapfile -t missing < <(printf '%s\n' "${packages[@]}" | grep -vxF -e "$installed")
+}
+
+# Without apt: goes on if the tools are there. What libraries are missing, the configure says.
+without_apt() {
+  local tool
+  echo "setup: apt-get is not here; barestep needs these packages, as Debian names them:" >&2
+  echo "  ${packages[*]}" >&2
+  for tool in c++ cmake ninja; do
+    if ! command -v "$tool" >/dev/null; then
+      echo "setup: error: tool '$tool': not found; install what is named above" >&2
+      exit 69
+    fi
+  done
+  exit 0
+}
+
+install() {
+  "${as_root[@]}" apt-get install --yes --quiet \
+    --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}"
+}
+
+# The package lists are fetched only if the install fails with the lists that are there. A source of
+# packages that does not answer is no matter as long as the packages come from another one.
+update_and_install() {
+  "${as_root[@]}" apt-get update --quiet -o DPkg::Lock::Timeout=120 || true
+  install
+}
+
+command -v apt-get >/dev/null && command -v dpkg-query >/dev/null || without_apt
+look
+if [ ${#missing[@]} = 0 ]; then exit 0; fi
+
+as_root=(env DEBIAN_FRONTEND=noninteractive)
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup: error: packages '${missing[*]}': not installed, and this user is not root" \
+      "and has no sudo; install them" >&2
+    exit 69
+  fi
+  sudo -v
+  as_root=(sudo "${as_root[@]}")
+fi
+
+if install >"$logs/setup.log" 2>&1 </dev/null; then exit 0; fi
+if logged setup update_and_install; then exit 0; fi
+cause=$(grep '^E: ' "$logs/setup.log" | head -n 1 | cut -c 4-)
+echo "setup: error: packages '${missing[*]}': ${cause:-apt-get failed}; see $logs/setup.log" >&2
+exit 69
