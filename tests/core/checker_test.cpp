@@ -79,7 +79,7 @@ TEST(Checker, FindsEveryDeletedWaitOfAnEvaluation) {
 TEST(Checker, FindsEveryDeletedWaitOfRandomPrograms) {
   int waits = 0;
   int across_steps = 0;
-  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SampleProgram sample = random_program(seed);
     order(sample.program);
