@@ -38,8 +38,8 @@ class Words {
                        t(o.labels));
   }
   std::string operator()(const Adam& o) const {
-    return fmt::format("{} updated by {} with moments {}, {} and scalars {}", t(o.weights),
-                       t(o.grads), t(o.moments1), t(o.moments2), t(o.scalars));
+    return fmt::format("{} from {}, {}, {}, {}", t(o.weights), t(o.grads), t(o.moments1),
+                       t(o.moments2), t(o.scalars));
   }
   std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
   std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }

@@ -1,0 +1,322 @@
+#include "core/ops.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAreArray;
+
+/// Every tensor in a buffer of its own, told apart by `id`.
+Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols};
+}
+Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols, DType::kI32};
+}
+Tensor state(BufferId id) {
+  return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
+}
+
+Gemm gemm(float beta = 0) {
+  return {.c = f32(0, 4, 5), .a = f32(1, 4, 3), .b = f32(2, 3, 5), .beta = beta};
+}
+Gemm gemm_with_bias() {
+  Gemm op = gemm();
+  op.bias = f32(3, 1, 5);
+  op.relu = true;
+  return op;
+}
+MseLoss mse(float beta = 0) {
+  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
+}
+CrossEntropy cross_entropy(float beta = 0) {
+  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 4, beta};
+}
+CountCorrect count_correct() {
+  return {i32(0, 1, 1), f32(1, 4, 5), i32(2, 4, 1)};
+}
+Adam adam(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
+}
+
+struct AccessCase {
+  Op op;
+  std::vector<BufferId> read, written;
+};
+
+TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
+  const std::vector<AccessCase> cases{
+      {DeviceOp{gemm()}, {1, 2}, {0}},
+      {DeviceOp{gemm(1)}, {0, 1, 2}, {0}},
+      {DeviceOp{gemm_with_bias()}, {1, 2, 3}, {0}},
+      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5)}}, {0, 1}, {0}},
+      {DeviceOp{ReluGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 1}, {0}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, {1}, {0}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5), 0.5F}}, {0, 1}, {0}},
+      {DeviceOp{mse()}, {2, 3}, {0, 1}},
+      {DeviceOp{mse(1)}, {0, 2, 3}, {0, 1}},
+      {DeviceOp{cross_entropy()}, {2, 3}, {0, 1}},
+      {DeviceOp{cross_entropy(1)}, {0, 2, 3}, {0, 1}},
+      {DeviceOp{count_correct()}, {1, 2}, {0}},
+      {DeviceOp{adam()}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {1}, {0}},
+      {DeviceOp{Fill{f32(0, 4, 5)}}, {}, {0}},
+      {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {1}, {0, 1}},
+      {DeviceOp{Delay{0.001}}, {}, {}},
+      {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
+      {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
+      {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
+  };
+  for (const auto& [op, read, written] : cases) {
+    SCOPED_TRACE(label_of(op));
+    EXPECT_NO_THROW(validate(op));
+    std::vector<BufferId> actual_read, actual_written;
+    for (const Access& access : accesses_of(op)) {
+      (access.writes ? actual_written : actual_read).push_back(access.tensor.buffer);
+    }
+    EXPECT_THAT(actual_read, UnorderedElementsAreArray(read));
+    EXPECT_THAT(actual_written, UnorderedElementsAreArray(written));
+  }
+}
+
+TEST(PartsOf, GivesADeviceOpOnePartAndACollectiveOnePerTensor) {
+  EXPECT_EQ(parts_of(DeviceOp{adam()}).size(), 1U);
+  EXPECT_EQ(parts_of(DeviceOp{Delay{}}).size(), 1U);
+  const auto parts = parts_of(Collective{Reduce{{f32(3, 1, 9), f32(1, 1, 9)}}});
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].front().tensor.buffer, 3);
+  EXPECT_EQ(parts[1].front().tensor.buffer, 1);
+}
+
+struct CostCase {
+  Op op;
+  Cost expected;
+};
+
+TEST(CostOf, CountsByHandWhatEachOpDoes) {
+  constexpr std::int64_t kState = sizeof(TorchGenerator);
+  Gemm transposed{.c = f32(0, 4, 5), .a = f32(1, 3, 4), .b = f32(2, 3, 5), .transpose_a = true};
+  const std::vector<CostCase> cases{
+      {DeviceOp{gemm()}, {2 * 4 * 5 * 3, (12 + 15 + 20) * 4}},
+      {DeviceOp{transposed}, {2 * 4 * 5 * 3, (12 + 15 + 20) * 4}},
+      {DeviceOp{gemm(1)}, {2 * 4 * 5 * 3 + 2 * 20, (12 + 15 + 20 + 20) * 4}},
+      {DeviceOp{gemm_with_bias()}, {2 * 4 * 5 * 3 + 20 + 20, (12 + 15 + 5 + 20) * 4}},
+      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5)}}, {40, (20 + 5 + 20) * 4}},
+      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5), false}}, {20, (20 + 5 + 20) * 4}},
+      {DeviceOp{ReluGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {20, 60 * 4}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, {20, 25 * 4}},
+      {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5), 1}}, {30, 30 * 4}},
+      {DeviceOp{mse()}, {81, (60 + 1) * 4}},
+      {DeviceOp{mse(1)}, {83, (60 + 2) * 4}},
+      {DeviceOp{cross_entropy()}, {6 * 20 + 6 * 4 + 1, (20 + 4 + 20 + 1) * 4}},
+      {DeviceOp{count_correct()}, {20, (20 + 4 + 1) * 4}},
+      {DeviceOp{adam(100)}, {1300, 7 * 100 * 4 + 2 * 4}},
+      {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 160}},
+      {DeviceOp{Fill{f32(0, 4, 5)}}, {0, 80}},
+      {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {110, 80 + 2 * kState}},
+      {DeviceOp{Delay{1}}, {0, 0}},
+      {Collective{AllReduce{{f32(0, 1, 9)}}}, {0, 0, 36}},
+      {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
+      {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
+  };
+  for (const auto& [op, expected] : cases) {
+    SCOPED_TRACE(label_of(op));
+    EXPECT_NO_THROW(validate(op));
+    EXPECT_EQ(cost_of(op).flops, expected.flops);
+    EXPECT_EQ(cost_of(op).bytes, expected.bytes);
+    EXPECT_EQ(cost_of(op).message_bytes, expected.message_bytes);
+  }
+}
+
+TEST(CostOf, CostsTheSameFusedAndApart) {
+  Cost apart = cost_of(DeviceOp{gemm()});
+  apart += cost_of(DeviceOp{BiasRelu{f32(0, 4, 5), f32(3, 1, 5)}});
+  EXPECT_EQ(cost_of(DeviceOp{gemm_with_bias()}).flops, apart.flops);
+}
+
+TEST(CostOf, RefusesNumbersBeyondSixtyThreeBits) {
+  const std::int64_t n = 1'000'000'000;
+  const DeviceOp op = Gemm{.c = f32(0, n, n), .a = f32(1, n, 8), .b = f32(2, 8, n), .relu = true};
+  validate(op);
+  try {
+    static_cast<void>(cost_of(op));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kMemory);
+    EXPECT_STREQ(error.what(),
+                 "size of 'the flops of an op': is larger than 2^63 - 1; make the model or the "
+                 "batch smaller");
+  }
+}
+
+struct RuleCase {
+  Op op;
+  std::string text;
+};
+
+/// A valid op with one thing changed.
+template <class Kind, class Change>
+Op broken(Kind op, Change change) {
+  change(op);
+  return DeviceOp{op};
+}
+
+void expect_refused(const std::vector<RuleCase>& cases) {
+  for (const auto& [op, text] : cases) {
+    SCOPED_TRACE(text);
+    try {
+      validate(op);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBug);
+      EXPECT_THAT(error.what(), HasSubstr(text));
+      EXPECT_THAT(error.what(), HasSubstr("ill-formed op '" + std::string(label_of(op)) + "': "));
+    }
+  }
+}
+
+TEST(Validate, RefusesProductsThatDoNotFit) {
+  const std::string inner = "op(a) must have as many columns as op(b) has rows";
+  const std::string outer = "c must be the rows of op(a) by the columns of op(b)";
+  expect_refused({
+      {broken(gemm(), [](Gemm& o) { o.a.cols = 4; }), inner},
+      {broken(gemm(), [](Gemm& o) { o.b.rows = 4; }), inner},
+      {broken(gemm(), [](Gemm& o) { o.transpose_a = true; }), inner},
+      {broken(gemm(), [](Gemm& o) { o.transpose_b = true; }), inner},
+      {broken(gemm(), [](Gemm& o) { o.c.rows = 5; }), outer},
+      {broken(gemm(), [](Gemm& o) { o.c.cols = 4; }), outer},
+      {broken(gemm_with_bias(), [](Gemm& o) { o.bias->cols = 4; }),
+       "bias must be 1 by the columns of c"},
+      {broken(gemm_with_bias(), [](Gemm& o) { o.bias->rows = 4; }),
+       "bias must be 1 by the columns of c"},
+      {broken(gemm_with_bias(), [](Gemm& o) { o.beta = 1; }), "a bias needs beta == 0"},
+  });
+}
+
+TEST(Validate, RefusesLossesThatDoNotFit) {
+  const std::string shapes = "grad, output and target must have the same shape";
+  const std::string labels = "labels must be the rows of logits by 1";
+  expect_refused({
+      {broken(mse(), [](MseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
+      {broken(mse(), [](MseLoss& o) { o.grad.rows = 5; }), shapes},
+      {broken(mse(), [](MseLoss& o) { o.target.cols = 4; }), shapes},
+      {broken(mse(), [](MseLoss& o) { o.count = 19; }), "at least the size of output"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }), "loss must be 1 by 1"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.grad.cols = 4; }),
+       "grad and logits must have the same shape"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.rows = 5; }), labels},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.labels.dtype = DType::kF32; }),
+       "labels must be i32"},
+      {broken(cross_entropy(), [](CrossEntropy& o) { o.count = 3; }),
+       "at least the rows of logits"},
+      {broken(count_correct(), [](CountCorrect& o) { o.correct.cols = 2; }),
+       "correct must be 1 by 1"},
+      {broken(count_correct(), [](CountCorrect& o) { o.correct.dtype = DType::kF32; }),
+       "correct must be i32"},
+      {broken(count_correct(), [](CountCorrect& o) { o.labels.cols = 2; }), labels},
+  });
+}
+
+TEST(Validate, RefusesOtherOpsThatDoNotFit) {
+  const std::string flat = "weights, grads, moments1 and moments2 must have the same shape";
+  const BiasRelu bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
+  const ReluGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
+  const SumRows sum_rows{f32(0, 1, 5), f32(1, 4, 5)};
+  const Copy copy{f32(0, 4, 5), f32(1, 4, 5)};
+  const Randn randn{f32(0, 4, 5), state(1)};
+  const double infinity = std::numeric_limits<double>::infinity();
+  expect_refused({
+      {broken(bias_relu, [](BiasRelu& o) { o.bias.cols = 4; }),
+       "bias must be 1 by the columns of values"},
+      {broken(relu_grad, [](ReluGrad& o) { o.output.rows = 5; }),
+       "grad and output must have the same shape"},
+      {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},
+      {broken(adam(), [](Adam& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
+      {broken(adam(), [](Adam& o) { o.grads.cols = 99; }), flat},
+      {broken(adam(), [](Adam& o) { o.moments1.cols = 99; }), flat},
+      {broken(adam(), [](Adam& o) { o.moments2.cols = 99; }), flat},
+      {broken(adam(), [](Adam& o) { o.scalars.cols = 3; }), "scalars must be 1 by 2"},
+      {broken(copy, [](Copy& o) { o.to.cols = 4; }), "to and from must have the same shape"},
+      {broken(copy, [](Copy& o) { o.to.dtype = DType::kI32; }), "to must be f32"},
+      {broken(randn, [](Randn& o) { o.out.dtype = DType::kI32; }), "out must be f32"},
+      {broken(randn, [](Randn& o) { o.state.cols -= 1; }),
+       "state must have room for a TorchGenerator"},
+      {DeviceOp{Fill{i32(0, 4, 5)}}, "out must be f32"},
+      {DeviceOp{Delay{-0.1}}, "seconds must be zero or more"},
+      {DeviceOp{Delay{infinity}}, "seconds must be zero or more"},
+  });
+}
+
+TEST(Validate, RefusesCollectivesThatDoNotFit) {
+  const std::string shapes = "all tensors must have the same shape";
+  expect_refused({
+      {Collective{AllReduce{}}, "a collective must have a tensor"},
+      {Collective{Broadcast{}}, "a collective must have a tensor"},
+      {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 8)}}}, shapes},
+      {Collective{Broadcast{{f32(0, 1, 9), f32(1, 9, 1)}}}, shapes},
+      {Collective{Broadcast{{f32(0, 1, 9), i32(1, 1, 9)}}}, "tensor must be f32"},
+      {Collective{Reduce{{i32(0, 1, 9)}}}, "tensor must be f32"},
+      {Collective{Reduce{{f32(0, 1, 9)}, -1}}, "root must be a rank"},
+      {Collective{AllReduce{{f32(0, 1, 9), f32(0, 1, 9)}}}, "must not share bytes"},
+  });
+  EXPECT_NO_THROW(validate(Collective{Broadcast{{state(0), state(1)}, 5}}));
+}
+
+TEST(Validate, RefusesTensorsThatCannotBe) {
+  const std::string size = "c must have zero or more rows and one or more columns";
+  expect_refused({
+      {broken(gemm(), [](Gemm& o) { o.c.rows = -1; }), size},
+      {broken(gemm(), [](Gemm& o) { o.c.cols = 0; }), size},
+      {broken(gemm(), [](Gemm& o) { o.a.offset_bytes = -4; }), "a must start at a multiple"},
+      {broken(gemm(), [](Gemm& o) { o.a.offset_bytes = 2; }), "a must start at a multiple"},
+      {broken(gemm(), [](Gemm& o) { o.b.dtype = DType::kI32; }), "b must be f32"},
+      {broken(gemm(), [](Gemm& o) { o.b.buffer = o.c.buffer; }), "c must not share bytes with b"},
+      {DeviceOp{Copy{f32(0, 4, 5), f32(0, 4, 5)}}, "to must not share bytes with from"},
+  });
+}
+
+TEST(Validate, NamesTheOpAndAllItsTensors) {
+  try {
+    validate(broken(gemm_with_bias(), [](Gemm& o) { o.bias->cols = 6; }));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "ill-formed op 'gemm': bias must be 1 by the columns of c (c 4x5 f32, a 4x3 f32, "
+                 "b 3x5 f32, bias 1x6 f32); this is a bug in barestep, please report it");
+  }
+}
+
+TEST(Validate, AcceptsZeroRowsAndReadingATensorTwice) {
+  EXPECT_NO_THROW(
+      validate(DeviceOp{Gemm{.c = f32(0, 0, 5), .a = f32(1, 0, 3), .b = f32(2, 3, 5)}}));
+  EXPECT_NO_THROW(
+      validate(DeviceOp{MseLoss{f32(0, 1, 1), f32(1, 0, 5), f32(2, 0, 5), f32(3, 0, 5), 20}}));
+  EXPECT_NO_THROW(
+      validate(DeviceOp{Gemm{.c = f32(0, 3, 3), .a = f32(1, 3, 3), .b = f32(1, 3, 3)}}));
+}
+
+TEST(Validate, CallsATensorTooLargeAMatterOfMemory) {
+  const std::int64_t huge = std::int64_t{1} << 31;
+  try {
+    validate(DeviceOp{Fill{f32(0, huge, huge)}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kMemory);
+    EXPECT_STREQ(error.what(),
+                 "size of 'out of fill': is larger than 2^63 - 1; make the model or the batch "
+                 "smaller");
+  }
+}
+
+}  // namespace
+}  // namespace barestep

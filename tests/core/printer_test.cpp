@@ -1,0 +1,189 @@
+#include "core/printer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/op_text.h"
+#include "core/order.h"
+#include "support/sample_programs.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// One layer of 2 inputs and 3 outputs that learns nothing but its weight.
+TEST(Explain, PrintsTheWholeStepAsATable) {
+  Buffers buffers;
+  const auto data = [&](const char* name, std::int64_t cols, bool pinned) {
+    return buffers.tensor(name, Category::kData, 4, cols, DType::kF32, 0, 2, pinned);
+  };
+  const Tensor x = data("x", 2, false);
+  const Tensor y = data("y", 3, false);
+  const BufferId params = buffers.get("params", Category::kParameters, 88);
+  const Tensor bias{params, 0, 1, 3};
+  const Tensor weight{params, 64, 3, 2};
+  const Tensor out = buffers.tensor("out0", Category::kActivations, 4, 3);
+  const Tensor grad_out = buffers.tensor("grad_out0", Category::kActivations, 4, 3);
+  const Tensor grad_weight = buffers.tensor("grads", Category::kGradients, 3, 2);
+  const Tensor loss = buffers.tensor("loss", Category::kData, 1, 1);
+
+  Program program("train", buffers);
+  program.add({DeviceOp{Copy{x, data("host_x", 2, true)}}, 0, Lane::kCopy, Phase::kData});
+  program.add({DeviceOp{Fill{y, 0.5F}}, 0, Lane::kCopy, Phase::kData});
+  program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, true}}, 0, Lane::kCompute,
+               Phase::kForward, 0});
+  program.add({DeviceOp{MseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
+  program.add({DeviceOp{Delay{0.002}}, 0, Lane::kCompute, Phase::kInjected});
+  program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
+               Phase::kBackward, 0});
+  order(program);
+  EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes
+
+#  phase     layer  lane     op        what                                                                        flops  bytes  waits for
+0  data          -  copy     copy      x[4x2] = host_x[4x2]                                                            0     64  #5 of 2 steps before
+1  data          -  copy     fill      y[4x3] = 0.5                                                                    0     48
+2  forward       0  compute  gemm      out0[4x3] = x[4x2] * params@64[3x2]^T + params[1x3], relu                      72    116  #0
+3  loss          -  compute  mse_loss  loss[1x1] = sum of (out0[4x3] - y[4x3])^2 / 12, gradient in grad_out0[4x3]     49    148  #1
+4  injected      -  compute  delay     2 ms                                                                            0      0
+5  backward      0  compute  gemm      grads[3x2] = grad_out0[4x3]^T * x[4x2] + grads[3x2]                            60    128
+
+phase     nodes  flops  bytes
+data          2      0    112
+injected      1      0      0
+forward       1     72    116
+loss          1     49    148
+backward      1     60    128
+total         6    181    504
+
+name[4x3] is a tensor of 4 rows and 3 columns in the buffer of that name; name@64 starts 64
+bytes into it; ^T is the transpose. Nodes of one lane run one after the other, lanes side by
+side; #3 is node 3 of the same step. A multiply-add is two flops; bytes are those of every
+input read once and every output written once.
+)");
+}
+
+TEST(Explain, ShowsDevicesAndMessagesWhereThereAreAny) {
+  SampleProgram sample = data_parallel_step({.widths = {2, 3}, .rows = 4}, 2);
+  order(sample.program);
+  const std::string text = explain(sample.program);
+  EXPECT_THAT(text, HasSubstr("layer  device  lane"));
+  EXPECT_THAT(text, HasSubstr("message  waits for\n"));
+  EXPECT_THAT(text,
+              HasSubstr("-  0,1     comm     broadcast  params[1x32], 1:params[1x32] = that"));
+  EXPECT_THAT(text, HasSubstr("gathered@24[2x3] = 1:out0[2x3]"));
+  EXPECT_THAT(text, EndsWith("A message counts the bytes of one rank's tensor.\n"));
+
+  const std::string single = explain(training_step({}).program);
+  EXPECT_THAT(single, Not(HasSubstr("device")));
+  EXPECT_THAT(single, Not(HasSubstr("message")));
+}
+
+TEST(TextOf, WritesEachOpAsAFormula) {
+  Buffers buffers;
+  const auto tensor = [&](const char* name, std::int64_t rows, std::int64_t cols,
+                          DType dtype = DType::kF32, int device = 0) {
+    return buffers.tensor(name, Category::kData, rows, cols, dtype, device);
+  };
+  const Tensor a = tensor("a", 4, 3);
+  const Tensor b = tensor("b", 4, 3);
+  const Tensor c = tensor("c", 4, 3);
+  const Tensor row = tensor("row", 1, 3);
+  const Tensor one = tensor("one", 1, 1);
+  const Tensor labels = tensor("labels", 4, 1, DType::kI32);
+  const Tensor count = tensor("count", 1, 1, DType::kI32);
+  const Tensor square = tensor("square", 3, 3);
+  const Tensor state = tensor("state", 1, 5000, DType::kU8);
+  const Tensor pair = tensor("pair", 1, 2);
+  const Tensor far = tensor("a", 4, 3, DType::kF32, 1);
+  const auto flat = [&](const char* name) { return tensor(name, 1, 8); };
+  const Adam adam{flat("p"), flat("g"), flat("m"), flat("v"), pair};
+
+  const std::vector<std::pair<Op, std::string>> cases{
+      {DeviceOp{Gemm{square, a, b, true, false, 0.5F}},
+       "square[3x3] = a[4x3]^T * b[4x3] + 0.5 * square[3x3]"},
+      {DeviceOp{Gemm{a, b, square}}, "a[4x3] = b[4x3] * square[3x3]"},
+      {DeviceOp{BiasRelu{a, row}}, "a[4x3] += row[1x3], relu"},
+      {DeviceOp{BiasRelu{a, row, false}}, "a[4x3] += row[1x3]"},
+      {DeviceOp{ReluGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
+      {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
+      {DeviceOp{MseLoss{one, a, b, c, 12}},
+       "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},
+      {DeviceOp{CrossEntropy{one, a, b, labels, 4}},
+       "one[1x1] = cross entropy of b[4x3] with labels labels[4x1] / 4, gradient in a[4x3]"},
+      {DeviceOp{CountCorrect{count, a, labels}},
+       "count[1x1] = rows of a[4x3] whose largest is label labels[4x1]"},
+      {DeviceOp{adam}, "p[1x8] from g[1x8], m[1x8], v[1x8], pair[1x2]"},
+      {DeviceOp{Copy{a.row_slice(1, 2), far.row_slice(0, 2)}}, "a@12[2x3] = 1:a[2x3]"},
+      {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
+      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x5000]"},
+      {DeviceOp{Delay{0.0015}}, "1.5 ms"},
+      {Collective{AllReduce{{a, far}, 0.5F}},
+       "a[4x3], 1:a[4x3] summed over all ranks, each times 0.5"},
+      {Collective{AllReduce{{a}}}, "a[4x3] summed over all ranks"},
+      {Collective{Broadcast{{a}, 2}}, "a[4x3] = that of rank 2"},
+      {Collective{Reduce{{a, far}}}, "a[4x3], 1:a[4x3] summed over all ranks into that of rank 0"},
+  };
+  Program program("formulas", buffers);
+  for (const auto& [op, text] : cases) {
+    const NodeId id = program.add({op});
+    EXPECT_EQ(text_of(program, program.nodes()[static_cast<std::size_t>(id)]), text);
+  }
+}
+
+TEST(PlanTable, PrintsEveryByteByCategory) {
+  Buffers buffers;
+  buffers.get("params", Category::kParameters, 1'610'809'344);
+  buffers.get("grads", Category::kGradients, 1'610'809'344);
+  buffers.get("x", Category::kData, 1000, 0, 2);
+  buffers.get("host_x", Category::kData, 1000, 0, 2, true);
+  buffers.get("x", Category::kData, 300, 1);
+  EXPECT_EQ(plan_table(MemoryPlan(buffers), buffers, {"cpu"}), R"(Memory plan of cpu
+  parameters             1,610,809,344 B  1.50 GiB
+  gradients              1,610,809,344 B  1.50 GiB
+  optimizer                          0 B       0 B
+  activations                        0 B       0 B
+  data                           2,048 B  2.00 KiB
+  communication                      0 B       0 B
+  workspace                          0 B       0 B
+  total                  3,221,620,736 B  3.00 GiB
+  pinned host memory
+    data                         2,048 B  2.00 KiB
+    total                        2,048 B  2.00 KiB
+  buffers
+    params (parameters)  1,610,809,344 B  1.50 GiB
+    grads (gradients)    1,610,809,344 B  1.50 GiB
+    x (data, 2 slots)            2,048 B  2.00 KiB
+Memory plan of device 1
+  parameters       0 B    0 B
+  gradients        0 B    0 B
+  optimizer        0 B    0 B
+  activations      0 B    0 B
+  data           512 B  512 B
+  communication    0 B    0 B
+  workspace        0 B    0 B
+  total          512 B  512 B
+  buffers
+    x (data)     512 B  512 B
+)");
+}
+
+TEST(PlanTable, ShowsTheLargestBuffersOnly) {
+  Buffers buffers;
+  for (int i = 1; i <= 9; ++i) {
+    buffers.get(std::string("b").append(std::to_string(i)), Category::kData, 256 * i);
+  }
+  const std::string text = plan_table(MemoryPlan(buffers), buffers);
+  EXPECT_THAT(text, HasSubstr("Memory plan of device 0\n"));
+  EXPECT_THAT(text, HasSubstr("  largest 8 of 9 buffers\n    b9 (data)"));
+  EXPECT_THAT(text, Not(HasSubstr("b1 (data)")));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,82 @@
+#include "core/units.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+TEST(HumanBytes, ChoosesTheLargestUnitThatReadsWell) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(human_bytes(1610809344), "1.50 GiB");
+  EXPECT_EQ(human_bytes(-2048), "-2.00 KiB");
+  EXPECT_EQ(human_bytes(kMost), "8.00 EiB");
+}
+
+TEST(HumanBytes, NeverShowsAThousandAndTwentyFourOfAUnit) {
+  EXPECT_EQ(human_bytes(1024 * 1024 - 1), "1.00 MiB");
+  EXPECT_EQ(human_bytes(1024 * 1024 - 6), "1023.99 KiB");
+}
+
+TEST(Grouped, PutsACommaBeforeEveryThreeDigits) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(402702336), "402,702,336");
+  EXPECT_EQ(grouped(-100), "-100");
+  EXPECT_EQ(grouped(-1000), "-1,000");
+  EXPECT_EQ(grouped(std::numeric_limits<std::int64_t>::min()), "-9,223,372,036,854,775,808");
+}
+
+TEST(ParseBytes, AcceptsBinaryAndDecimalUnits) {
+  EXPECT_EQ(parse_bytes("--memory", "1024"), 1024);
+  EXPECT_EQ(parse_bytes("--memory", "7 B"), 7);
+  EXPECT_EQ(parse_bytes("--memory", "2KiB"), 2048);
+  EXPECT_EQ(parse_bytes("--memory", "2kB"), 2000);
+  EXPECT_EQ(parse_bytes("--memory", "500MB"), 500'000'000);
+  EXPECT_EQ(parse_bytes("--memory", "16GiB"), std::int64_t{16} << 30);
+  EXPECT_EQ(parse_bytes("--memory", "1.5 GiB"), std::int64_t{3} << 29);
+  EXPECT_EQ(parse_bytes("--memory", "16gib"), std::int64_t{16} << 30);
+  EXPECT_EQ(parse_bytes("--memory", " 0.5 TiB "), std::int64_t{1} << 39);
+  EXPECT_EQ(parse_bytes("--memory", "2TB"), 2'000'000'000'000);
+  EXPECT_EQ(parse_bytes("--memory", "9223372036854775807"), kMost);
+  EXPECT_EQ(parse_bytes("--memory", "9007199254740993"), 9007199254740993);
+}
+
+TEST(ParseBytes, RefusesEverythingElseByName) {
+  for (const char* text : {"",           " ",
+                           "0",          "0.0GiB",
+                           "-1",         "-1GiB",
+                           "+1",         "nan",
+                           "inf",        "1e9",
+                           "GiB",        ".",
+                           "1.2.3GiB",   "16XB",
+                           "16 G iB",    "9223372036854775808",
+                           "8388608TiB", "99999999999.5TiB",
+                           "0.1B",       "1,5GiB",
+                           "0x10",       "16GiB!",
+                           "12 34",      "\xff"}) {
+    SCOPED_TRACE(text);
+    try {
+      static_cast<void>(parse_bytes("--memory", text));
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      const std::string value = *text == '\0' ? "" : " '" + std::string(text) + "'";
+      EXPECT_EQ(error.what(), "--memory" + value +
+                                  ": is not a number of bytes from 1 to 2^63 - 1; write it like "
+                                  "16GiB, 500MB, 1.5 GiB or 1048576");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace barestep
