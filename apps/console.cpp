@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "core/printer.h"
-#include "program.h"
+#include "run_program.h"
 
 namespace barestep {
 namespace {

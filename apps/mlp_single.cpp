@@ -14,7 +14,7 @@
 #include "core/printer.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
-#include "program.h"
+#include "run_program.h"
 #include "train/dataset.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"

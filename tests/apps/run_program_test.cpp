@@ -1,4 +1,4 @@
-#include "program.h"
+#include "run_program.h"
 
 #include <gtest/gtest.h>
 
