@@ -148,21 +148,22 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
 
 void OutputFile::write(std::string_view text) {
   BARESTEP_REQUIRE(file_ != nullptr, "written to after close()");
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size()) {
-    fail_writing(path_, errno);
-  }
+  check(std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size());
 }
 
 void OutputFile::flush() {
   BARESTEP_REQUIRE(file_ != nullptr, "flushed after close()");
-  if (std::fflush(file_.get()) != 0) fail_writing(path_, errno);
+  check(std::fflush(file_.get()) == 0);
 }
 
 void OutputFile::close() {
   if (file_ == nullptr) return;
-  const bool failed_before = std::ferror(file_.get()) != 0;
-  if (std::fclose(file_.release()) != 0) fail_writing(path_, errno);
-  if (failed_before) fail_writing(path_, EIO);
+  check(std::fclose(file_.release()) == 0);
+}
+
+void OutputFile::check(bool done) {
+  if (!done && first_error_ == 0) first_error_ = errno;
+  if (first_error_ != 0) fail_writing(path_, first_error_);
 }
 
 void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {

@@ -33,8 +33,12 @@ class OutputFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
+  /// Throws unless `done`, with the reason of the first failure.
+  void check(bool done);
+
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  int first_error_ = 0;  // errno
 };
 
 /// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a crash, see

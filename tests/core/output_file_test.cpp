@@ -1,0 +1,218 @@
+#include "core/output_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+void replace_with(const fs::path& path, std::string_view a, std::string_view b = "") {
+  const std::array parts = {std::as_bytes(std::span(a)), std::as_bytes(std::span(b))};
+  replace_file(path, parts);
+}
+
+/// Files may not grow beyond `bytes` while this lives: the way a disk gets full, for root too.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit now{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*signal_)(int);
+  rlimit before_{};
+};
+
+class Output : public TempDirTest {
+ protected:
+  /// Paths that cannot be created, with the reason; for root too.
+  struct Uncreatable {
+    fs::path path;
+    std::string reason;
+  };
+  std::vector<Uncreatable> uncreatable() {
+    const fs::path fifo = folder() / "fifo";
+    ::mkfifo(fifo.c_str(), 0600);
+    return {
+        {folder() / "missing" / "out", "No such file or directory"},
+        {folder(), "Is a directory"},
+        {folder() / "", "Is a directory"},
+        {file("plain", "") / "out", "Not a directory"},
+        {folder() / std::string(300, 'n'), "File name too long"},
+        {"/proc/barestep-out", "No such file or directory"},
+        {fifo, "No such device or address"},
+        {"", "No such file or directory"},
+    };
+  }
+
+  void expect_refused(const Uncreatable& target, void (*action)(const fs::path&)) {
+    const std::string value = target.path.empty() ? "" : " '" + target.path.string() + "'";
+    expect_error(ExitCode::kCannotCreate,
+                 "output file" + value + ": cannot be created: " + target.reason +
+                     "; choose a path that can be written",
+                 [&] { action(target.path); });
+  }
+};
+
+TEST_F(Output, StreamsLinesAndReplacesWhatWasThere) {
+  const fs::path path = file("metrics.jsonl", "something longer that was there before\n");
+  OutputFile out(path);
+  out.write("{\"step\":0}\n");
+  out.flush();
+  EXPECT_EQ(read_file(path), "{\"step\":0}\n");
+  out.write("{\"step\":1}\n");
+  out.close();
+  EXPECT_EQ(read_file(path), "{\"step\":0}\n{\"step\":1}\n");
+  out.close();
+}
+
+TEST_F(Output, StreamWritesTheRestWhenItIsDestroyed) {
+  { OutputFile(folder() / "a").write("rest"); }
+  EXPECT_EQ(read_file(folder() / "a"), "rest");
+}
+
+TEST_F(Output, StreamIsRefusedWhereItCannotBeCreated) {
+  for (const Uncreatable& target : uncreatable()) {
+    expect_refused(target, [](const fs::path& path) { OutputFile{path}; });
+  }
+}
+
+TEST(OutputToAFullDisk, IsReportedByFlushAndByClose) {
+  const std::string text =
+      "output file '/dev/full': writing failed: No space left on device; free space or choose "
+      "another disk";
+  OutputFile flushed("/dev/full");
+  flushed.write("line\n");
+  expect_error(ExitCode::kInputOutput, text, [&] { flushed.flush(); });
+  expect_error(ExitCode::kInputOutput, text, [&] { flushed.close(); });
+  OutputFile closed("/dev/full");
+  closed.write("line\n");
+  expect_error(ExitCode::kInputOutput, text, [&] { closed.close(); });
+  OutputFile large("/dev/full");
+  expect_error(ExitCode::kInputOutput, text, [&] { large.write(std::string(1 << 20, 'x')); });
+  OutputFile destroyed("/dev/full");
+  destroyed.write("line\n");
+}
+
+TEST_F(Output, ReplaceWritesAllPartsAndLeavesNothingElse) {
+  replace_with(folder() / "new", "head", "tail");
+  EXPECT_EQ(read_file(folder() / "new"), "headtail");
+  replace_with(folder() / "new", "x");
+  EXPECT_EQ(read_file(folder() / "new"), "x");
+  EXPECT_THAT(names(), ElementsAre("new"));
+}
+
+TEST_F(Output, ReplaceTakesAPathWithoutAFolder) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder());
+  replace_with("bare", "x");
+  require_writable("bare2");
+  fs::current_path(before);
+  EXPECT_THAT(names(), ElementsAre("bare"));
+}
+
+TEST_F(Output, ReplaceKeepsPermissionsAndLinks) {
+  const fs::path real = file("real", "old");
+  fs::permissions(real, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("real", folder() / "link");
+  replace_with(folder() / "link", "new");
+  EXPECT_EQ(read_file(real), "new");
+  EXPECT_TRUE(fs::is_symlink(folder() / "link"));
+  EXPECT_EQ(fs::status(real).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(Output, ReplaceGivesNewFilesTheUsualPermissions) {
+  const mode_t before = ::umask(027);
+  replace_with(folder() / "new", "x");
+  ::umask(before);
+  EXPECT_EQ(static_cast<unsigned>(fs::status(folder() / "new").permissions()), 0640U);
+}
+
+TEST_F(Output, ReplaceIsRefusedWhereItCannotCreate) {
+  for (const Uncreatable& target : uncreatable()) {
+    expect_refused(target, [](const fs::path& path) { replace_with(path, "x"); });
+  }
+  EXPECT_THAT(names(), UnorderedElementsAre("plain", "fifo"));
+}
+
+TEST_F(Output, ReplaceKeepsTheOldFileWhenTheDiskIsFull) {
+  const fs::path path = file("weights", "old");
+  {
+    const FileSizeLimit limit(1000);
+    expect_error(ExitCode::kInputOutput,
+                 "weights': writing failed: File too large; free space or choose another disk",
+                 [&] { replace_with(path, std::string(900, 'a'), std::string(900, 'b')); });
+  }
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_THAT(names(), ElementsAre("weights"));
+}
+
+TEST(OutputToADevice, IsWrittenDirectly) {
+  replace_with("/dev/null", "x");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  expect_error(ExitCode::kInputOutput,
+               "output file '/dev/full': writing failed: No space left on device",
+               [] { replace_with("/dev/full", "x"); });
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(Output, ReplaceWritesIntoAFifoThatHasAReader) {
+  const fs::path fifo = folder() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = ::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  replace_with(fifo, "ab", "c");
+  std::array<char, 8> buffer{};
+  EXPECT_EQ(::read(reader, buffer.data(), buffer.size()), 3);
+  ::close(reader);
+}
+
+TEST_F(Output, RequireWritableRefusesWhatReplaceWould) {
+  for (const Uncreatable& target : uncreatable()) {
+    expect_refused(target, [](const fs::path& path) { require_writable(path); });
+  }
+}
+
+TEST_F(Output, RequireWritableChangesNothing) {
+  const fs::path old = file("old", "content");
+  require_writable(old);
+  require_writable(folder() / "new");
+  require_writable("/dev/null");
+  EXPECT_EQ(read_file(old), "content");
+  EXPECT_THAT(names(), ElementsAre("old"));
+}
+
+TEST_F(Output, RequireWritableRefusesAFolderThatMayNotBeWritten) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  fs::permissions(folder(), fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refused({folder() / "new", "Permission denied"},
+                 [](const fs::path& path) { require_writable(path); });
+  fs::permissions(folder(), fs::perms::owner_all);
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace barestep

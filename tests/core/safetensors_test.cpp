@@ -1,0 +1,273 @@
+#include "core/safetensors.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <string>
+
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::string bytes_of(std::uint64_t number) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(number >> (8 * i) & 0xFFU);
+  return bytes;
+}
+
+/// A file with this header, followed by `data_bytes` zero bytes.
+std::string with_header(const std::string& header, std::size_t data_bytes = 0) {
+  return bytes_of(header.size()) + header + std::string(data_bytes, '\0');
+}
+
+/// The header of a file with the single tensor "a".
+std::string one_tensor(const std::string& dtype, const std::string& shape,
+                       const std::string& offsets) {
+  return R"({"a":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets +
+         "}}";
+}
+
+class Safetensors : public TempDirTest {};
+
+TEST_F(Safetensors, WritesTheReferencesBytes) {
+  // The vectors of the reference's own tests.
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5};
+  std::string data(24, '\0');
+  std::memcpy(data.data(), values.data(), data.size());
+  const auto path = folder() / "a";
+  save_safetensors(path, std::vector<NamedTensor>{{"attn.0", {1, 2, 3}, values}});
+  EXPECT_EQ(
+      read_file(path),
+      bytes_of(64) + R"({"attn.0":{"dtype":"F32","shape":[1,2,3],"data_offsets":[0,24]}})" + data);
+  save_safetensors(path, std::vector<NamedTensor>{{"attn0", {1, 1, 2, 3}, values}});
+  EXPECT_EQ(read_file(path),
+            bytes_of(72) +
+                R"({"attn0":{"dtype":"F32","shape":[1,1,2,3],"data_offsets":[0,24]}}       )" +
+                data);
+  save_safetensors(path, {});
+  EXPECT_EQ(read_file(path), bytes_of(8) + "{}      ");
+}
+
+TEST_F(Safetensors, ReadsBackWhatItWroteInTheOrderOfNames) {
+  const std::vector<float> weight = {1, -2, 3.5F, 4, 5, 1e-40F};
+  const std::vector<float> bias = {-0.0F, 7};
+  const std::vector<float> scalar = {9};
+  const auto path = folder() / "model.safetensors";
+  save_safetensors(path, std::vector<NamedTensor>{{"net.0.weight", {2, 3}, weight},
+                                                  {"net.0.bias", {2}, bias},
+                                                  {"empty", {0, 5}, {}},
+                                                  {"\"odd\\ \xC3\xA4", {}, scalar}});
+  const SafetensorsFile file(path);
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : file.tensors()) names.push_back(entry.name);
+  EXPECT_THAT(names, ElementsAre("\"odd\\ \xC3\xA4", "empty", "net.0.bias", "net.0.weight"));
+  const SafetensorsEntry* entry = file.find("net.0.weight");
+  ASSERT_NE(entry, nullptr);
+  EXPECT_EQ(entry->dtype, "F32");
+  EXPECT_THAT(entry->shape, ElementsAre(2, 3));
+  EXPECT_EQ(entry->begin_bytes, 12);
+  EXPECT_EQ(entry->end_bytes, 36);
+  EXPECT_THAT(file.f32("net.0.weight"), testing::ElementsAreArray(weight));
+  EXPECT_THAT(file.f32("net.0.bias"), testing::ElementsAreArray(bias));
+  EXPECT_THAT(file.f32("empty"), IsEmpty());
+  EXPECT_EQ(file.find("net.1.bias"), nullptr);
+}
+
+TEST_F(Safetensors, RefusesTensorsThatCannotBeNamedOrShaped) {
+  const std::vector<float> two = {1, 2};
+  const auto save = [&](const std::vector<NamedTensor>& tensors) {
+    save_safetensors(folder() / "a", tensors);
+  };
+  expect_error(ExitCode::kBug, "the values of 'w' do not fill its shape", [&] {
+    save({{"w", {3}, two}});
+  });
+  expect_error(ExitCode::kBug, "'w' names two tensors or is reserved", [&] {
+    save({{"w", {2}, two}, {"w", {2}, two}});
+  });
+  expect_error(ExitCode::kBug, "'__metadata__' names two tensors or is reserved", [&] {
+    save({{"__metadata__", {2}, two}});
+  });
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(Safetensors, AcceptsWhatTheReferenceAccepts) {
+  const std::string f32 = one_tensor("F32", "[2]", "[0,8]");
+  const std::vector<std::string> accepted = {
+      with_header("{}"),
+      with_header(" \n\t{} \r "),
+      with_header(R"({"__metadata__":{"format":"pt","":""}})"),
+      with_header(R"({"__metadata__":null})"),
+      with_header(f32, 8),
+      with_header(f32 + "     ", 8),
+      with_header(one_tensor("F64", "[]", "[0,8]"), 8),
+      with_header(one_tensor("F4", "[2]", "[0,1]"), 1),
+      with_header(one_tensor("BF16", "[1,1,1,1,1,1,1,2]", "[0,4]"), 4),
+      with_header(one_tensor("F32", "[0,9223372036854775807]", "[0,0]")),
+      with_header(R"({"b":{"data_offsets":[3,7],"dtype":"F32","shape":[1]},)"
+                  R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                  R"("c":{"dtype":"I8","shape":[0],"data_offsets":[3,3]}})",
+                  7),
+  };
+  for (const std::string& bytes : accepted) {
+    EXPECT_NO_THROW(SafetensorsFile(file("a", bytes))) << bytes.substr(8);
+  }
+}
+
+TEST_F(Safetensors, ReadsF32BehindOtherTypesAtAnyOffset) {
+  std::string bytes = with_header(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[3,7]},)"
+                                  R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+                                  7);
+  const float value = 1.25F;
+  std::memcpy(&bytes[bytes.size() - 4], &value, 4);
+  const SafetensorsFile read(file("a", bytes));
+  EXPECT_THAT(read.f32("b"), ElementsAre(1.25F));
+  expect_error(ExitCode::kBadData, "a': tensor 'a' is U8, not F32; save the weights again in F32",
+               [&] { (void)read.f32("a"); });
+  expect_error(ExitCode::kBadData, "has no tensor 'z'", [&] { (void)read.f32("z"); });
+}
+
+struct Refused {
+  std::string bytes, text;
+};
+
+void expect_all_refused(const std::filesystem::path& path, const std::vector<Refused>& cases) {
+  for (const Refused& c : cases) {
+    write_file(path, c.bytes);
+    expect_error(ExitCode::kBadData, "safetensors file '" + path.string() + "': " + c.text,
+                 [&] { SafetensorsFile{path}; });
+  }
+}
+
+TEST_F(Safetensors, RefusesFilesWithoutAWholeHeader) {
+  expect_all_refused(folder() / "a",
+                     {
+                         {"", "too short: 0 bytes, it needs at least 8"},
+                         {"1234567", "too short: 7 bytes"},
+                         {bytes_of(~std::uint64_t{0}),
+                          "states a header of 18446744073709551615 bytes, 100000000 are allowed"},
+                         {bytes_of(100'000'001), "states a header of 100000001 bytes"},
+                         {bytes_of(3) + "{}", "states a header of 3 bytes, 2 follow"},
+                     });
+}
+
+TEST_F(Safetensors, RefusesHeadersThatAreNotJson) {
+  using namespace std::string_literals;
+  const std::string good = one_tensor("F32", "[2]", "[0,8]");
+  std::vector<Refused> cases;
+  for (const std::string& header :
+       {""s, " "s, "{"s, "{}{}"s, "{}x"s, "{}\0"s, "{\0}"s, "\xEF\xBB\xBF{}"s, "{\"\xFF\":1}"s,
+        R"({"\ud800":{}})"s, "/**/{}"s, "{'a':1}"s, good + ","s, "{\"a\":NaN}"s,
+        one_tensor("F32", "[1e999]", "[0,4]")}) {
+    cases.push_back({with_header(header, 8), "its header: is not JSON at byte "});
+  }
+  expect_all_refused(folder() / "a", cases);
+}
+
+TEST_F(Safetensors, RefusesHeadersOfAnotherForm) {
+  const auto header = [](const std::string& text) { return with_header(text, 8); };
+  expect_all_refused(
+      folder() / "a",
+      {
+          {header("[]"), "its header: has an array in the wrong place;"},
+          {header("null"), "its header: has null in the wrong place"},
+          {header("\"x\""), "its header: has a string in the wrong place"},
+          {header("7"), "its header: has a number in the wrong place"},
+          {header(std::string(100'000, '[')), "its header: has an array in the wrong place"},
+          {header(R"({"a":7})"), "its header: has a number in the wrong place, at 'a'"},
+          {header(R"({"a":null})"), "its header: has null in the wrong place, at 'a'"},
+          {header(R"({"a":{"dtype":{}}})"), "its header: has an object in the wrong place"},
+          {header(R"({"__metadata__":{"k":1}})"), "its header: has a number in the wrong place"},
+          {header(R"({"__metadata__":{"k":{}}})"), "its header: has an object in the wrong place"},
+          {header(R"({"__metadata__":[]})"), "its header: has an array in the wrong place"},
+          {header(R"({"a":{"shape":[2],"data_offsets":[0,8]}})"),
+           "its header: tensor 'a' has no dtype"},
+          {header(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})"),
+           "its header: tensor 'a' has no shape"},
+          {header(R"({"a":{"dtype":"F32","shape":[2]}})"),
+           "its header: tensor 'a' has no data_offsets"},
+          {header(one_tensor("F33", "[2]", "[0,8]")),
+           "its header: tensor 'a' has the unknown dtype 'F33'"},
+          {header(one_tensor("F32", "2", "[0,8]")), "its header: has a number in the wrong place"},
+          {header(one_tensor("F32", "[[2]]", "[0,8]")), "its header: has an array in the wrong"},
+          {header(one_tensor("F32", "[-2]", "[0,8]")), "its header: has a negative number in"},
+          {header(one_tensor("F32", "[2.0]", "[0,8]")), "its header: has the number 2.0 in"},
+          {header(one_tensor("F32", "[true]", "[0,8]")), "its header: has a boolean in"},
+          {header(one_tensor("F32", "[18446744073709551616]", "[0,8]")),
+           "its header: has the number 18446744073709551616 in"},
+          {header(one_tensor("F32", "[2]", "[0]")),
+           "its header: tensor 'a' has 1 data_offsets instead of 2"},
+          {header(one_tensor("F32", "[2]", "[0,4,8]")),
+           "its header: tensor 'a' has 3 data_offsets instead of 2"},
+      });
+}
+
+TEST_F(Safetensors, RefusesRangesThatDoNotFit) {
+  const auto two = [](const std::string& a, const std::string& b) {
+    return R"({"a":{"dtype":"F32","shape":[1],"data_offsets":)" + a +
+           R"(},"b":{"dtype":"F32","shape":[1],"data_offsets":)" + b + "}}";
+  };
+  const auto one = [](const std::string& dtype, const std::string& shape,
+                      const std::string& offsets, std::size_t bytes) {
+    return with_header(one_tensor(dtype, shape, offsets), bytes);
+  };
+  expect_all_refused(
+      folder() / "a",
+      {
+          {with_header(two("[0,4]", "[8,12]"), 12),
+           "its header: tensor 'b' has the data_offsets [8, 12], which leave a hole or overlap: "
+           "byte 4 is next"},
+          {with_header(two("[0,4]", "[0,4]"), 4), "its header: tensor 'b' has the data_offsets"},
+          {with_header(two("[0,4]", "[2,6]"), 6), "its header: tensor 'b' has the data_offsets"},
+          {one("F32", "[1]", "[4,8]", 8), "its header: tensor 'a' has the data_offsets [4, 8]"},
+          {one("F32", "[1]", "[0,18446744073709551615]", 4),
+           "its header: tensor 'a' has 18446744073709551615 bytes, its shape and dtype need 4"},
+          {with_header(two("[4,0]", "[0,4]"), 4), "its header: tensor 'a' has the data_offsets"},
+          {one("F32", "[4294967296,4294967296]", "[0,4]", 4),
+           "its header: the size of tensor 'a', 4294967296 x 4294967296 of F32, overflows"},
+          {one("F32", "[1152921504606846976]", "[0,4]", 4), "its header: the size of tensor 'a'"},
+          {one("F4", "[3]", "[0,1]", 1),
+           "its header: tensor 'a' has 12 bits, which is no whole number of bytes"},
+          {one("F32", "[2]", "[0,4]", 4),
+           "its header: tensor 'a' has 4 bytes, its shape and dtype need 8"},
+          {one("F32", "[2]", "[0,8]", 7), "its tensors have 8 bytes, 7 follow the header"},
+          {one("F32", "[2]", "[0,8]", 9), "its tensors have 8 bytes, 9 follow the header"},
+          {with_header("{}", 1), "its tensors have 0 bytes, 1 follow the header"},
+      });
+}
+
+TEST_F(Safetensors, RefusesWhatTheReferenceLetsPass) {
+  const std::string field = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],)";
+  const std::string tensor = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  expect_all_refused(
+      folder() / "a",
+      {
+          {with_header("{" + tensor + "," + tensor + "}", 8), "its header: has the name 'a' twice"},
+          {with_header(R"({"__metadata__":{"k":"","k":""}})"),
+           "its header: has the metadata key 'k' twice"},
+          {with_header(R"({"__metadata__":{},"__metadata__":{}})"),
+           "its header: has the name '__metadata__' twice"},
+          {with_header(field + R"("shape":[2]}})", 8), "its header: has the field 'shape' twice"},
+          {with_header(field + R"("extra":1}})", 8),
+           "its header: tensor 'a' has the unknown field 'extra'"},
+          {with_header(one_tensor("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8),
+           "its header: tensor 'a' has more than 8 dimensions or data_offsets"},
+          {with_header("{\"" + std::string(513, 'n') + "\":{}}"),
+           "its header: a name has 513 bytes, 512 are allowed"},
+      });
+}
+
+TEST_F(Safetensors, SaysWhyAFileCannotBeRead) {
+  expect_error(ExitCode::kNoInput, "/none': No such file or directory; check the path",
+               [&] { SafetensorsFile{folder() / "none"}; });
+  expect_error(ExitCode::kNoInput, "': Is a directory", [&] { SafetensorsFile{folder()}; });
+  expect_error(ExitCode::kCannotCreate, "cannot be created: Is a directory",
+               [&] { save_safetensors(folder(), {}); });
+}
+
+}  // namespace
+}  // namespace barestep

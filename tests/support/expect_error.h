@@ -1,0 +1,26 @@
+// Asserts that something is refused, with the right exit code and the right words.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace barestep {
+
+/// `action()` must throw an Error of `code` whose one line contains `text`.
+template <class Action>
+void expect_error(ExitCode code, const std::string& text, Action&& action) {
+  try {
+    action();
+    ADD_FAILURE() << "nothing was refused; expected: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr(text));
+    EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("\n")));
+  }
+}
+
+}  // namespace barestep

@@ -1,0 +1,174 @@
+#include "train/dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <limits>
+#include <string>
+
+#include "support/expect_error.h"
+#include "support/idx_bytes.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int kU8 = 0x08, kI8 = 0x09, kI32 = 0x0C, kF32 = 0x0D, kF64 = 0x0E;
+
+class DatasetFiles : public TempDirTest {
+ protected:
+  /// Loads x and y, given as the bytes of idx files, for a model of these widths.
+  Dataset load(const std::string& x, const std::string& y, std::vector<std::int64_t> widths,
+               LossKind loss, double test_split = 0) {
+    const DataConfig config{.kind = DataKind::kIdx,
+                            .x = file("x.idx", x),
+                            .y = file("y.idx", y),
+                            .test_split = test_split};
+    return load_dataset(config, widths, loss);
+  }
+
+  void expect_refused(const std::string& text, const std::string& x, const std::string& y,
+                      const std::vector<std::int64_t>& widths, LossKind loss) {
+    expect_error(ExitCode::kBadData, text, [&] { load(x, y, widths, loss); });
+  }
+};
+
+const std::string kTwoImages = idx_bytes<std::uint8_t>(kU8, {2, 1, 3}, {0, 51, 255, 1, 2, 3});
+const std::string kTwoLabels = idx_bytes<std::uint8_t>(kU8, {2}, {1, 0});
+
+TEST_F(DatasetFiles, GathersPixelsAsFractionsAndLabelsInTheAskedOrder) {
+  const Dataset data = load(kTwoImages, kTwoLabels, {3, 2}, LossKind::kCrossEntropy);
+  EXPECT_EQ(data.train_rows(), 2);
+  EXPECT_EQ(data.test_rows(), 0);
+  EXPECT_EQ(data.features(), 3);
+  EXPECT_TRUE(data.has_labels());
+  std::array<float, 9> x{};
+  std::array<std::int32_t, 3> y{};
+  data.gather(std::array<std::int64_t, 3>{1, 0, 1}, x.data(), y.data());
+  EXPECT_THAT(x, ElementsAre(1.0F / 255, 2.0F / 255, 3.0F / 255, 0, 51.0F / 255, 1, 1.0F / 255,
+                             2.0F / 255, 3.0F / 255));
+  EXPECT_THAT(y, ElementsAre(0, 1, 0));
+}
+
+TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {
+  const Dataset data =
+      load(idx_bytes<double>(kF64, {2, 2}, {0.1, -2, 3, 1e-3}),
+           idx_bytes<std::uint8_t>(kU8, {2, 1, 2}, {255, 2, 3, 4}), {2, 2}, LossKind::kMse);
+  EXPECT_FALSE(data.has_labels());
+  std::array<float, 4> x{}, y{};
+  data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+  EXPECT_THAT(x, ElementsAre(0.1F, -2, 3, 1e-3F));
+  EXPECT_THAT(y, ElementsAre(255, 2, 3, 4));
+}
+
+TEST_F(DatasetFiles, TakesSamplesOfOneNumber) {
+  const Dataset data = load(idx_bytes<std::int8_t>(kI8, {2}, {-3, 4}),
+                            idx_bytes<float>(kF32, {2}, {0.5F, 1}), {1, 1}, LossKind::kMse);
+  std::array<float, 1> x{}, y{};
+  data.gather(std::array<std::int64_t, 1>{0}, x.data(), y.data());
+  EXPECT_EQ(x[0], -3);
+  EXPECT_EQ(y[0], 0.5F);
+}
+
+TEST_F(DatasetFiles, TakesTheLastShareAsTestSet) {
+  struct Case {
+    double split;
+    std::int64_t train, test;
+  };
+  for (const Case& c : {Case{0, 10, 0}, {0.2, 8, 2}, {0.29, 8, 2}, {0.05, 10, 0}, {1, 0, 10}}) {
+    const Dataset data = load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
+                              idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)),
+                              {1, 1}, LossKind::kCrossEntropy, c.split);
+    EXPECT_EQ(data.train_rows(), c.train) << c.split;
+    EXPECT_EQ(data.test_rows(), c.test) << c.split;
+  }
+}
+
+TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
+  const std::string three_labels = idx_bytes<std::uint8_t>(kU8, {3}, {0, 1, 2});
+  const std::string float_labels = idx_bytes<float>(kF32, {2}, {0, 1});
+  constexpr LossKind kClasses = LossKind::kCrossEntropy;
+  expect_refused("/x.idx': has 2 samples, '" + (folder() / "y.idx").string() + "' has 3; use files",
+                 kTwoImages, three_labels, {3, 2}, kClasses);
+  expect_refused("/x.idx': has no samples", idx_header(kU8, {0, 3}), idx_header(kU8, {0}), {3, 2},
+                 kClasses);
+  expect_refused("/x.idx': data has 3 features, --layers starts with 4; start --layers with 3",
+                 kTwoImages, kTwoLabels, {4, 2}, kClasses);
+  expect_refused(
+      "/y.idx': labels are f32, cross-entropy needs integers; use integer labels or "
+      "--loss mse",
+      kTwoImages, float_labels, {3, 2}, kClasses);
+  expect_refused("/y.idx': has 3 numbers per sample, cross-entropy needs 1", kTwoImages, kTwoImages,
+                 {3, 2}, kClasses);
+  expect_refused(
+      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1",
+      kTwoImages, float_labels, {3, 5}, LossKind::kMse);
+}
+
+TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
+  expect_refused(
+      "/y.idx': row 0 has label 1, the last of --layers gives 1 classes, numbered from "
+      "0; correct the labels or widen the last layer",
+      kTwoImages, kTwoLabels, {3, 1}, LossKind::kCrossEntropy);
+  expect_refused("row 1 has label -1,", kTwoImages, idx_bytes<std::int8_t>(kI8, {2}, {0, -1}),
+                 {3, 2}, LossKind::kCrossEntropy);
+  expect_refused("row 1 has label 2147483647,", kTwoImages,
+                 idx_bytes<std::int32_t>(kI32, {2, 1}, {0, 2147483647}), {3, 2},
+                 LossKind::kCrossEntropy);
+}
+
+TEST_F(DatasetFiles, AreRefusedWithNumbersThatAreNotFinite) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::string good = idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, 4});
+  const std::string bad = idx_bytes<float>(kF32, {2, 2}, {1, 2, nan, -inf});
+  expect_refused(
+      "/x.idx': row 1, column 0 is not a finite 32-bit number, the first of 2; remove or "
+      "replace such samples",
+      bad, good, {2, 2}, LossKind::kMse);
+  expect_refused("/y.idx': row 1, column 0 is not a finite 32-bit number, the first of 2", good,
+                 bad, {2, 2}, LossKind::kMse);
+  expect_refused("/x.idx': row 0, column 1 is not a finite 32-bit number, the first of 1",
+                 idx_bytes<double>(kF64, {2, 2}, {1, 1e300, 3, 4}), good, {2, 2}, LossKind::kMse);
+}
+
+TEST_F(DatasetFiles, AreRefusedWhenMissing) {
+  const DataConfig config{.kind = DataKind::kIdx, .x = folder() / "none", .y = folder() / "none"};
+  const std::array<std::int64_t, 2> widths{1, 1};
+  expect_error(ExitCode::kNoInput, "/none': No such file or directory",
+               [&] { load_dataset(config, widths, LossKind::kMse); });
+}
+
+/// The bits were computed with NumPy: pixels.astype(float32) / float32(255).
+TEST(DatasetOfMnist, HasPixelsAsNumPyDividesThem) {
+  const std::filesystem::path folder = BARESTEP_TEST_DATA "/mnist";
+  const DataConfig config{.kind = DataKind::kIdx,
+                          .x = folder / "t10k-images-idx3-ubyte.gz",
+                          .y = folder / "t10k-labels-idx1-ubyte.gz",
+                          .test_split = 0.2};
+  const std::array<std::int64_t, 3> widths{784, 512, 10};
+  const Dataset data = load_dataset(config, widths, LossKind::kCrossEntropy);
+  EXPECT_EQ(data.train_rows(), 8000);
+  EXPECT_EQ(data.test_rows(), 2000);
+  std::array<float, 784> x{};
+  std::int32_t label = -1;
+  data.gather(std::array<std::int64_t, 1>{0}, x.data(), &label);
+  EXPECT_EQ(label, 7);
+  std::array<std::uint32_t, 6> bits{};
+  std::memcpy(bits.data(), &x[202], sizeof(bits));
+  EXPECT_THAT(bits,
+              ElementsAre(0x3ea8a8a9, 0x3f39b9ba, 0x3f1f9fa0, 0x3f179798, 0x3e70f0f1, 0x3e109091));
+}
+
+/// torch.randperm(10, generator=torch.Generator().manual_seed(seed + epoch)), PyTorch 1.13.1.
+TEST(EpochOrder, IsTorchsPermutationOfSeedPlusEpoch) {
+  EXPECT_THAT(epoch_order(0, 0, 10), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
+  EXPECT_THAT(epoch_order(0, 1, 10), ElementsAre(5, 6, 1, 2, 0, 8, 9, 3, 7, 4));
+  EXPECT_THAT(epoch_order(2, 3, 10), ElementsAre(1, 4, 9, 6, 3, 5, 0, 2, 8, 7));
+  EXPECT_EQ(epoch_order(~std::uint64_t{0}, 1, 10), epoch_order(0, 0, 10));
+}
+
+}  // namespace
+}  // namespace barestep
