@@ -8,8 +8,8 @@
 namespace barestep {
 namespace {
 
-/// How often to look before going to sleep: about 20 microseconds, the gap between two ops of a
-/// step. Longer spins take the core from whoever queues the next op. Nor does a spin yield the
+/// How often to look before going to sleep: 10 to 20 microseconds, about the gap between two ops of
+/// a step. Longer spins take the core from whoever queues the next op. Nor does a spin yield the
 /// core: on a busy machine that costs a time slice, while a sleeper is woken at once.
 constexpr int kSpins = 50000;
 
