@@ -8,10 +8,10 @@
 namespace barestep {
 namespace {
 
-/// How often to look before going to sleep: some microseconds, about the gap between two ops of a
-/// step. Longer spins take the core from whoever queues the next op. Nor does a spin yield the
+/// How often to look before going to sleep: 10 to 20 microseconds, about the gap between two ops of
+/// a step. Longer spins take the core from whoever queues the next op. Nor does a spin yield the
 /// core: on a busy machine that costs a time slice, while a sleeper is woken at once.
-constexpr int kSpins = 5000;
+constexpr int kSpins = 50000;
 
 /// Returns when `value` is no longer `old`.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {

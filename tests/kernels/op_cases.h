@@ -16,9 +16,6 @@ namespace barestep {
 /// The bytes of one buffer, in which tensors lie with gaps between them.
 class Memory {
  public:
-  Memory() = default;
-  Memory(std::size_t bytes, std::byte fill) : bytes_(bytes, fill) {}
-
   /// Appends a tensor.
   Tensor add(std::int64_t rows, std::int64_t cols, DType dtype = DType::kF32);
 

@@ -13,11 +13,25 @@
 namespace barestep {
 namespace {
 
-constexpr std::byte kNan{0xff};  // floats of this byte are NaN
+/// What lies, word by word, where an op declares to read nothing.
+using Poison = std::uint32_t (*)(std::size_t word);
 
-/// Memory that holds `fill` except in what the op declares to read.
-Memory poisoned(OpCase& op_case, std::byte fill) {
-  Memory memory(op_case.memory.bytes().size(), fill);
+/// NaNs, each another one, so that it shows when one takes the place of another.
+constexpr Poison kNans = [](std::size_t word) {
+  return 0xfff00000 | static_cast<std::uint32_t>(word & 0xfffff);
+};
+constexpr Poison kZeros = [](std::size_t) { return std::uint32_t{0}; };
+constexpr Poison kNumbers = [](std::size_t) { return std::uint32_t{0x3c3c3c3c}; };
+
+/// Memory that holds poison except in what the op declares to read.
+Memory poisoned(OpCase& op_case, Poison poison) {
+  Memory memory = op_case.memory;
+  std::vector<std::byte>& bytes = memory.bytes();
+  for (std::size_t at = 0; at + sizeof(std::uint32_t) <= bytes.size();
+       at += sizeof(std::uint32_t)) {
+    const std::uint32_t word = poison(at / sizeof(std::uint32_t));
+    std::memcpy(bytes.data() + at, &word, sizeof(word));
+  }
   for (const Access& access : accesses_of(Op(op_case.op))) {
     if (!access.writes)
       std::ranges::copy(op_case.memory.bytes(access.tensor), memory.bytes(access.tensor).begin());
@@ -32,8 +46,8 @@ void run(const DeviceOp& op, Memory& memory, int threads, Product& product) {
   ops.run(op, memory.addresses());
 }
 
-Memory result_of(OpCase& op_case, std::byte fill, int threads, Product& product) {
-  Memory memory = poisoned(op_case, fill);
+Memory result_of(OpCase& op_case, Poison poison, int threads, Product& product) {
+  Memory memory = poisoned(op_case, poison);
   run(op_case.op, memory, threads, product);
   return memory;
 }
@@ -63,8 +77,8 @@ TEST(Ops, WriteOnlyWhatTheyDeclare) {
   for (const auto& product : products()) {
     for (OpCase& op_case : all_op_cases()) {
       SCOPED_TRACE(op_case.name);
-      Memory before = poisoned(op_case, kNan);
-      Memory after = result_of(op_case, kNan, 2, *product);
+      Memory before = poisoned(op_case, kNans);
+      Memory after = result_of(op_case, kNans, 2, *product);
       for (const Access& access : accesses_of(Op(op_case.op))) {
         if (access.writes)
           std::ranges::copy(after.bytes(access.tensor), before.bytes(access.tensor).begin());
@@ -78,9 +92,9 @@ TEST(Ops, ReadOnlyWhatTheyDeclare) {
   for (const auto& product : products()) {
     for (OpCase& op_case : all_op_cases()) {
       SCOPED_TRACE(op_case.name);
-      Memory expected = result_of(op_case, std::byte{0}, 1, *product);
-      for (const std::byte fill : {kNan, std::byte{0x3c}}) {
-        Memory actual = result_of(op_case, fill, 1, *product);
+      Memory expected = result_of(op_case, kZeros, 1, *product);
+      for (const Poison poison : {kNans, kNumbers}) {
+        Memory actual = result_of(op_case, poison, 1, *product);
         expect_equal_results(op_case, expected, actual);
       }
     }
@@ -91,9 +105,9 @@ TEST(Ops, GiveTheSameBitsForAnyNumberOfThreads) {
   const auto product = make_reference_product();
   for (OpCase& op_case : all_op_cases()) {
     SCOPED_TRACE(op_case.name);
-    Memory expected = result_of(op_case, kNan, 1, *product);
+    Memory expected = result_of(op_case, kNans, 1, *product);
     for (const int threads : {2, 3, 5}) {
-      Memory actual = result_of(op_case, kNan, threads, *product);
+      Memory actual = result_of(op_case, kNans, threads, *product);
       expect_equal_results(op_case, expected, actual);
     }
   }
@@ -105,9 +119,9 @@ TEST(Ops, GiveTheSameBitsWhileAnotherThreadUsesThePool) {
   CpuOps ops(pool, *product);
   for (OpCase& op_case : all_op_cases()) {
     SCOPED_TRACE(op_case.name);
-    Memory expected = result_of(op_case, kNan, 1, *product);
-    Memory first = poisoned(op_case, kNan);
-    Memory second = poisoned(op_case, kNan);
+    Memory expected = result_of(op_case, kNans, 1, *product);
+    Memory first = poisoned(op_case, kNans);
+    Memory second = poisoned(op_case, kNans);
     const Addresses first_addresses = first.addresses();
     std::thread other([&] { ops.run(op_case.op, first_addresses); });
     ops.run(op_case.op, second.addresses());
