@@ -79,9 +79,9 @@ Operands operands_of(const Op& op) {
   return std::visit(
       [](const auto& collective) {
         // A broadcast moves bytes of any type; the others add numbers.
-        constexpr bool any_type = std::is_same_v<std::decay_t<decltype(collective)>, Broadcast>;
+        constexpr bool kAnyType = std::is_same_v<std::decay_t<decltype(collective)>, Broadcast>;
         const auto& tensors = collective.tensors;
-        const DType dtype = any_type && !tensors.empty() ? tensors.front().dtype : DType::kF32;
+        const DType dtype = kAnyType && !tensors.empty() ? tensors.front().dtype : DType::kF32;
         Operands list;
         for (const Tensor& tensor : tensors) list.push_back({"tensor", tensor, dtype});
         return list;

@@ -56,7 +56,7 @@ class Walk {
   void run() {
     const Clock nothing(lane_count_, kNever);
     lane_ends_.assign(lane_count_, nothing);
-    node_ends_.assign(static_cast<std::size_t>(steps_ * program_.size()), nothing);
+    node_ends_.assign(static_cast<std::size_t>(position(steps_, 0)), nothing);
     for (int step = 0; step < steps_; ++step) {
       for (NodeId node = 0; node < program_.size(); ++node) visit(step, node);
     }
