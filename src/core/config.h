@@ -102,6 +102,7 @@ struct DeviceConfig {
   int threads = 0;              // of the CPU device; 0: all cores this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;  // bias and ReLU inside the forward product
+  bool graph = false;  // capture the step once, launch it as one piece
 };
 
 struct OutputConfig {

@@ -44,6 +44,11 @@ class Stream {
   [[nodiscard]] virtual void* native() const = 0;
 };
 
+enum class EventUse {
+  kOrder,  // for waits only
+  kTime,   // for seconds_since() too; recorded in a capture, it is recorded anew by every launch
+};
+
 class Event {
  public:
   virtual ~Event() = default;
@@ -57,7 +62,7 @@ class Event {
   /// Blocks until the latest recording is reached.
   virtual void synchronize() const = 0;
 
-  /// Seconds from `earlier` to this. Both must have been reached.
+  /// Seconds from `earlier` to this. Both must have been reached and be made for kTime.
   [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
 };
 
@@ -74,6 +79,12 @@ struct DeviceInfo {
   std::int64_t free_bytes = 0;   // memory that can still be allocated
   int threads = 0;               // worker threads of a CPU device; 0 elsewhere
   std::string product_library;   // what computes matrix products
+};
+
+/// Work that was captured once and can be launched many times. Must outlive its launches.
+class Graph {
+ public:
+  virtual ~Graph() = default;
 };
 
 class Device {
@@ -97,7 +108,7 @@ class Device {
   virtual void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) = 0;
 
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
-  virtual std::unique_ptr<Event> new_event() = 0;
+  virtual std::unique_ptr<Event> new_event(EventUse use) = 0;
 
   /// Everything run() must not do: choosing algorithms, creating primitives, allocating. Call once
   /// for each op before the first run of it. Blocks.
@@ -105,6 +116,16 @@ class Device {
 
   /// Queues. Allocates nothing.
   virtual void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) = 0;
+
+  /// From now on, work queued on `origin`, and on streams that wait for an event recorded there
+  /// since, is noted instead of done. All of it must join `origin` again by events before
+  /// end_capture(). Ops and address tables must outlive the graph.
+  virtual void begin_capture(Stream& origin) = 0;
+  virtual std::unique_ptr<Graph> end_capture(Stream& origin) = 0;
+
+  /// Queues the captured work behind what `stream`, the origin of its capture, holds. Its records
+  /// carry `step`.
+  virtual void launch(Graph& graph, Stream& stream, std::int64_t step) = 0;
 
   /// Sends a record of every op to `sink` from now on; null stops that. Call while no work is
   /// queued.

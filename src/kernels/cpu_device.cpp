@@ -91,12 +91,28 @@ class CpuDevice final : public Device, private CpuExecutor {
   std::unique_ptr<Stream> new_stream(std::string_view /*label*/) override {
     return std::make_unique<CpuStream>(static_cast<CpuExecutor&>(*this));
   }
-  std::unique_ptr<Event> new_event() override { return std::make_unique<CpuEvent>(); }
+  std::unique_ptr<Event> new_event(EventUse /*use*/) override {
+    return std::make_unique<CpuEvent>();
+  }
 
   void prepare(const DeviceOp& op) override { ops_.prepare(op); }
 
   void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
     static_cast<CpuStream&>(stream).run(op, addresses, tag);
+  }
+
+  void begin_capture(Stream& /*origin*/) override {
+    BARESTEP_REQUIRE(capture == nullptr, "a capture is on already");
+    captured_ = std::make_unique<CpuGraph>();
+    capture = captured_.get();
+  }
+  std::unique_ptr<Graph> end_capture(Stream& /*origin*/) override {
+    BARESTEP_REQUIRE(capture != nullptr, "no capture is on");
+    capture = nullptr;
+    return std::move(captured_);
+  }
+  void launch(Graph& graph, Stream& /*stream*/, std::int64_t step) override {
+    static_cast<CpuGraph&>(graph).launch(step);
   }
 
   void set_record_sink(RecordSink* sink) override { sink_.store(sink); }
@@ -122,6 +138,7 @@ class CpuDevice final : public Device, private CpuExecutor {
   ThreadPool pool_;
   std::unique_ptr<Product> product_;
   CpuOps ops_;
+  std::unique_ptr<CpuGraph> captured_;
   std::atomic<RecordSink*> sink_{nullptr};
 };
 

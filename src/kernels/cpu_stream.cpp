@@ -46,8 +46,7 @@ void reach(CpuEventState& state, std::uint32_t generation) {
 }  // namespace
 
 void CpuEvent::record(Stream& stream) {
-  const std::uint32_t generation = state_->recorded.fetch_add(1, std::memory_order_acq_rel) + 1;
-  static_cast<CpuStream&>(stream).push(CpuStream::RecordEvent{state_, generation});
+  static_cast<CpuStream&>(stream).submit(CpuStream::RecordEvent{state_, 0});
 }
 
 bool CpuEvent::reached() const {
@@ -75,22 +74,19 @@ CpuStream::~CpuStream() {
 }
 
 void CpuStream::wait(const Event& event) {
-  const auto& state = static_cast<const CpuEvent&>(event).state_;
-  const std::uint32_t generation = state->recorded.load(std::memory_order_acquire);
-  BARESTEP_REQUIRE(generation != 0, "a stream waits for an event that was never recorded");
-  push(WaitForEvent{state, generation});
+  submit(WaitForEvent{static_cast<const CpuEvent&>(event).state_, 0});
 }
 
 void CpuStream::call(void (*function)(void*), void* argument) {
-  push(CallHost{function, argument});
+  submit(CallHost{function, argument});
 }
 
 void CpuStream::run(const DeviceOp& op, const Addresses& addresses, const Tag& tag) {
-  push(RunOp{&op, &addresses, tag});
+  submit(RunOp{&op, &addresses, tag});
 }
 
 void CpuStream::copy(void* to, const void* from, std::int64_t bytes) {
-  push(CopyBytes{to, from, bytes});
+  submit(CopyBytes{to, from, bytes});
 }
 
 void CpuStream::synchronize() {
@@ -102,6 +98,21 @@ void CpuStream::synchronize() {
 void CpuStream::check() {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void CpuStream::submit(Command command) {
+  if (executor_.capture != nullptr) {
+    executor_.capture->commands_.push_back({this, std::move(command)});
+    return;
+  }
+  // An event counts when its recording is queued: later waits are for this one.
+  if (auto* record = std::get_if<RecordEvent>(&command)) {
+    record->generation = record->state->recorded.fetch_add(1, std::memory_order_acq_rel) + 1;
+  } else if (auto* wait = std::get_if<WaitForEvent>(&command)) {
+    wait->generation = wait->state->recorded.load(std::memory_order_acquire);
+    BARESTEP_REQUIRE(wait->generation != 0, "a stream waits for an event that was never recorded");
+  }
+  push(std::move(command));
 }
 
 void CpuStream::push(Command command) {
@@ -165,6 +176,14 @@ bool CpuStream::perform(Command& command) {
     wait_until(wait->state->reached, wait->generation);
   }
   return true;
+}
+
+void CpuGraph::launch(std::int64_t step) {
+  for (const Submitted& submitted : commands_) {
+    CpuStream::Command command = submitted.command;
+    if (auto* op = std::get_if<CpuStream::RunOp>(&command)) op->tag.step = step;
+    submitted.stream->submit(std::move(command));
+  }
 }
 
 }  // namespace barestep

@@ -18,11 +18,18 @@
 
 namespace barestep {
 
-/// Runs one op on the calling thread; what a stream's worker calls.
+class CpuGraph;
+
+/// What the streams of a device share.
 class CpuExecutor {
  public:
   virtual ~CpuExecutor() = default;
+
+  /// Runs one op on the calling thread; what a stream's worker calls.
   virtual void execute(const DeviceOp& op, const Addresses& addresses, const Tag& tag) = 0;
+
+  /// Where work is noted instead of queued; null while nothing is captured.
+  CpuGraph* capture = nullptr;
 };
 
 /// Counts recordings. Generations are compared by signed difference, so they may wrap.
@@ -65,6 +72,7 @@ class CpuStream final : public Stream {
 
  private:
   friend class CpuEvent;
+  friend class CpuGraph;
 
   struct RunOp {
     const DeviceOp* op;
@@ -91,6 +99,8 @@ class CpuStream final : public Stream {
   struct Stop {};
   using Command = std::variant<Stop, RunOp, CopyBytes, CallHost, RecordEvent, WaitForEvent>;
 
+  /// Notes the command where a capture is on, else queues it.
+  void submit(Command command);
   void push(Command command);
   Command pop();
   void work();
@@ -111,6 +121,22 @@ class CpuStream final : public Stream {
 
   std::atomic<std::uint32_t> pushed_{0};
   std::thread worker_;  // last: starts when everything above is ready
+};
+
+/// Commands of all streams in the order in which they were submitted. A launch queues them again;
+/// recordings and waits
+/// get the numbers they have then.
+class CpuGraph final : public Graph {
+ public:
+  void launch(std::int64_t step);
+
+ private:
+  friend class CpuStream;
+  struct Submitted {
+    CpuStream* stream;
+    CpuStream::Command command;
+  };
+  std::vector<Submitted> commands_;
 };
 
 }  // namespace barestep

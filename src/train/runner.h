@@ -1,7 +1,8 @@
 // The runner: carries out programs on devices, step after step.
 //
 // It queues a step's nodes on their lanes' streams, with an event behind every node that others
-// wait for, and measures the step by phase with one event at each phase border of the compute lane.
+// wait for, and measures the step by phase with one event at each phase border of the main lane.
+// With a graph, the nodes that are not data are captured once per slot and launched as one piece.
 // Nothing is allocated in a step.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "core/device.h"
 #include "core/plan.h"
 #include "core/program.h"
+#include "train/prepared_program.h"
 
 namespace barestep {
 
@@ -45,19 +47,27 @@ enum class Fetch {
   kBeforeClock  // a step's input is made and waited for before its clock starts
 };
 
+struct RunnerOptions {
+  Fetch fetch = Fetch::kAhead;
+  bool graph = false;  // capture and launch; one device only
+};
+
 class Runner {
  public:
   /// Allocates the arenas. All references must outlive the runner. `communicator` may be null when
   /// no program holds a collective. Throws Error(kMemory). Blocks.
   Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
-         const MemoryPlan& plan, Fetch fetch);
+         const MemoryPlan& plan, RunnerOptions options);
   ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
 
   /// Prepares a program; call once for each before its first step. Blocks.
   void add(const Program& program);
 
   /// Queues the next step. `next` is the program of the step after it, or null: if it is the same
-  /// one, its input is fetched behind this step. Blocks while a pinned slot is in use.
+  /// one, its input is fetched behind this step. At most two steps may be unfinished. Blocks while
+  /// a pinned slot is in use.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
   /// Blocks until the oldest queued step is done. Throws what a device or communicator reported.
@@ -76,26 +86,29 @@ class Runner {
   [[nodiscard]] Stream& stream(LaneId lane) const { return *streams_.at(lane); }
 
  private:
-  struct PreparedNode;
-  struct PreparedProgram;
-  struct Border;
+  /// Which events a node's work is tied to others by.
+  enum class Mode { kEager, kCaptured };
 
+  Stream* stream_of(const LaneId& lane);
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
-  void queue_node(PreparedProgram& program, std::int64_t step, NodeId node);
+  void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
+  void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_work(PreparedProgram& program, std::int64_t step);
+  void launch_graph(PreparedProgram& program, std::int64_t step);
+  void capture(PreparedProgram& program, std::int64_t step);
+  void check_for_errors(std::int64_t step);
   [[nodiscard]] StepTimes times_of(const PreparedProgram& program, std::int64_t step) const;
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
-  const Buffers& buffers_;
-  Fetch fetch_;
+  RunnerOptions options_;
   std::vector<Arena> arenas_;
   std::array<Addresses, 2> addresses_;
   std::map<LaneId, std::unique_ptr<Stream>> streams_;
   std::map<LaneId, std::unique_ptr<Event>>
-      joined_;  // where each lane was when a program was entered
+      joins_;  // where lanes meet: programs change, graphs begin
   std::array<std::vector<std::unique_ptr<Event>>, 2>
       fences_;  // per slot: its pinned reads are done
   std::vector<std::unique_ptr<PreparedProgram>> programs_;
@@ -105,13 +118,13 @@ class Runner {
   std::int64_t queued_ = 0;
   std::int64_t fetched_ = -1;  // the last step whose input was fetched
   std::int64_t finished_ = 0;
-  // Of the steps that are queued and not finished, by step mod 3.
-  struct Running {
+
+  struct Unfinished {
     PreparedProgram* program = nullptr;
     double start_s = 0;  // steady clock
     double fetch_end_s = 0;
   };
-  std::array<Running, 3> running_;
+  std::array<Unfinished, 2> unfinished_;  // by step mod 2
 };
 
 }  // namespace barestep

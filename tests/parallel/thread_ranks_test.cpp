@@ -128,7 +128,7 @@ std::vector<float> train_rank(int rank, int ranks, Communicator& communicator) {
   const MemoryPlan plan(step.buffers);
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   Runner runner(std::array<Device*, 1>{device.get()}, &communicator, step.buffers, plan,
-                Fetch::kAhead);
+                {.fetch = Fetch::kAhead});
   runner.add(step.program);
 
   const Addresses& addresses = runner.addresses(0);

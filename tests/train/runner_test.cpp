@@ -36,10 +36,10 @@ class RunnerTest : public testing::Test {
   Tensor take(const char* name, int slots = 1, bool pinned = false) {
     return {buffers_.get(name, Category::kData, kBytes, 0, slots, pinned), 0, 1, 1};
   }
-  void start(const std::vector<Program*>& programs, Fetch fetch = Fetch::kAhead) {
+  void start(const std::vector<Program*>& programs, RunnerOptions options = {}) {
     plan_ = std::make_unique<MemoryPlan>(buffers_);
     runner_ = std::make_unique<Runner>(std::array<Device*, 1>{device_.get()}, nullptr, buffers_,
-                                       *plan_, fetch);
+                                       *plan_, options);
     for (Program* program : programs) {
       order(*program);
       ASSERT_THAT(check(*program), testing::IsEmpty());
@@ -124,7 +124,7 @@ TEST_F(RunnerTest, InputMadeBeforeTheClockIsNotPartOfTheStep) {
   add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.03});
   add(program, Lane::kCopy, Phase::kData, Fill{.out = x, .value = 1});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
-  start({&program}, Fetch::kBeforeClock);
+  start({&program}, {.fetch = Fetch::kBeforeClock});
   Counting input;
   for (int i = 0; i < 3; ++i) {
     EXPECT_LT(runner_->step(program, &program, input).wall_s, 0.02);
