@@ -40,9 +40,9 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   /// Throws Error: kNoInput when the file cannot be opened, kBadData when the reference reader
-  /// would refuse it, and for duplicate names, unknown fields of a tensor, more than 8 dimensions
-  /// and names of more than 512 bytes; kMemory when the values do not fit, kInputOutput when
-  /// reading fails.
+  /// would refuse it, and for duplicate names, unknown fields of a tensor, more than 8 dimensions,
+  /// dimensions beyond 2^63 - 1 and names of more than 512 bytes; kMemory when the values do not
+  /// fit, kInputOutput when reading fails.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   /// In the order of their bytes.

@@ -22,7 +22,7 @@ std::string big_endian(T value) {
   Bits bits;
   std::memcpy(&bits, &value, sizeof(T));
   std::string bytes;
-  for (std::size_t i = sizeof(T); i-- > 0;) bytes += static_cast<char>(bits >> (8 * i) & 0xFFU);
+  for (std::size_t i = sizeof(T); i-- > 0;) bytes += static_cast<char>((bits >> (8 * i)) & 0xFF);
   return bytes;
 }
 
