@@ -43,8 +43,8 @@ class Formatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string name) const override {
     return fmt::format("\nUsage: {} [options]\n\n", name);
   }
-  std::string make_group(std::string group, bool is_positional,
-                         std::vector<const CLI::Option*> options) const override {
+  [[nodiscard]] std::string make_group(std::string group, bool is_positional,
+                                       std::vector<const CLI::Option*> options) const override {
     return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options))
         .substr(1);
   }

@@ -98,7 +98,7 @@ std::vector<Option> data_options() {
   };
 }
 
-std::vector<Option> training_options() {
+std::vector<Option> run_options() {
   return {
       {"steps",
        kTraining,
@@ -129,6 +129,11 @@ std::vector<Option> training_options() {
       {"seed", kTraining, "N", JsonKind::kNumber,
        "of weights and data, as in PyTorch (default 0); any 64-bit integer",
        [](const Given& given, TrainConfig& c) { c.training.seed = seed_number(given); }},
+  };
+}
+
+std::vector<Option> optimizer_options() {
+  return {
       {"lr", kTraining, "X", JsonKind::kNumber,
        with_range(fmt::format("learning rate (default {})", TrainingConfig{}.lr),
                   limits::kPositive),
@@ -212,8 +217,8 @@ std::vector<Option> output_options() {
 std::span<const Option> trainer_options() {
   static const std::vector<Option> options = [] {
     std::vector<Option> all;
-    for (const auto& part : {model_options(), data_options(), training_options(), device_options(),
-                             output_options()}) {
+    for (const auto& part : {model_options(), data_options(), run_options(), optimizer_options(),
+                             device_options(), output_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;
