@@ -32,7 +32,8 @@ includes() {
       library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
-      library("^(fmt/|nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
+      library("^fmt/", "(\\.cpp$|^apps/)", "sources")
+      library("^(nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
               "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
