@@ -12,6 +12,7 @@ target_compile_options(barestep_flags INTERFACE
 # sqrt vectorise. -ffast-math is never used.
 target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wall -Wextra -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+  -Wdeprecated-copy-dtor
   -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
 option(BARESTEP_NATIVE "Compile for the processor of this machine" ON)
