@@ -1,4 +1,4 @@
-// Ranks as threads: a data-parallel step with one all-reduce per layer behind the backward pass.
+// DDP with ranks as threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "core/checker.h"
 #include "core/order.h"
 #include "kernels/cpu_device.h"
+#include "parallel/ddp.h"
 #include "parallel/thread_communicator.h"
 #include "train/mlp.h"
 #include "train/runner.h"
@@ -41,7 +42,7 @@ Rows rows_of(int rank, int ranks) {
 
 /// One rank's step. Every rank has the whole batch's x and y and works on its own rows.
 struct RankStep {
-  RankStep(int rank, int ranks) : program("rank step", buffers) {
+  RankStep(int rank, int ranks, const DdpOptions& options = {}) : program("rank step", buffers) {
     const Rows rows = rows_of(rank, ranks);
     const auto take = [&](const char* name, Category category, std::int64_t row_count,
                           std::int64_t cols, int slots, bool pinned) {
@@ -62,8 +63,6 @@ struct RankStep {
     model.forward(program, my_x);
     model.loss(program, y.row_slice(rows.first, rows.count), loss, rows.count);
     model.backward(program, my_x, 0);
-    reduce_gradients(model, static_cast<float>(static_cast<double>(rows.count) / kBatch));
-
     const ParameterLayout& layout = spec().layout;
     parameters = layout.flat(model.parameters());
     const auto moment = [&](const char* name) {
@@ -76,6 +75,15 @@ struct RankStep {
                                      .moments2 = state[1],
                                      .scalars = scalars}},
                  .phase = Phase::kOptimizer});
+    DdpOptions scaled = options;
+    scaled.scale = static_cast<float>(static_cast<double>(rows.count) / kBatch);
+    const GlobalLoss global{.local = loss,
+                            .global = take("global_loss", Category::kData, 1, 1, 2, false),
+                            .host = take("global_loss_host", Category::kData, 1, 1, 2, true)};
+    loss_host = global.host;
+    // Small limits, so that this small model has several buckets.
+    program = with_gradient_reduction(
+        program, gradient_buckets(layout, model.gradients(), 50, 100), global, scaled);
     order(program);
   }
 
@@ -83,26 +91,9 @@ struct RankStep {
     program.add({.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData});
   }
 
-  /// Behind the node that completes a layer's gradients: its all-reduce, on the comm lane.
-  void reduce_gradients(const Mlp& model, float scale) {
-    const std::vector<Node> nodes = std::exchange(program.nodes(), {});
-    for (const Node& node : nodes) {
-      program.add(node);
-      const auto* op = std::get_if<DeviceOp>(&node.op);
-      const auto* product = op == nullptr ? nullptr : std::get_if<Gemm>(op);
-      if (product == nullptr || product->c.buffer != model.gradients()) continue;
-      const Tensor bias = spec().layout.bias(model.gradients(), node.layer);
-      const std::int64_t bytes = product->c.end_bytes() - bias.offset_bytes;
-      const Tensor bucket{bias.buffer, bias.offset_bytes, 1, bytes / kBytes};
-      program.add({.op = Collective{AllReduce{.tensors = {bucket}, .scale = scale}},
-                   .lane = Lane::kComm,
-                   .phase = Phase::kReduce});
-    }
-  }
-
   Buffers buffers;
   Program program;
-  Tensor x_host, y_host, scalars, parameters;
+  Tensor x_host, y_host, scalars, parameters, loss_host;
   std::vector<Tensor> state;  // moments and gradients: zero at the start
 };
 
@@ -123,8 +114,15 @@ class GlobalBatch final : public StepInput {
   const RankStep& step_;
 };
 
-std::vector<float> train_rank(int rank, int ranks, Communicator& communicator) {
-  RankStep step(rank, ranks);
+struct Trained {
+  std::vector<float> parameters;
+  std::vector<float> losses;  // global ones
+
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+Trained train_rank(int rank, int ranks, Communicator& communicator, const DdpOptions& options) {
+  RankStep step(rank, ranks, options);
   const MemoryPlan plan(step.buffers);
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   Runner runner(std::array<Device*, 1>{device.get()}, &communicator, step.buffers, plan,
@@ -148,23 +146,28 @@ std::vector<float> train_rank(int rank, int ranks, Communicator& communicator) {
   addresses.at(step.scalars)[1] = 1;
 
   GlobalBatch input(step);
-  for (std::int64_t i = 0; i < kSteps; ++i) runner.step(step.program, &step.program, input);
+  Trained result;
+  for (std::int64_t i = 0; i < kSteps; ++i) {
+    runner.step(step.program, &step.program, input);
+    result.losses.push_back(*runner.addresses(i).at(step.loss_host));
+  }
   const float* values = addresses.at(step.parameters);
-  return {values, values + step.parameters.size()};
+  result.parameters = {values, values + step.parameters.size()};
+  return result;
 }
 
-std::vector<std::vector<float>> train(int ranks) {
+std::vector<Trained> train(int ranks, const DdpOptions& options = {}) {
   ThreadGroup group(ranks);
-  std::vector<std::vector<float>> parameters(static_cast<std::size_t>(ranks));
+  std::vector<Trained> results(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       const auto communicator = group.join(rank);
-      parameters[static_cast<std::size_t>(rank)] = train_rank(rank, ranks, *communicator);
+      results[static_cast<std::size_t>(rank)] = train_rank(rank, ranks, *communicator, options);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return parameters;
+  return results;
 }
 
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -178,33 +181,64 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 }
 
 TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
-  const std::vector<float> one = train(1)[0];
+  const Trained one = train(1)[0];
   for (const int ranks : {2, 3, 4}) {
     const auto all = train(ranks);
-    for (const auto& parameters : all) EXPECT_EQ(parameters, all[0]) << ranks << " ranks";
+    for (const Trained& rank : all) EXPECT_EQ(rank, all[0]) << ranks << " ranks";
     // Each gradient is a sum of at most 10 numbers in another order: some ulp a step.
-    EXPECT_LT(relative_distance(all[0], one), 1e-6) << ranks << " ranks";
+    EXPECT_LT(relative_distance(all[0].parameters, one.parameters), 1e-6) << ranks << " ranks";
+    EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6) << ranks << " ranks";
   }
 }
 
-TEST(ThreadRanks, EveryWaitOfTheirProgramIsNeeded) {
-  RankStep step(0, 2);
+TEST(ThreadRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
+  EXPECT_EQ(train(3, {.overlap = true}), train(3, {.overlap = false}));
+}
+
+TEST(ThreadRanks, ComputeTheSameBitsWhenEachBucketIsUpdatedAtOnce) {
+  EXPECT_EQ(train(3, {.update_per_bucket = true}), train(3));
+}
+
+class DdpProgram : public testing::TestWithParam<DdpOptions> {};
+
+TEST_P(DdpProgram, IsOrderedAndNeedsEveryWait) {
+  RankStep step(0, 2, GetParam());
   ASSERT_THAT(check(step.program), testing::IsEmpty());
   int deleted = 0;
-  for (std::size_t node = 0; node < step.program.nodes().size(); ++node) {
-    const std::vector<Wait> waits = step.program.nodes()[node].waits;
+  for (Node& node : step.program.nodes()) {
+    const std::vector<Wait> waits = node.waits;
     for (std::size_t i = 0; i < waits.size(); ++i) {
-      std::vector<Wait> fewer = waits;
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-      step.program.nodes()[node].waits = fewer;
-      EXPECT_THAT(check(step.program), testing::Not(testing::IsEmpty()))
-          << "node " << node << ", wait for " << waits[i].node;
+      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_THAT(check(step.program), testing::Not(testing::IsEmpty()));
+      node.waits = waits;
       ++deleted;
     }
-    step.program.nodes()[node].waits = waits;
   }
   EXPECT_GT(deleted, 6);
 }
+
+TEST_P(DdpProgram, ReducesEveryGradientOnceAndTheLossFirst) {
+  RankStep step(0, 2, GetParam());
+  std::vector<Tensor> reduced;
+  for (const Node& node : step.program.nodes()) {
+    if (const auto* op = std::get_if<Collective>(&node.op)) {
+      reduced.push_back(std::get<AllReduce>(*op).tensors[0]);
+    }
+  }
+  ASSERT_GT(reduced.size(), 3U);
+  EXPECT_EQ(step.buffers[reduced[0].buffer].name, "global_loss");
+  std::int64_t end_bytes = 0;
+  for (std::size_t i = 1; i < reduced.size(); ++i) {
+    EXPECT_GE(reduced[i].offset_bytes, end_bytes);
+    EXPECT_LT(reduced[i].offset_bytes - end_bytes, 64) << "only padding lies between buckets";
+    end_bytes = reduced[i].end_bytes();
+  }
+  EXPECT_GT(end_bytes, spec().layout.bytes() - 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, DdpProgram,
+                         testing::Values(DdpOptions{}, DdpOptions{.overlap = false},
+                                         DdpOptions{.update_per_bucket = true}));
 
 TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {
   constexpr int kRanks = 3;
@@ -232,7 +266,6 @@ TEST(ThreadRanks, ARankThatGivesUpReleasesTheOthers) {
   std::thread waiting([&] {
     const auto communicator = group.join(0);
     EXPECT_THROW(communicator->barrier(), Error);
-    EXPECT_EQ(communicator->poll_error(), "another rank gave up");
   });
   group.join(1)->abort(ExitCode::kTryAgain);
   waiting.join();
