@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command_line.h"
@@ -52,6 +53,7 @@ void train(const TrainConfig& config) {
   const StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
+  warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.batch_size));
   if (config.output.memory) {
     require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");
   }
@@ -60,11 +62,14 @@ void train(const TrainConfig& config) {
     return;
   }
 
+  FlatWeights loaded;
+  if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
+
   const auto device = make_device(config.device);
   if (!config.output.memory) {
     require_memory(spec, plan, device->info().free_bytes, kind, device->name());
   }
-  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr);
+  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr, std::move(loaded));
   Console console(config, trainer.steps());
   print_now(run_header(programs, *device));
   trainer.run(console);
