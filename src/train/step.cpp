@@ -30,6 +30,9 @@ void read_back(Program& program, const Result& result, Phase phase) {
 }  // namespace
 
 StepPrograms::StepPrograms(const StepSpec& spec) : spec_(spec) {
+  if (spec.workspace_bytes > 0) {
+    buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
+  }
   train_ = std::make_unique<StepProgram>(training_step("train", spec.batch_size));
   if (const std::int64_t rest = spec.train_rows % spec.batch_size; rest != 0) {
     last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));

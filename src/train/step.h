@@ -22,6 +22,7 @@ struct StepSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   bool zero_grad = true;
+  std::int64_t workspace_bytes = 0;  // of the compute lane; see core/device.h
 };
 
 /// The tensors through which the host and a program meet. Pinned ones have two slots.
