@@ -49,7 +49,8 @@ void train(const TrainConfig& config) {
   if (config.data.kind == DataKind::kIdx) {
     dataset = load_dataset(config.data, widths_of(config.model, dim), config.model.loss);
   }
-  const StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
+  StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
+  spec.generator = generator_of(kind);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
   if (config.output.memory) {
