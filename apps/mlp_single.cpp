@@ -58,6 +58,7 @@ void train(const TrainConfig& config) {
   }
   StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
   spec.workspace_bytes = workspace_bytes(kind);
+  spec.generator = generator_of(kind);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
   if (config.output.memory) {

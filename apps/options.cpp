@@ -190,8 +190,7 @@ std::vector<Option> device_options() {
        [](const Given& given, TrainConfig& c) {
          c.device.precision = static_cast<Precision>(choice(given, kPrecisions));
        }},
-      {"graph", kDevice, "", JsonKind::kBoolean,
-       "capture a step once, then launch it as one piece",
+      {"graph", kDevice, "", JsonKind::kBoolean, "capture a step once, then launch it as one piece",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.device.graph = true;

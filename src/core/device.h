@@ -41,8 +41,8 @@ class Stream {
   /// Throws the first error since the last throw, if there is one. Does not block.
   virtual void check() = 0;
 
-  /// Gives the stream the scratch memory of its lane, workspace_bytes() of its device's kind, before
-  /// its first op. Only what this stream runs uses it; it must outlive the stream's work.
+  /// Gives the stream the scratch memory of its lane, workspace_bytes() of its device's kind,
+  /// before its first op. Only what this stream runs uses it; it must outlive the stream's work.
   virtual void set_workspace(std::span<std::byte> /*memory*/) {}
 
   /// The vendor's stream (cudaStream_t), or null on the CPU.

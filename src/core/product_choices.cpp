@@ -137,8 +137,8 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
   const auto text_of_place = [](const ProductPlace& p) {
     return fmt::format("{} with {} in {}", p.device, p.library, p.precision);
   };
-  refuse(file_, fmt::format("was made on {}, this is {}", text_of_place(found),
-                            text_of_place(place_)));
+  refuse(file_,
+         fmt::format("was made on {}, this is {}", text_of_place(found), text_of_place(place_)));
 }
 
 std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {

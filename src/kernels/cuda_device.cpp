@@ -38,10 +38,9 @@ class CudaDevice final : public Device {
       : context_(ordinal),
         index_(index),
         model_(model_of(context_)),
-        geometry_{
-            .multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
-            .threads_per_multiprocessor =
-                attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+        geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
+                  .threads_per_multiprocessor =
+                      attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
         product_(context_, model_, config.precision, config.autotune) {
     run_first_kernel();
   }
@@ -153,8 +152,8 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
 
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                const CudaStream& stream) {
-  const int status = barestep::launch(op, addresses, stream.workspace().data(), geometry_,
-                                      stream.handle());
+  const int status =
+      barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
 }
 
@@ -168,8 +167,8 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
     if (!product_.run(*gemm, addresses, queue)) {
-      launch_kernel(BiasRelu{.values = gemm->c, .bias = *gemm->bias, .relu = gemm->relu},
-                    addresses, queue);
+      launch_kernel(BiasRelu{.values = gemm->c, .bias = *gemm->bias, .relu = gemm->relu}, addresses,
+                    queue);
     }
   } else {
     launch_kernel(op, addresses, queue);

@@ -12,8 +12,8 @@ namespace barestep {
 /// How many GPUs this process can use; 0 without a driver, or in a build without CUDA.
 int cuda_device_count();
 
-/// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one, and
-/// in a build without CUDA, which does not look.
+/// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
+/// and in a build without CUDA, which does not look.
 std::string why_no_cuda_device();
 
 /// Opens the GPU that `config` names ("auto" and "cuda" are cuda:0) as device `index` of a program.

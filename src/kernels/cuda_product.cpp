@@ -30,11 +30,10 @@ cublasLtEpilogue_t epilogue_of(const ProductShape& shape, bool fused) {
 }
 
 template <class Value>
-void set(CudaContext& context, const OwnedMatmul& matmul,
-         cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-  context.require(
-      cublasLtMatmulDescSetAttribute(matmul.get(), attribute, &value, sizeof(value)),
-      "cublasLtMatmulDescSetAttribute");
+void set(CudaContext& context, const OwnedMatmul& matmul, cublasLtMatmulDescAttributes_t attribute,
+         const Value& value) {
+  context.require(cublasLtMatmulDescSetAttribute(matmul.get(), attribute, &value, sizeof(value)),
+                  "cublasLtMatmulDescSetAttribute");
 }
 
 template <class Value>
@@ -48,10 +47,9 @@ void set(CudaContext& context, const OwnedPreference& preference,
 /// A row-major rows x cols matrix, as cuBLASLt sees its transpose.
 OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t cols) {
   cublasLtMatrixLayout_t layout = nullptr;
-  context.require(
-      cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<std::uint64_t>(cols),
-                                 static_cast<std::uint64_t>(rows), cols),
-      "cublasLtMatrixLayoutCreate");
+  context.require(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<std::uint64_t>(cols),
+                                             static_cast<std::uint64_t>(rows), cols),
+                  "cublasLtMatrixLayoutCreate");
   return OwnedLayout(layout);
 }
 
@@ -62,7 +60,8 @@ CudaProduct::CudaProduct(CudaContext& context, const std::string& model, Precisi
     : context_(context), precision_(precision) {
   if (!autotune.empty()) {
     const char* const name = precision == Precision::kTf32 ? "tf32" : "fp32";
-    choices_ = std::make_unique<ProductChoices>(autotune, ProductPlace{model, library_text(), name});
+    choices_ =
+        std::make_unique<ProductChoices>(autotune, ProductPlace{model, library_text(), name});
   }
   context.use();
   cublasLtHandle_t library = nullptr;
@@ -138,9 +137,9 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   if (const auto kept = choices_ ? choices_->find(computed) : std::nullopt) {
     std::memcpy(&plan.algorithm, kept->data(), kept->size());
     cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status = cublasLtMatmulAlgoCheck(
-        library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
-        &plan.algorithm, &result);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(),
+                                plan.c.get(), plan.c.get(), &plan.algorithm, &result);
     if (status != CUBLAS_STATUS_SUCCESS ||
         static_cast<std::int64_t>(result.workspaceSize) > workspace_bytes(DeviceKind::kCuda)) {
       fail(ExitCode::kConfiguration,

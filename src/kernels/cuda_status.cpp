@@ -60,8 +60,8 @@ CudaFailure no_device(const CudaFacts& facts, std::string why, std::string remed
 CudaFailure out_of_memory(const CudaFacts& facts) {
   std::string why;
   if (facts.asked_bytes > 0) why = fmt::format("{} asked for, ", human_bytes(facts.asked_bytes));
-  why += fmt::format("{} of {} free", human_bytes(facts.free_bytes),
-                     human_bytes(facts.total_bytes));
+  why +=
+      fmt::format("{} of {} free", human_bytes(facts.free_bytes), human_bytes(facts.total_bytes));
   if (facts.asked_bytes == 0) why += fmt::format(", {} needs more", facts.call);
   return {ExitCode::kMemory,
           {"memory of device", device_or_cuda(facts), std::move(why),
@@ -73,31 +73,30 @@ CudaFailure driver_missing_or_old(const CudaFacts& facts) {
     return no_device(facts, "no NVIDIA driver (libcuda.so.1 was not found)",
                      fmt::format("install one, or {}", kUseCpu));
   }
-  return no_device(facts,
-                   fmt::format("the driver supports CUDA {}, this program needs {}",
-                               version_text(facts.driver_version),
-                               version_text(facts.runtime_version)),
-                   fmt::format("update the driver, or {}", kUseCpu));
+  return no_device(
+      facts,
+      fmt::format("the driver supports CUDA {}, this program needs {}",
+                  version_text(facts.driver_version), version_text(facts.runtime_version)),
+      fmt::format("update the driver, or {}", kUseCpu));
 }
 
 CudaFailure none_found(const CudaFacts& facts) {
   if (facts.visible_devices_set) {
-    return no_device(facts,
-                     fmt::format("the driver shows no GPU, CUDA_VISIBLE_DEVICES is '{}'",
-                                 facts.visible_devices),
-                     fmt::format("unset it, or {}", kUseCpu));
+    return no_device(
+        facts,
+        fmt::format("the driver shows no GPU, CUDA_VISIBLE_DEVICES is '{}'", facts.visible_devices),
+        fmt::format("unset it, or {}", kUseCpu));
   }
   return no_device(facts, "the driver finds no GPU",
                    fmt::format("see what nvidia-smi says, or {}", kUseCpu));
 }
 
 CudaFailure wrong_architecture(const CudaFacts& facts) {
-  return no_device(
-      facts,
-      fmt::format("it is of architecture {}, this program was built for {}", facts.architecture,
-                  facts.built_architectures),
-      fmt::format("configure with -DCMAKE_CUDA_ARCHITECTURES={}, or {}", facts.architecture,
-                  kUseCpu));
+  return no_device(facts,
+                   fmt::format("it is of architecture {}, this program was built for {}",
+                               facts.architecture, facts.built_architectures),
+                   fmt::format("configure with -DCMAKE_CUDA_ARCHITECTURES={}, or {}",
+                               facts.architecture, kUseCpu));
 }
 
 }  // namespace
@@ -125,11 +124,11 @@ CudaFailure explain_status(cudaError_t status, const CudaFacts& facts) {
                      fmt::format("end that program, or {}", kUseCpu));
   }
   if (is_lost(status)) {
-    return {ExitCode::kTryAgain,
-            {"device", device_or_cuda(facts),
-             fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name,
-                         behind_last_op(facts)),
-             "run again; dmesg has the driver's reason where it says Xid"}};
+    return {
+        ExitCode::kTryAgain,
+        {"device", device_or_cuda(facts),
+         fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, behind_last_op(facts)),
+         "run again; dmesg has the driver's reason where it says Xid"}};
   }
   return {ExitCode::kBug,
           {facts.call, name,

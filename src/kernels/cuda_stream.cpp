@@ -168,8 +168,7 @@ CudaStream::CudaStream(CudaContext& context) : context_(context) {
                   "cudaStreamCreateWithFlags");
   handle_.reset(stream);
   void* scratch = nullptr;
-  context.require(cudaMalloc(&scratch, kLaunchWorkspaceBytes), "cudaMalloc",
-                  kLaunchWorkspaceBytes);
+  context.require(cudaMalloc(&scratch, kLaunchWorkspaceBytes), "cudaMalloc", kLaunchWorkspaceBytes);
   scratch_.reset(static_cast<std::byte*>(scratch));
   workspace_ = {scratch_.get(), kLaunchWorkspaceBytes};
 }

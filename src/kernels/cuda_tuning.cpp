@@ -31,15 +31,14 @@ class Bench {
                      cublasLtHandle_t library) {
     constexpr int kRuns = 5;  // the first also loads the kernel
     const void* const bias = bias_.get();
-    context_.require(
-        cublasLtMatmulDescSetAttribute(plan.matmul.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                       sizeof(bias)),
-        "cublasLtMatmulDescSetAttribute");
+    context_.require(cublasLtMatmulDescSetAttribute(
+                         plan.matmul.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias)),
+                     "cublasLtMatmulDescSetAttribute");
     float best = std::numeric_limits<float>::infinity();
     for (int run = 0; run < kRuns; ++run) {
-      require(cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(cache_bytes_),
-                              stream_.get()),
-              "cudaMemsetAsync");
+      require(
+          cudaMemsetAsync(flush_.get(), 0, static_cast<std::size_t>(cache_bytes_), stream_.get()),
+          "cudaMemsetAsync");
       require(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
       const float one = 1;
       const float zero = 0;
@@ -79,8 +78,7 @@ class Bench {
 
   static OwnedEvent new_event(CudaContext& context) {
     cudaEvent_t event = nullptr;
-    context.require(cudaEventCreateWithFlags(&event, cudaEventDefault),
-                    "cudaEventCreateWithFlags");
+    context.require(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
     return OwnedEvent(event);
   }
 
