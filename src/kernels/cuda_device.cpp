@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -55,10 +56,10 @@ class CudaDevice final : public Device {
   void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
 
   std::unique_ptr<Stream> new_stream(std::string_view /*label*/) override {
-    return std::make_unique<CudaStream>(context_);
+    return std::make_unique<CudaDeviceStream>(context_);
   }
   std::unique_ptr<Event> new_event(EventUse use) override {
-    return std::make_unique<CudaEvent>(context_, use);
+    return std::make_unique<CudaDeviceEvent>(context_, use);
   }
 
   void prepare(const DeviceOp& op) override {
@@ -80,7 +81,8 @@ class CudaDevice final : public Device {
 
  private:
   void run_first_kernel();
-  void launch_kernel(const DeviceOp& op, const Addresses& addresses, const CudaStream& stream);
+  void launch_kernel(const DeviceOp& op, const Addresses& addresses,
+                     const CudaDeviceStream& stream);
 
   // const methods of the seam ask the device too.
   mutable CudaContext context_;
@@ -93,9 +95,9 @@ class CudaDevice final : public Device {
 /// A kernel that cannot run here, for want of code for this architecture, shows now and not in a
 /// step.
 void CudaDevice::run_first_kernel() {
-  CudaStream stream(context_);
+  CudaDeviceStream stream(context_);
   const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
-  launch_kernel(Fill{.out = out}, Addresses({stream.workspace().data()}), stream);
+  launch_kernel(Fill{.out = out}, Addresses(std::vector{stream.workspace().data()}), stream);
   stream.synchronize();
 }
 
@@ -146,12 +148,12 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
   if (bytes == 0 || context_.failed()) return;
   context_.use();
   context_.note(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
-                                static_cast<CudaStream&>(stream).handle()),
+                                static_cast<CudaDeviceStream&>(stream).handle()),
                 "cudaMemcpyAsync");
 }
 
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
-                               const CudaStream& stream) {
+                               const CudaDeviceStream& stream) {
   const int status =
       barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
@@ -161,7 +163,7 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
   if (context_.failed()) return;
   context_.use();
   context_.queueing(op);
-  auto& queue = static_cast<CudaStream&>(stream);
+  auto& queue = static_cast<CudaDeviceStream&>(stream);
   if (const auto* copied = std::get_if<Copy>(&op)) {
     copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
          copied->to.bytes(), stream);
@@ -179,7 +181,7 @@ void CudaDevice::begin_capture(Stream& origin) {
   BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
   context_.use();
   // Calls of this thread that a graph cannot hold are errors; other threads go on.
-  context_.require(cudaStreamBeginCapture(static_cast<CudaStream&>(origin).handle(),
+  context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
                                           cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture");
   context_.capturing = true;
@@ -190,21 +192,21 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
   context_.capturing = false;
   cudaGraph_t captured = nullptr;
   const cudaError_t status =
-      cudaStreamEndCapture(static_cast<CudaStream&>(origin).handle(), &captured);
+      cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
   const OwnedGraph graph(captured);
   // What spoiled the capture, if something did, failed before this.
   context_.check();
   context_.require(status, "cudaStreamEndCapture");
   cudaGraphExec_t exec = nullptr;
   context_.require(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
-  return std::make_unique<CudaGraph>(OwnedGraphExec(exec));
+  return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
 }
 
 void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
   if (context_.failed()) return;
   context_.use();
-  context_.note(cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle(),
-                                static_cast<CudaStream&>(stream).handle()),
+  context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
+                                static_cast<CudaDeviceStream&>(stream).handle()),
                 "cudaGraphLaunch");
 }
 

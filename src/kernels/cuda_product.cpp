@@ -186,7 +186,7 @@ void CudaProduct::prepare(const Gemm& op) {
   plans_.emplace(shape, std::move(plan));
 }
 
-bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaStream& stream) {
+bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream) {
   const ProductShape shape = shape_of(op);
   if (op.c.size() == 0) return true;
   if (shape.k == 0) {
@@ -206,8 +206,8 @@ bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaStre
   return plan->second.fused;
 }
 
-void CudaProduct::multiply(const Gemm& op, const Addresses& addresses, const CudaStream& stream,
-                           const CudaProductPlan& plan) {
+void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
+                           const CudaDeviceStream& stream, const CudaProductPlan& plan) {
   const std::span<std::byte> workspace = stream.workspace();
   BARESTEP_REQUIRE(plan.workspace_bytes <= static_cast<std::int64_t>(workspace.size()),
                    "the stream has too little workspace for this product");

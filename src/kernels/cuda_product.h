@@ -48,7 +48,7 @@ class CudaProduct {
   void prepare(const Gemm& op);
 
   /// Queues. True when bias and ReLU are done; else they are left to the caller.
-  bool run(const Gemm& op, const Addresses& addresses, const CudaStream& stream);
+  bool run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
 
  private:
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);
@@ -56,7 +56,7 @@ class CudaProduct {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
                                                           const CudaProductPlan& plan, int wanted);
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
-  void multiply(const Gemm& op, const Addresses& addresses, const CudaStream& stream,
+  void multiply(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream,
                 const CudaProductPlan& plan);
 
   CudaContext& context_;

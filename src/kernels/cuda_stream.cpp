@@ -21,7 +21,7 @@ std::string text_of(const DeviceOp& op) {
 }
 
 cudaStream_t handle_of(Stream& stream) {
-  return static_cast<CudaStream&>(stream).handle();
+  return static_cast<CudaDeviceStream&>(stream).handle();
 }
 
 }  // namespace
@@ -119,7 +119,8 @@ void CudaContext::check() {
   throw Error(error);
 }
 
-CudaEvent::CudaEvent(CudaContext& context, EventUse use) : context_(context), use_(use) {
+CudaDeviceEvent::CudaDeviceEvent(CudaContext& context, EventUse use)
+    : context_(context), use_(use) {
   context.use();
   cudaEvent_t event = nullptr;
   const unsigned flags = use == EventUse::kOrder ? cudaEventDisableTiming : cudaEventDefault;
@@ -127,7 +128,7 @@ CudaEvent::CudaEvent(CudaContext& context, EventUse use) : context_(context), us
   handle_.reset(event);
 }
 
-void CudaEvent::record(Stream& stream) {
+void CudaDeviceEvent::record(Stream& stream) {
   // In a capture a plain recording is a mark for other streams of the capture; an external one is
   // a node that stamps the event at every launch.
   const bool stamps = context_.capturing && use_ == EventUse::kTime;
@@ -137,7 +138,7 @@ void CudaEvent::record(Stream& stream) {
   recorded_ = true;
 }
 
-bool CudaEvent::reached() const {
+bool CudaDeviceEvent::reached() const {
   const cudaError_t status = cudaEventQuery(handle_.get());
   if (status == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
@@ -148,20 +149,20 @@ bool CudaEvent::reached() const {
   return true;
 }
 
-void CudaEvent::synchronize() const {
+void CudaDeviceEvent::synchronize() const {
   context_.note(cudaEventSynchronize(handle_.get()), "cudaEventSynchronize");
 }
 
-double CudaEvent::seconds_since(const Event& earlier) const {
+double CudaDeviceEvent::seconds_since(const Event& earlier) const {
   float milliseconds = 0;
   context_.require(
-      cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).handle_.get(),
-                           handle_.get()),
+      cudaEventElapsedTime(
+          &milliseconds, static_cast<const CudaDeviceEvent&>(earlier).handle_.get(), handle_.get()),
       "cudaEventElapsedTime");
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
-CudaStream::CudaStream(CudaContext& context) : context_(context) {
+CudaDeviceStream::CudaDeviceStream(CudaContext& context) : context_(context) {
   context.use();
   cudaStream_t stream = nullptr;
   context.require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
@@ -173,12 +174,12 @@ CudaStream::CudaStream(CudaContext& context) : context_(context) {
   workspace_ = {scratch_.get(), kLaunchWorkspaceBytes};
 }
 
-CudaStream::~CudaStream() {
+CudaDeviceStream::~CudaDeviceStream() {
   static_cast<void>(cudaStreamSynchronize(handle_.get()));
 }
 
-void CudaStream::wait(const Event& event) {
-  const auto& awaited = static_cast<const CudaEvent&>(event);
+void CudaDeviceStream::wait(const Event& event) {
+  const auto& awaited = static_cast<const CudaDeviceEvent&>(event);
   BARESTEP_REQUIRE(awaited.recorded_, "a stream waits for an event that was never recorded");
   BARESTEP_REQUIRE(!context_.capturing || awaited.use_ == EventUse::kOrder,
                    "inside a capture only events made for order can be waited for");
@@ -186,17 +187,17 @@ void CudaStream::wait(const Event& event) {
                 "cudaStreamWaitEvent");
 }
 
-void CudaStream::call(void (*function)(void*), void* argument) {
+void CudaDeviceStream::call(void (*function)(void*), void* argument) {
   if (context_.failed()) return;
   context_.note(cudaLaunchHostFunc(handle_.get(), function, argument), "cudaLaunchHostFunc");
 }
 
-void CudaStream::synchronize() {
+void CudaDeviceStream::synchronize() {
   context_.note(cudaStreamSynchronize(handle_.get()), "cudaStreamSynchronize");
   context_.check();
 }
 
-void CudaStream::check() {
+void CudaDeviceStream::check() {
   const cudaError_t status = cudaStreamQuery(handle_.get());
   if (status == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());

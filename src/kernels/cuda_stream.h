@@ -65,10 +65,10 @@ class CudaContext {
   bool final_error_ = false;
 };
 
-class CudaEvent final : public Event {
+class CudaDeviceEvent final : public Event {
  public:
   /// `context` must outlive the event.
-  CudaEvent(CudaContext& context, EventUse use);
+  CudaDeviceEvent(CudaContext& context, EventUse use);
 
   void record(Stream& stream) override;
   [[nodiscard]] bool reached() const override;
@@ -76,22 +76,22 @@ class CudaEvent final : public Event {
   [[nodiscard]] double seconds_since(const Event& earlier) const override;
 
  private:
-  friend class CudaStream;
+  friend class CudaDeviceStream;
   CudaContext& context_;
   EventUse use_;
   OwnedEvent handle_;
   bool recorded_ = false;
 };
 
-class CudaStream final : public Stream {
+class CudaDeviceStream final : public Stream {
  public:
   /// `context` must outlive the stream. Allocates scratch for our kernels, which set_workspace()
   /// replaces.
-  explicit CudaStream(CudaContext& context);
+  explicit CudaDeviceStream(CudaContext& context);
   /// Finishes what is queued.
-  ~CudaStream() override;
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaDeviceStream() override;
+  CudaDeviceStream(const CudaDeviceStream&) = delete;
+  CudaDeviceStream& operator=(const CudaDeviceStream&) = delete;
 
   void wait(const Event& event) override;
   void call(void (*function)(void*), void* argument) override;
@@ -110,9 +110,9 @@ class CudaStream final : public Stream {
   std::span<std::byte> workspace_;
 };
 
-class CudaGraph final : public Graph {
+class CudaDeviceGraph final : public Graph {
  public:
-  explicit CudaGraph(OwnedGraphExec exec) : exec_(std::move(exec)) {}
+  explicit CudaDeviceGraph(OwnedGraphExec exec) : exec_(std::move(exec)) {}
   [[nodiscard]] cudaGraphExec_t handle() const { return exec_.get(); }
 
  private:
