@@ -72,6 +72,7 @@ class Grid {
 Grid* active = nullptr;  // tests run kernels on one thread
 Order first_order = Order::kFirstThread;
 int launch_count = 0;
+Queue taker = nullptr;
 
 void Grid::enter() {
   try {
@@ -202,6 +203,15 @@ void run(Index grid, Index block, std::size_t shared_bytes, const std::function<
       }
     }
   }
+}
+
+void set_queue(Queue queue) {
+  taker = queue;
+}
+
+void queue(void* stream, std::function<void()> work) {
+  if (taker == nullptr) return work();
+  taker(stream, std::move(work));
 }
 
 int launches() {

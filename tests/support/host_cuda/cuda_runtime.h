@@ -58,7 +58,7 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 
-/// Runs the kernel at once. Refuses what a GPU refuses.
+/// Runs the kernel at once, or hands it to who takes launches. Refuses what a GPU refuses.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -73,11 +73,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
       grid.z > kMaxBlocks) {
     return cudaErrorInvalidConfiguration;
   }
-  host_cuda::run(grid, block, config->dynamicSmemBytes, [&] { kernel(arguments...); });
+  host_cuda::queue(config->stream,
+                   [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
+                     host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
+                   });
   return cudaSuccess;
 }
 
-inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  host_cuda::queue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
