@@ -41,7 +41,7 @@ __device__ T warp_sum(T value) {
 }
 
 /// The sum over the threads of a block, in its first thread. Call once in a kernel.
-inline __device__ double block_sum(double value) {
+static __device__ double block_sum(double value) {
   __shared__ double warps[kBlockWarps];
   value = warp_sum(value);
   if (threadIdx.x % kWarpThreads == 0) warps[threadIdx.x / kWarpThreads] = value;
@@ -52,7 +52,7 @@ inline __device__ double block_sum(double value) {
 }
 
 /// The sum of the partial sums, in the first thread of the only block.
-inline __device__ double total(const double* partials, int count) {
+static __device__ double total(const double* partials, int count) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) sum += partials[i];
   return block_sum(sum);

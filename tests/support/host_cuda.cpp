@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,14 +22,14 @@ namespace host_cuda {
 namespace {
 
 constexpr unsigned kWarp = 32;
-constexpr std::size_t kStackBytes = std::size_t{128} * 1024;
+constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
 constexpr int kPoison = 0xFF;  // floats and doubles of such bytes are NaN
 
 enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
 
 struct Fiber {
   ucontext_t context{};
-  std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
+  std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   State state = State::kReady;
   Index thread;
   Shuffle kind = Shuffle::kXor;
@@ -37,11 +38,20 @@ struct Fiber {
   std::uint64_t value = 0;
 };
 
+/// The same ones for every launch, so that their stacks are made once.
+std::span<Fiber> fibers_of(std::size_t threads) {
+  static std::vector<Fiber> all;
+  if (all.size() < threads) all = std::vector<Fiber>(threads);
+  return std::span(all).first(threads);
+}
+
 /// One launch.
 class Grid {
  public:
   Grid(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel)
-      : kernel_(kernel), fibers_(std::size_t{block.x} * block.y * block.z), shared_(shared_bytes) {
+      : kernel_(kernel),
+        fibers_(fibers_of(std::size_t{block.x} * block.y * block.z)),
+        shared_(shared_bytes) {
     place = {.thread = {}, .block = {}, .block_size = block, .grid_size = grid};
   }
 
@@ -62,7 +72,7 @@ class Grid {
   [[noreturn]] void report_deadlock() const;
 
   const std::function<void()>& kernel_;
-  std::vector<Fiber> fibers_;
+  const std::span<Fiber> fibers_;
   std::vector<char> shared_;
   ucontext_t scheduler_{};
   std::size_t running_ = 0;
