@@ -14,6 +14,7 @@
 #include "core/plan.h"
 #include "core/printer.h"
 #include "core/units.h"
+#include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "run_program.h"
 #include "train/dataset.h"
@@ -40,6 +41,12 @@ std::string preview(const TrainConfig& config, const StepPrograms& programs,
   return text;
 }
 
+/// A build for GPUs that trains on the CPU says so.
+void note_missing_gpu() {
+  const std::string why = why_no_cuda_device();
+  if (!why.empty()) fmt::print(stderr, "{}: note: training on the CPU: {}\n", kName, why);
+}
+
 void train(const TrainConfig& config) {
   for (const auto& path : {config.output.save, config.output.metrics}) {
     if (!path.empty()) require_writable(path);
@@ -50,7 +57,9 @@ void train(const TrainConfig& config) {
   if (config.data.kind == DataKind::kIdx) {
     dataset = load_dataset(config.data, widths_of(config.model, dim), config.model.loss);
   }
-  const StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
+  StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
+  spec.workspace_bytes = workspace_bytes(kind);
+  spec.generator = generator_of(kind);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
   warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.batch_size));
@@ -65,6 +74,7 @@ void train(const TrainConfig& config) {
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
 
+  if (config.device.device == "auto") note_missing_gpu();
   const auto device = make_device(config.device);
   if (!config.output.memory) {
     require_memory(spec, plan, device->info().free_bytes, kind, device->name());

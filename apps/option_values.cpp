@@ -148,7 +148,7 @@ std::filesystem::path file_path(const Given& given) {
 }
 
 std::string device_name(const Given& given) {
-  if (!is_device_name(given.text)) refuse(given, "not a device", "use auto or cpu");
+  if (!is_device_name(given.text)) refuse(given, "not a device", "use auto, cpu, cuda or cuda:N");
   return given.text;
 }
 

@@ -20,6 +20,7 @@ constexpr std::string_view kActivations[] = {"relu", "none"};
 constexpr std::string_view kLosses[] = {"mse", "cross-entropy"};
 constexpr std::string_view kGemms[] = {"auto", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
+constexpr std::string_view kPrecisions[] = {"fp32", "tf32"};
 
 /// `help`, and the range on a line of its own.
 template <typename AnyRange>
@@ -168,8 +169,8 @@ std::vector<Option> optimizer_options() {
 
 std::vector<Option> device_options() {
   return {
-      {"device", kDevice, "auto|cpu", JsonKind::kString,
-       "where to train; auto is the best there is (default auto)",
+      {"device", kDevice, "auto|cpu|cuda|cuda:N", JsonKind::kString,
+       "where to train; auto is a GPU where there is one (default auto)",
        [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
       {"threads", kDevice, "N", JsonKind::kNumber,
        with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
@@ -184,6 +185,20 @@ std::vector<Option> device_options() {
       {"fusion", kDevice, "on|off", JsonKind::kString,
        "bias and ReLU inside the forward product (default on)",
        [](const Given& given, TrainConfig& c) { c.device.fusion = choice(given, kOnOff) == 0; }},
+      {"precision", kDevice, "fp32|tf32", JsonKind::kString,
+       "of matrix products; tf32 is a GPU's, faster and rounder\n(default fp32)",
+       [](const Given& given, TrainConfig& c) {
+         c.device.precision = static_cast<Precision>(choice(given, kPrecisions));
+       }},
+      {"graph", kDevice, "", JsonKind::kBoolean, "capture a step once, then launch it as one piece",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.device.graph = true;
+       }},
+      {"autotune", kDevice, "FILE", JsonKind::kString,
+       "time a GPU's product algorithms, keep the choices in FILE and\n"
+       "take them from there in later runs",
+       [](const Given& given, TrainConfig& c) { c.device.autotune = file_path(given); }},
   };
 }
 

@@ -92,8 +92,9 @@ void check_device(const DeviceConfig& device) {
     fail(ExitCode::kUsage, {.what = "--device",
                             .value = device.device,
                             .why = "not a device",
-                            .remedy = "use auto or cpu"});
+                            .remedy = "use auto, cpu, cuda or cuda:N"});
   }
+  if (device.device == "cpu") require_fit_for_cpu(device);
   if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
 }
 
@@ -150,6 +151,21 @@ bool is_device_name(std::string_view name) {
   name.remove_prefix(kPrefix.size());
   return !name.empty() && name.size() <= 3 &&
          std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+void require_fit_for_cpu(const DeviceConfig& device) {
+  if (device.precision == Precision::kTf32) {
+    fail(ExitCode::kConfiguration, {.what = "--precision",
+                                    .value = "tf32",
+                                    .why = "the CPU computes in fp32 only",
+                                    .remedy = "use --precision fp32, or --device cuda"});
+  }
+  if (!device.autotune.empty()) {
+    fail(ExitCode::kConfiguration, {.what = "--autotune",
+                                    .value = device.autotune.string(),
+                                    .why = "there is nothing to choose from on the CPU",
+                                    .remedy = "leave it out, or use --device cuda"});
+  }
 }
 
 void validate(const TrainConfig& config) {

@@ -67,6 +67,7 @@ enum class Activation { kRelu, kNone };
 enum class LossKind { kMse, kCrossEntropy };
 enum class DataKind { kRandn, kIdx };
 enum class GemmProvider { kAuto, kCblas, kReference };
+enum class Precision { kFp32, kTf32 };
 
 struct ModelConfig {
   std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU
@@ -101,8 +102,10 @@ struct DeviceConfig {
   std::string device = "auto";  // auto, cpu, cuda, cuda:1
   int threads = 0;              // of the CPU device; 0: all cores this process may use
   GemmProvider gemm = GemmProvider::kAuto;
-  bool fusion = true;  // bias and ReLU inside the forward product
-  bool graph = false;  // capture the step once, launch it as one piece
+  bool fusion = true;                      // bias and ReLU inside the forward product
+  bool graph = false;                      // capture the step once, launch it as one piece
+  Precision precision = Precision::kFp32;  // of matrix products; tensors are float32
+  std::filesystem::path autotune{};        // measured choices of product algorithms; a GPU's
 };
 
 struct OutputConfig {
@@ -124,6 +127,10 @@ struct TrainConfig {
 
 /// auto, cpu, cuda, or cuda:N. Whether there is such a device is found by whoever opens it.
 bool is_device_name(std::string_view name);
+
+/// Throws Error(kConfiguration) for an option that only a GPU has; what the CPU device is asked
+/// for.
+void require_fit_for_cpu(const DeviceConfig& device);
 
 /// Throws Error: kUsage for a value outside its range, kConfiguration for options that do not fit
 /// together.

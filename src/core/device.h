@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -40,6 +41,10 @@ class Stream {
   /// Throws the first error since the last throw, if there is one. Does not block.
   virtual void check() = 0;
 
+  /// Gives the stream the scratch memory of its lane, workspace_bytes() of its device's kind,
+  /// before its first op. Only what this stream runs uses it; it must outlive the stream's work.
+  virtual void set_workspace(std::span<std::byte> /*memory*/) {}
+
   /// The vendor's stream (cudaStream_t), or null on the CPU.
   [[nodiscard]] virtual void* native() const = 0;
 };
@@ -59,7 +64,8 @@ class Event {
   /// True when the latest recording was reached, or none was made. Does not block.
   [[nodiscard]] virtual bool reached() const = 0;
 
-  /// Blocks until the latest recording is reached.
+  /// Blocks until the latest recording is reached. A device that failed does not block: the error
+  /// is thrown by check().
   virtual void synchronize() const = 0;
 
   /// Seconds from `earlier` to this. Both must have been reached and be made for kTime.
@@ -67,6 +73,12 @@ class Event {
 };
 
 enum class DeviceKind { kCpu, kCuda };
+
+/// The scratch memory that a compute lane needs on such a device; part of the plan. 32 MiB is what
+/// cuBLAS's documentation asks for on sm_90.
+constexpr std::int64_t workspace_bytes(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? std::int64_t{32} << 20 : 0;
+}
 
 enum class MemoryKind {
   kDevice,

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/ops.h"
 #include "core/overloaded.h"
-#include "core/random.h"
 
 namespace barestep {
 namespace {
@@ -192,8 +191,8 @@ class Rules {
   }
   void operator()(const Fill&) const {}
   void operator()(const Randn& o) const {
-    demand(o.state.bytes() >= std::int64_t{sizeof(TorchGenerator)},
-           "state must have room for a TorchGenerator");
+    demand(o.state.bytes() == state_bytes(o.generator),
+           fmt::format("state must have the {} bytes of its generator", state_bytes(o.generator)));
   }
   void operator()(const Delay& o) const {
     demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");

@@ -2,6 +2,8 @@
 
 #include "core/checked.h"
 #include "core/overloaded.h"
+#include "core/philox.h"
+#include "core/random.h"
 
 namespace barestep {
 namespace {
@@ -144,6 +146,10 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
 }
 
 }  // namespace
+
+std::int64_t state_bytes(Generator generator) {
+  return generator == Generator::kTorchCpu ? sizeof(TorchGenerator) : sizeof(PhiloxState);
+}
 
 std::vector<std::vector<Access>> parts_of(const Op& op) {
   if (const auto* device_op = std::get_if<DeviceOp>(&op))

@@ -98,8 +98,12 @@ struct Fill {
 
 /// Which of PyTorch's random streams an op draws from.
 enum class Generator {
-  kTorchCpu,  // torch.randn(...): MT19937; the state is a TorchGenerator (core/random.h)
+  kTorchCpu,   // torch.randn(...): MT19937; the state is a TorchGenerator (core/random.h)
+  kTorchCuda,  // torch.randn(..., device="cuda"): Philox; a PhiloxState (core/philox.h)
 };
+
+/// The size of a generator's state.
+std::int64_t state_bytes(Generator generator);
 
 /// Standard normal numbers; reads the generator's state and writes the advanced one.
 struct Randn {

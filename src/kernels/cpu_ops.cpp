@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cascade_sum.h"
 #include "kernels/loop_ops.h"
@@ -147,9 +148,13 @@ struct Runner {
   }
 
   void operator()(const Randn& op) const {
-    BARESTEP_REQUIRE(op.state.bytes() == sizeof(TorchGenerator), "not a generator's state");
-    addresses.at<TorchGenerator>(op.state)->randn(
-        std::span(addresses.at(op.out), static_cast<std::size_t>(op.out.size())));
+    BARESTEP_REQUIRE(op.state.bytes() == state_bytes(op.generator), "not a generator's state");
+    const std::span out(addresses.at(op.out), static_cast<std::size_t>(op.out.size()));
+    if (op.generator == Generator::kTorchCpu) {
+      addresses.at<TorchGenerator>(op.state)->randn(out);
+    } else {
+      philox_randn(*addresses.at<PhiloxState>(op.state), out);
+    }
   }
 
   void operator()(const Delay& op) const {

@@ -8,6 +8,10 @@ int cuda_device_count() {
   return 0;
 }
 
+std::string why_no_cuda_device() {
+  return {};
+}
+
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int /*index*/) {
   fail(ExitCode::kNoDevice, {.what = "device",
                              .value = config.device,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/config.h"
 #include "core/device.h"
@@ -11,7 +12,14 @@ namespace barestep {
 /// How many GPUs this process can use; 0 without a driver, or in a build without CUDA.
 int cuda_device_count();
 
-/// Opens the GPU that `config` names ("cuda" is cuda:0). Throws Error(kNoDevice).
+/// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
+/// and in a build without CUDA, which does not look.
+std::string why_no_cuda_device();
+
+/// Opens the GPU that `config` names ("auto" and "cuda" are cuda:0) as device `index` of a program.
+/// Throws Error(kNoDevice), and Error(kConfiguration) for an --autotune file made elsewhere.
+///
+/// It sends no records: set_record_sink() refuses with Error(kConfiguration).
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index);
 
 }  // namespace barestep

@@ -46,6 +46,18 @@ BARESTEP_HD inline bool is_larger(float x, float best) {
   return x > best || (x != x && best == best);
 }
 
+/// The gradient of softmax cross-entropy at one logit, whose exponential is `exponential` and whose
+/// row's exponentials add up to `sum`; mean over `count` rows.
+BARESTEP_HD inline float cross_entropy_grad(float exponential, float sum, bool is_label,
+                                            float count) {
+  return (exponential / sum - (is_label ? 1.0F : 0.0F)) / count;
+}
+
+/// -log_softmax of the label's logit. `largest` was subtracted from every logit of the row.
+BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum) {
+  return std::log(sum) - (label_logit - largest);
+}
+
 /// Adam's constants as they meet float32 tensors: differences are taken in double, then rounded.
 struct AdamConstants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;

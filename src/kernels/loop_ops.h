@@ -77,8 +77,8 @@ struct CrossEntropyRow {
     const std::int64_t label = labels[row];
     const auto divisor = static_cast<float>(count);
     for (std::int64_t j = 0; j < cols; ++j)
-      g[j] = (g[j] / sum - (j == label ? 1.0F : 0.0F)) / divisor;
-    return std::log(sum) - (x[label] - largest);
+      g[j] = cross_entropy_grad(g[j], sum, j == label, divisor);
+    return cross_entropy_loss(x[label], largest, sum);
   }
 };
 

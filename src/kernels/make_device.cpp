@@ -15,6 +15,7 @@ DeviceKind device_kind(std::string_view name) {
 
 std::unique_ptr<Device> make_device(const DeviceConfig& config, int index) {
   if (device_kind(config.device) == DeviceKind::kCuda) return make_cuda_device(config, index);
+  require_fit_for_cpu(config);
   return make_cpu_device({.index = index, .threads = config.threads, .gemm = config.gemm});
 }
 

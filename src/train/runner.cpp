@@ -25,7 +25,10 @@ double StepTimes::residue_s() const {
 
 Runner::Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
                const MemoryPlan& plan, RunnerOptions options)
-    : devices_(devices.begin(), devices.end()), communicator_(communicator), options_(options) {
+    : devices_(devices.begin(), devices.end()),
+      communicator_(communicator),
+      buffers_(buffers),
+      options_(options) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers);
@@ -54,9 +57,20 @@ Stream* Runner::stream_of(const LaneId& lane) {
   if (stream == nullptr) {
     Device& device = *devices_[static_cast<std::size_t>(lane.device)];
     stream = device.new_stream(name_of(lane.lane));
+    if (lane.lane == Lane::kCompute) give_workspace(*stream, lane.device);
     joins_[lane] = device.new_event(EventUse::kOrder);
   }
   return stream.get();
+}
+
+void Runner::give_workspace(Stream& stream, int device) {
+  for (BufferId id = 0; id < buffers_.size(); ++id) {
+    const Buffer& buffer = buffers_[id];
+    if (buffer.category != Category::kWorkspace || buffer.device != device || buffer.pinned)
+      continue;
+    stream.set_workspace({arenas_[static_cast<std::size_t>(device)].at(id, 0),
+                          static_cast<std::size_t>(buffer.bytes)});
+  }
 }
 
 void Runner::add(const Program& program) {

@@ -90,6 +90,8 @@ class Runner {
   enum class Mode { kEager, kCaptured };
 
   Stream* stream_of(const LaneId& lane);
+  /// The buffer of category workspace on a compute lane's device, if there is one.
+  void give_workspace(Stream& stream, int device);
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
@@ -103,6 +105,7 @@ class Runner {
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
+  const Buffers& buffers_;
   RunnerOptions options_;
   std::vector<Arena> arenas_;
   std::array<Addresses, 2> addresses_;

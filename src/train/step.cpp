@@ -1,7 +1,6 @@
 #include "train/step.h"
 
 #include "core/order.h"
-#include "core/random.h"
 
 namespace barestep {
 namespace {
@@ -30,6 +29,9 @@ void read_back(Program& program, const Result& result, Phase phase) {
 }  // namespace
 
 StepPrograms::StepPrograms(const StepSpec& spec) : spec_(spec) {
+  if (spec.workspace_bytes > 0) {
+    buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
+  }
   train_ = std::make_unique<StepProgram>(training_step("train", spec.batch_size));
   if (const std::int64_t rest = spec.train_rows % spec.batch_size; rest != 0) {
     last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
@@ -58,11 +60,11 @@ StepTensors StepPrograms::add_input(Program& program, std::int64_t rows) {
   tensors.x = take("x", x_cols, DType::kF32, false);
   tensors.y = take("y", y_cols, y_dtype, false);
   if (spec_.data == DataKind::kRandn) {
-    constexpr std::int64_t kState = sizeof(TorchGenerator);
-    tensors.generator =
-        Tensor{buffers_.get("generator", Category::kData, kState), 0, 1, kState, DType::kU8};
-    add_data(program, Randn{.out = tensors.x, .state = *tensors.generator});
-    add_data(program, Randn{.out = tensors.y, .state = *tensors.generator});
+    const std::int64_t bytes = state_bytes(spec_.generator);
+    const Tensor state{buffers_.get("generator", Category::kData, bytes), 0, 1, bytes, DType::kU8};
+    tensors.generator = state;
+    add_data(program, Randn{.out = tensors.x, .state = state, .generator = spec_.generator});
+    add_data(program, Randn{.out = tensors.y, .state = state, .generator = spec_.generator});
   } else {
     tensors.x_host = take("x_host", x_cols, DType::kF32, true);
     tensors.y_host = take("y_host", y_cols, y_dtype, true);

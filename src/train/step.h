@@ -6,15 +6,24 @@
 #include <optional>
 
 #include "core/config.h"
+#include "core/device.h"
+#include "core/ops.h"
 #include "core/program.h"
 #include "train/mlp.h"
 
 namespace barestep {
 
+/// The random stream that PyTorch's tensors on such a device are drawn from. Any device can draw
+/// from either.
+constexpr Generator generator_of(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? Generator::kTorchCuda : Generator::kTorchCpu;
+}
+
 /// Everything the programs of a run are built from.
 struct StepSpec {
   MlpSpec model;
   DataKind data = DataKind::kRandn;
+  Generator generator = Generator::kTorchCpu;  // of random data; see generator_of
   std::int64_t batch_size = 64;
   std::int64_t train_rows = 0;  // of the data set; 0: endless random data
   std::int64_t test_rows = 0;
@@ -22,6 +31,7 @@ struct StepSpec {
   double beta2 = 0.999;
   double eps = 1e-8;
   bool zero_grad = true;
+  std::int64_t workspace_bytes = 0;  // of the compute lane; see core/device.h
 };
 
 /// The tensors through which the host and a program meet. Pinned ones have two slots.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/philox.h"
 #include "core/price.h"
 #include "core/units.h"
 
@@ -134,8 +135,16 @@ void Trainer::initialise(FlatWeights loaded) {
        {programs_.gradients(), programs_.moments1(), programs_.moments2()}) {
     upload(weights.data(), layout.flat(buffer));
   }
-  // The data continue the stream that the weights began, as in the practical's script.
-  if (const auto& state = programs_.train().tensors.generator) upload(&generator, *state);
+  const auto& state = programs_.train().tensors.generator;
+  if (!state) return;
+  if (programs_.spec().generator == Generator::kTorchCpu) {
+    // The data continue the stream that the weights began, as in the practical's script.
+    upload(&generator, *state);
+  } else {
+    // The weights are drawn on the CPU and copied; the GPU's stream is fresh.
+    const PhiloxState fresh{.seed = config_.training.seed};
+    upload(&fresh, *state);
+  }
 }
 
 void Trainer::upload(const void* from, const Tensor& to) {

@@ -99,7 +99,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
   const Tensor labels = tensor("labels", 4, 1, DType::kI32);
   const Tensor count = tensor("count", 1, 1, DType::kI32);
   const Tensor square = tensor("square", 3, 3);
-  const Tensor state = tensor("state", 1, 5000, DType::kU8);
+  const Tensor state = tensor("state", 1, 2512, DType::kU8);
   const Tensor pair = tensor("pair", 1, 2);
   const Tensor far = tensor("a", 4, 3, DType::kF32, 1);
   const auto flat = [&](const char* name) { return tensor(name, 1, 8); };
@@ -122,7 +122,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{adam}, "p[1x8] from g[1x8], m[1x8], v[1x8], pair[1x2]"},
       {DeviceOp{Copy{a.row_slice(1, 2), far.row_slice(0, 2)}}, "a@12[2x3] = 1:a[2x3]"},
       {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
-      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x5000]"},
+      {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x2512]"},
       {DeviceOp{Delay{0.0015}}, "1.5 ms"},
       {Collective{AllReduce{{a, far}, 0.5F}},
        "a[4x3], 1:a[4x3] summed over all ranks, each times 0.5"},

@@ -69,7 +69,8 @@ Golden load_golden(const std::string& name);
 /// Where that golden file lies.
 std::filesystem::path golden_path(const std::string& name);
 
-/// The names of all golden files of training runs, in alphabetical order: all but rng_cpu.
+/// The names of all golden files of training runs, in alphabetical order: all but rng_cpu
+/// and the predictions cuda_*, which PyTorch did not make.
 std::vector<std::string> golden_runs();
 
 /// XXH3-64 of the numbers' bytes, little-endian.

@@ -38,14 +38,17 @@ inline void expect_ordered(const Program& program) {
 
 class TrainerHarness final : public TrainObserver {
  public:
-  explicit TrainerHarness(TrainConfig wanted, std::int64_t default_dim = kDefaultDimCpu)
+  explicit TrainerHarness(TrainConfig wanted, std::int64_t default_dim = kDefaultDimCpu,
+                          Generator generator = Generator::kTorchCpu)
       : config(std::move(wanted)) {
     const TrainConfig& c = config;
     if (c.data.kind == DataKind::kIdx) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, default_dim), c.model.loss));
     }
     const Dataset* data = dataset ? &*dataset : nullptr;
-    programs = std::make_unique<StepPrograms>(spec_of(c, default_dim, data));
+    StepSpec spec = spec_of(c, default_dim, data);
+    spec.generator = generator;
+    programs = std::make_unique<StepPrograms>(spec);
     for (const StepProgram* step : programs_of(*programs)) expect_ordered(step->program);
     device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
     FlatWeights loaded;

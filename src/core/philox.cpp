@@ -1,0 +1,99 @@
+#include "core/philox.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kWords = 4;  // of one counter
+
+/// (0, 1]: the word's top bits, and half a step more.
+float unit_interval(std::uint32_t word) {
+  return std::fma(static_cast<float>(word), 0x1p-32F, 0x1p-33F);
+}
+
+std::uint32_t low(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x);
+}
+std::uint32_t high(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x >> 32U);
+}
+
+/// Draws like the threads of PyTorch's launch; numbers_of(words) gives the four of a draw.
+template <class NumbersOf>
+void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry,
+          const NumbersOf& numbers_of) {
+  const auto n = static_cast<std::int64_t>(out.size());
+  const std::int64_t threads = kPhiloxThreads * philox_blocks(n, geometry);
+  std::uint64_t counter = state.offset / kWords;
+  for (std::int64_t first = 0; first < n; first += kWords * threads, ++counter) {
+    for (std::int64_t thread = 0; thread < std::min(threads, n - first); ++thread) {
+      const auto subsequence = static_cast<std::uint64_t>(thread);
+      const std::array<float, kWords> numbers = numbers_of(
+          philox4x32_10({low(counter), high(counter), low(subsequence), high(subsequence)},
+                        {low(state.seed), high(state.seed)}));
+      std::int64_t i = first + thread;
+      for (std::size_t k = 0; k < numbers.size() && i < n; ++k, i += threads) {
+        out[static_cast<std::size_t>(i)] = numbers[k];
+      }
+    }
+  }
+  state.offset += philox_advance(n, geometry);
+}
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
+                                           std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
+    counter = {high(product1) ^ counter[1] ^ key[0], low(product1),
+               high(product0) ^ counter[3] ^ key[1], low(product0)};
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  return counter;
+}
+
+std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words) {
+  constexpr float kAngleOfOne = 1.46291807e-09F;  // 2 pi / 2^32
+  std::array<float, 4> normals{};
+  for (std::size_t k = 0; k < normals.size(); k += 2) {
+    const float radius = std::sqrt(-2.0F * std::log(unit_interval(words[k])));
+    const float angle = std::fma(static_cast<float>(words[k + 1]), kAngleOfOne, kAngleOfOne / 2.0F);
+    normals[k] = radius * std::sin(angle);
+    normals[k + 1] = radius * std::cos(angle);
+  }
+  return normals;
+}
+
+std::int64_t philox_blocks(std::int64_t n, const CudaGeometry& geometry) {
+  const std::int64_t resident = std::int64_t{geometry.multiprocessors} *
+                                (geometry.threads_per_multiprocessor / kPhiloxThreads);
+  return std::min((n + kPhiloxThreads - 1) / kPhiloxThreads, resident);
+}
+
+std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry) {
+  if (n == 0) return 0;
+  const std::int64_t numbers = kWords * kPhiloxThreads * philox_blocks(n, geometry);
+  return static_cast<std::uint64_t>(((n - 1) / numbers + 1) * kWords);
+}
+
+void philox_rand(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry) {
+  draw(state, out, geometry, [](const std::array<std::uint32_t, 4>& words) {
+    std::array<float, 4> numbers{};
+    std::ranges::transform(words, numbers.begin(), [](std::uint32_t word) {
+      const float number = unit_interval(word);
+      return number == 1.0F ? 0.0F : number;  // PyTorch draws from [0, 1)
+    });
+    return numbers;
+  });
+}
+
+void philox_randn(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry) {
+  draw(state, out, geometry, philox_normals);
+}
+
+}  // namespace barestep

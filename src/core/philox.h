@@ -1,0 +1,51 @@
+// PyTorch's random streams on CUDA, computed on the host: torch.rand and torch.randn with
+// device="cuda".
+//
+// Words and uniform numbers have PyTorch's bits. Normal numbers lie within 5e-6 of them: a GPU
+// takes sines and cosines from hardware approximations that a host has not.
+//
+// Source: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011);
+// curand_philox4x32_x.h and curand_normal.h of CUDA 13.0; PyTorch 1.13.1,
+// aten/src/ATen/native/cuda/DistributionTemplates.h. Later versions of PyTorch draw the same
+// numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace barestep {
+
+/// torch.Generator(device="cuda"). `offset` counts the words that every thread has drawn, a
+/// multiple of 4. torch.manual_seed(seed) gives {seed, 0}.
+struct PhiloxState {
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+};
+
+/// What PyTorch's launches, and so its random numbers, depend on. The defaults are an H200's.
+struct CudaGeometry {
+  int multiprocessors = 132;
+  int threads_per_multiprocessor = 2048;
+};
+
+/// The ten rounds of Philox4x32 on one counter.
+std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
+                                           std::array<std::uint32_t, 2> key);
+
+/// Four normal numbers from four words, as curand_normal4 makes them.
+std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words);
+
+/// The launch that draws n numbers: `blocks` of kPhiloxThreads threads. Thread t draws subsequence
+/// t, four words at a time, and its k-th draw gives the numbers t + threads * (4 k + 0 .. 3).
+constexpr int kPhiloxThreads = 256;
+std::int64_t philox_blocks(std::int64_t n, const CudaGeometry& geometry);
+
+/// By how much that launch moves the generator's offset on.
+std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry);
+
+/// torch.rand(out.size(), device="cuda") and torch.randn(...).
+void philox_rand(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry = {});
+void philox_randn(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry = {});
+
+}  // namespace barestep

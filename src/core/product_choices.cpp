@@ -1,0 +1,163 @@
+#include "core/product_choices.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "core/input_file.h"
+#include "core/output_file.h"
+
+namespace barestep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "barestep product choices 1";
+constexpr std::int64_t kMostBytes = 1 << 20;
+
+[[noreturn]] void refuse(const std::filesystem::path& file, std::string why) {
+  fail(ExitCode::kConfiguration, {.what = "--autotune",
+                                  .value = file.string(),
+                                  .why = std::move(why),
+                                  .remedy = "remove the file, or name another"});
+}
+
+std::int32_t alignment_of(const Tensor& tensor) {
+  constexpr std::int64_t kMost = 256;
+  if (tensor.offset_bytes % kMost == 0) return kMost;
+  return static_cast<std::int32_t>(tensor.offset_bytes & -tensor.offset_bytes);
+}
+
+std::string hexadecimal(const AlgorithmBytes& bytes) {
+  std::string digits;
+  for (const std::byte byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return digits;
+}
+
+unsigned digit_of(char c) {
+  if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a') + 10;
+  throw std::invalid_argument("not a hexadecimal digit");
+}
+
+AlgorithmBytes parse_algorithm(const std::string& digits) {
+  AlgorithmBytes bytes{};
+  if (digits.size() != 2 * bytes.size()) throw std::invalid_argument("not 128 digits");
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(16 * digit_of(digits[2 * i]) + digit_of(digits[2 * i + 1]));
+  }
+  return bytes;
+}
+
+std::string transpose_text(const ProductShape& shape) {
+  return {shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N'};
+}
+
+Json to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
+  return {{"m", shape.m},
+          {"n", shape.n},
+          {"k", shape.k},
+          {"transpose", transpose_text(shape)},
+          {"bias", shape.bias},
+          {"relu", shape.relu},
+          {"alignment",
+           {shape.alignment_a, shape.alignment_b, shape.alignment_c, shape.alignment_bias}},
+          {"algorithm", hexadecimal(algorithm)}};
+}
+
+/// Throws what nlohmann or the standard library has for whatever is not as it should be.
+std::pair<ProductShape, AlgorithmBytes> from_json(const Json& json) {
+  const auto transpose = json.at("transpose").get<std::string>();
+  const auto alignment = json.at("alignment").get<std::array<std::int32_t, 4>>();
+  const ProductShape shape{.m = json.at("m").get<std::int64_t>(),
+                           .n = json.at("n").get<std::int64_t>(),
+                           .k = json.at("k").get<std::int64_t>(),
+                           .transpose_a = transpose.at(0) == 'T',
+                           .transpose_b = transpose.at(1) == 'T',
+                           .bias = json.at("bias").get<bool>(),
+                           .relu = json.at("relu").get<bool>(),
+                           .alignment_a = alignment[0],
+                           .alignment_b = alignment[1],
+                           .alignment_c = alignment[2],
+                           .alignment_bias = alignment[3]};
+  return {shape, parse_algorithm(json.at("algorithm").get<std::string>())};
+}
+
+std::string contents_of(const std::filesystem::path& path) {
+  InputFile file(path, "--autotune");
+  if (file.size_bytes() > kMostBytes) refuse(path, "is larger than 1 MiB");
+  std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
+  file.read(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+ProductShape shape_of(const Gemm& op) {
+  return {.m = op.c.rows,
+          .n = op.c.cols,
+          .k = op.transpose_a ? op.a.rows : op.a.cols,
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .bias = op.bias.has_value(),
+          .relu = op.relu,
+          .alignment_a = alignment_of(op.a),
+          .alignment_b = alignment_of(op.b),
+          .alignment_c = alignment_of(op.c),
+          .alignment_bias = op.bias ? alignment_of(*op.bias) : 256};
+}
+
+std::string text_of(const ProductShape& shape) {
+  return fmt::format("{}x{}x{} {}{}{}", shape.m, shape.n, shape.k, transpose_text(shape),
+                     shape.bias ? " bias" : "", shape.relu ? " relu" : "");
+}
+
+ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
+    : file_(std::move(file)), place_(std::move(place)) {
+  require_writable(file_);
+  if (!std::filesystem::exists(file_)) return;
+  const std::string text = contents_of(file_);
+  ProductPlace found;
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("format") != kFormat) throw std::invalid_argument("another format");
+    found = {.device = json.at("device").get<std::string>(),
+             .library = json.at("library").get<std::string>(),
+             .precision = json.at("precision").get<std::string>()};
+    for (const Json& choice : json.at("choices")) choices_.insert(from_json(choice));
+  } catch (const std::exception&) {
+    // Where in a file that a program wrote the damage is helps nobody.
+    refuse(file_, "is not a file of product choices, or is damaged");
+  }
+  if (found == place_) return;
+  const auto text_of_place = [](const ProductPlace& p) {
+    return fmt::format("{} with {} in {}", p.device, p.library, p.precision);
+  };
+  refuse(file_,
+         fmt::format("was made on {}, this is {}", text_of_place(found), text_of_place(place_)));
+}
+
+std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {
+  const auto found = choices_.find(shape);
+  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm) {
+  choices_[shape] = algorithm;
+  Json all = Json::array();
+  for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
+  const Json json = {{"format", kFormat},
+                     {"device", place_.device},
+                     {"library", place_.library},
+                     {"precision", place_.precision},
+                     {"choices", std::move(all)}};
+  const std::string text = json.dump(1) + "\n";
+  const auto bytes = std::as_bytes(std::span(text));
+  replace_file(file_, std::array{bytes});
+}
+
+}  // namespace barestep

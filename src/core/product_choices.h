@@ -1,0 +1,72 @@
+// The file that keeps which algorithm a library is to compute each matrix product with, as measured
+// on one device.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/ops.h"
+
+namespace barestep {
+
+/// What tells products apart for who chooses an algorithm: everything about a Gemm but addresses
+/// and beta.
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  bool bias = false, relu = false;
+  // What the operands' addresses are multiples of, at most 256.
+  std::int32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_bias = 256;
+
+  friend auto operator<=>(const ProductShape&, const ProductShape&) = default;
+};
+
+/// Buffers begin on kPlanAlignmentBytes, so a tensor's offset tells its alignment.
+ProductShape shape_of(const Gemm& op);
+
+/// "64x1024x784 NT bias relu": m x n x k, and what else the shape says.
+std::string text_of(const ProductShape& shape);
+
+/// Where choices hold. Another version of the library may compute something else under the same
+/// bytes.
+struct ProductPlace {
+  std::string device;     // "NVIDIA H200"
+  std::string library;    // "cuBLASLt 13.1.0"
+  std::string precision;  // "fp32"
+
+  friend bool operator==(const ProductPlace&, const ProductPlace&) = default;
+};
+
+/// The library's name for an algorithm; opaque.
+using AlgorithmBytes = std::array<std::byte, 64>;
+
+/// The file in memory. JSON: {"format": "barestep product choices 1", "device", "library",
+/// "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "alignment":
+/// [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]}.
+class ProductChoices {
+ public:
+  /// Reads `file` if there is one. Throws Error: kConfiguration, in one line, for a file that is no
+  /// such file, is damaged, or holds for another place; kNoInput when it cannot be read;
+  /// kCannotCreate when it could not be written.
+  ProductChoices(std::filesystem::path file, ProductPlace place);
+
+  [[nodiscard]] std::optional<AlgorithmBytes> find(const ProductShape& shape) const;
+
+  /// Keeps the choice and writes the file anew, all of it or nothing.
+  void add(const ProductShape& shape, const AlgorithmBytes& algorithm);
+
+  [[nodiscard]] const std::filesystem::path& file() const { return file_; }
+
+ private:
+  std::filesystem::path file_;
+  ProductPlace place_;
+  std::map<ProductShape, AlgorithmBytes> choices_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,272 @@
+#include "kernels/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "core/units.h"
+#include "kernels/cuda_launch.h"
+#include "kernels/cuda_product.h"
+#include "kernels/cuda_stream.h"
+
+namespace barestep {
+namespace {
+
+std::string model_of(CudaContext& context) {
+  cudaDeviceProp properties{};
+  context.require(cudaGetDeviceProperties(&properties, context.ordinal()),
+                  "cudaGetDeviceProperties");
+  return properties.name;
+}
+
+int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
+  int value = 0;
+  context.require(cudaDeviceGetAttribute(&value, attribute, context.ordinal()),
+                  "cudaDeviceGetAttribute");
+  return value;
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int ordinal, int index, const DeviceConfig& config)
+      : context_(ordinal),
+        index_(index),
+        model_(model_of(context_)),
+        geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
+                  .threads_per_multiprocessor =
+                      attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+        product_(context_, model_, config.precision, config.autotune) {
+    run_first_kernel();
+  }
+
+  [[nodiscard]] std::string_view name() const override { return context_.name(); }
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  [[nodiscard]] int index() const override { return index_; }
+  [[nodiscard]] DeviceInfo info() const override;
+
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override;
+  void release(std::byte* memory, MemoryKind kind) noexcept override;
+  void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
+
+  std::unique_ptr<Stream> new_stream(std::string_view /*label*/) override {
+    return std::make_unique<CudaDeviceStream>(context_);
+  }
+  std::unique_ptr<Event> new_event(EventUse use) override {
+    return std::make_unique<CudaDeviceEvent>(context_, use);
+  }
+
+  void prepare(const DeviceOp& op) override {
+    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+  }
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override;
+
+  void begin_capture(Stream& origin) override;
+  std::unique_ptr<Graph> end_capture(Stream& origin) override;
+  void launch(Graph& graph, Stream& stream, std::int64_t step) override;
+
+  void set_record_sink(RecordSink* sink) override {
+    if (sink == nullptr) return;
+    fail(ExitCode::kConfiguration, {.what = "records of device",
+                                    .value = context_.name(),
+                                    .why = "a CUDA device does not send any",
+                                    .remedy = "use --device cpu"});
+  }
+
+ private:
+  void run_first_kernel();
+  void launch_kernel(const DeviceOp& op, const Addresses& addresses,
+                     const CudaDeviceStream& stream);
+
+  // const methods of the seam ask the device too.
+  mutable CudaContext context_;
+  int index_;
+  std::string model_;
+  CudaGeometry geometry_;
+  CudaProduct product_;
+};
+
+/// A kernel that cannot run here, for want of code for this architecture, shows now and not in a
+/// step.
+void CudaDevice::run_first_kernel() {
+  CudaDeviceStream stream(context_);
+  const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
+  launch_kernel(Fill{.out = out}, Addresses(std::vector{stream.workspace().data()}), stream);
+  stream.synchronize();
+}
+
+DeviceInfo CudaDevice::info() const {
+  context_.use();
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  context_.require(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return {.model = model_,
+          .total_bytes = static_cast<std::int64_t>(total_bytes),
+          .free_bytes = static_cast<std::int64_t>(free_bytes),
+          .threads = 0,
+          .product_library = product_.name()};
+}
+
+std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
+  context_.use();
+  const auto size = static_cast<std::size_t>(std::max(std::int64_t{1}, bytes));
+  void* memory = nullptr;
+  if (kind == MemoryKind::kPinned) {
+    const cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      fail(ExitCode::kMemory, {.what = "pinned host memory",
+                               .value = "",
+                               .why = human_bytes(bytes) + " could not be allocated",
+                               .remedy = "use a smaller --batch-size"});
+    }
+    context_.require(status, "cudaHostAlloc");
+    if (BARESTEP_POISON != 0) std::memset(memory, 0xFF, size);
+  } else {
+    context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
+    if (BARESTEP_POISON != 0) {
+      context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
+      // Streams that do not block do not wait for it.
+      context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
+  // It fails only after the device was lost, which was reported then.
+  static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
+}
+
+void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& stream) {
+  if (bytes == 0 || context_.failed()) return;
+  context_.use();
+  context_.note(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                                static_cast<CudaDeviceStream&>(stream).handle()),
+                "cudaMemcpyAsync");
+}
+
+void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
+                               const CudaDeviceStream& stream) {
+  const int status =
+      barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
+  context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
+}
+
+void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag /*tag*/) {
+  if (context_.failed()) return;
+  context_.use();
+  context_.queueing(op);
+  auto& queue = static_cast<CudaDeviceStream&>(stream);
+  if (const auto* copied = std::get_if<Copy>(&op)) {
+    copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
+         copied->to.bytes(), stream);
+  } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
+    if (!product_.run(*gemm, addresses, queue)) {
+      launch_kernel(BiasRelu{.values = gemm->c, .bias = *gemm->bias, .relu = gemm->relu}, addresses,
+                    queue);
+    }
+  } else {
+    launch_kernel(op, addresses, queue);
+  }
+}
+
+void CudaDevice::begin_capture(Stream& origin) {
+  BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
+  context_.use();
+  // Calls of this thread that a graph cannot hold are errors; other threads go on.
+  context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
+                                          cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture");
+  context_.capturing = true;
+}
+
+std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
+  BARESTEP_REQUIRE(context_.capturing, "no capture is on");
+  context_.capturing = false;
+  cudaGraph_t captured = nullptr;
+  const cudaError_t status =
+      cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
+  const OwnedGraph graph(captured);
+  // What spoiled the capture, if something did, failed before this.
+  context_.check();
+  context_.require(status, "cudaStreamEndCapture");
+  cudaGraphExec_t exec = nullptr;
+  context_.require(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
+  return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
+}
+
+void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
+  if (context_.failed()) return;
+  context_.use();
+  context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
+                                static_cast<CudaDeviceStream&>(stream).handle()),
+                "cudaGraphLaunch");
+}
+
+/// The number of GPUs, and what the driver said.
+std::pair<int, cudaError_t> ask_for_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (status != cudaSuccess) return {0, status};
+  return {count, count > 0 ? cudaSuccess : cudaErrorNoDevice};
+}
+
+/// "cuda:0 (NVIDIA H200), cuda:1 (...)".
+std::string devices_present(int count) {
+  std::string text;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties{};
+    const bool known = cudaGetDeviceProperties(&properties, ordinal) == cudaSuccess;
+    text += fmt::format("{}cuda:{} ({})", ordinal == 0 ? "" : ", ", ordinal,
+                        known ? properties.name : "unknown");
+  }
+  return text;
+}
+
+int ordinal_of(std::string_view name) {
+  const auto colon = name.find(':');
+  if (colon == std::string_view::npos) return 0;
+  int ordinal = 0;
+  std::from_chars(name.data() + colon + 1, name.data() + name.size(), ordinal);
+  return ordinal;
+}
+
+}  // namespace
+
+int cuda_device_count() {
+  return ask_for_devices().first;
+}
+
+std::string why_no_cuda_device() {
+  const cudaError_t status = ask_for_devices().second;
+  return status == cudaSuccess ? "" : explain_status(status, facts_of_process()).problem.why;
+}
+
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index) {
+  const auto [count, status] = ask_for_devices();
+  if (status != cudaSuccess) {
+    CudaFacts facts = facts_of_process();
+    facts.call = "cudaGetDeviceCount";
+    facts.device = config.device;
+    const CudaFailure failure = explain_status(status, facts);
+    fail(failure.code, failure.problem);
+  }
+  const int ordinal = ordinal_of(config.device);
+  if (ordinal >= count) {
+    fail(ExitCode::kNoDevice, {.what = "device",
+                               .value = config.device,
+                               .why = fmt::format("there is only {}", devices_present(count)),
+                               .remedy = "name one of these"});
+  }
+  return std::make_unique<CudaDevice>(ordinal, index, config);
+}
+
+}  // namespace barestep

@@ -1,0 +1,140 @@
+#include "core/error.h"
+#include "kernels/cuda_clock.cuh"
+#include "kernels/cuda_elementwise.cuh"
+#include "kernels/cuda_grid.cuh"
+#include "kernels/cuda_launch.h"
+#include "kernels/cuda_randn.h"
+#include "kernels/cuda_reductions.cuh"
+
+namespace barestep {
+namespace {
+
+__global__ void spin(std::uint64_t duration_ns) {
+  const std::uint64_t begin = clock_ns();
+  while (clock_ns() - begin < duration_ns) {
+  }
+}
+
+unsigned tiles(std::int64_t extent, std::int64_t of) {
+  return static_cast<unsigned>((extent + of - 1) / of);
+}
+
+constexpr dim3 kTile(kTileCols, kTileRows);
+
+/// Launches one op; one overload for each kind.
+struct Launcher {
+  const Addresses& addresses;
+  double* partials;
+  const CudaGeometry& geometry;
+  CudaStream stream;
+
+  cudaError_t operator()(const BiasRelu& op) const {
+    constexpr std::int64_t kMaxGridRows = 65535;
+    const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
+    const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
+    return start(stream, grid, kTile, bias_relu, addresses.at(op.values), op.values.rows,
+                 op.values.cols, BiasReluElement{addresses.at(op.bias), op.relu});
+  }
+
+  cudaError_t operator()(const ReluGrad& op) const {
+    return each(op.grad.size(), ReluGradElement{addresses.at(op.grad), addresses.at(op.output)});
+  }
+
+  cudaError_t operator()(const SumRows& op) const {
+    return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows, addresses.at(op.out),
+                 addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
+  }
+
+  cudaError_t operator()(const MseLoss& op) const {
+    const std::int64_t n = op.output.size();
+    const MseGradElement grad{addresses.at(op.grad), addresses.at(op.output),
+                              addresses.at(op.target), mse_grad_factor(op.count)};
+    const int blocks = partial_blocks(n);
+    const cudaError_t error = start(stream, blocks, mse_loss, partials, n, grad);
+    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
+  }
+
+  cudaError_t operator()(const CrossEntropy& op) const {
+    const CrossEntropyRow row{addresses.at(op.grad), addresses.at(op.logits),
+                              addresses.at<std::int32_t>(op.labels), op.logits.cols, op.count};
+    const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
+    const cudaError_t error = start(stream, blocks, cross_entropy, partials, op.logits.rows, row);
+    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
+  }
+
+  cudaError_t operator()(const CountCorrect& op) const {
+    const CorrectRow row{addresses.at(op.logits), addresses.at<std::int32_t>(op.labels),
+                         op.logits.cols};
+    const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
+    const cudaError_t error = start(stream, blocks, count_correct, partials, op.logits.rows, row);
+    if (error != cudaSuccess) return error;
+    return start(stream, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
+  }
+
+  cudaError_t operator()(const Adam& op) const {
+    float* const weights = addresses.at(op.weights);
+    const float* const grads = addresses.at(op.grads);
+    float* const moments1 = addresses.at(op.moments1);
+    float* const moments2 = addresses.at(op.moments2);
+    const std::int64_t n = op.weights.size();
+    const bool aligned =
+        is_vector(weights) && is_vector(grads) && is_vector(moments1) && is_vector(moments2);
+    const std::int64_t vectors = aligned ? n / 4 : 0;
+    return start(stream, blocks_for(aligned ? (n + 3) / 4 : n, geometry), adam, n, vectors, weights,
+                 grads, moments1, moments2, addresses.at(op.scalars),
+                 AdamConstants(op.beta1, op.beta2, op.eps));
+  }
+
+  cudaError_t operator()(const Fill& op) const {
+    if (op.out.dtype == DType::kF32)
+      return each(op.out.size(), FillElement{addresses.at(op.out), op.value});
+    BARESTEP_REQUIRE(op.value == 0, "only floats have a value");
+    return cudaMemsetAsync(addresses.at<std::byte>(op.out), 0,
+                           static_cast<std::size_t>(op.out.bytes()), stream);
+  }
+
+  cudaError_t operator()(const Randn& op) const {
+    return static_cast<cudaError_t>(launch_randn(op, addresses, geometry, stream));
+  }
+
+  cudaError_t operator()(const Delay& op) const {
+    return start(stream, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9));
+  }
+
+  cudaError_t operator()(const Gemm&) const { return no_kernel(); }
+  cudaError_t operator()(const Copy&) const { return no_kernel(); }
+
+ private:
+  template <class Element>
+  cudaError_t each(std::int64_t n, const Element& element) const {
+    return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
+  }
+
+  /// At least one: a sum of nothing is written too.
+  [[nodiscard]] int partial_blocks(std::int64_t threads) const {
+    return std::clamp(blocks_for(threads, geometry), 1, kMaxPartials);
+  }
+
+  [[nodiscard]] cudaError_t finish(const Tensor& loss, int blocks, std::int64_t count,
+                                   float beta) const {
+    return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
+  }
+
+  static bool is_vector(const float* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % sizeof(float4) == 0;
+  }
+
+  static cudaError_t no_kernel() {
+    report_bug(__FILE__, __LINE__, "no kernel", "libraries do products and copies");
+  }
+};
+
+}  // namespace
+
+int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
+           const CudaGeometry& geometry, CudaStream stream) {
+  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), geometry, stream},
+                    op);
+}
+
+}  // namespace barestep

@@ -1,0 +1,36 @@
+// Queues our own CUDA kernels: one call for every op that no library computes.
+//
+// Sums have a fixed order that depends on shapes and geometry alone, so a run repeats to the bit.
+// Numbers of elements may exceed 2^31.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/addresses.h"
+#include "core/ops.h"
+#include "core/philox.h"
+
+struct CUstream_st;
+
+namespace barestep {
+
+using CudaStream = CUstream_st*;
+
+/// The scratch that launch() needs; the same for every op.
+constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
+
+/// Queues the op on `stream`; blocks never, allocates nothing, can be captured. Not for Gemm and
+/// Copy (Error(kBug)). Tensors may lie anywhere the device can reach.
+///
+/// `workspace` is kLaunchWorkspaceBytes of device memory, aligned to 16 bytes. Only what `stream`
+/// runs may use it; its content need not survive between ops, so a product may share it.
+///
+/// Returns the CUDA error (cudaError_t) of the first launch that failed, and 0 where none did.
+///
+/// A label that is no class makes the loss NaN and its row of the gradient NaN, and counts as
+/// wrong in CountCorrect: a kernel cannot throw, and NaN ends a run (kDiverged).
+[[nodiscard]] int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
+                         const CudaGeometry& geometry, CudaStream stream);
+
+}  // namespace barestep

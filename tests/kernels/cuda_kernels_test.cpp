@@ -1,0 +1,339 @@
+// Our CUDA kernels, run on the host through their launchers, against the CPU device's loops.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sanitizer/asan_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/cuda_grid.cuh"
+#include "kernels/cuda_launch.h"
+#include "kernels/op_cases.h"
+#include "support/host_cuda.h"
+
+namespace barestep {
+namespace {
+
+using host_cuda::Order;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr double kUlp = 1.2e-7;  // relative spacing of floats
+constexpr std::int64_t kSizes[] = {0, 1, 3, 4, 31, 33, 257, 4099};
+
+/// A GPU so small that threads loop, and one so large that most have nothing to do.
+constexpr CudaGeometry kSmall{.multiprocessors = 2, .threads_per_multiprocessor = 256};
+constexpr CudaGeometry kLarge{};
+
+/// Scratch as a stream has it: aligned, and full of what ran before.
+struct alignas(16) Workspace {
+  std::byte bytes[kLaunchWorkspaceBytes];
+  Workspace() { std::memset(bytes, 0xFF, sizeof(bytes)); }
+};
+
+/// Only what the op declares may be touched: the sanitizer reports the rest.
+class Fences {
+ public:
+  Fences(const DeviceOp& op, Memory& memory) : bytes_(memory.bytes()) {
+    ASAN_POISON_MEMORY_REGION(bytes_.data(), bytes_.size());
+    for (const Access& access : accesses_of(Op(op))) {
+      const auto open = memory.bytes(access.tensor);
+      ASAN_UNPOISON_MEMORY_REGION(open.data(), open.size());
+    }
+  }
+  ~Fences() { ASAN_UNPOISON_MEMORY_REGION(bytes_.data(), bytes_.size()); }
+  Fences(const Fences&) = delete;
+  Fences& operator=(const Fences&) = delete;
+
+ private:
+  std::vector<std::byte>& bytes_;
+};
+
+void run_as_cuda(const DeviceOp& op, Memory& memory, const CudaGeometry& geometry = kSmall) {
+  const auto workspace = std::make_unique<Workspace>();
+  const Fences fences(op, memory);
+  ASSERT_EQ(launch(op, memory.addresses(), workspace->bytes, geometry, nullptr), 0);
+}
+
+void run_on_cpu(const DeviceOp& op, Memory& memory) {
+  ThreadPool pool(1);
+  const auto product = make_reference_product();
+  CpuOps(pool, *product).run(op, memory.addresses());
+}
+
+bool has_kernel(const DeviceOp& op) {
+  const auto* randn = std::get_if<Randn>(&op);
+  return !std::holds_alternative<Gemm>(op) && !std::holds_alternative<Copy>(op) &&
+         (randn == nullptr || randn->generator == Generator::kTorchCuda);
+}
+
+/// Ops over 4099 numbers, which the common cases lack.
+std::vector<OpCase> long_cases() {
+  constexpr std::int64_t kRows = 4099;
+  std::vector<OpCase> cases;
+  const auto add = [&](const char* name, const auto& make) {
+    OpCase op_case{name, {}, {}};
+    op_case.op = make(op_case.memory);
+    std::uint64_t seed = 1;
+    for (const Access& access : accesses_of(Op(op_case.op))) {
+      if (!access.writes && access.tensor.dtype == DType::kF32)
+        TorchGenerator(++seed).randn(op_case.memory.values(access.tensor));
+    }
+    cases.push_back(std::move(op_case));
+  };
+  for (const auto& [rows, cols] : {std::pair(kRows, std::int64_t{1}), {std::int64_t{1}, kRows}}) {
+    add("long bias_relu", [&, r = rows, c = cols](Memory& memory) {
+      return BiasRelu{memory.add(r, c), memory.add(1, c)};
+    });
+    add("long sum_rows", [&, r = rows, c = cols](Memory& memory) {
+      return SumRows{memory.add(1, c), memory.add(r, c)};
+    });
+    add("long mse_loss", [&, r = rows, c = cols](Memory& memory) {
+      return MseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c), kRows};
+    });
+    add("long cross_entropy", [&, r = rows, c = cols](Memory& memory) {
+      return CrossEntropy{memory.add(1, 1), memory.add(r, c), memory.add(r, c),
+                          memory.add(r, 1, DType::kI32), r};
+    });
+    add("long count_correct", [&, r = rows, c = cols](Memory& memory) {
+      return CountCorrect{memory.add(1, 1, DType::kI32), memory.add(r, c),
+                          memory.add(r, 1, DType::kI32)};
+    });
+  }
+  return cases;
+}
+
+std::vector<OpCase> kernel_cases() {
+  std::vector<OpCase> cases = long_cases();
+  for (OpCase& op_case : all_op_cases()) {
+    if (has_kernel(op_case.op)) cases.push_back(std::move(op_case));
+  }
+  return cases;
+}
+
+/// Memory that is NaN except in what the op declares to read.
+Memory input_of(OpCase& op_case) {
+  Memory memory = op_case.memory;
+  std::ranges::fill(memory.bytes(), std::byte{0xFF});
+  for (const Access& access : accesses_of(Op(op_case.op))) {
+    if (!access.writes)
+      std::ranges::copy(op_case.memory.bytes(access.tensor), memory.bytes(access.tensor).begin());
+  }
+  return memory;
+}
+
+/// Compares results: to the bit where CPU and GPU do the same in the same order.
+struct Compare {
+  Memory& input;
+  Memory& cpu;
+  Memory& cuda;
+
+  void operator()(const BiasRelu& op) const { expect_equal(op.values); }
+  void operator()(const ReluGrad& op) const { expect_equal(op.grad); }
+  void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
+  void operator()(const Fill& op) const { expect_equal(op.out); }
+  void operator()(const Adam& op) const {
+    for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) expect_equal(tensor);
+  }
+  void operator()(const MseLoss& op) const {
+    expect_equal(op.grad);
+    expect_loss(op.loss);
+  }
+  void operator()(const SumRows& op) const {
+    for (std::int64_t col = 0; col < op.in.cols; ++col) {
+      double size = op.beta == 0 ? 0 : std::abs(at(input, op.out, col));
+      for (std::int64_t row = 0; row < op.in.rows; ++row)
+        size += std::abs(at(input, op.in, row * op.in.cols + col));
+      // Terms behind one another: a thread's, then the tile's.
+      const double depth = static_cast<double>(op.in.rows) / 8 + 8;
+      ASSERT_NEAR(at(cuda, op.out, col), at(cpu, op.out, col), depth * kUlp * size);
+    }
+  }
+  void operator()(const CrossEntropy& op) const {
+    // Only the sum of a row's exponentials has another order.
+    const double each = 20 * kUlp / static_cast<double>(op.count);
+    for (std::int64_t i = 0; i < op.grad.size(); ++i)
+      ASSERT_NEAR(at(cuda, op.grad, i), at(cpu, op.grad, i), each);
+    expect_loss(op.loss);
+  }
+  void operator()(const Delay&) const {}
+  void operator()(const auto&) const { FAIL() << "not a kernel of ours"; }
+
+ private:
+  static double at(Memory& memory, const Tensor& tensor, std::int64_t i) {
+    return memory.values(tensor)[static_cast<std::size_t>(i)];
+  }
+  void expect_equal(const Tensor& tensor) const {
+    EXPECT_TRUE(std::ranges::equal(cuda.bytes(tensor), cpu.bytes(tensor)));
+  }
+  void expect_loss(const Tensor& loss) const {
+    EXPECT_NEAR(at(cuda, loss, 0), at(cpu, loss, 0), 10 * kUlp * (1 + std::abs(at(cpu, loss, 0))));
+  }
+};
+
+TEST(CudaKernels, AgreeWithTheCpuDevice) {
+  for (OpCase& op_case : kernel_cases()) {
+    SCOPED_TRACE(op_case.name);
+    Memory input = input_of(op_case);
+    Memory cpu = input;
+    run_on_cpu(op_case.op, cpu);
+    for (const CudaGeometry& geometry : {kSmall, kLarge}) {
+      Memory cuda = input;
+      run_as_cuda(op_case.op, cuda, geometry);
+      std::visit(Compare{input, cpu, cuda}, op_case.op);
+    }
+  }
+}
+
+TEST(CudaKernels, GiveTheSameBitsInWhateverOrderThreadsRun) {
+  for (OpCase& op_case : kernel_cases()) {
+    SCOPED_TRACE(op_case.name);
+    Memory forward = input_of(op_case);
+    Memory backward = forward;
+    run_as_cuda(op_case.op, forward);
+    host_cuda::set_order(Order::kLastThread);
+    run_as_cuda(op_case.op, backward);
+    host_cuda::set_order(Order::kFirstThread);
+    EXPECT_EQ(forward.bytes(), backward.bytes());
+  }
+}
+
+/// Adam over n numbers that start `shift` numbers behind a multiple of 16 bytes, each array with a
+/// fence behind it.
+class AdamArrays {
+ public:
+  AdamArrays(std::int64_t n, std::int64_t shift) {
+    for (int i = 0; i < 5; ++i) {
+      const std::int64_t cols = i == 4 ? 2 : n;
+      tensors_.push_back({i, shift * 4, 1, cols});
+      arrays_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(1, shift + cols)));
+      TorchGenerator(static_cast<std::uint64_t>(i)).uniform(arrays_.back(), 0.1, 1);
+    }
+  }
+
+  [[nodiscard]] Adam op() const {
+    return {tensors_[0], tensors_[1], tensors_[2], tensors_[3], tensors_[4]};
+  }
+  [[nodiscard]] Addresses addresses() {
+    std::vector<std::byte*> bases;
+    for (auto& array : arrays_) bases.push_back(reinterpret_cast<std::byte*>(array.data()));
+    return Addresses(bases);
+  }
+  [[nodiscard]] const std::vector<std::vector<float>>& arrays() const { return arrays_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<std::vector<float>> arrays_;
+};
+
+TEST(CudaAdam, HasTheCpusBitsForEverySizeAndAlignment) {
+  for (const std::int64_t n : kSizes) {
+    for (const std::int64_t shift : {0, 1, 2, 4}) {
+      SCOPED_TRACE(testing::Message() << n << " numbers, moved by " << shift);
+      AdamArrays cpu(n, shift);
+      AdamArrays cuda(n, shift);
+      ThreadPool pool(1);
+      const auto product = make_reference_product();
+      CpuOps(pool, *product).run(cpu.op(), cpu.addresses());
+      const int before = host_cuda::launches();
+      ASSERT_EQ(launch(cuda.op(), cuda.addresses(), nullptr, kSmall, nullptr), 0);
+      EXPECT_EQ(host_cuda::launches() - before, n == 0 ? 0 : 1);
+      EXPECT_EQ(cuda.arrays(), cpu.arrays());
+    }
+  }
+}
+
+TEST(CudaRandn, DrawsWhatTheHostsModelOfPyTorchDraws) {
+  for (const CudaGeometry& geometry : {kSmall, CudaGeometry{1, 1024}, kLarge}) {
+    for (const std::int64_t n : kSizes) {
+      SCOPED_TRACE(testing::Message() << n << " numbers");
+      Memory memory;
+      const Randn op{memory.add(1, std::max<std::int64_t>(n, 1)).row_slice(0, n == 0 ? 0 : 1),
+                     memory.add(1, sizeof(PhiloxState), DType::kU8), Generator::kTorchCuda};
+      PhiloxState state{.seed = 0x123456789abcdef0, .offset = (std::uint64_t{1} << 34U) - 4};
+      std::memcpy(memory.bytes(op.state).data(), &state, sizeof(state));
+      run_as_cuda(op, memory, geometry);
+      std::vector<float> expected(static_cast<std::size_t>(n));
+      philox_randn(state, expected, geometry);
+      EXPECT_THAT(memory.values(op.out), testing::ElementsAreArray(expected));
+      EXPECT_EQ(std::memcmp(memory.bytes(op.state).data(), &state, sizeof(state)), 0);
+    }
+  }
+}
+
+TEST(CudaCrossEntropy, GivesNanForALabelThatIsNoClass) {
+  for (const std::int32_t label : {-1, 10, std::numeric_limits<std::int32_t>::min()}) {
+    Memory memory;
+    const CrossEntropy op{memory.add(1, 1), memory.add(3, 10), memory.add(3, 10),
+                          memory.add(3, 1, DType::kI32), 3};
+    memory.values<std::int32_t>(op.labels)[1] = label;
+    run_as_cuda(op, memory);
+    EXPECT_TRUE(std::isnan(memory.values(op.loss)[0]));
+    for (std::size_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(std::isnan(memory.values(op.grad)[i]), i / 10 == 1);
+    }
+    const CountCorrect count{memory.add(1, 1, DType::kI32), op.logits, op.labels};
+    run_as_cuda(count, memory);
+    EXPECT_EQ(memory.values<std::int32_t>(count.correct)[0], 2);
+  }
+}
+
+TEST(CudaCountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
+  Memory memory;
+  constexpr std::int64_t kCols = 100;
+  const CountCorrect op{memory.add(1, 1, DType::kI32), memory.add(4, kCols),
+                        memory.add(4, 1, DType::kI32)};
+  const auto logit = [&](std::size_t row, std::size_t col) -> float& {
+    return memory.values(op.logits)[row * kCols + col];
+  };
+  logit(0, 70) = logit(0, 38) = logit(0, 39) = 2;  // equals in one lane and in two
+  logit(1, 5) = 9;
+  logit(1, 99) = logit(1, 64) = kNaN;
+  std::fill_n(&logit(2, 0), kCols, -std::numeric_limits<float>::infinity());
+  logit(3, 0) = -0.0F;
+  std::ranges::copy(std::vector{38, 64, 0, 0}, memory.values<std::int32_t>(op.labels).begin());
+  run_as_cuda(op, memory);
+  EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 4);
+}
+
+TEST(CudaDelay, LastsAsLongAsItSays) {
+  Memory memory;
+  const auto start = std::chrono::steady_clock::now();
+  run_as_cuda(Delay{0.02}, memory);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+}
+
+TEST(CudaLaunch, RefusesWhatLibrariesDoAndStreamsOfTheCpu) {
+  Memory memory;
+  const Tensor square = memory.add(1, 1);
+  const Tensor state = memory.add(1, sizeof(TorchGenerator), DType::kU8);
+  for (const DeviceOp& op :
+       {DeviceOp{Gemm{square, square, square}}, DeviceOp{Copy{square, square}},
+        DeviceOp{Randn{square, state}}, DeviceOp{Fill{memory.add(1, 1, DType::kI32), 1}}}) {
+    try {
+      (void)launch(op, memory.addresses(), nullptr, kSmall, nullptr);
+      ADD_FAILURE() << label_of(op);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBug);
+    }
+  }
+}
+
+TEST(BlocksFor, CoversSmallWorkAndLoopsOverLargeWork) {
+  EXPECT_EQ(blocks_for(0, kLarge), 0);
+  EXPECT_EQ(blocks_for(1, kLarge), 1);
+  EXPECT_EQ(blocks_for(257, kLarge), 2);
+  EXPECT_EQ(blocks_for(std::int64_t{1} << 40U, kLarge), 4 * 132 * 8);
+  EXPECT_EQ(blocks_for(std::numeric_limits<std::int64_t>::max(), kLarge), 4 * 132 * 8);
+}
+
+}  // namespace
+}  // namespace barestep

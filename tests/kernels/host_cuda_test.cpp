@@ -1,0 +1,162 @@
+// The harness finds what it is there for: kernels with planted mistakes.
+#include "support/host_cuda.h"
+
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace {
+
+using host_cuda::Order;
+using testing::Each;
+using testing::ThrowsMessage;
+
+template <class Kernel>
+void run(unsigned blocks, unsigned threads, const Kernel& kernel, std::size_t shared_bytes = 0) {
+  host_cuda::run({blocks, 1, 1}, {threads, 1, 1}, shared_bytes, kernel);
+}
+
+/// Threads hand their number to their mirror image.
+static __global__ void mirror(float* out, bool with_barrier) {
+  __shared__ float numbers[64];
+  numbers[threadIdx.x] = static_cast<float>(threadIdx.x);
+  if (with_barrier) __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = numbers[63 - threadIdx.x];
+}
+
+TEST(HostCuda, RunsEveryThreadOfEveryBlock) {
+  std::vector<int> visits(3 * 2 * 4 * 5);
+  host_cuda::run({3, 2, 1}, {4, 5, 1}, 0, [&] {
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+    ++visits[block * 20 + thread];
+  });
+  EXPECT_THAT(visits, Each(1));
+}
+
+TEST(HostCuda, SharesMemoryBetweenThreads) {
+  std::vector<float> out(3 * 64);
+  run(3, 64, [&] { mirror(out.data(), true); });
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(out[i], static_cast<float>(63 - i % 64));
+  }
+}
+
+TEST(HostCuda, ShowsAMissingBarrierAsNan) {
+  for (const Order order : {Order::kFirstThread, Order::kLastThread}) {
+    host_cuda::set_order(order);
+    std::vector<float> out(2 * 64);
+    run(2, 64, [&] { mirror(out.data(), false); });
+    EXPECT_EQ(std::ranges::count_if(out, [](float x) { return std::isnan(x); }), 64);
+  }
+  host_cuda::set_order(Order::kFirstThread);
+}
+
+TEST(HostCuda, RunsNeighbouringBlocksInOppositeOrders) {
+  std::vector<unsigned> last(3);
+  const auto kernel = [&] { last[blockIdx.x] = threadIdx.x; };
+  run(3, 8, kernel);
+  EXPECT_THAT(last, testing::ElementsAre(7, 0, 7));
+  host_cuda::set_order(Order::kLastThread);
+  run(3, 8, kernel);
+  EXPECT_THAT(last, testing::ElementsAre(0, 7, 0));
+  host_cuda::set_order(Order::kFirstThread);
+}
+
+TEST(HostCuda, FindsABarrierThatNotAllThreadsReach) {
+  EXPECT_THAT(([] {
+                run(1, 64, [] {
+                  if (threadIdx.x < 16) __syncthreads();
+                });
+              }),
+              ThrowsMessage<std::runtime_error>("of 64 threads 16 wait at __syncthreads, 0 at a "
+                                                "shuffle, and 48 are done"));
+}
+
+TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
+  EXPECT_THAT(([] {
+                run(1, 32, [] {
+                  if (threadIdx.x < 31) __shfl_xor_sync(0xffffffffU, 1.0F, 1);
+                });
+              }),
+              ThrowsMessage<std::runtime_error>("of 32 threads 0 wait at __syncthreads, 31 at a "
+                                                "shuffle, and 1 are done"));
+}
+
+TEST(HostCuda, FindsAShuffleThatReadsALaneOutsideItsMask) {
+  EXPECT_THAT(([] { run(1, 16, [] { __shfl_xor_sync(0xffffU, 1.0F, 16); }); }),
+              ThrowsMessage<std::runtime_error>("a shuffle reads an absent lane"));
+}
+
+TEST(HostCuda, ShufflesWithinEachWarp) {
+  std::vector<int> down(64), lane(64), mirrored(64);
+  run(1, 64, [&] {
+    const auto i = static_cast<int>(threadIdx.x);
+    down[threadIdx.x] = __shfl_down_sync(0xffffffffU, i, 3);
+    lane[threadIdx.x] = __shfl_sync(0xffffffffU, i, 5);
+    mirrored[threadIdx.x] = __shfl_xor_sync(0xffffffffU, i, 31);
+  });
+  for (int i = 0; i < 64; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    EXPECT_EQ(down[at], i % 32 + 3 < 32 ? i + 3 : i);
+    EXPECT_EQ(lane[at], i / 32 * 32 + 5);
+    EXPECT_EQ(mirrored[at], i / 32 * 32 + 31 - i % 32);
+  }
+}
+
+TEST(HostCuda, PoisonsDynamicSharedMemoryBeforeEachBlock) {
+  std::vector<float> found(2);
+  run(
+      2, 1,
+      [&] {
+        auto* shared = static_cast<float*>(host_cuda::dynamic_shared());
+        found[blockIdx.x] = shared[3];
+        shared[3] = 1;
+      },
+      4 * sizeof(float));
+  EXPECT_TRUE(std::isnan(found[0]) && std::isnan(found[1]));
+}
+
+TEST(HostCuda, RethrowsWhatAThreadThrows) {
+  EXPECT_THAT(([] {
+                run(1, 64, [] {
+                  if (threadIdx.x == 40) throw std::runtime_error("thread 40");
+                });
+              }),
+              ThrowsMessage<std::runtime_error>("thread 40"));
+}
+
+static __global__ void one_too_far(float* x, unsigned n) {
+  if (threadIdx.x <= n) x[threadIdx.x] = 1;
+}
+
+TEST(HostCudaDeathTest, SanitizerFindsAnAccessOutOfBounds) {
+#ifndef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "needs AddressSanitizer";
+#endif
+  const auto numbers = std::make_unique<float[]>(100);
+  EXPECT_DEATH(run(1, 128, [&] { one_too_far(numbers.get(), 100); }),
+               "heap-buffer-overflow(.|\n)*one_too_far");
+}
+
+TEST(HostCuda, RefusesGridsAndBlocksThatAGpuRefuses) {
+  void (*const nothing)() = [] {};
+  const auto launched = [&](dim3 grid, dim3 block) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    return cudaLaunchKernelEx(&config, nothing) == cudaSuccess;
+  };
+  EXPECT_TRUE(launched(dim3(2, 2), dim3(32, 32)));
+  EXPECT_FALSE(launched(dim3(0), dim3(1)));
+  EXPECT_FALSE(launched(dim3(1, 65536), dim3(1)));
+  EXPECT_FALSE(launched(dim3(1), dim3(33, 32)));
+}
+
+}  // namespace

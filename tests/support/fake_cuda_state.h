@@ -1,0 +1,66 @@
+// What the fake runtime and the fake cuBLASLt share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/fake_cuda.h"
+
+namespace fake_cuda {
+
+/// Work of a stream. Host functions run without device memory in reach.
+struct Work {
+  std::function<void()> run;
+  bool on_host = false;
+};
+
+struct Capture {
+  std::vector<Work> nodes;
+  bool invalid = false;
+};
+
+/// How much of each stream's captured work an event or a stream is behind.
+using Clock = std::map<const CUstream_st*, int>;
+
+struct State {
+  Machine machine;
+  std::map<std::string, int, std::less<>> calls;
+  std::map<std::string, std::map<int, int>, std::less<>> failures;  // function: call, status
+  std::optional<int> all;
+  cudaError_t last_error = cudaSuccess;
+  std::map<std::byte*, std::int64_t> device_memory;
+  std::map<std::byte*, std::int64_t> pinned_memory;
+  std::shared_ptr<Capture> capture;  // the one that is on
+  int objects = 0;
+  int replayed = 0;
+  int last_algorithm = -1;
+  double extra_s = 0;  // what the clock is ahead of the steady clock
+};
+State& state();
+
+/// Counts the call; the status that was scripted for it, else 0.
+int scripted(std::string_view function);
+
+/// Keeps the error for cudaGetLastError.
+cudaError_t failed(cudaError_t status);
+
+/// Runs the work, or notes it where the stream is captured.
+cudaError_t submit(cudaStream_t stream, Work work);
+
+/// Device memory is in the host's reach while one lives.
+class Reach {
+ public:
+  Reach();
+  ~Reach();
+  Reach(const Reach&) = delete;
+  Reach& operator=(const Reach&) = delete;
+};
+
+}  // namespace fake_cuda

@@ -1,0 +1,71 @@
+// Runs CUDA kernels on the host, so that tests see them without a GPU.
+//
+// The text of a kernel and of its launcher is compiled by g++ with tests/support/host_cuda/ first
+// in the include path, whose cuda_runtime.h maps CUDA's words to what stands here. Every CUDA
+// thread of a block is a fiber; barriers and shuffles switch fibers. Blocks run one after the
+// other. Shared memory is full of NaN before each block. Threads run in opposite orders in
+// neighbouring blocks, so that what depends on their order shows.
+//
+// Found: barriers and shuffles that not all threads reach, reads of shared memory that lack a
+// barrier, and, under AddressSanitizer, accesses out of bounds. Not found: what only the hardware
+// does (caches, races between blocks, the bits of approximations, how many registers there are).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+namespace host_cuda {
+
+struct Index {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+/// Where the running fiber stands: what CUDA calls threadIdx, blockIdx, blockDim and gridDim.
+struct Place {
+  Index thread, block, block_size, grid_size;
+};
+extern Place place;
+
+/// Which thread of the first block runs first.
+enum class Order { kFirstThread, kLastThread };
+
+/// The order of all runs from now on.
+void set_order(Order order);
+
+/// Calls `kernel` once for every thread of the grid; blocks. Rethrows what a thread throws. Throws
+/// std::runtime_error where threads wait for each other for ever, naming what they wait at.
+void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel);
+
+/// Takes what a launcher queues on a stream; null, the default, runs it at once.
+using Queue = void (*)(void* stream, std::function<void()> work);
+void set_queue(Queue queue);
+void queue(void* stream, std::function<void()> work);
+
+/// Launches that were asked for so far, those that were refused included.
+int launches();
+void count_launch();
+
+/// Memory that the threads of a block share, of the size that its launch asked for.
+void* dynamic_shared();
+
+void synchronize_threads();
+
+/// What lane `source` of a warp, or the partner by `lane ^ mask`, holds. Every thread that `lanes`
+/// names must call it.
+enum class Shuffle { kXor, kDown, kLane };
+std::uint64_t shuffle(Shuffle kind, unsigned lanes, std::uint64_t value, int argument);
+
+template <class T>
+T shuffle(Shuffle kind, unsigned lanes, T value, int argument) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = shuffle(kind, lanes, bits, argument);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace host_cuda

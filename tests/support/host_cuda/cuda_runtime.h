@@ -1,0 +1,88 @@
+// Stands in for CUDA's header where kernels are compiled for the host: the words of CUDA that
+// src/kernels/cuda_* use, and nothing more.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "support/host_cuda.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+// One section, so that the harness finds it all. A function with shared memory has internal linkage:
+// g++ does not mix that of others into a section.
+#define __shared__ __attribute__((section("host_cuda_shared"))) static
+
+inline const host_cuda::Index& threadIdx = host_cuda::place.thread;
+inline const host_cuda::Index& blockIdx = host_cuda::place.block;
+inline const host_cuda::Index& blockDim = host_cuda::place.block_size;
+inline const host_cuda::Index& gridDim = host_cuda::place.grid_size;
+
+#define __syncthreads() ::host_cuda::synchronize_threads()
+#define __shfl_xor_sync(lanes, value, mask) \
+  ::host_cuda::shuffle(::host_cuda::Shuffle::kXor, lanes, value, mask)
+#define __shfl_down_sync(lanes, value, delta) \
+  ::host_cuda::shuffle(::host_cuda::Shuffle::kDown, lanes, value, delta)
+#define __shfl_sync(lanes, value, lane) \
+  ::host_cuda::shuffle(::host_cuda::Shuffle::kLane, lanes, value, lane)
+
+struct dim3 : host_cuda::Index {
+  constexpr dim3(unsigned x_size = 1, unsigned y_size = 1, unsigned z_size = 1)
+      : Index{x_size, y_size, z_size} {}
+};
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
+void __stcs(T* to, const T& value) {
+  *to = value;
+}
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+/// Runs the kernel at once, or hands it to who takes launches. Refuses what a GPU refuses.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const dim3& grid = config->gridDim;
+  const dim3& block = config->blockDim;
+  host_cuda::count_launch();
+  constexpr unsigned kMaxThreads = 1024;
+  constexpr unsigned kMaxBlocks = 65535;
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > kMaxThreads || block.z > 64) return cudaErrorInvalidConfiguration;
+  if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > kMaxBlocks || grid.z == 0 ||
+      grid.z > kMaxBlocks) {
+    return cudaErrorInvalidConfiguration;
+  }
+  host_cuda::queue(config->stream,
+                   [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
+                     host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
+                   });
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  host_cuda::queue(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
