@@ -28,8 +28,10 @@ endif()
 
 set(BARESTEP_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 if(BARESTEP_SANITIZE)
+  # Instrumented code makes GCC see uninitialised values in the standard library where there are none.
   target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:\
--fsanitize=${BARESTEP_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
+-fsanitize=${BARESTEP_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;\
+-Wno-maybe-uninitialized>")
   target_link_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE})
 endif()
 
