@@ -173,7 +173,8 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
 
 TEST_F(TrainerOfFiles, LearnsWhatTheFilesHold) {
   TrainConfig config = class_run(folder());
-  config.training.epochs = 100;
+  config.training.epochs = 20;
+  config.training.lr = 0.05;
   config.device.threads = 1;
   TrainerHarness run(config);
   run.run();
