@@ -62,6 +62,7 @@ void train(const TrainConfig& config) {
   spec.generator = generator_of(kind);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
+  // Known only now where the files say how long an epoch is; throws if no step is left to measure.
   warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.batch_size));
   if (config.output.memory) {
     require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");

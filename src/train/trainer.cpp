@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -28,10 +29,14 @@ void write_scalars(const TrainingConfig& training, std::int64_t t, float* scalar
   scalars[1] = static_cast<float>(std::sqrt(correction2));
 }
 
-[[noreturn]] void refuse_divergence(const std::string& why, double lr) {
+/// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
+[[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
+                                    double lr) {
+  // A NaN's sign means nothing.
+  const double shown = std::isnan(loss) ? std::abs(loss) : loss;
   fail(ExitCode::kDiverged, {.what = "training diverged",
                              .value = "",
-                             .why = why,
+                             .why = fmt::format("the {} is {} {}", which, shown, when),
                              .remedy = fmt::format("use a smaller --lr (it is {})", lr)});
 }
 
@@ -195,7 +200,7 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, TrainObser
     const std::string before =
         batch.number == 0 ? ""
                           : fmt::format(", it was {} at step {}", last_loss_, batch.number - 1);
-    refuse_divergence(fmt::format("the loss is {} at step {}{}", loss, batch.number, before),
+    refuse_divergence("loss", loss, fmt::format("at step {}{}", batch.number, before),
                       config_.training.lr);
   }
   last_loss_ = loss;
@@ -227,9 +232,8 @@ void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
   const auto samples = static_cast<double>(evaluation_.samples);
   evaluation_.loss /= samples;
   if (!std::isfinite(evaluation_.loss)) {
-    refuse_divergence(
-        fmt::format("the test loss is {} after epoch {}", evaluation_.loss, batch.epoch + 1),
-        config_.training.lr);
+    refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
+                      config_.training.lr);
   }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);

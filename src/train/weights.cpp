@@ -100,7 +100,8 @@ void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWe
       fail(ExitCode::kDiverged,
            {.what = "weights",
             .value = path.string(),
-            .why = fmt::format("{} holds {}, so they are not saved", entry.name, *bad),
+            .why = fmt::format("{} holds {}, so they are not saved", entry.name,
+                               std::isnan(*bad) ? std::abs(*bad) : *bad),
             .remedy = "use a smaller --lr"});
     }
     tensors.push_back({entry.name, entry.shape, entry.values});

@@ -96,6 +96,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
     EXPECT_THAT(out, HasSubstr(std::string("\n") + row));
   }
   EXPECT_THAT(out, HasSubstr("gradients"));
+  EXPECT_FALSE(out.ends_with("\n\n"));
 }
 
 TEST_F(Training, PlansTheCoursesModelInNoTime) {
@@ -182,7 +183,7 @@ TEST_F(Training, SavesNothingWhenItDiverges) {
       kSmall + Arguments{"--lr", "1e30", "--steps", "50", "--save", "weights", "--metrics", "m"});
   EXPECT_EQ(result.exit_code, 76);
   EXPECT_THAT(result.err,
-              ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan|-nan) at "
+              ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan) at "
                             "step [0-9]+, it was [0-9.e+]+ at step [0-9]+; use a smaller --lr "
                             "\\(it is 1e\\+30\\)\n$"));
   EXPECT_EQ(read_file(folder() / "weights"), "the last good ones");
