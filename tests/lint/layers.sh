@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$1"
 
 mapfile -t folders < <(find src apps tests bench -maxdepth 0 2>/dev/null)
-mapfile -t sources < <(find "${folders[@]}" -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
+mapfile -t sources < <(find "${folders[@]}" -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort)
 
 includes() {
   awk '

@@ -95,6 +95,7 @@ allowed apps/a.cpp '#include <CLI/CLI.hpp>'
 # Conditions, length, lists.
 forbidden src/kernels/a.cpp '#ifdef BARESTEP_CUDA' '#if stands only in'
 forbidden src/core/a.h '#  if 1' '#if stands only in'
+forbidden src/kernels/cuda_a.cuh '#if 1' '#if stands only in'
 allowed src/kernels/host_device.h '#if defined(__CUDACC__)'
 allowed apps/a.cpp '// #if'
 forbidden src/core/a.cpp "$(seq 401)" '401 lines; at most 400'

@@ -13,8 +13,8 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-// One section, so that the harness finds it all. A function with shared memory has internal linkage:
-// g++ does not mix that of others into a section.
+// One section, so that the harness finds it all. A function with shared memory has internal
+// linkage: g++ does not mix that of others into a section.
 #define __shared__ __attribute__((section("host_cuda_shared"))) static
 
 inline const host_cuda::Index& threadIdx = host_cuda::place.thread;
