@@ -28,7 +28,8 @@ struct Machine {
 /// A machine as new, with nothing scripted and all counts 0. Nothing may be allocated.
 void reset(const Machine& machine = {});
 
-/// The `nth` call of a function from now on, 1 being the next, returns `status` and does nothing.
+/// The `nth` call of a function from now on, 1 being the next, returns `status` and does nothing;
+/// "kernel" stands for the launches of our kernels.
 void fail(std::string_view function, int nth, int status);
 
 /// From now on every call of every function returns `status`, as after a lost device.
