@@ -176,8 +176,8 @@ Reach::~Reach() {
 }  // namespace fake_cuda
 
 // The scripted status of this call, if there is one.
-#define FAKE_CALL()                                                                     \
-  if (const int scripted_status = scripted(__func__); scripted_status != 0)             \
+#define FAKE_CALL()                                                         \
+  if (const int scripted_status = scripted(__func__); scripted_status != 0) \
   return failed(static_cast<cudaError_t>(scripted_status))
 
 extern "C" {
@@ -261,14 +261,23 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   FAKE_CALL();
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMultiProcessorCount: *value = state().machine.multiprocessors; break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = state().machine.multiprocessors;
+      break;
     case cudaDevAttrMaxThreadsPerMultiProcessor:
       *value = state().machine.threads_per_multiprocessor;
       break;
-    case cudaDevAttrL2CacheSize: *value = 1 << 16; break;
-    default: return failed(cudaErrorInvalidValue);
+    case cudaDevAttrL2CacheSize:
+      *value = 1 << 16;
+      break;
+    default:
+      return failed(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }

@@ -13,8 +13,8 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-// One section, so that the harness finds it all. A function with shared memory has internal linkage:
-// g++ does not mix that of others into a section.
+// One section, so that the harness finds it all. A function with shared memory has internal
+// linkage: g++ does not mix that of others into a section.
 #define __shared__ __attribute__((section("host_cuda_shared"))) static
 
 inline const host_cuda::Index& threadIdx = host_cuda::place.thread;
@@ -76,13 +76,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   }
   return static_cast<cudaError_t>(host_cuda::queue(
-      config->stream,
-      [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
+      config->stream, [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
         host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
       }));
 }
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  return static_cast<cudaError_t>(
-      host_cuda::queue(stream, [=] { std::memset(to, value, bytes); }));
+  return static_cast<cudaError_t>(host_cuda::queue(stream, [=] { std::memset(to, value, bytes); }));
 }
