@@ -131,8 +131,8 @@ struct Product {
 
 }  // namespace
 
-#define FAKE_LT_CALL()                                                        \
-  if (const int scripted_status = scripted(__func__); scripted_status != 0)   \
+#define FAKE_LT_CALL()                                                      \
+  if (const int scripted_status = scripted(__func__); scripted_status != 0) \
   return static_cast<cublasStatus_t>(scripted_status)
 
 extern "C" {
@@ -143,10 +143,14 @@ std::size_t cublasLtGetVersion() {
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-    default: return "CUBLAS_STATUS_OF_THE_FAKE";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
+    default:
+      return "CUBLAS_STATUS_OF_THE_FAKE";
   }
 }
 
@@ -182,11 +186,16 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
   FAKE_LT_CALL();
   auto& matmul = mine<Matmul>(desc);
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return assign(matmul.transpose_a, value, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return assign(matmul.transpose_b, value, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return assign(matmul.epilogue, value, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return assign(matmul.bias, value, bytes);
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return assign(matmul.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return assign(matmul.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return assign(matmul.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return assign(matmul.bias, value, bytes);
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
@@ -227,15 +236,17 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
       return assign(preference.alignment[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return assign(preference.alignment[3], value, bytes);
-    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    default:
+      return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-    cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
-    int* count) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* count) {
   FAKE_LT_CALL();
   const auto& matmul = mine<Matmul>(desc);
   const auto& asked = mine<Preference>(preference);
@@ -310,12 +321,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   state().last_algorithm = static_cast<int>(algorithm.number);
   return submit(stream, {[product, number = algorithm.number, workspace,
                           bytes = algorithm.workspace_bytes] {
-           std::memset(workspace, 0xFF, bytes);
-           product();
-           const bool fastest =
-               number == static_cast<std::uint64_t>(state().machine.fastest_algorithm);
-           state().extra_s += fastest ? 0 : 0.1;
-         }}) == cudaSuccess
+                  std::memset(workspace, 0xFF, bytes);
+                  product();
+                  const bool fastest =
+                      number == static_cast<std::uint64_t>(state().machine.fastest_algorithm);
+                  state().extra_s += fastest ? 0 : 0.1;
+                }}) == cudaSuccess
              ? CUBLAS_STATUS_SUCCESS
              : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -17,18 +17,19 @@ namespace fake_cuda {
 struct Machine {
   int devices = 1;
   int driver_version = 13000;
-  int multiprocessors = 2;
+  int multiprocessors = 8;
   int threads_per_multiprocessor = 2048;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
-  bool fused_products = true;    // there are kernels with bias inside
+  bool fused_products = true;  // there are kernels with bias inside
   std::size_t lt_version = 130100;
-  int fastest_algorithm = 0;     // of those that cuBLASLt offers, in its order
+  int fastest_algorithm = 0;  // of those that cuBLASLt offers, in its order
 };
 
 /// A machine as new, with nothing scripted and all counts 0. Nothing may be allocated.
 void reset(const Machine& machine = {});
 
-/// The `nth` call of a function from now on, 1 being the next, returns `status` and does nothing.
+/// The `nth` call of a function from now on, 1 being the next, returns `status` and does nothing;
+/// "kernel" stands for the launches of our kernels.
 void fail(std::string_view function, int nth, int status);
 
 /// From now on every call of every function returns `status`, as after a lost device.
@@ -37,8 +38,8 @@ void fail_all(int status);
 /// Calls of a function so far.
 int calls(std::string_view function);
 
-/// Device memory that is allocated now, and objects (streams, events, graphs, descriptors) that were
-/// made and not destroyed.
+/// Device memory that is allocated now, and objects (streams, events, graphs, descriptors) that
+/// were made and not destroyed.
 std::int64_t allocated_bytes();
 int objects();
 

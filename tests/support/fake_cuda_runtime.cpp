@@ -77,6 +77,12 @@ cudaError_t forbidden_in_capture() {
   return failed(cudaErrorStreamCaptureUnsupported);
 }
 
+/// The capture that the stream takes part in; one that has ended holds it no more.
+std::shared_ptr<Capture>& capture_of(cudaStream_t stream) {
+  if (stream->capture != state().capture) stream->capture = nullptr;
+  return stream->capture;
+}
+
 }  // namespace
 
 State& state() {
@@ -92,7 +98,8 @@ void reset(const Machine& machine) {
   state() = State{};
   state().machine = machine;
   host_cuda::set_queue([](void* stream, std::function<void()> work) {
-    static_cast<void>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
+    if (const int status = scripted("kernel"); status != 0) return status;
+    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
   });
 }
 
@@ -143,12 +150,6 @@ cudaError_t failed(cudaError_t status) {
   return status;
 }
 
-/// The capture that the stream takes part in; one that has ended holds it no more.
-std::shared_ptr<Capture>& capture_of(cudaStream_t stream) {
-  if (stream->capture != state().capture) stream->capture = nullptr;
-  return stream->capture;
-}
-
 cudaError_t submit(cudaStream_t stream, Work work) {
   if (capture_of(stream) != nullptr) {
     stream->capture->nodes.push_back(std::move(work));
@@ -175,8 +176,8 @@ Reach::~Reach() {
 }  // namespace fake_cuda
 
 // The scripted status of this call, if there is one.
-#define FAKE_CALL()                                                                     \
-  if (const int scripted_status = scripted(__func__); scripted_status != 0)             \
+#define FAKE_CALL()                                                         \
+  if (const int scripted_status = scripted(__func__); scripted_status != 0) \
   return failed(static_cast<cudaError_t>(scripted_status))
 
 extern "C" {
@@ -186,17 +187,40 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 
+#define NAME(status) \
+  case status:       \
+    return #status
+
 const char* cudaGetErrorName(cudaError_t status) {
   switch (status) {
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
-    case cudaErrorNoKernelImageForDevice: return "cudaErrorNoKernelImageForDevice";
-    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
-    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureUnjoined: return "cudaErrorStreamCaptureUnjoined";
-    default: return "cudaErrorOfTheFake";
+    NAME(cudaErrorInvalidValue);
+    NAME(cudaErrorMemoryAllocation);
+    NAME(cudaErrorInitializationError);
+    NAME(cudaErrorStubLibrary);
+    NAME(cudaErrorInsufficientDriver);
+    NAME(cudaErrorDevicesUnavailable);
+    NAME(cudaErrorNoDevice);
+    NAME(cudaErrorInvalidDevice);
+    NAME(cudaErrorInvalidKernelImage);
+    NAME(cudaErrorNoKernelImageForDevice);
+    NAME(cudaErrorECCUncorrectable);
+    NAME(cudaErrorNvlinkUncorrectable);
+    NAME(cudaErrorUnsupportedPtxVersion);
+    NAME(cudaErrorIllegalAddress);
+    NAME(cudaErrorLaunchTimeout);
+    NAME(cudaErrorLaunchFailure);
+    NAME(cudaErrorHardwareStackError);
+    NAME(cudaErrorSystemNotReady);
+    NAME(cudaErrorSystemDriverMismatch);
+    NAME(cudaErrorMpsServerNotReady);
+    NAME(cudaErrorStreamCaptureUnsupported);
+    NAME(cudaErrorStreamCaptureInvalidated);
+    NAME(cudaErrorStreamCaptureUnjoined);
+    NAME(cudaErrorContained);
+    NAME(cudaErrorExternalDevice);
+    NAME(cudaErrorInvalidConfiguration);
+    default:
+      return "cudaErrorOfTheFake";
   }
 }
 
@@ -237,14 +261,23 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   FAKE_CALL();
   switch (attribute) {
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMultiProcessorCount: *value = state().machine.multiprocessors; break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = state().machine.multiprocessors;
+      break;
     case cudaDevAttrMaxThreadsPerMultiProcessor:
       *value = state().machine.threads_per_multiprocessor;
       break;
-    case cudaDevAttrL2CacheSize: *value = 1 << 16; break;
-    default: return failed(cudaErrorInvalidValue);
+    case cudaDevAttrL2CacheSize:
+      *value = 1 << 16;
+      break;
+    default:
+      return failed(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }

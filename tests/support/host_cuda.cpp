@@ -219,9 +219,10 @@ void set_queue(Queue queue) {
   taker = queue;
 }
 
-void queue(void* stream, std::function<void()> work) {
-  if (taker == nullptr) return work();
-  taker(stream, std::move(work));
+int queue(void* stream, std::function<void()> work) {
+  if (taker != nullptr) return taker(stream, std::move(work));
+  work();
+  return 0;
 }
 
 int launches() {

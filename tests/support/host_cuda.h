@@ -39,10 +39,11 @@ void set_order(Order order);
 /// std::runtime_error where threads wait for each other for ever, naming what they wait at.
 void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel);
 
-/// Takes what a launcher queues on a stream; null, the default, runs it at once.
-using Queue = void (*)(void* stream, std::function<void()> work);
+/// Takes what a launcher queues on a stream and returns CUDA's code; null, the default, runs it at
+/// once.
+using Queue = int (*)(void* stream, std::function<void()> work);
 void set_queue(Queue queue);
-void queue(void* stream, std::function<void()> work);
+int queue(void* stream, std::function<void()> work);
 
 /// Launches that were asked for so far, those that were refused included.
 int launches();

@@ -39,18 +39,22 @@ inline void expect_ordered(const Program& program) {
 class TrainerHarness final : public TrainObserver {
  public:
   explicit TrainerHarness(TrainConfig wanted, std::int64_t default_dim = kDefaultDimCpu,
-                          Generator generator = Generator::kTorchCpu)
-      : config(std::move(wanted)) {
+                          Generator generator = Generator::kTorchCpu,
+                          std::unique_ptr<Device> opened = nullptr)
+      : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
+    if (device == nullptr) {
+      device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
+    }
     if (c.data.kind == DataKind::kIdx) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, default_dim), c.model.loss));
     }
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, default_dim, data);
     spec.generator = generator;
+    spec.workspace_bytes = workspace_bytes(device->kind());
     programs = std::make_unique<StepPrograms>(spec);
     for (const StepProgram* step : programs_of(*programs)) expect_ordered(step->program);
-    device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
     FlatWeights loaded;
     if (!c.output.load.empty()) loaded = load_weights(c.output.load, programs->spec().model);
     trainer = std::make_unique<Trainer>(c, *programs, *device, data, std::move(loaded));

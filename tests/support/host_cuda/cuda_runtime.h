@@ -48,7 +48,7 @@ void __stcs(T* to, const T& value) {
   *to = value;
 }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t : int { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
@@ -75,14 +75,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
       grid.z > kMaxBlocks) {
     return cudaErrorInvalidConfiguration;
   }
-  host_cuda::queue(config->stream,
-                   [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
-                     host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
-                   });
-  return cudaSuccess;
+  return static_cast<cudaError_t>(host_cuda::queue(
+      config->stream, [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
+        host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
+      }));
 }
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  host_cuda::queue(stream, [=] { std::memset(to, value, bytes); });
-  return cudaSuccess;
+  return static_cast<cudaError_t>(host_cuda::queue(stream, [=] { std::memset(to, value, bytes); }));
 }

@@ -1,0 +1,114 @@
+#include "core/product_choices.h"
+
+#include <gtest/gtest.h>
+
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+const ProductPlace kHere{.device = "GPU", .library = "library 1", .precision = "fp32"};
+
+AlgorithmBytes bytes_from(int first) {
+  AlgorithmBytes bytes{};
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(first += 7);
+  return bytes;
+}
+
+TEST(ProductShape, SaysAllThatMattersButAddresses) {
+  const Tensor a{.buffer = 0, .offset_bytes = 0, .rows = 8, .cols = 4};
+  const Tensor b{.buffer = 1, .offset_bytes = 64, .rows = 8, .cols = 6};
+  const Tensor c{.buffer = 2, .offset_bytes = 24, .rows = 4, .cols = 6};
+  const ProductShape shape =
+      shape_of({.c = c, .a = a, .b = b, .transpose_a = true, .beta = 1, .relu = true});
+  EXPECT_EQ(text_of(shape), "4x6x8 TN relu");
+  EXPECT_EQ(shape.alignment_a, 256);
+  EXPECT_EQ(shape.alignment_b, 64);
+  EXPECT_EQ(shape.alignment_c, 8);
+  Tensor elsewhere = a;
+  elsewhere.buffer = 5;
+  EXPECT_EQ(shape_of({.c = c, .a = elsewhere, .b = b, .transpose_a = true, .relu = true}), shape);
+}
+
+class ProductChoicesFile : public TempDirTest {
+ protected:
+  [[nodiscard]] std::filesystem::path path() const { return folder() / "choices.json"; }
+  void expect_refused(const std::string& content, const std::string& why) {
+    file("choices.json", content);
+    expect_error(
+        ExitCode::kConfiguration,
+        "--autotune '" + path().string() + "': " + why + "; remove the file, or name another",
+        [&] { ProductChoices(path(), kHere); });
+    EXPECT_EQ(read_file(path()), content) << "a file that is refused stays as it is";
+  }
+};
+
+TEST_F(ProductChoicesFile, KeepsChoicesFromRunToRun) {
+  const ProductShape plain{.m = 4, .n = 5, .k = 6, .transpose_b = true, .alignment_a = 64};
+  ProductShape fused = plain;
+  fused.bias = fused.relu = true;
+  ProductChoices first(path(), kHere);
+  EXPECT_FALSE(first.find(plain));
+  first.add(plain, bytes_from(1));
+  first.add(fused, bytes_from(2));
+  first.add(plain, bytes_from(3));
+
+  const ProductChoices second(path(), kHere);
+  EXPECT_EQ(second.find(plain), bytes_from(3));
+  EXPECT_EQ(second.find(fused), bytes_from(2));
+  ProductShape other = plain;
+  other.alignment_c = 4;
+  EXPECT_FALSE(second.find(other));
+}
+
+TEST_F(ProductChoicesFile, MakesNoFileBeforeThereIsAChoice) {
+  const ProductChoices choices(path(), kHere);
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(ProductChoicesFile, RefusesAnotherPlace) {
+  ProductChoices(path(), kHere).add({.m = 1, .n = 1, .k = 1}, bytes_from(1));
+  const std::string before = read_file(path());
+  for (const ProductPlace& there :
+       {ProductPlace{"other", "library 1", "fp32"}, ProductPlace{"GPU", "library 2", "fp32"},
+        ProductPlace{"GPU", "library 1", "tf32"}}) {
+    expect_error(ExitCode::kConfiguration, "was made on GPU with library 1 in fp32, this is ",
+                 [&] { ProductChoices(path(), there); });
+  }
+  EXPECT_EQ(read_file(path()), before);
+}
+
+TEST_F(ProductChoicesFile, RefusesDamageOfEveryKind) {
+  ProductChoices(path(), kHere).add({.m = 1, .n = 1, .k = 1}, bytes_from(1));
+  const std::string good = read_file(path());
+  const std::string damaged = "is not a file of product choices, or is damaged";
+  expect_refused("", damaged);
+  expect_refused("weights", damaged);
+  expect_refused("[1, 2]", damaged);
+  expect_refused(std::string(100'000, '['), damaged);
+  expect_refused(std::string((1 << 20) + 1, ' '), "is larger than 1 MiB");
+  // Every truncation but that of the last line break.
+  for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
+    expect_refused(good.substr(0, size), damaged);
+  }
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string content = good;
+    const auto at = content.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return content.replace(at, from.size(), to);
+  };
+  expect_refused(changed("choices 1", "choices 2"), damaged);
+  expect_refused(changed("\"NN\"", "\"\""), damaged);
+  expect_refused(changed("\"m\": 1", "\"m\": \"1\""), damaged);
+  expect_refused(changed("\"algorithm\": \"", "\"algorithm\": \"0"), damaged);
+  expect_refused(changed("\"algorithm\": \"08", "\"algorithm\": \"0g"), damaged);
+}
+
+TEST_F(ProductChoicesFile, RefusesAPlaceItCouldNotWriteTo) {
+  expect_error(ExitCode::kCannotCreate, "",
+               [&] { ProductChoices(folder() / "missing" / "choices.json", kHere); });
+}
+
+}  // namespace
+}  // namespace barestep

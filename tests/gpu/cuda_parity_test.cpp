@@ -1,0 +1,274 @@
+// The CUDA device against the CPU device and against PyTorch. Built twice: with CUDA, for a machine
+// with a GPU, and with the fake runtime of tests/support, for every machine.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "core/philox.h"
+#include "gpu/cuda_harness.h"
+#include "kernels/cpu_device.h"
+#include "support/expect_error.h"
+#include "support/golden.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+bool is_for_cuda(const DeviceOp& op) {
+  const auto* randn = std::get_if<Randn>(&op);
+  if (randn != nullptr) return randn->generator == Generator::kTorchCuda;
+  const auto* gemm = std::get_if<Gemm>(&op);
+  // A product of nothing that scales c; see CudaProduct::run.
+  const bool scales_only = gemm != nullptr && gemm->c.size() > 0 && gemm->a.size() == 0 &&
+                           gemm->beta != 0 && gemm->beta != 1;
+  return !scales_only;
+}
+
+std::vector<std::byte> run_on_cpu(const DeviceOp& op, Memory memory) {
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  const auto stream = device->new_stream("compute");
+  const Addresses addresses = memory.addresses();
+  device->prepare(op);
+  device->run(op, addresses, *stream, {});
+  stream->synchronize();
+  return memory.bytes();
+}
+
+template <class T>
+T number_at(const std::vector<std::byte>& bytes, const Tensor& tensor, std::int64_t i) {
+  T number{};
+  std::memcpy(&number, bytes.data() + tensor.offset_bytes + i * std::int64_t{sizeof(T)}, sizeof(T));
+  return number;
+}
+
+/// Sums are taken in another order, and exponentials are another library's.
+void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
+                 const std::vector<std::byte>& expected) {
+  for (std::int64_t i = 0; i < tensor.size(); ++i) {
+    if (tensor.dtype == DType::kI32) {
+      ASSERT_EQ(number_at<std::int32_t>(actual, tensor, i),
+                number_at<std::int32_t>(expected, tensor, i))
+          << "element " << i;
+    } else {
+      const double want = number_at<float>(expected, tensor, i);
+      ASSERT_NEAR(number_at<float>(actual, tensor, i), want, 1e-5 * (1 + std::abs(want)))
+          << "element " << i;
+    }
+  }
+}
+
+class CudaDevice : public OnGpu {
+ protected:
+  void expect_parity(OpCase& op_case) {
+    SCOPED_TRACE(op_case.name);
+    const auto expected = run_on_cpu(op_case.op, op_case.memory);
+    auto actual = run(op_case.op, op_case.memory);
+    for (const Access& access : accesses_of(Op(op_case.op))) {
+      const Tensor& tensor = access.tensor;
+      if (!access.writes) continue;
+      if (tensor.dtype != DType::kU8) expect_near(tensor, actual, expected);
+      // What is left has to be as it was.
+      std::memcpy(actual.data() + tensor.offset_bytes, expected.data() + tensor.offset_bytes,
+                  static_cast<std::size_t>(tensor.bytes()));
+    }
+    EXPECT_TRUE(actual == expected) << "bytes changed that the op does not write";
+  }
+};
+
+TEST_F(CudaDevice, ComputesEveryOpAsTheCpuDoes) {
+  for (OpCase& op_case : all_op_cases()) {
+    if (is_for_cuda(op_case.op)) expect_parity(op_case);
+  }
+}
+
+TEST_F(CudaDevice, ComputesProductsInTf32RoughlyAsInFp32) {
+  open({.device = "cuda", .precision = Precision::kTf32});
+  EXPECT_NE(device->info().product_library.find("tf32"), std::string::npos);
+  constexpr std::int64_t kSize = 64;
+  Memory memory;
+  const Gemm op{
+      .c = memory.add(kSize, kSize), .a = memory.add(kSize, kSize), .b = memory.add(kSize, kSize)};
+  for (const Tensor& tensor : {op.a, op.b}) {
+    float next = 0.001F;
+    for (float& value : memory.values(tensor)) value = next = 1 - 1.9F * next;
+  }
+  const auto expected = run_on_cpu(op, memory);
+  const auto actual = run(op, memory);
+  for (std::int64_t i = 0; i < op.c.size(); ++i) {
+    const double want = number_at<float>(expected, op.c, i);
+    EXPECT_NEAR(number_at<float>(actual, op.c, i), want, 2e-2 * (1 + std::abs(want)));
+  }
+}
+
+TEST_F(CudaDevice, DrawsTheNormalNumbersOfPyTorch) {
+  constexpr std::int64_t kCount = 5000;
+  constexpr CudaGeometry kAnyGpu{};  // so few numbers do not depend on it
+  PhiloxState state{.seed = 7, .offset = 0};
+  std::vector<float> expected(kCount);
+  Memory memory;
+  const Randn op{.out = memory.add(1, kCount),
+                 .state = memory.add(1, sizeof(PhiloxState), DType::kU8),
+                 .generator = Generator::kTorchCuda};
+  for (int call = 0; call < 2; ++call) {
+    std::memcpy(memory.bytes(op.state).data(), &state, sizeof(state));
+    philox_randn(state, expected, kAnyGpu);
+    const auto bytes = run(op, memory);
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      ASSERT_NEAR(number_at<float>(bytes, op.out, i), expected[static_cast<std::size_t>(i)], 5e-6);
+    }
+    EXPECT_EQ(std::memcmp(bytes.data() + op.state.offset_bytes, &state, sizeof(state)), 0);
+  }
+}
+
+TEST_F(CudaDevice, RefusesMoreMemoryThanThereIs) {
+  const std::int64_t bytes = 2 * device->info().total_bytes;
+  expect_error(ExitCode::kMemory, "memory of device 'cuda:0': ", [&] {
+    device->allocate(bytes, MemoryKind::kDevice);
+  });
+  // The device goes on.
+  const DeviceMemory small(*device, 256);
+}
+
+TEST_F(CudaDevice, CallsTheHostInStreamOrder) {
+  int value = 1;
+  stream->call([](void* argument) { *static_cast<int*>(argument) += 41; }, &value);
+  stream->synchronize();
+  EXPECT_EQ(value, 42);
+}
+
+TEST_F(CudaDevice, TimesADelay) {
+  const auto before = device->new_event(EventUse::kTime);
+  const auto after = device->new_event(EventUse::kTime);
+  const DeviceOp delay = Delay{.seconds = 0.002};
+  before->record(*stream);
+  device->run(delay, Addresses(), *stream, {});
+  after->record(*stream);
+  after->synchronize();
+  EXPECT_TRUE(after->reached());
+  EXPECT_GE(after->seconds_since(*before), 0.002);
+}
+
+// Training.
+
+struct TrainingResult {
+  std::vector<float> losses;
+  FlatWeights weights;
+};
+
+TrainConfig small_config() {
+  TrainConfig config;
+  config.model.layers = {9, 33, 6};
+  config.data.batch_size = 5;
+  config.training.steps = 6;
+  config.training.seed = 3;
+  config.device.device = "cuda";
+  return config;
+}
+
+TrainingResult train(const TrainConfig& config) {
+  std::unique_ptr<Device> device;
+  if (config.device.device == "cuda") device = make_cuda_device(config.device, 0);
+  TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda, std::move(device));
+  run.run();
+  const Arena& arena = run.trainer->runner().arenas()[0];
+  EXPECT_EQ(arena.high_water_bytes(), run.trainer->plan().device_bytes(0));
+  return {run.losses(), run.trainer->weights()};
+}
+
+void expect_equal_within(const TrainingResult& a, const TrainingResult& b, double tolerance) {
+  ASSERT_EQ(a.losses.size(), b.losses.size());
+  for (std::size_t i = 0; i < a.losses.size(); ++i) {
+    EXPECT_LE(std::abs(a.losses[i] - b.losses[i]), tolerance * std::abs(b.losses[i]))
+        << "loss at step " << i;
+  }
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    difference += std::pow(static_cast<double>(a.weights[i]) - b.weights[i], 2);
+    norm += std::pow(static_cast<double>(b.weights[i]), 2);
+  }
+  EXPECT_LE(std::sqrt(difference / norm), 10 * tolerance);
+}
+
+class CudaTraining : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(CudaTraining, EqualsTheCpuDevice) {
+  TrainConfig on_cpu = small_config();
+  on_cpu.device = {.device = "cpu", .threads = 1, .gemm = GemmProvider::kReference};
+  expect_equal_within(train(small_config()), train(on_cpu), 1e-6);
+}
+
+TEST_F(CudaTraining, IsTheSameWithAndWithoutFusion) {
+  TrainConfig apart = small_config();
+  apart.device.fusion = false;
+  expect_equal_within(train(small_config()), train(apart), 1e-6);
+}
+
+TEST_F(CudaTraining, AddsUpGradientsAsTheCpuDoes) {
+  TrainConfig config = small_config();
+  config.training.zero_grad = false;
+  TrainConfig on_cpu = config;
+  on_cpu.device = {.device = "cpu", .threads = 1, .gemm = GemmProvider::kReference};
+  expect_equal_within(train(config), train(on_cpu), 1e-6);
+}
+
+TEST_F(CudaTraining, HasTheSameBitsInAGraph) {
+  TrainConfig in_graph = small_config();
+  in_graph.device.graph = true;
+  const TrainingResult eager = train(small_config());
+  const TrainingResult captured = train(in_graph);
+  EXPECT_EQ(captured.losses, eager.losses);
+  EXPECT_EQ(captured.weights, eager.weights);
+}
+
+TEST_F(CudaTraining, RepeatsToTheBit) {
+  const TrainingResult first = train(small_config());
+  const TrainingResult second = train(small_config());
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.weights, second.weights);
+}
+
+class PredictedForCuda : public testing::TestWithParam<std::string> {};
+
+TEST_P(PredictedForCuda, LossesLieWithinAMillionth) {
+  if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  const json golden = json::parse(std::ifstream(golden_path(GetParam())));
+  TrainConfig config;
+  config.model.dim = golden.at("dim");
+  config.model.depth = golden.at("depth");
+  config.data.batch_size = golden.at("batch");
+  config.training.seed = golden.at("seed");
+  config.training.steps = static_cast<std::int64_t>(golden.at("losses").size());
+  config.device.device = "cuda";
+  const std::vector<float> losses = train(config).losses;
+  ASSERT_EQ(losses.size(), golden.at("losses").size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const double expected = golden.at("losses")[i];
+    EXPECT_LE(std::abs(losses[i] - expected), 1e-6 * expected) << "at step " << i;
+  }
+}
+
+std::vector<std::string> goldens() {
+  std::istringstream names(BARESTEP_CUDA_GOLDENS);
+  std::vector<std::string> list;
+  for (std::string name; names >> name;) list.push_back(name);
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, PredictedForCuda, testing::ValuesIn(goldens()),
+                         [](const auto& golden) { return golden.param; });
+
+}  // namespace
+}  // namespace barestep

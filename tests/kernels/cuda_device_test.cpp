@@ -1,0 +1,423 @@
+// The CUDA device on the fake runtime: what fails and how that is said, captures, and the choice of
+// product algorithms. What it computes is in tests/gpu/cuda_parity_test.cpp, which runs on the fake
+// too.
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "gpu/cuda_harness.h"
+#include "support/expect_error.h"
+#include "support/fake_cuda.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+using testing::HasSubstr;
+
+class OnFake : public OnGpu {
+ protected:
+  void SetUp() override {
+    fake_cuda::reset();
+    OnGpu::SetUp();
+  }
+  void TearDown() override {
+    close();
+    EXPECT_EQ(fake_cuda::allocated_bytes(), 0);
+    EXPECT_EQ(fake_cuda::objects(), 0);
+    fake_cuda::reset();
+  }
+
+  void close() {
+    stream.reset();
+    workspace.reset();
+    device.reset();
+  }
+
+  /// Opens the device anew on such a machine.
+  void restart(const fake_cuda::Machine& machine, const DeviceConfig& config = {.device = "cuda"}) {
+    close();
+    fake_cuda::reset(machine);
+    open(config);
+  }
+
+  void expect_not_opened(const fake_cuda::Machine& machine, const DeviceConfig& config,
+                         const std::string& text) {
+    close();
+    fake_cuda::reset(machine);
+    expect_error(ExitCode::kNoDevice, text, [&] { make_cuda_device(config, 0); });
+  }
+};
+
+TEST_F(OnFake, TellsAMissingDriverFromAnOldOne) {
+  expect_not_opened({.driver_version = 0}, {.device = "cuda:1"},
+                    "device 'cuda:1': no NVIDIA driver (libcuda.so.1 was not found)");
+  EXPECT_EQ(why_no_cuda_device(), "no NVIDIA driver (libcuda.so.1 was not found)");
+  EXPECT_EQ(cuda_device_count(), 0);
+  expect_not_opened({.driver_version = 12040}, {.device = "cuda"},
+                    "the driver supports CUDA 12.4, this program needs 1");
+}
+
+TEST_F(OnFake, PrintsTheVariableThatHidesGpus) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  expect_not_opened({.devices = 0}, {.device = "cuda"},
+                    "the driver shows no GPU, CUDA_VISIBLE_DEVICES is ''; unset it");
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  expect_not_opened({.devices = 0}, {.device = "auto"}, "device 'auto': the driver finds no GPU;");
+}
+
+TEST_F(OnFake, ListsTheGpusThereAre) {
+  expect_not_opened({.devices = 2}, {.device = "cuda:2"},
+                    "device 'cuda:2': there is only cuda:0 (Fake GPU), cuda:1 (Fake GPU); name one "
+                    "of these");
+  restart({.devices = 2}, {.device = "cuda:1"});
+  EXPECT_EQ(device->name(), "cuda:1");
+  EXPECT_EQ(device->index(), 0);
+}
+
+TEST_F(OnFake, SaysThatAnotherProgramHasTheGpu) {
+  close();
+  fake_cuda::fail("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
+  expect_error(ExitCode::kNoDevice, "busy with another program that has it for itself",
+               [] { make_cuda_device({.device = "cuda"}, 0); });
+}
+
+TEST_F(OnFake, FindsAnArchitectureItHasNoCodeForWhenItOpens) {
+  close();
+  fake_cuda::fail("kernel", 1, cudaErrorNoKernelImageForDevice);
+  expect_error(ExitCode::kNoDevice,
+               "device 'cuda:0': it is of architecture 90, this program was built for 75, 80; "
+               "configure with -DCMAKE_CUDA_ARCHITECTURES=90",
+               [] { make_cuda_device({.device = "cuda"}, 0); });
+}
+
+TEST_F(OnFake, EveryCallThatFailsWhileItOpensIsAnErrorAndLeaksNothing) {
+  close();
+  for (const char* function :
+       {"cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaStreamCreateWithFlags",
+        "cudaMalloc", "cublasLtCreate", "kernel", "cudaStreamSynchronize"}) {
+    SCOPED_TRACE(function);
+    fake_cuda::reset();
+    fake_cuda::fail(function, 1, cudaErrorInvalidValue);
+    EXPECT_THROW(make_cuda_device({.device = "cuda"}, 0), Error);
+    EXPECT_EQ(fake_cuda::objects(), 0);
+    EXPECT_EQ(fake_cuda::allocated_bytes(), 0);
+  }
+}
+
+TEST_F(OnFake, SaysHowMuchMemoryWasAskedForAndIsFree) {
+  restart({.memory_bytes = std::int64_t{64} << 20});
+  expect_error(ExitCode::kMemory,
+               "memory of device 'cuda:0': 48.00 MiB asked for, 31.98 MiB of 64.00 MiB free; use a "
+               "smaller --batch-size",
+               [&] { device->allocate(std::int64_t{48} << 20, MemoryKind::kDevice); });
+  fake_cuda::fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
+  expect_error(ExitCode::kMemory, "pinned host memory: 1.00 MiB could not be allocated",
+               [&] { device->allocate(1 << 20, MemoryKind::kPinned); });
+}
+
+TEST_F(OnFake, SendsNoRecordsAndSaysSo) {
+  class Sink final : public RecordSink {
+    void on_record(const Record& /*record*/) override {}
+  } sink;
+  device->set_record_sink(nullptr);
+  expect_error(ExitCode::kConfiguration, "records of device 'cuda:0': a CUDA device does not send",
+               [&] { device->set_record_sink(&sink); });
+}
+
+// Streams and events.
+
+/// Two numbers on the device and ops that fill the first.
+class StreamOfFake : public OnFake {
+ protected:
+  void SetUp() override {
+    OnFake::SetUp();
+    memory = std::make_unique<DeviceMemory>(*device, 256);
+    addresses = Addresses(std::vector{memory->get()});
+  }
+  void TearDown() override {
+    memory.reset();
+    OnFake::TearDown();
+  }
+  void fill(const DeviceOp& op) { device->run(op, addresses, *stream, {}); }
+  float first() {
+    float value = 0;
+    device->copy(&value, memory->get(), sizeof(value), *stream);
+    stream->synchronize();
+    return value;
+  }
+
+  std::unique_ptr<DeviceMemory> memory;
+  Addresses addresses;
+  const Tensor number{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
+  const DeviceOp one = Fill{number, 1};
+  const DeviceOp two = Fill{number, 2};
+};
+
+TEST_F(StreamOfFake, SkipsWhatIsBehindAFailureAndReportsItOnce) {
+  const auto event = device->new_event(EventUse::kOrder);
+  fill(one);
+  fake_cuda::fail("kernel", 1, cudaErrorInvalidConfiguration);
+  fill(two);
+  const int copies = fake_cuda::calls("cudaMemcpyAsync");
+  float value = 0;
+  device->copy(&value, memory->get(), sizeof(value), *stream);
+  EXPECT_EQ(fake_cuda::calls("cudaMemcpyAsync"), copies) << "work behind the failure is skipped";
+  event->record(*stream);
+  event->synchronize();
+  EXPECT_TRUE(event->reached()) << "events are signalled all the same";
+  expect_error(ExitCode::kBug,
+               "launch of a kernel 'cudaErrorInvalidConfiguration': the fake was told to fail on "
+               "cuda:0, the last op queued was fill of 1x1; this is a bug",
+               [&] { stream->check(); });
+  stream->check();
+  EXPECT_EQ(first(), 1);
+}
+
+TEST_F(StreamOfFake, ReportsTheFirstOfTheErrorsOfALostDevice) {
+  fill(one);
+  fake_cuda::fail("cudaStreamSynchronize", 1, cudaErrorECCUncorrectable);
+  const std::string line =
+      "device 'cuda:0': lost: the fake was told to fail (cudaErrorECCUncorrectable), the last op "
+      "queued was fill of 1x1; run again";
+  expect_error(ExitCode::kTryAgain, line, [&] { stream->synchronize(); });
+  // From now on every call fails, and each with another code than the cause.
+  fake_cuda::fail_all(cudaErrorLaunchFailure);
+  fill(two);
+  expect_error(ExitCode::kTryAgain, line, [&] { stream->check(); });
+  expect_error(ExitCode::kTryAgain, line, [&] { stream->synchronize(); });
+  expect_error(ExitCode::kTryAgain, line, [&] { device->allocate(256, MemoryKind::kDevice); });
+}
+
+TEST_F(StreamOfFake, ADeviceThatIsTakenAwayInARunIsLost) {
+  fake_cuda::fail("cudaStreamQuery", 1, cudaErrorDevicesUnavailable);
+  expect_error(ExitCode::kTryAgain, "device 'cuda:0': lost: ", [&] { stream->check(); });
+}
+
+TEST_F(StreamOfFake, AnEventOfALostDeviceIsReached) {
+  const auto event = device->new_event(EventUse::kTime);
+  event->record(*stream);
+  fake_cuda::fail_all(cudaErrorLaunchFailure);
+  event->synchronize();
+  EXPECT_TRUE(event->reached());
+  expect_error(ExitCode::kTryAgain, "lost", [&] { stream->check(); });
+}
+
+TEST_F(StreamOfFake, RefusesToWaitForAnEventThatWasNeverRecorded) {
+  const auto event = device->new_event(EventUse::kOrder);
+  expect_error(ExitCode::kBug, "never recorded", [&] { stream->wait(*event); });
+}
+
+TEST_F(StreamOfFake, SaysWhatCublasSays) {
+  const Gemm gemm{.c = number, .a = number, .b = number};
+  device->prepare(gemm);
+  fake_cuda::fail("cublasLtMatmul", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  device->run(gemm, addresses, *stream, {});
+  expect_error(ExitCode::kBug,
+               "cublasLtMatmul 'CUBLAS_STATUS_NOT_SUPPORTED': the fake was told to fail on cuda:0, "
+               "the last op queued was gemm of ",
+               [&] { stream->check(); });
+}
+
+// Captures.
+
+TEST_F(StreamOfFake, ReplaysWhatWasCaptured) {
+  const auto other = device->new_stream("copy");
+  const auto fork = device->new_event(EventUse::kOrder);
+  const auto join = device->new_event(EventUse::kOrder);
+  const auto begin = device->new_event(EventUse::kTime);
+  const auto end = device->new_event(EventUse::kTime);
+  fill(one);
+  device->begin_capture(*stream);
+  begin->record(*stream);
+  fork->record(*stream);
+  other->wait(*fork);
+  device->run(two, addresses, *other, {});
+  join->record(*other);
+  stream->wait(*join);
+  end->record(*stream);
+  const auto graph = device->end_capture(*stream);
+  EXPECT_EQ(first(), 1) << "captured, not done";
+  device->launch(*graph, *stream, 0);
+  EXPECT_EQ(first(), 2);
+  EXPECT_GE(end->seconds_since(*begin), 0) << "a launch stamps the events";
+  EXPECT_EQ(fake_cuda::replayed(), 3);
+}
+
+TEST_F(StreamOfFake, RefusesACaptureThatIsNotJoined) {
+  const auto other = device->new_stream("copy");
+  const auto fork = device->new_event(EventUse::kOrder);
+  device->begin_capture(*stream);
+  fork->record(*stream);
+  other->wait(*fork);
+  device->run(two, addresses, *other, {});
+  expect_error(ExitCode::kBug, "cudaStreamEndCapture 'cudaErrorStreamCaptureUnjoined'",
+               [&] { device->end_capture(*stream); });
+}
+
+TEST_F(StreamOfFake, ReportsWhatSpoiledACapture) {
+  device->begin_capture(*stream);
+  float value = 0;
+  device->copy(&value, memory->get(), sizeof(value), *stream);
+  expect_error(ExitCode::kBug, "cudaMemcpyAsync 'cudaErrorStreamCaptureUnsupported'",
+               [&] { device->end_capture(*stream); });
+  EXPECT_EQ((fill(two), first()), 2) << "the stream works again";
+}
+
+TEST_F(StreamOfFake, PreparesNothingInACapture) {
+  device->begin_capture(*stream);
+  expect_error(ExitCode::kBug, "products are prepared before a capture",
+               [&] { device->prepare(Gemm{.c = number, .a = number, .b = number}); });
+  device->end_capture(*stream);
+}
+
+// Products.
+
+class ProductOnFake : public OnFake {
+ protected:
+  void SetUp() override {
+    OnFake::SetUp();
+    op = {.c = memory.add(4, 6),
+          .a = memory.add(4, 3),
+          .b = memory.add(6, 3),
+          .transpose_b = true,
+          .bias = memory.add(1, 6),
+          .relu = true};
+    for (const Tensor& tensor : {op.a, op.b, *op.bias}) {
+      float next = -1;
+      for (float& value : memory.values(tensor)) value = next += 0.25F;
+    }
+  }
+  [[nodiscard]] std::string choices() const { return (folder() / "choices.json").string(); }
+
+  Memory memory;
+  Gemm op;
+};
+
+TEST_F(ProductOnFake, FallsBackToKernelsOfOurOwnWithTheSameResult) {
+  const auto fused = run(op, memory);
+  EXPECT_EQ(device->info().product_library, "cuBLASLt 13.1.0");
+  const int kernels = fake_cuda::calls("kernel");
+  restart({.fused_products = false});
+  EXPECT_EQ(run(op, memory), fused);
+  EXPECT_EQ(fake_cuda::calls("kernel"), kernels + 1) << "our bias and ReLU";
+  EXPECT_EQ(device->info().product_library,
+            "cuBLASLt 13.1.0, bias and ReLU apart: it has no kernel that fuses them here");
+}
+
+TEST_F(ProductOnFake, AsksTheHeuristicOnceForAShape) {
+  run(op, memory);
+  const int asked = fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic");
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), asked);
+}
+
+TEST_F(ProductOnFake, RefusesAShapeNoAlgorithmIsFor) {
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 2, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kBug,
+               "cublasLtMatmulAlgoGetHeuristic '4x6x3 NT bias relu': cuBLASLt has no algorithm",
+               [&] { device->prepare(op); });
+}
+
+TEST_F(ProductOnFake, RefusesAStreamWithoutWorkspace) {
+  restart({.fastest_algorithm = 2}, {.device = "cuda", .autotune = choices()});
+  device->prepare(op);  // an algorithm that needs workspace
+  const auto bare = device->new_stream("copy");
+  const DeviceMemory on_device(*device, 4096);
+  const Addresses addresses({std::vector{on_device.get()}});
+  expect_error(ExitCode::kBug, "the stream has too little workspace",
+               [&] { device->run(op, addresses, *bare, {}); });
+}
+
+TEST_F(ProductOnFake, TunesOnceAndTakesItsChoiceFromTheFileAfterwards) {
+  const DeviceConfig tuned{.device = "cuda", .autotune = choices()};
+  const auto plain = run(op, memory);
+  const fake_cuda::Machine machine{.fastest_algorithm = 2};
+  restart(machine, tuned);
+  const auto first = run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(first, plain);
+  EXPECT_GT(fake_cuda::calls("cublasLtMatmul"), 4);
+
+  restart(machine, tuned);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1) << "nothing is timed again";
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 0);
+}
+
+TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {
+  const std::string path = choices();
+  const DeviceConfig tuned{.device = "cuda", .autotune = path};
+  restart({}, tuned);
+  device->prepare(op);
+  close();
+  const auto refused = [&](const fake_cuda::Machine& machine, const DeviceConfig& config,
+                           const std::string& text) {
+    fake_cuda::reset(machine);
+    expect_error(ExitCode::kConfiguration, "--autotune '" + path + "': " + text,
+                 [&] { make_cuda_device(config, 0); });
+  };
+  refused({.lt_version = 130200}, tuned,
+          "was made on Fake GPU with cuBLASLt 13.1.0 in fp32, this is Fake GPU with cuBLASLt "
+          "13.2.0 in fp32; remove the file, or name another");
+  refused({}, {.device = "cuda", .precision = Precision::kTf32, .autotune = path},
+          "was made on Fake GPU with cuBLASLt 13.1.0 in fp32, this is");
+}
+
+TEST_F(ProductOnFake, RefusesAnAlgorithmOfTheFileThatDoesNotRun) {
+  const std::string path = choices();
+  restart({}, {.device = "cuda", .autotune = path});
+  device->prepare(op);
+  restart({}, {.device = "cuda", .autotune = path});
+  fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_INVALID_VALUE);
+  expect_error(ExitCode::kConfiguration,
+               "': its algorithm for 4x6x3 NT bias relu does not run here; remove the file",
+               [&] { device->prepare(op); });
+}
+
+TEST_F(ProductOnFake, TuningThatFindsNoMemorySaysSo) {
+  restart({.memory_bytes = std::int64_t{40} << 20}, {.device = "cuda", .autotune = choices()});
+  expect_error(ExitCode::kMemory, "32.00 MiB asked for", [&] { device->prepare(op); });
+}
+
+// A whole run.
+
+TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
+  close();
+  TrainConfig config;
+  config.model.layers = {8, 8};
+  config.training.steps = 10;
+  config.device.device = "cuda";
+  TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda,
+                     make_cuda_device(config.device, 0));
+  run.after_step = [](const StepReport& report) {
+    if (report.step == 4) fake_cuda::fail_all(cudaErrorLaunchFailure);
+  };
+  expect_error(ExitCode::kTryAgain, "device 'cuda:0': lost: ", [&] { run.run(); });
+  EXPECT_EQ(run.steps.size(), 5U);
+}
+
+TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStep) {
+  close();
+  TrainConfig config;
+  config.model.layers = {8, 8};
+  config.training.steps = 4;
+  config.device = {.device = "cuda", .graph = true};
+  {
+    TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda,
+                       make_cuda_device(config.device, 0));
+    run.run();
+  }
+  EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one graph a slot";
+  EXPECT_EQ(fake_cuda::calls("cudaGraphLaunch"), 4);
+  EXPECT_GT(fake_cuda::replayed(), 4 * 5);
+}
+
+}  // namespace
+}  // namespace barestep
