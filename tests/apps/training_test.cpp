@@ -65,22 +65,25 @@ class Training : public TempDirTest {
   }
 };
 
+/// PyTorch reaches 96.2 and 96.3 % in five epochs; under a sanitizer there is time for one.
 TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
   const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
   const std::string out = output_of(
       {"--data", "idx:" + data + "images-idx3-ubyte.gz," + data + "labels-idx1-ubyte.gz",
        "--layers", "784,512,512,10", "--no-last-relu", "--loss", "cross-entropy", "--batch-size",
-       "64", "--epochs", "5", "--test-split", "0.2", "--log-every", "1000"});
+       "64", "--epochs", std::to_string(EPOCHS), "--test-split", "0.2", "--log-every", "1000"});
   const std::string last = lines_of(out).back();
   std::smatch match;
   ASSERT_TRUE(std::regex_match(last, match, std::regex(R"(Test accuracy: (\d+\.\d\d)%)"))) << last;
-  EXPECT_GE(std::stod(match[1]), 95.5);
+  EXPECT_GE(std::stod(match[1]), EPOCHS == 5 ? 95.5 : 90);
   EXPECT_THAT(out, HasSubstr("Linear 784 - 512 - 512 - 10, 669,706 parameters, batch 64, 8,000 "
                              "training and 2,000 test samples"));
   EXPECT_THAT(out, HasSubstr("\nStep 000 | "));
-  EXPECT_THAT(out, HasSubstr("\nStep 624 | ")) << "the last step is always shown";
+  EXPECT_THAT(out, HasSubstr(EPOCHS == 5 ? "\nStep 624 | " : "\nStep 124 | "))
+      << "the last step is always shown";
   EXPECT_THAT(out, Not(HasSubstr("\nStep 001 | ")));
-  EXPECT_THAT(out, HasSubstr("\nEpoch 5/5 | Test loss: "));
+  EXPECT_THAT(out,
+              HasSubstr(EPOCHS == 5 ? "\nEpoch 5/5 | Test loss: " : "\nEpoch 1/1 | Test loss: "));
 }
 
 TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
