@@ -61,6 +61,8 @@ static __global__ void __launch_bounds__(kBlockThreads)
     __stcs(moments1_4 + i, m);
     __stcs(moments2_4 + i, v);
   }
+  // At most three where all is aligned: unrolling would cost every thread a division and registers.
+#pragma unroll 1
   for (std::int64_t i = 4 * vectors + grid_thread(); i < n; i += grid_threads()) {
     adam_step(constants, scale, root, grads[i], weights[i], moments1[i], moments2[i]);
   }
