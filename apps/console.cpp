@@ -55,6 +55,7 @@ void Console::finish(const Trainer& trainer, const Device& device) {
   std::string text = fmt::format("\n{}\n", summary_.text(device));
   text += plan_table(trainer.plan(), trainer.programs().buffers(), {std::string(device.name())});
   if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);
+  text.pop_back();  // the newline, which print_line() adds
   print_line(text);
 }
 

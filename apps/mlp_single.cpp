@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command_line.h"
@@ -61,6 +62,8 @@ void train(const TrainConfig& config) {
   spec.generator = generator_of(kind);
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
+  // Known only now where the files say how long an epoch is; throws if no step is left to measure.
+  warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.batch_size));
   if (config.output.memory) {
     require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");
   }
@@ -69,12 +72,15 @@ void train(const TrainConfig& config) {
     return;
   }
 
+  FlatWeights loaded;
+  if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
+
   if (config.device.device == "auto") note_missing_gpu();
   const auto device = make_device(config.device);
   if (!config.output.memory) {
     require_memory(spec, plan, device->info().free_bytes, kind, device->name());
   }
-  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr);
+  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr, std::move(loaded));
   Console console(config, trainer.steps());
   print_now(run_header(programs, *device));
   trainer.run(console);

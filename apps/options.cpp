@@ -72,7 +72,7 @@ std::vector<Option> model_options() {
          c.model.last_relu = false;
        }},
       {"loss", kModel, "mse|cross-entropy", JsonKind::kString,
-       "mse for --data randn, cross-entropy for labels (default mse)",
+       "mse for numbers, cross-entropy for class labels (default mse)",
        [](const Given& given, TrainConfig& c) {
          c.model.loss = static_cast<LossKind>(choice(given, kLosses));
        }},
@@ -82,8 +82,8 @@ std::vector<Option> model_options() {
 std::vector<Option> data_options() {
   return {
       {"data", kData, "randn|idx:X,Y", JsonKind::kString,
-       "fresh random numbers each step, or idx files of images and\n"
-       "labels, plain or .gz (default randn)",
+       "fresh random numbers each step, or idx files of samples and their\n"
+       "labels or targets, plain or .gz (default randn)",
        [](const Given& given, TrainConfig& c) { data_source(given, c.data); }},
       {"batch-size", kData, "N", JsonKind::kNumber,
        with_range(fmt::format("samples in a step (default {})", DataConfig{}.batch_size),

@@ -64,12 +64,6 @@ void check_data(const TrainConfig& config) {
                                     .why = "needs labels, which --data randn has not",
                                     .remedy = "use --data idx:X,Y"});
   }
-  if (!random && !classes) {
-    fail(ExitCode::kConfiguration, {.what = "--loss",
-                                    .value = "mse",
-                                    .why = "--data idx:X,Y has class labels as targets",
-                                    .remedy = "use --loss cross-entropy"});
-  }
   if (random && (config.training.epochs || config.data.test_split > 0)) {
     fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
                                     .why = "--data randn is not a fixed set of samples",

@@ -120,11 +120,15 @@ void TorchGenerator::randn(std::span<float> out) {
 std::vector<std::int64_t> TorchGenerator::randperm(std::int64_t n) {
   BARESTEP_REQUIRE(n >= 0, "a permutation has a size");
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
-    std::swap(order[i], order[i + next() % (order.size() - i)]);
-  }
+  randperm(std::span(order));
   return order;
+}
+
+void TorchGenerator::randperm(std::span<std::int64_t> out) {
+  std::iota(out.begin(), out.end(), std::int64_t{0});
+  for (std::size_t i = 0; i + 1 < out.size(); ++i) {
+    std::swap(out[i], out[i + next() % (out.size() - i)]);
+  }
 }
 
 void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,

@@ -31,6 +31,9 @@ class TorchGenerator {
   /// torch.randperm(n).
   std::vector<std::int64_t> randperm(std::int64_t n);
 
+  /// torch.randperm(out.size()); allocates nothing.
+  void randperm(std::span<std::int64_t> out);
+
  private:
   double next_normal();
 

@@ -2,11 +2,11 @@
 
 #include <condition_variable>
 #include <cstring>
-#include <map>
 #include <mutex>
-#include <utility>
 #include <variant>
 #include <vector>
+
+#include "parallel/host_communicator.h"
 
 namespace barestep {
 
@@ -65,29 +65,13 @@ Share share_of(std::int64_t n, int rank, int ranks) {
 
 }  // namespace
 
-class ThreadCommunicator final : public Communicator {
+class ThreadCommunicator final : public HostCommunicator {
  public:
   ThreadCommunicator(ThreadGroup::Meeting& collectives, ThreadGroup::Meeting& host, int rank)
       : collectives_(collectives), host_(host), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return host_.size; }
-
-  void prepare(const Collective& collective) override {
-    std::visit(
-        [](const auto& op) {
-          BARESTEP_REQUIRE(op.tensors.size() == 1, "a thread rank has one device");
-        },
-        collective);
-  }
-
-  void run(const Collective& collective, const Addresses& addresses,
-           std::span<Stream* const> streams, Tag /*tag*/) override {
-    // Kept for as long as the communicator: the stream reads it later.
-    const auto [call, is_new] =
-        calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses});
-    streams[0]->call(&ThreadCommunicator::perform, &call->second);
-  }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     must(host_.meet(rank_, bytes.data(), [&] {
@@ -112,11 +96,6 @@ class ThreadCommunicator final : public Communicator {
 
   void barrier() override { must(host_.barrier()); }
 
-  [[nodiscard]] std::string poll_error() override {
-    const std::lock_guard lock(collectives_.mutex);
-    return collectives_.aborted ? "another rank gave up" : "";
-  }
-
   void abort(ExitCode /*code*/) noexcept override {
     for (ThreadGroup::Meeting* meeting : {&collectives_, &host_}) {
       const std::lock_guard lock(meeting->mutex);
@@ -126,16 +105,8 @@ class ThreadCommunicator final : public Communicator {
   }
 
  private:
-  struct Call {
-    ThreadCommunicator* self;
-    const Collective* collective;
-    const Addresses* addresses;
-  };
-
-  static void perform(void* argument) {
-    const auto& call = *static_cast<Call*>(argument);
-    std::visit([&](const auto& op) { call.self->perform_op(op, *call.addresses); },
-               *call.collective);
+  void perform(const Collective& collective, const Addresses& addresses) override {
+    std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
   }
 
   void perform_op(const AllReduce& op, const Addresses& addresses) {
@@ -146,7 +117,7 @@ class ThreadCommunicator final : public Communicator {
       float* values;
       float scale;
     } mine{addresses.at(tensor), op.scale};
-    collectives_.meet(rank_, &mine, [&] {
+    must(collectives_.meet(rank_, &mine, [&] {
       const Share share = share_of(tensor.size(), rank_, size());
       for (std::int64_t i = share.first; i < share.last; ++i) {
         float sum = 0;
@@ -158,31 +129,31 @@ class ThreadCommunicator final : public Communicator {
           collectives_.shown_by<Contribution>(rank)->values[i] = sum;
         }
       }
-    });
+    }));
   }
 
   void perform_op(const Broadcast& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     auto* values = addresses.at<std::byte>(tensor);
-    collectives_.meet(rank_, values, [&] {
+    must(collectives_.meet(rank_, values, [&] {
       if (rank_ != op.root) {
         std::memcpy(values, collectives_.shown_by<std::byte>(op.root),
                     static_cast<std::size_t>(tensor.bytes()));
       }
-    });
+    }));
   }
 
   void perform_op(const Reduce& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     auto* values = addresses.at(tensor);
-    collectives_.meet(rank_, values, [&] {
+    must(collectives_.meet(rank_, values, [&] {
       if (rank_ != op.root) return;
       for (std::int64_t i = 0; i < tensor.size(); ++i) {
         float sum = 0;
         for (int rank = 0; rank < size(); ++rank) sum += collectives_.shown_by<float>(rank)[i];
         values[i] = sum;
       }
-    });
+    }));
   }
 
   static void must(bool met) {
@@ -197,7 +168,6 @@ class ThreadCommunicator final : public Communicator {
   ThreadGroup::Meeting& collectives_;
   ThreadGroup::Meeting& host_;
   int rank_;
-  std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
 };
 
 ThreadGroup::ThreadGroup(int ranks)

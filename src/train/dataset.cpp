@@ -169,17 +169,19 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     return {std::move(x), {}, std::move(labels), test_rows};
   }
   if (y.cols() != widths.back()) {
+    const bool labels = y.cols() == 1 && !is_float(y.type);
     refuse(data.y,
            "data has " + std::to_string(y.cols()) + " targets per sample, --layers ends with " +
                std::to_string(widths.back()),
-           "end --layers with " + std::to_string(y.cols()));
+           "end --layers with " + std::to_string(y.cols()) +
+               (labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
   require_finite(y, data.y);
   return {std::move(x), std::move(y), {}, test_rows};
 }
 
-std::vector<std::int64_t> epoch_order(std::uint64_t seed, std::int64_t epoch, std::int64_t rows) {
-  return TorchGenerator(seed + static_cast<std::uint64_t>(epoch)).randperm(rows);
+void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order) {
+  TorchGenerator(seed + static_cast<std::uint64_t>(epoch)).randperm(order);
 }
 
 }  // namespace barestep

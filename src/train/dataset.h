@@ -47,8 +47,8 @@ class Dataset {
 /// loss, or hold NaN or infinities.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss);
 
-/// The order in which epoch `epoch`, counted from 0, visits the training samples: a permutation of
-/// 0 .. rows - 1, torch.randperm(rows) from a generator seeded with seed + epoch modulo 2^64.
-std::vector<std::int64_t> epoch_order(std::uint64_t seed, std::int64_t epoch, std::int64_t rows);
+/// Writes the order in which epoch `epoch`, counted from 0, visits order.size() training samples:
+/// torch.randperm from a generator seeded with seed + epoch modulo 2^64. Allocates nothing.
+void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order);
 
 }  // namespace barestep

@@ -95,7 +95,8 @@ std::string metrics_record(const StepReport& report, int rank) {
 }
 
 RunSummary::RunSummary(std::int64_t steps) {
-  wall_s_.reserve(static_cast<std::size_t>(steps));
+  constexpr std::int64_t kMostReserved = 1 << 20;
+  wall_s_.reserve(static_cast<std::size_t>(std::min(steps, kMostReserved)));
 }
 
 void RunSummary::add(const StepReport& report) {

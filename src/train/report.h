@@ -25,7 +25,8 @@ std::string evaluation_line(const EvaluationReport& report);
 /// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s and the phases.
 std::string metrics_record(const StepReport& report, int rank);
 
-/// Collects the steps behind warm-up and tells what they came to. Allocates at construction only.
+/// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
+/// then not for the first million steps.
 class RunSummary {
  public:
   explicit RunSummary(std::int64_t steps);

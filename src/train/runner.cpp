@@ -269,8 +269,8 @@ StepTimes Runner::finish_step() {
   const std::int64_t step = finished_;
   const Unfinished& unfinished = unfinished_[slot_of(step)];
   const PreparedProgram& program = *unfinished.program;
-  for (const auto& ids : {program.last_data_of_lane, program.last_of_lane}) {
-    for (const NodeId id : ids) {
+  for (const auto* ids : {&program.last_data_of_lane, &program.last_of_lane}) {
+    for (const NodeId id : *ids) {
       for (const auto& event : program.at(id).events[set_of(step)]) event->synchronize();
     }
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -27,6 +29,17 @@ void write_scalars(const TrainingConfig& training, std::int64_t t, float* scalar
   scalars[1] = static_cast<float>(std::sqrt(correction2));
 }
 
+/// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
+[[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
+                                    double lr) {
+  // A NaN's sign means nothing.
+  const double shown = std::isnan(loss) ? std::abs(loss) : loss;
+  fail(ExitCode::kDiverged, {.what = "training diverged",
+                             .value = "",
+                             .why = fmt::format("the {} is {} {}", which, shown, when),
+                             .remedy = fmt::format("use a smaller --lr (it is {})", lr)});
+}
+
 }  // namespace
 
 /// Fills the pinned slots of a batch: its rows of the data set and Adam's numbers.
@@ -36,6 +49,7 @@ class Trainer::Input final : public StepInput {
       : config_(config), dataset_(dataset) {
     if (dataset_ == nullptr) return;
     rows_.resize(static_cast<std::size_t>(spec.batch_size));
+    order_.resize(static_cast<std::size_t>(spec.train_rows));
   }
 
   /// The batch that runs as step `step` of the runner.
@@ -57,7 +71,7 @@ class Trainer::Input final : public StepInput {
       }
     } else {
       if (batch.epoch != ordered_epoch_) {
-        order_ = epoch_order(config_.training.seed, batch.epoch, dataset_->train_rows());
+        epoch_order(config_.training.seed, batch.epoch, order_);
         ordered_epoch_ = batch.epoch;
       }
       std::copy_n(order_.begin() + batch.first, rows.size(), rows.begin());
@@ -92,7 +106,7 @@ StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Data
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
-                 const Dataset* dataset)
+                 const Dataset* dataset, FlatWeights loaded)
     : config_(config),
       programs_(programs),
       device_(device),
@@ -108,18 +122,16 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs, Device
        {&programs.train(), programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
     if (step != nullptr) runner_.add(step->program);
   }
-  initialise();
+  initialise(std::move(loaded));
 }
 
 Trainer::~Trainer() = default;
 
-void Trainer::initialise() {
+void Trainer::initialise(FlatWeights loaded) {
   const ParameterLayout& layout = programs_.spec().model.layout;
   TorchGenerator generator(config_.training.seed);
   FlatWeights weights = initial_weights(layout, generator);
-  if (!config_.output.load.empty()) {
-    weights = load_weights(config_.output.load, programs_.spec().model);
-  }
+  if (!loaded.empty()) weights = std::move(loaded);
   upload(weights.data(), layout.flat(programs_.parameters()));
 
   // Padding included: Adam runs over it, and zeros stay zeros.
@@ -188,11 +200,8 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, TrainObser
     const std::string before =
         batch.number == 0 ? ""
                           : fmt::format(", it was {} at step {}", last_loss_, batch.number - 1);
-    fail(ExitCode::kDiverged,
-         {.what = "training diverged",
-          .value = "",
-          .why = fmt::format("the loss is {} at step {}{}", loss, batch.number, before),
-          .remedy = fmt::format("use a smaller --lr (it is {})", config_.training.lr)});
+    refuse_divergence("loss", loss, fmt::format("at step {}{}", batch.number, before),
+                      config_.training.lr);
   }
   last_loss_ = loss;
   observer.on_step({.step = batch.number,
@@ -222,6 +231,10 @@ void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
 
   const auto samples = static_cast<double>(evaluation_.samples);
   evaluation_.loss /= samples;
+  if (!std::isfinite(evaluation_.loss)) {
+    refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
+                      config_.training.lr);
+  }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);
 }

@@ -50,13 +50,15 @@ StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Data
 
 class Trainer {
  public:
-  /// Allocates everything there will ever be, initialises or loads the weights. `programs`,
-  /// `device` and `dataset` must outlive the trainer. Blocks.
+  /// Allocates everything there will ever be. Training begins with the weights `loaded`, or, if
+  /// they are empty, with nn.Linear's initialisation. `programs`, `device` and `dataset` must
+  /// outlive the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
-          const Dataset* dataset);
+          const Dataset* dataset, FlatWeights loaded = {});
   ~Trainer();
 
   /// Runs all steps. Throws Error(kDiverged), naming the step, when a loss is not a finite number.
+  /// Allocates nothing once each program ran in both slots.
   void run(TrainObserver& observer);
 
   /// The weights as they are now. Blocks.
@@ -74,7 +76,7 @@ class Trainer {
  private:
   class Input;
 
-  void initialise();
+  void initialise(FlatWeights loaded);
   void upload(const void* from, const Tensor& to);
   StepTimes run_batch(const Batch& batch, const Batch* next);
   void report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer);

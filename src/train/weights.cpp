@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -93,6 +94,16 @@ std::string state_dict_name(const MlpSpec& spec, int layer, const char* what) {
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights) {
   std::vector<NamedTensor> tensors;
   for (const Entry& entry : entries_of(spec, weights)) {
+    const auto bad =
+        std::ranges::find_if(entry.values, [](float value) { return !std::isfinite(value); });
+    if (bad != entry.values.end()) {
+      fail(ExitCode::kDiverged,
+           {.what = "weights",
+            .value = path.string(),
+            .why = fmt::format("{} holds {}, so they are not saved", entry.name,
+                               std::isnan(*bad) ? std::abs(*bad) : *bad),
+            .remedy = "use a smaller --lr"});
+    }
     tensors.push_back({entry.name, entry.shape, entry.values});
   }
   save_safetensors(path, tensors);

@@ -26,7 +26,8 @@ std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int l
 /// model has an activation, ReLU modules: "net.0.weight", "net.0.bias", "net.2.weight", ...
 std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
 
-/// Writes safetensors, all or nothing. Throws Error(kCannotCreate, kInputOutput).
+/// Writes safetensors, all or nothing. Throws Error(kCannotCreate, kInputOutput), and
+/// Error(kDiverged) instead of writing a weight that is not a finite number.
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
 
 /// Reads safetensors. Throws Error: kNoInput, or kBadData naming the first differences when names,

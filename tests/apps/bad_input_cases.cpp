@@ -201,10 +201,6 @@ std::vector<BadInput> bad_command_lines() {
        78,
        "--loss 'cross-entropy': needs labels, which --data randn has not; use --data idx:X,Y"},
       {7,
-       {"--data", "idx:a,b"},
-       78,
-       "--loss 'mse': --data idx:X,Y has class labels as targets; use --loss cross-entropy"},
-      {7,
        {"--warmup", "20"},
        78,
        "--warmup '20': the run has 20 steps, and no other would be left to measure; --warmup 19 or "

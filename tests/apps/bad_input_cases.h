@@ -1,6 +1,7 @@
 // Bad input to mlp_single, and what it must answer.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,18 @@ struct BadInput {
   int case_number;  // of the list of bad inputs in docs; a case may need several rows
   std::vector<std::string> arguments;
   int exit_code;
-  std::string line;    // all of stderr, behind "mlp_single: error: "
-  std::string file{};  // content of run.json in the working directory; none if empty
+  std::string line;     // all of stderr, behind "mlp_single: error: "
+  std::string file{};   // content of run.json in the working directory; none if empty
+  bool trains = false;  // refused only after steps were printed
 };
 
 std::vector<BadInput> bad_command_lines();
 std::vector<BadInput> bad_config_files();
+
+/// Those about files; they name what write_bad_files() writes.
+std::vector<BadInput> bad_files();
+
+/// Fills a folder with files that are wrong in one way each, and with some that are right.
+void write_bad_files(const std::filesystem::path& folder);
 
 }  // namespace barestep

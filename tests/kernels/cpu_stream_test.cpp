@@ -60,19 +60,25 @@ TEST_F(CpuStreamTest, KeepsABacklogLongerThanItsFirstQueue) {
 TEST_F(CpuStreamTest, StreamsRunBesideEachOther) {
   CpuStream first(executor_);
   CpuStream second(executor_);
-  CpuEvent begin;
-  CpuEvent first_end;
-  CpuEvent second_end;
-  begin.record(first);
-  begin.synchronize();
-  first.run(slow_, addresses_, {});
-  second.run(slow_, addresses_, {});
-  first_end.record(first);
-  second_end.record(second);
+  // Each function ends only when the other has begun.
+  struct Meeting {
+    std::atomic<int> here{0};
+    std::atomic<int> met{0};
+  } meeting;
+  const auto meet = [](void* argument) {
+    auto& both = *static_cast<Meeting*>(argument);
+    both.here.fetch_add(1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (both.here.load() < 2 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    if (both.here.load() == 2) both.met.fetch_add(1);
+  };
+  first.call(meet, &meeting);
+  second.call(meet, &meeting);
   first.synchronize();
   second.synchronize();
-  EXPECT_LT(first_end.seconds_since(begin), 0.035);
-  EXPECT_LT(second_end.seconds_since(begin), 0.035);
+  EXPECT_EQ(meeting.met.load(), 2);
 }
 
 TEST_F(CpuStreamTest, AWaitOrdersWorkAcrossStreams) {

@@ -3,12 +3,12 @@
 #
 #   which layer may include which, and which library's headers may stand where (the tables below);
 #   no #if in src/, but in kernels/host_device.h; no file over 400 lines;
-#   every source is in a CMakeLists.txt of its folder or of one above it.
+#   every source is listed in a CMakeLists.txt.
 set -euo pipefail
 cd "$1"
 
 mapfile -t folders < <(find src apps tests bench -maxdepth 0 2>/dev/null)
-mapfile -t sources < <(find "${folders[@]}" -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
+mapfile -t sources < <(find "${folders[@]}" -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | sort)
 
 includes() {
   awk '
@@ -32,7 +32,8 @@ includes() {
       library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
-      library("^(fmt/|nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
+      library("^fmt/", "(\\.cpp$|^apps/)", "sources")
+      library("^(nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
               "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
@@ -81,15 +82,13 @@ check_lengths() {
 }
 
 check_lists() {
-  local source folder
-  for source in "$@"; do
-    folder=$(dirname "$source")
-    until [ -f "$folder/CMakeLists.txt" ] || [ "$folder" = . ]; do folder=$(dirname "$folder"); done
-    if ! sed 's/#.*//' "$folder/CMakeLists.txt" 2>/dev/null | tr -s ' ()\t' '\n' |
-        grep -xF "${source#"$folder/"}" >/dev/null; then
-      echo "$source: not in $folder/CMakeLists.txt"
-    fi
-  done
+  local list
+  comm -23 <(printf '%s\n' "$@" | sort) <(
+    find "${folders[@]}" -name CMakeLists.txt | while read -r list; do
+      sed 's/#.*//' "$list" | tr -s ' ()\t' '\n' | grep -E '^[^$].*\.(cpp|cu)$' |
+        sed "s|^|$(dirname "$list")/|"
+    done | xargs -r realpath -m --relative-to=. | sort -u
+  ) | sed 's/$/: in no CMakeLists.txt/'
 }
 
 of() { printf '%s\n' "${sources[@]}" | grep -E "$1" || true; }

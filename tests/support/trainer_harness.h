@@ -1,18 +1,40 @@
 // Runs a Trainer from a configuration and keeps what it reports.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "core/checker.h"
 #include "core/config.h"
 #include "core/device.h"
 #include "kernels/cpu_device.h"
 #include "train/dataset.h"
 #include "train/trainer.h"
+#include "train/weights.h"
 
 namespace barestep {
+
+/// Every program of a run.
+inline std::vector<const StepProgram*> programs_of(const StepPrograms& programs) {
+  std::vector<const StepProgram*> all{&programs.train()};
+  for (const StepProgram* step :
+       {programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
+    if (step != nullptr) all.push_back(step);
+  }
+  return all;
+}
+
+/// What every program that a test builds must pass.
+inline void expect_ordered(const Program& program) {
+  for (const Violation& violation : check(program)) {
+    ADD_FAILURE() << program.name() << ": " << describe(program, violation);
+  }
+}
 
 class TrainerHarness final : public TrainObserver {
  public:
@@ -32,7 +54,10 @@ class TrainerHarness final : public TrainObserver {
     spec.generator = generator;
     spec.workspace_bytes = workspace_bytes(device->kind());
     programs = std::make_unique<StepPrograms>(spec);
-    trainer = std::make_unique<Trainer>(c, *programs, *device, data);
+    for (const StepProgram* step : programs_of(*programs)) expect_ordered(step->program);
+    FlatWeights loaded;
+    if (!c.output.load.empty()) loaded = load_weights(c.output.load, programs->spec().model);
+    trainer = std::make_unique<Trainer>(c, *programs, *device, data, std::move(loaded));
   }
 
   void run() { trainer->run(*this); }

@@ -105,6 +105,10 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
   expect_refused(
       "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1",
       kTwoImages, float_labels, {3, 5}, LossKind::kMse);
+  expect_refused(
+      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1, or use "
+      "--loss cross-entropy if they are labels",
+      kTwoImages, kTwoLabels, {3, 5}, LossKind::kMse);
 }
 
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
@@ -164,10 +168,15 @@ TEST(DatasetOfMnist, HasPixelsAsNumPyDividesThem) {
 
 /// torch.randperm(10, generator=torch.Generator().manual_seed(seed + epoch)), PyTorch 1.13.1.
 TEST(EpochOrder, IsTorchsPermutationOfSeedPlusEpoch) {
-  EXPECT_THAT(epoch_order(0, 0, 10), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
-  EXPECT_THAT(epoch_order(0, 1, 10), ElementsAre(5, 6, 1, 2, 0, 8, 9, 3, 7, 4));
-  EXPECT_THAT(epoch_order(2, 3, 10), ElementsAre(1, 4, 9, 6, 3, 5, 0, 2, 8, 7));
-  EXPECT_EQ(epoch_order(~std::uint64_t{0}, 1, 10), epoch_order(0, 0, 10));
+  const auto order = [](std::uint64_t seed, std::int64_t epoch) {
+    std::array<std::int64_t, 10> rows{};
+    epoch_order(seed, epoch, rows);
+    return rows;
+  };
+  EXPECT_THAT(order(0, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
+  EXPECT_THAT(order(0, 1), ElementsAre(5, 6, 1, 2, 0, 8, 9, 3, 7, 4));
+  EXPECT_THAT(order(2, 3), ElementsAre(1, 4, 9, 6, 3, 5, 0, 2, 8, 7));
+  EXPECT_EQ(order(~std::uint64_t{0}, 1), order(0, 0));
 }
 
 }  // namespace

@@ -3,8 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/checker.h"
@@ -16,6 +22,27 @@ namespace barestep {
 namespace {
 
 constexpr std::int64_t kBytes = bytes_of(DType::kF32);
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// When each node of each step ran.
+class Intervals final : public RecordSink {
+ public:
+  void on_record(const Record& record) override {
+    const std::lock_guard lock(mutex_);
+    records_[{record.tag.step, record.tag.node}] = record;
+  }
+  Record of(std::int64_t step, NodeId node) {
+    const std::lock_guard lock(mutex_);
+    return records_.at({step, node});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::int64_t, NodeId>, Record> records_;
+};
 
 /// Input that writes the step's number into a pinned slot, if there is one.
 class Counting final : public StepInput {
@@ -31,15 +58,18 @@ class Counting final : public StepInput {
   std::optional<Tensor> slot_;
 };
 
-class RunnerTest : public testing::Test {
+/// With the value of the parameter as RunnerOptions::graph.
+class RunnerTest : public testing::TestWithParam<bool> {
  protected:
   Tensor take(const char* name, int slots = 1, bool pinned = false) {
     return {buffers_.get(name, Category::kData, kBytes, 0, slots, pinned), 0, 1, 1};
   }
-  void start(const std::vector<Program*>& programs, RunnerOptions options = {}) {
+  /// Outlives the runner, which may have queued the input of a step that never comes.
+  Program& new_program(const char* name) { return programs_.emplace_back(name, buffers_); }
+  void start(const std::vector<Program*>& programs, Fetch fetch = Fetch::kAhead) {
     plan_ = std::make_unique<MemoryPlan>(buffers_);
     runner_ = std::make_unique<Runner>(std::array<Device*, 1>{device_.get()}, nullptr, buffers_,
-                                       *plan_, options);
+                                       *plan_, RunnerOptions{.fetch = fetch, .graph = GetParam()});
     for (Program* program : programs) {
       order(*program);
       ASSERT_THAT(check(*program), testing::IsEmpty());
@@ -52,6 +82,7 @@ class RunnerTest : public testing::Test {
 
   std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
   Buffers buffers_;
+  std::deque<Program> programs_;
   std::unique_ptr<MemoryPlan> plan_;
   std::unique_ptr<Runner> runner_;
 };
@@ -60,11 +91,11 @@ void add(Program& program, Lane lane, Phase phase, DeviceOp op) {
   program.add({.op = std::move(op), .lane = lane, .phase = phase});
 }
 
-TEST_F(RunnerTest, PrefetchedInputReachesItsOwnStep) {
+TEST_P(RunnerTest, PrefetchedInputReachesItsOwnStep) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);
   const Tensor out = take("out", 2, true);
-  Program program("copy", buffers_);
+  Program& program = new_program("copy");
   add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.002});
   add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
@@ -77,11 +108,11 @@ TEST_F(RunnerTest, PrefetchedInputReachesItsOwnStep) {
   EXPECT_EQ(input.filled.size(), 21U) << "every step's input is fetched one step ahead";
 }
 
-TEST_F(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
+TEST_P(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);
   const Tensor out = take("out", 2, true);
-  Program program("slow copy", buffers_);
+  Program& program = new_program("slow copy");
   add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.01});
   add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
@@ -98,14 +129,14 @@ TEST_F(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
   runner_->finish_step();
 }
 
-TEST_F(RunnerTest, ProgramsTakeTurnsOnTheSameBuffers) {
+TEST_P(RunnerTest, ProgramsTakeTurnsOnTheSameBuffers) {
   const Tensor sum = take("sum");
   const Tensor one = take("one");
   const Tensor bias = take("bias");
-  Program set("set", buffers_);
+  Program& set = new_program("set");
   add(set, Lane::kCopy, Phase::kData, Fill{.out = one, .value = 1});
   add(set, Lane::kCompute, Phase::kForward, Fill{.out = sum, .value = 0});
-  Program grow("grow", buffers_);
+  Program& grow = new_program("grow");
   add(grow, Lane::kCopy, Phase::kForward, Copy{.to = bias, .from = one});
   add(grow, Lane::kCompute, Phase::kForward, BiasRelu{.values = sum, .bias = bias, .relu = false});
   start({&set, &grow});
@@ -117,50 +148,102 @@ TEST_F(RunnerTest, ProgramsTakeTurnsOnTheSameBuffers) {
   EXPECT_EQ(value(sum), 0.0F);
 }
 
-TEST_F(RunnerTest, InputMadeBeforeTheClockIsNotPartOfTheStep) {
+TEST_P(RunnerTest, InputMadeBeforeTheClockIsNotPartOfTheStep) {
+  constexpr double kDelay_s = 0.01;
   const Tensor x = take("x", 2);
   const Tensor out = take("out");
-  Program program("made", buffers_);
-  add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.03});
+  Program& program = new_program("made");
+  add(program, Lane::kCopy, Phase::kData, Delay{.seconds = kDelay_s});
   add(program, Lane::kCopy, Phase::kData, Fill{.out = x, .value = 1});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
-  start({&program}, {.fetch = Fetch::kBeforeClock});
+  start({&program}, Fetch::kBeforeClock);
   Counting input;
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_LT(runner_->step(program, &program, input).wall_s, 0.02);
+  for (int i = 0; i < 5; ++i) {
+    const double begin_s = now_s();
+    const StepTimes times = runner_->step(program, &program, input);
+    const double all_s = now_s() - begin_s;
+    EXPECT_GE(all_s - times.wall_s, kDelay_s) << "the clock starts when the input is there";
   }
+  EXPECT_EQ(input.filled.size(), 5U) << "nothing is fetched ahead";
 }
 
-TEST_F(RunnerTest, TheAccountNamesEveryMillisecond) {
+TEST_P(RunnerTest, TheAccountNamesEveryMillisecond) {
   const Tensor x = take("x", 2);
   const Tensor out = take("out");
-  Program program("phases", buffers_);
-  add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.03});
+  Program& program = new_program("phases");
+  add(program, Lane::kCopy, Phase::kData, Delay{.seconds = 0.006});
   add(program, Lane::kCopy, Phase::kData, Fill{.out = x, .value = 1});
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
-  add(program, Lane::kCompute, Phase::kForward, Delay{.seconds = 0.01});
-  add(program, Lane::kCompute, Phase::kBackward, Delay{.seconds = 0.02});
+  add(program, Lane::kCompute, Phase::kForward, Delay{.seconds = 0.002});
+  add(program, Lane::kCompute, Phase::kBackward, Delay{.seconds = 0.004});
   start({&program});
   Counting input;
-  const StepTimes times = runner_->step(program, nullptr, input);
-  const auto phase = [&](Phase p) { return times.phase_s[static_cast<std::size_t>(p)]; };
-  EXPECT_NEAR(phase(Phase::kData), 0.03, 0.008);
-  EXPECT_NEAR(phase(Phase::kForward), 0.01, 0.005);
-  EXPECT_NEAR(phase(Phase::kBackward), 0.02, 0.005);
-  EXPECT_NEAR(times.wall_s, 0.06, 0.01);
-  EXPECT_LT(std::abs(times.residue_s()), 0.003);
-  EXPECT_LT(times.idle_s, 0.002);
+  // On a busy machine any part may take longer than it should, but the best of many tries shows
+  // what each was given.
+  StepTimes best;
+  double least_unexplained_s = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 30; ++i) {
+    const StepTimes times = runner_->step(program, nullptr, input);
+    const auto phase = [&](Phase p) { return times.phase_s[static_cast<std::size_t>(p)]; };
+    EXPECT_GE(phase(Phase::kForward), 0.002);
+    EXPECT_GE(phase(Phase::kBackward), 0.004);
+    EXPECT_GE(times.wall_s, 0.012);
+    EXPECT_GE(times.idle_s, 0);
+    EXPECT_GE(times.residue_s(), -1e-9) << "no part is counted twice";
+    const double parts_s = std::accumulate(times.phase_s.begin(), times.phase_s.end(), 0.0);
+    EXPECT_NEAR(parts_s, phase(Phase::kData) + phase(Phase::kForward) + phase(Phase::kBackward),
+                1e-12)
+        << "phases that the program has not";
+    if (times.idle_s + times.residue_s() < least_unexplained_s) {
+      least_unexplained_s = times.idle_s + times.residue_s();
+      best = times;
+    }
+  }
+  EXPECT_LT(least_unexplained_s, 0.002);
+  EXPECT_GT(best.phase_s[static_cast<std::size_t>(Phase::kData)], 0.004);
 }
 
-TEST_F(RunnerTest, RefusesAProgramItDoesNotKnow) {
+/// Work of two lanes inside a step meets where waits say so, and nowhere else.
+TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
+  const Tensor host = take("host", 2, true);
+  const Tensor x = take("x", 2);
+  const Tensor message = take("message");
+  const Tensor out = take("out", 2, true);
+  Program& program = new_program("two lanes");
+  add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
+  add(program, Lane::kComm, Phase::kReduce, Copy{.to = message, .from = x});
+  add(program, Lane::kComm, Phase::kReduce, Delay{.seconds = 0.02});
+  add(program, Lane::kCompute, Phase::kBackward, Delay{.seconds = 0.02});
+  add(program, Lane::kCompute, Phase::kOptimizer, Copy{.to = out, .from = message});
+  start({&program});
+  Intervals intervals;
+  device_->set_record_sink(&intervals);  // until the runner is gone, with what it queued ahead
+  Counting input(host);
+  bool overlapped = false;
+  for (std::int64_t step = 0; step < 8; ++step) {
+    runner_->step(program, &program, input);
+    EXPECT_EQ(value(out, step), static_cast<float>(step));
+    const Record comm = intervals.of(step, 2);
+    const Record compute = intervals.of(step, 3);
+    overlapped |= comm.start_s < compute.end_s && compute.start_s < comm.end_s;
+    EXPECT_GE(intervals.of(step, 4).start_s, intervals.of(step, 1).end_s);
+  }
+  EXPECT_TRUE(overlapped);
+  runner_.reset();
+}
+
+TEST_P(RunnerTest, RefusesAProgramItDoesNotKnow) {
   const Tensor x = take("x");
-  Program known("known", buffers_);
+  Program& known = new_program("known");
   add(known, Lane::kCompute, Phase::kForward, Fill{.out = x, .value = 1});
   start({&known});
   const Program unknown("unknown", buffers_);
   Counting input;
   EXPECT_THROW(runner_->step(unknown, nullptr, input), Error);
 }
+
+INSTANTIATE_TEST_SUITE_P(EagerAndGraph, RunnerTest, testing::Bool(),
+                         [](const auto& run) { return run.param ? "graph" : "eager"; });
 
 }  // namespace
 }  // namespace barestep

@@ -1,0 +1,39 @@
+#include "parallel/host_communicator.h"
+
+#include <exception>
+
+namespace barestep {
+
+void HostCommunicator::prepare(const Collective& collective) {
+  std::visit(
+      [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
+      collective);
+}
+
+void HostCommunicator::run(const Collective& collective, const Addresses& addresses,
+                           std::span<Stream* const> streams, Tag /*tag*/) {
+  const auto [call, is_new] =
+      calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses});
+  streams[0]->call(&HostCommunicator::perform_call, &call->second);
+}
+
+void HostCommunicator::perform_call(void* argument) {
+  const auto& call = *static_cast<Call*>(argument);
+  try {
+    call.self->perform(*call.collective, *call.addresses);
+  } catch (const std::exception& error) {
+    call.self->report(error.what());
+  }
+}
+
+std::string HostCommunicator::poll_error() {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void HostCommunicator::report(const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  if (error_.empty()) error_ = error;
+}
+
+}  // namespace barestep

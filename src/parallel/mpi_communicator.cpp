@@ -1,0 +1,170 @@
+#include "parallel/mpi_communicator.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "parallel/host_communicator.h"
+
+namespace barestep {
+namespace {
+
+/// Pieces of 1 MiB: an all-reduce of 64 MiB in one call takes three times as long on one host.
+constexpr std::int64_t kPieceNumbers = std::int64_t{1} << 18;
+
+void must(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(ExitCode::kTryAgain, {.what = "MPI call",
+                             .value = call,
+                             .why = std::string(text, static_cast<std::size_t>(length)),
+                             .remedy = "see the errors of the other ranks"});
+}
+
+/// One call for each piece of at most kPieceNumbers.
+template <class F>
+void for_pieces(std::int64_t size, const F& f) {
+  for (std::int64_t first = 0; first < size; first += kPieceNumbers) {
+    f(first, static_cast<int>(std::min(kPieceNumbers, size - first)));
+  }
+}
+
+/// MPI between MPI_Init and MPI_Finalize.
+class Mpi {
+ public:
+  Mpi() {
+    int provided = MPI_THREAD_SINGLE;
+    must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (provided < MPI_THREAD_MULTIPLE) {
+      fail(ExitCode::kConfiguration, {.what = "MPI",
+                                      .why = "does not allow calls from several threads",
+                                      .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
+    }
+  }
+  /// While an exception is on its way, other ranks may be inside a collective that this one will
+  /// never join: MPI_Finalize would wait for them for ever. The program's end aborts then.
+  ~Mpi() {
+    if (std::uncaught_exceptions() == 0) MPI_Finalize();
+  }
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+};
+
+/// A group of ranks with messages of its own.
+class Group {
+ public:
+  Group() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
+  explicit Group(int split_type) {
+    must(MPI_Comm_split_type(MPI_COMM_WORLD, split_type, 0, MPI_INFO_NULL, &comm_),
+         "MPI_Comm_split_type");
+  }
+  ~Group() {
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  [[nodiscard]] MPI_Comm get() const { return comm_; }
+  [[nodiscard]] int rank() const {
+    int rank = 0;
+    MPI_Comm_rank(comm_, &rank);
+    return rank;
+  }
+  [[nodiscard]] int size() const {
+    int size = 1;
+    MPI_Comm_size(comm_, &size);
+    return size;
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// Collectives run on the comm lane's thread, host calls on the caller's: each in a group of its
+/// own, so that they never take each other's messages.
+class MpiHostCommunicator final : public HostCommunicator {
+ public:
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] const Group& local() const { return local_; }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    must(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, host_calls_.get()),
+         "MPI_Bcast");
+  }
+
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size_),
+                     "all_gather needs room for every rank");
+    const int count = static_cast<int>(bytes.size());
+    must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
+                       host_calls_.get()),
+         "MPI_Allgather");
+  }
+
+  void barrier() override { must(MPI_Barrier(host_calls_.get()), "MPI_Barrier"); }
+
+  void abort(ExitCode code) noexcept override {
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+    std::_Exit(static_cast<int>(code));
+  }
+
+ private:
+  void perform(const Collective& collective, const Addresses& addresses) override {
+    std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
+  }
+
+  void perform_op(const AllReduce& op, const Addresses& addresses) {
+    float* const values = addresses.at(op.tensors[0]);
+    for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
+      float* const piece = values + first;
+      std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
+      must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, collectives_.get()),
+           "MPI_Allreduce");
+    });
+  }
+
+  void perform_op(const Broadcast& op, const Addresses& addresses) {
+    auto* const bytes = addresses.at<std::byte>(op.tensors[0]);
+    for_pieces(op.tensors[0].bytes(), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes + first, count, MPI_BYTE, op.root, collectives_.get()), "MPI_Bcast");
+    });
+  }
+
+  void perform_op(const Reduce& op, const Addresses& addresses) {
+    float* const values = addresses.at(op.tensors[0]);
+    for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
+      float* const piece = values + first;
+      const bool is_root = rank_ == op.root;
+      must(MPI_Reduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, count, MPI_FLOAT,
+                      MPI_SUM, op.root, collectives_.get()),
+           "MPI_Reduce");
+    });
+  }
+
+  Mpi mpi_;
+  Group collectives_;
+  Group host_calls_;
+  Group local_{MPI_COMM_TYPE_SHARED};
+  int rank_ = collectives_.rank();
+  int size_ = collectives_.size();
+};
+
+}  // namespace
+
+MpiRank join_mpi() {
+  auto communicator = std::make_unique<MpiHostCommunicator>();
+  const int local_rank = communicator->local().rank();
+  const int local_size = communicator->local().size();
+  return {std::move(communicator), local_rank, local_size};
+}
+
+}  // namespace barestep

@@ -1,0 +1,218 @@
+// The real mlp_single trains, plans, explains, saves and loads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <regex>
+#include <sstream>
+
+#include "core/safetensors.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kSmall = {"--dim", "16",        "--depth", "2",      "--batch-size",
+                          "8",     "--threads", "1",       "--gemm", "reference"};
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+class Training : public TempDirTest {
+ protected:
+  ProcessResult run(const Arguments& arguments) {
+    return run_process(Arguments{MLP_SINGLE} + arguments,
+                       {.working_directory = folder(), .timeout_s = 110});
+  }
+
+  /// Standard output of a run that must succeed and complain of nothing.
+  std::string output_of(const Arguments& arguments) {
+    const ProcessResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return result.out;
+  }
+
+  /// What --metrics wrote.
+  std::vector<nlohmann::json> records(const std::string& name) {
+    std::vector<nlohmann::json> all;
+    for (const std::string& line : lines_of(read_file(folder() / name))) {
+      all.push_back(nlohmann::json::parse(line));
+    }
+    return all;
+  }
+
+  std::vector<float> losses(const std::string& name) {
+    std::vector<float> all;
+    for (const nlohmann::json& record : records(name)) all.push_back(record.at("loss"));
+    return all;
+  }
+};
+
+TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
+  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
+  const std::string out = output_of(
+      {"--data", "idx:" + data + "images-idx3-ubyte.gz," + data + "labels-idx1-ubyte.gz",
+       "--layers", "784,512,512,10", "--no-last-relu", "--loss", "cross-entropy", "--batch-size",
+       "64", "--epochs", "5", "--test-split", "0.2", "--log-every", "1000"});
+  const std::string last = lines_of(out).back();
+  std::smatch match;
+  ASSERT_TRUE(std::regex_match(last, match, std::regex(R"(Test accuracy: (\d+\.\d\d)%)"))) << last;
+  EXPECT_GE(std::stod(match[1]), 95.5);
+  EXPECT_THAT(out, HasSubstr("Linear 784 - 512 - 512 - 10, 669,706 parameters, batch 64, 8,000 "
+                             "training and 2,000 test samples"));
+  EXPECT_THAT(out, HasSubstr("\nStep 000 | "));
+  EXPECT_THAT(out, HasSubstr("\nStep 624 | ")) << "the last step is always shown";
+  EXPECT_THAT(out, Not(HasSubstr("\nStep 001 | ")));
+  EXPECT_THAT(out, HasSubstr("\nEpoch 5/5 | Test loss: "));
+}
+
+TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
+  const std::string out = output_of(kSmall + Arguments{"--steps", "3", "--warmup", "1"});
+  const std::string line =
+      R"(\| Step time: [0-9.]+s \| Throughput: [0-9.]+ samples/sec \| Loss: [0-9]\.[0-9]{6})";
+  EXPECT_THAT(out, ContainsRegex("\nStep 00 " + line + " \\| warm-up\n"));
+  EXPECT_THAT(out, ContainsRegex("\nStep 01 " + line + "\n"));
+  EXPECT_THAT(out, ContainsRegex("\nStep 02 " + line + "\n"));
+  EXPECT_THAT(out, HasSubstr("\nSummary of 2 steps after 1 of warm-up, cpu: "));
+  for (const char* row : {"  data wait ", "  forward ", "  loss ", "  backward ", "  optimizer ",
+                          "  idle ", "  residue (host) ", "  wall time "}) {
+    EXPECT_THAT(out, HasSubstr(std::string("\n") + row));
+  }
+  EXPECT_THAT(out, HasSubstr("gradients"));
+  EXPECT_FALSE(out.ends_with("\n\n"));
+}
+
+TEST_F(Training, PlansTheCoursesModelInNoTime) {
+  const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6"};
+  double least_s = 1e9;
+  std::string out;
+  for (int i = 0; i < 5 && least_s > 1; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    out = output_of(plan);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    least_s = std::min(least_s, took.count());
+  }
+  EXPECT_LT(least_s, 1);
+  EXPECT_THAT(out, HasSubstr("402,702,336 parameters\n"));
+  // 6 x (8192 x 8192 + 8192) numbers of 4 bytes, all multiples of 64 bytes.
+  const std::string weights = "1,610,809,344";
+  EXPECT_THAT(out, ContainsRegex("parameters +" + weights));
+  EXPECT_THAT(out, ContainsRegex("gradients +" + weights));
+  EXPECT_THAT(out, ContainsRegex("optimizer +3,221,61[0-9],[0-9]{3}"));
+  // 12 buffers of 64 x 8192 numbers; x and y twice.
+  EXPECT_THAT(out, ContainsRegex("activations +25,165,824"));
+  EXPECT_THAT(out, ContainsRegex("data +8,39[0-9],[0-9]{3}"));
+}
+
+TEST_F(Training, PlanNeedsNoDevice) {
+  EXPECT_THAT(output_of({"--plan", "--device", "cuda:63"}), HasSubstr("402,702,336 parameters\n"));
+}
+
+TEST_F(Training, ExplainsAStep) {
+  const std::string out = output_of(kSmall + Arguments{"--explain"});
+  for (const char* word : {"randn", "gemm", "mse_loss", "relu_grad", "sum_rows", "adam"}) {
+    EXPECT_THAT(out, HasSubstr(word));
+  }
+  const std::string both = output_of(kSmall + Arguments{"--plan", "--explain"});
+  EXPECT_TRUE(both.ends_with(out));
+  EXPECT_THAT(both, HasSubstr("544 parameters\n"));
+}
+
+TEST_F(Training, WritesARecordOfEveryStepToMetrics) {
+  output_of(kSmall + Arguments{"--steps", "7", "--log-every", "5", "--metrics", "m.jsonl"});
+  const std::vector<nlohmann::json> all = records("m.jsonl");
+  ASSERT_EQ(all.size(), 7U);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].at("step"), i);
+    EXPECT_EQ(all[i].at("rank"), 0);
+    EXPECT_EQ(all[i].at("warmup"), i < 5);
+    const double seconds = all[i].at("step_time_s");
+    EXPECT_GT(seconds, 0);
+    EXPECT_DOUBLE_EQ(all[i].at("samples_per_s").get<double>(), 8 / seconds);
+    double sum = 0;
+    for (const auto& [name, part] : all[i].at("phases_s").items()) sum += part.get<double>();
+    EXPECT_NEAR(sum, seconds, 1e-9);
+  }
+  output_of(kSmall + Arguments{"--steps", "7", "--metrics", "again.jsonl"});
+  EXPECT_EQ(losses("again.jsonl"), losses("m.jsonl"));
+}
+
+TEST_F(Training, TakesTheSeedMinusOneAsTheLargest) {
+  output_of(kSmall + Arguments{"--steps", "3", "--seed", "-1", "--metrics", "a"});
+  output_of(kSmall + Arguments{"--steps", "3", "--seed", "18446744073709551615", "--metrics", "b"});
+  output_of(kSmall + Arguments{"--steps", "3", "--metrics", "c"});
+  EXPECT_EQ(losses("a"), losses("b"));
+  EXPECT_NE(losses("a"), losses("c"));
+}
+
+TEST_F(Training, GoesOnWithSavedWeights) {
+  const Arguments one = kSmall + Arguments{"--steps", "1", "--lr", "0.01"};
+  output_of(one + Arguments{"--save", "first", "--metrics", "a"});
+  output_of(one + Arguments{"--load", "first", "--save", "second", "--metrics", "b"});
+  output_of(one + Arguments{"--load", "first", "--metrics", "c"});
+  EXPECT_EQ(losses("b"), losses("c"));
+  EXPECT_LT(losses("b").front(), losses("a").front()) << "the same batch, seen once more";
+  const SafetensorsFile first(folder() / "first");
+  const SafetensorsFile second(folder() / "second");
+  EXPECT_EQ(first.tensors().size(), 4U);
+  for (const char* name : {"net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"}) {
+    EXPECT_FALSE(std::ranges::equal(first.f32(name), second.f32(name))) << name;
+  }
+}
+
+TEST_F(Training, SavesNothingWhenItDiverges) {
+  file("weights", "the last good ones");
+  const ProcessResult result = run(
+      kSmall + Arguments{"--lr", "1e30", "--steps", "50", "--save", "weights", "--metrics", "m"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err,
+              ContainsRegex("^mlp_single: error: training diverged: the loss is (inf|nan) at "
+                            "step [0-9]+, it was [0-9.e+]+ at step [0-9]+; use a smaller --lr "
+                            "\\(it is 1e\\+30\\)\n$"));
+  EXPECT_EQ(read_file(folder() / "weights"), "the last good ones");
+  const auto steps = records("m").size();
+  EXPECT_THAT(result.err, HasSubstr(" at step " + std::to_string(steps) + ", it was"));
+  EXPECT_THAT(result.out, Not(HasSubstr("Summary")));
+}
+
+TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
+  const ProcessResult result =
+      run(kSmall + Arguments{"--lr", "1e300", "--steps", "1", "--save", "weights"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err, HasSubstr("error: weights 'weights': net.0.weight holds "));
+  EXPECT_TRUE(names().empty());
+}
+
+/// Everything that needs no device is checked before one is touched: on a machine without this GPU
+/// another mistake is named first.
+TEST_F(Training, ChecksEverythingElseBeforeTheDevice) {
+  const Arguments gpu = {"--device", "cuda:63", "--dim", "8", "--depth", "1"};
+  EXPECT_EQ(run(gpu).exit_code, 69);
+  EXPECT_EQ(run(gpu + Arguments{"--save", "none/weights"}).exit_code, 73);
+  EXPECT_EQ(run(gpu + Arguments{"--metrics", "."}).exit_code, 73);
+  EXPECT_EQ(run(gpu + Arguments{"--load", "none"}).exit_code, 66);
+  EXPECT_EQ(run(gpu + Arguments{"--memory", "1KiB"}).exit_code, 71);
+  EXPECT_EQ(run(gpu + Arguments{"--steps", "2", "--warmup", "2"}).exit_code, 78);
+  EXPECT_EQ(run({"--device", "cuda:63", "--data", "idx:none,none"}).exit_code, 66);
+  EXPECT_TRUE(names().empty());
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,59 @@
+// DDP with ranks as processes; run by mpirun, also alone.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+
+#include "parallel/mpi_communicator.h"
+#include "parallel/thread_communicator.h"
+#include "support/rank_step.h"
+
+namespace barestep {
+namespace {
+
+MpiRank& mpi() {
+  static MpiRank rank = join_mpi();
+  return rank;
+}
+
+TEST(MpiRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
+  Communicator& ranks = *mpi().communicator;
+  Trained mine = train_rank(ranks);
+  ThreadGroup alone(1);
+  const Trained one = train_rank(*alone.join(0));
+  EXPECT_LT(relative_distance(mine.parameters, one.parameters), 1e-6);
+  EXPECT_LT(relative_distance(mine.losses, one.losses), 1e-6);
+
+  std::vector<float> first = mine.parameters;
+  ranks.broadcast(std::as_writable_bytes(std::span(first)), 0);
+  EXPECT_EQ(mine.parameters, first);
+}
+
+TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
+  EXPECT_EQ(train_rank(*mpi().communicator, {.overlap = true}),
+            train_rank(*mpi().communicator, {.overlap = false}));
+}
+
+TEST(MpiRanks, GatherBytesInRankOrder) {
+  Communicator& ranks = *mpi().communicator;
+  const int mine = 10 + ranks.rank();
+  std::vector<int> all(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(all[static_cast<std::size_t>(rank)], 10 + rank);
+  }
+  ranks.barrier();
+}
+
+TEST(MpiRanks, KnowTheirPlaceOnTheHost) {
+  EXPECT_EQ(mpi().local_rank, mpi().communicator->rank());
+  EXPECT_EQ(mpi().local_size, mpi().communicator->size());
+}
+
+}  // namespace
+}  // namespace barestep
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,58 @@
+#include "train/memory_check.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/units.h"
+#include "support/expect_error.h"
+
+namespace barestep {
+namespace {
+
+StepSpec spec_of_batch(std::int64_t batch_size) {
+  return {.model = {.layout = ParameterLayout({256, 256, 256})}, .batch_size = batch_size};
+}
+
+/// What a run of this batch takes.
+std::int64_t device_bytes(std::int64_t batch_size) {
+  return MemoryPlan(StepPrograms(spec_of_batch(batch_size)).buffers()).device_bytes(0);
+}
+std::int64_t pinned_bytes(std::int64_t batch_size) {
+  return MemoryPlan(StepPrograms(spec_of_batch(batch_size)).buffers()).pinned_bytes(0);
+}
+
+void require(std::int64_t batch_size, std::int64_t available_bytes, DeviceKind kind) {
+  const StepSpec spec = spec_of_batch(batch_size);
+  require_memory(spec, MemoryPlan(StepPrograms(spec).buffers()), available_bytes, kind, "cuda:0");
+}
+
+TEST(RequireMemory, LetsARunThroughThatFitsToTheByte) {
+  EXPECT_NO_THROW(require(64, device_bytes(64), DeviceKind::kCuda));
+  EXPECT_THROW(require(64, device_bytes(64) - 1, DeviceKind::kCuda), Error);
+}
+
+TEST(RequireMemory, CountsPinnedMemoryWhereItIsTheDevicesOwn) {
+  const std::int64_t all = device_bytes(64) + pinned_bytes(64);
+  ASSERT_GT(pinned_bytes(64), 0);
+  EXPECT_NO_THROW(require(64, all, DeviceKind::kCpu));
+  EXPECT_THROW(require(64, all - 1, DeviceKind::kCpu), Error);
+}
+
+TEST(RequireMemory, NamesTheLargestHalvingOfTheBatchThatFits) {
+  const std::int64_t available = device_bytes(250);
+  expect_error(ExitCode::kMemory,
+               fmt::format("too little memory: needs {}, cuda:0 has {} free; --batch-size 250 fits",
+                           human_bytes(device_bytes(1000)), human_bytes(available)),
+               [&] { require(1000, available, DeviceKind::kCuda); });
+}
+
+TEST(RequireMemory, SaysWhenNoBatchFits) {
+  expect_error(ExitCode::kMemory,
+               fmt::format("too little memory: needs {}, cuda:0 has 1.00 MiB free; no batch size "
+                           "fits, use a smaller --dim, --depth or --layers",
+                           human_bytes(device_bytes(64))),
+               [&] { require(64, 1 << 20, DeviceKind::kCuda); });
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,175 @@
+#include "train/report.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <map>
+#include <regex>
+
+#include "kernels/cpu_device.h"
+
+namespace barestep {
+namespace {
+
+using testing::HasSubstr;
+
+StepReport report_of(std::int64_t step, std::int64_t steps, double wall_s) {
+  StepReport report;
+  report.step = step;
+  report.steps = steps;
+  report.samples = 64;
+  report.loss = 1.036895F;
+  report.times.wall_s = wall_s;
+  return report;
+}
+
+TEST(StepLine, IsTheFormatOfThePractical) {
+  EXPECT_EQ(step_line(report_of(0, 20, 0.1234)),
+            "Step 00 | Step time: 0.1234s | Throughput: 518.64 samples/sec | Loss: 1.036895");
+}
+
+TEST(StepLine, IsAsWideAsTheLastStepAndAtLeastTwoDigits) {
+  EXPECT_THAT(step_line(report_of(3, 1, 1)), HasSubstr("Step 03 |"));
+  EXPECT_THAT(step_line(report_of(3, 100, 1)), HasSubstr("Step 03 |"));
+  EXPECT_THAT(step_line(report_of(3, 101, 1)), HasSubstr("Step 003 |"));
+  EXPECT_THAT(step_line(report_of(1234, 1235, 1)), HasSubstr("Step 1234 |"));
+}
+
+TEST(StepLine, HasFourDecimalsAndFourSignificantDigitsOfTime) {
+  const auto time = [](double wall_s) {
+    const std::string line = step_line(report_of(0, 1, wall_s));
+    const std::size_t begin = line.find("time: ") + 6;
+    return line.substr(begin, line.find(" |", begin) - begin);
+  };
+  EXPECT_EQ(time(12.345678), "12.3457s");
+  EXPECT_EQ(time(1), "1.0000s");
+  EXPECT_EQ(time(0.1), "0.1000s");
+  EXPECT_EQ(time(0.0123456), "0.01235s");
+  EXPECT_EQ(time(0.00123456), "0.001235s");
+  EXPECT_EQ(time(0.000123456), "0.0001235s");
+  EXPECT_EQ(time(1.23456e-6), "0.000001235s");
+}
+
+TEST(StepLine, SaysWhatIsWarmUp) {
+  StepReport report = report_of(0, 20, 0.1234);
+  report.warmup = true;
+  EXPECT_TRUE(step_line(report).ends_with("Loss: 1.036895 | warm-up"));
+}
+
+TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
+  EvaluationReport report{.epoch = 0,
+                          .epochs = 5,
+                          .samples = 2000,
+                          .loss = 0.3012,
+                          .accuracy = 0.9125,
+                          .seconds = 0.0123};
+  EXPECT_EQ(evaluation_line(report),
+            "Epoch 1/5 | Test loss: 0.301200 | Test accuracy: 91.25% | 2000 samples in 0.01230s");
+  report.accuracy.reset();
+  report.epochs = 0;
+  EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 2000 samples in 0.01230s");
+}
+
+/// A step whose parts differ from each other and leave 1 ms over.
+StepReport measured(std::int64_t step) {
+  StepReport report = report_of(step, 20, 0);
+  double sum = 0;
+  for (int phase = 0; phase < kPhases; ++phase) {
+    report.times.phase_s[static_cast<std::size_t>(phase)] =
+        0.001 * (phase + 1 + 0.1 * static_cast<double>(step));
+    sum += report.times.phase_s[static_cast<std::size_t>(phase)];
+  }
+  report.times.idle_s = 0.0005;
+  report.times.wall_s = sum + 0.0005 + 0.001;
+  report.flops = 1'000'000'000;
+  return report;
+}
+
+TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
+  StepReport report = measured(3);
+  report.loss = std::nextafter(1.036895F, 2.0F);
+  report.warmup = true;
+  const std::string line = metrics_record(report, 2);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
+  const auto record = nlohmann::json::parse(line);
+  EXPECT_EQ(record.at("step"), 3);
+  EXPECT_EQ(record.at("rank"), 2);
+  EXPECT_EQ(record.at("loss").get<double>(), static_cast<double>(report.loss));
+  EXPECT_EQ(record.at("step_time_s").get<double>(), report.times.wall_s);
+  EXPECT_EQ(record.at("samples_per_s").get<double>(), 64 / report.times.wall_s);
+  EXPECT_EQ(record.at("warmup"), true);
+  const auto& phases = record.at("phases_s");
+  EXPECT_EQ(phases.size(), static_cast<std::size_t>(kPhases) + 2);
+  double sum = 0;
+  for (const auto& [name, seconds] : phases.items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, report.times.wall_s, 1e-12);
+  EXPECT_EQ(phases.at("backward").get<double>(),
+            report.times.phase_s[static_cast<std::size_t>(Phase::kBackward)]);
+}
+
+/// The milliseconds and percents of the account's rows, by name.
+std::map<std::string, std::pair<double, double>> account_of(const std::string& summary) {
+  const std::regex row(R"(\n  (\S[^\d\n]*?) +(-?[\d.]+) ms +(-?[\d.]+) %)");
+  std::map<std::string, std::pair<double, double>> rows;
+  for (std::sregex_iterator match(summary.begin(), summary.end(), row), end; match != end;
+       ++match) {
+    rows[(*match)[1]] = {std::stod((*match)[2]), std::stod((*match)[3])};
+  }
+  return rows;
+}
+
+TEST(RunSummary, AccountsForTheWholeWallTime) {
+  RunSummary summary(20);
+  StepReport warmup = measured(0);
+  warmup.warmup = true;
+  warmup.times.wall_s = 1000;
+  summary.add(warmup);
+  for (int step = 1; step < 5; ++step) summary.add(measured(step));
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  const std::string text = summary.text(*device);
+  EXPECT_THAT(text, HasSubstr("Summary of 4 steps after 1 of warm-up, cpu: "));
+  EXPECT_THAT(text, HasSubstr(", 1 thread, products by reference\n"));
+
+  const auto rows = account_of(text);
+  ASSERT_TRUE(rows.contains("wall time")) << text;
+  double milliseconds = 0;
+  double percents = 0;
+  for (const auto& [name, values] : rows) {
+    if (name == "wall time") continue;
+    milliseconds += values.first;
+    percents += values.second;
+  }
+  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kPhases) + 3);
+  EXPECT_NEAR(milliseconds, rows.at("wall time").first, 0.0001 * static_cast<double>(rows.size()));
+  EXPECT_NEAR(percents, 100, 0.01 * static_cast<double>(rows.size()));
+  EXPECT_NEAR(rows.at("residue (host)").first, 1, 1e-4);
+  EXPECT_NEAR(rows.at("idle").first, 0.5, 1e-4);
+  // Steps 1 to 4 take 39.5, 40.3, 41.1 and 41.9 ms less what step 0 has.
+  EXPECT_THAT(text, HasSubstr("  Step time    mean 0.03950s, "));
+  EXPECT_THAT(text, HasSubstr("  Throughput   1620.25 samples/sec\n"));
+  EXPECT_THAT(text, HasSubstr("  Rate         25.32 GFLOP/s\n"));
+}
+
+TEST(RunSummary, SaysNothingOfNoSteps) {
+  const auto device = make_cpu_device({.threads = 1});
+  EXPECT_EQ(RunSummary(1'000'000'000'000).text(*device), "");
+}
+
+TEST(RunHeader, NamesModelDataAndDevice) {
+  const auto device = make_cpu_device({.threads = 2, .gemm = GemmProvider::kReference});
+  const StepPrograms square({.model = {.layout = ParameterLayout({1024, 1024, 1024})}});
+  EXPECT_THAT(run_header(square, *device),
+              testing::StartsWith("2 x Linear(1024, 1024), 2,099,200 parameters, batch 64\ncpu: "));
+  const StepPrograms files({.model = {.layout = ParameterLayout({784, 10})},
+                            .data = DataKind::kIdx,
+                            .train_rows = 8000,
+                            .test_rows = 2000});
+  EXPECT_THAT(run_header(files, *device),
+              testing::StartsWith("Linear 784 - 10, 7,850 parameters, batch 64, 8,000 training and "
+                                  "2,000 test samples\ncpu: "));
+  EXPECT_TRUE(run_header(files, *device).ends_with(", 2 threads, products by reference\n\n"));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,88 @@
+#include "train/schedule.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+namespace barestep {
+namespace {
+
+using testing::ElementsAre;
+
+StepSpec spec_of_rows(std::int64_t train_rows, std::int64_t test_rows, std::int64_t batch_size) {
+  return {.model = {.layout = ParameterLayout({3, 2})},
+          .data = train_rows == 0 ? DataKind::kRandn : DataKind::kIdx,
+          .batch_size = batch_size,
+          .train_rows = train_rows,
+          .test_rows = test_rows};
+}
+
+/// Each batch as "train e0 #0 @0 x4": program, epoch, number, first row, rows; a "." ends an
+/// evaluation.
+std::vector<std::string> batches_of(const TrainingConfig& training, const StepSpec& spec) {
+  const StepPrograms programs(spec);
+  Schedule schedule(training, programs);
+  std::vector<std::string> all;
+  while (const auto batch = schedule.next()) {
+    EXPECT_EQ(batch->evaluates, batch->program->program.name().ends_with("evaluate"));
+    all.push_back(batch->program->program.name() + " e" + std::to_string(batch->epoch) + " #" +
+                  std::to_string(batch->number) + " @" + std::to_string(batch->first) + " x" +
+                  std::to_string(batch->program->rows) + (batch->ends_evaluation ? "." : ""));
+  }
+  EXPECT_FALSE(schedule.next()) << "the end stays the end";
+  return all;
+}
+
+TEST(Schedule, RunsStepsOfRandomDataWithoutEpochs) {
+  EXPECT_THAT(batches_of({.steps = 3}, spec_of_rows(0, 0, 4)),
+              ElementsAre("train e0 #0 @0 x4", "train e0 #1 @0 x4", "train e0 #2 @0 x4"));
+  EXPECT_EQ(batches_of({}, spec_of_rows(0, 0, 4)).size(), 20U) << "the default";
+}
+
+TEST(Schedule, EndsEpochsWithASmallerBatchAndAnEvaluation) {
+  EXPECT_THAT(batches_of({.epochs = 2}, spec_of_rows(10, 7, 4)),
+              ElementsAre("train e0 #0 @0 x4", "train e0 #1 @4 x4", "last batch e0 #2 @8 x2",
+                          "evaluate e0 #0 @0 x4", "last evaluate e0 #1 @4 x3.", "train e1 #3 @0 x4",
+                          "train e1 #4 @4 x4", "last batch e1 #5 @8 x2", "evaluate e1 #0 @0 x4",
+                          "last evaluate e1 #1 @4 x3."));
+}
+
+TEST(Schedule, HasWholeBatchesOnlyWhereTheyFit) {
+  EXPECT_THAT(batches_of({.epochs = 1}, spec_of_rows(8, 8, 4)),
+              ElementsAre("train e0 #0 @0 x4", "train e0 #1 @4 x4", "evaluate e0 #0 @0 x4",
+                          "evaluate e0 #1 @4 x4."));
+}
+
+TEST(Schedule, EvaluatesNothingWithoutATestSet) {
+  EXPECT_THAT(batches_of({.epochs = 2}, spec_of_rows(5, 0, 4)),
+              ElementsAre("train e0 #0 @0 x4", "last batch e0 #1 @4 x1", "train e1 #2 @0 x4",
+                          "last batch e1 #3 @4 x1"));
+}
+
+TEST(Schedule, StopsInTheMiddleOfAnEpochAndEvaluatesThere) {
+  EXPECT_THAT(batches_of({.steps = 4}, spec_of_rows(10, 3, 4)),
+              ElementsAre("train e0 #0 @0 x4", "train e0 #1 @4 x4", "last batch e0 #2 @8 x2",
+                          "evaluate e0 #0 @0 x3.", "train e1 #3 @0 x4", "evaluate e1 #0 @0 x3."));
+}
+
+TEST(Schedule, EvaluatesOnceWhereTheLastStepEndsAnEpoch) {
+  EXPECT_THAT(batches_of({.steps = 2}, spec_of_rows(8, 3, 4)),
+              ElementsAre("train e0 #0 @0 x4", "train e0 #1 @4 x4", "evaluate e0 #0 @0 x3."));
+}
+
+TEST(Schedule, TakesFewerSamplesThanABatchAsOneSmallerBatch) {
+  EXPECT_THAT(batches_of({.epochs = 2}, spec_of_rows(3, 0, 4)),
+              ElementsAre("last batch e0 #0 @0 x3", "last batch e1 #1 @0 x3"));
+}
+
+TEST(Schedule, CountsTheStepsOfARun) {
+  EXPECT_EQ(steps_of({.epochs = 5}, 8000, 64), 625);
+  EXPECT_EQ(steps_of({.epochs = 5}, 8001, 64), 630);
+  EXPECT_EQ(steps_of({.steps = 7}, 8000, 64), 7);
+  EXPECT_EQ(steps_of({}, 0, 64), kDefaultSteps);
+  EXPECT_EQ(steps_of({.epochs = 1'000'000'000}, 1 << 30, 1), 1'000'000'000LL << 30);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,104 @@
+// Every program of a run is ordered, and by no wait too many.
+#include "train/step.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "core/checker.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+/// Every combination of what changes the programs.
+std::vector<StepSpec> all_specs() {
+  std::vector<StepSpec> specs;
+  const std::vector<std::vector<std::int64_t>> shapes = {{3, 2}, {5, 4, 3}, {6, 6, 6, 6}};
+  for (const auto& widths : shapes) {
+    for (int bits = 0; bits < 64; ++bits) {
+      const bool files = (bits & 1) != 0;
+      const bool classes = (bits & 2) != 0;
+      if (classes && !files) continue;
+      const bool tails = (bits & 32) != 0;
+      if (tails && !files) continue;
+      specs.push_back(
+          {.model = {.layout = ParameterLayout(widths),
+                     .activation = (bits & 4) != 0 ? Activation::kRelu : Activation::kNone,
+                     .last_relu = (bits & 8) != 0,
+                     .loss = classes ? LossKind::kCrossEntropy : LossKind::kMse,
+                     .fusion = (bits & 16) != 0},
+           .data = files ? DataKind::kIdx : DataKind::kRandn,
+           .batch_size = 4,
+           .train_rows = files ? (tails ? 10 : 8) : 0,
+           .test_rows = files ? (tails ? 7 : 4) : 0,
+           .zero_grad = widths.size() != 3});
+    }
+  }
+  return specs;
+}
+
+/// Deletes each wait in turn; returns how many there are and reports those that nobody misses.
+int expect_every_deletion_found(Program program) {
+  int waits = 0;
+  for (Node& node : program.nodes()) {
+    const std::vector<Wait> all = node.waits;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_FALSE(check(program).empty())
+          << program.name() << ": a " << label_of(node.op) << " need not wait for node "
+          << all[i].node << ", " << all[i].steps_back << " steps back";
+      node.waits = all;
+      ++waits;
+    }
+  }
+  return waits;
+}
+
+TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
+  const std::vector<StepSpec> specs = all_specs();
+  EXPECT_EQ(specs.size(), 3U * (8 + 4 * 8));
+  int programs_seen = 0;
+  for (const StepSpec& spec : specs) {
+    const StepPrograms programs(spec);
+    for (const StepProgram* step : programs_of(programs)) {
+      expect_ordered(step->program);
+      EXPECT_GT(expect_every_deletion_found(step->program), 0) << step->program.name();
+      ++programs_seen;
+    }
+  }
+  EXPECT_EQ(programs_seen, 3 * (8 * 1 + 16 * 2 + 16 * 4));
+}
+
+TEST(StepPrograms, ShareTheirBuffers) {
+  const StepPrograms programs(
+      {.model = {.layout = ParameterLayout({5, 4, 3}), .loss = LossKind::kCrossEntropy},
+       .data = DataKind::kIdx,
+       .batch_size = 4,
+       .train_rows = 10,
+       .test_rows = 7});
+  ASSERT_NE(programs.last_batch(), nullptr);
+  ASSERT_NE(programs.last_evaluate(), nullptr);
+  EXPECT_EQ(programs.last_batch()->rows, 2);
+  EXPECT_EQ(programs.last_evaluate()->rows, 3);
+  for (const StepProgram* step : programs_of(programs)) {
+    EXPECT_EQ(step->tensors.x.buffer, programs.train().tensors.x.buffer);
+    EXPECT_EQ(step->tensors.loss_host.buffer, programs.train().tensors.loss_host.buffer);
+  }
+  EXPECT_EQ(programs.buffers()[programs.train().tensors.x.buffer].bytes, 4 * 5 * 4);
+}
+
+TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
+  const StepPrograms programs({.model = {.layout = ParameterLayout({5, 3})},
+                               .data = DataKind::kIdx,
+                               .batch_size = 4,
+                               .train_rows = 8,
+                               .test_rows = 4});
+  EXPECT_EQ(programs.last_batch(), nullptr);
+  EXPECT_NE(programs.evaluate(), nullptr);
+  EXPECT_EQ(programs.last_evaluate(), nullptr);
+}
+
+}  // namespace
+}  // namespace barestep

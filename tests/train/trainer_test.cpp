@@ -1,0 +1,185 @@
+#include "train/trainer.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+TrainConfig random_run(std::int64_t steps) {
+  TrainConfig config;
+  config.model.dim = 16;
+  config.model.depth = 2;
+  config.data.batch_size = 8;
+  config.training.steps = steps;
+  config.device.threads = 1;
+  config.device.gemm = GemmProvider::kReference;
+  return config;
+}
+
+class TrainerOfFiles : public TempDirTest {};
+
+TEST(Trainer, ReportsEveryStepOnce) {
+  TrainerHarness run(random_run(7));
+  EXPECT_EQ(run.trainer->steps(), 7);
+  run.run();
+  ASSERT_EQ(run.steps.size(), 7U);
+  for (std::size_t i = 0; i < 7; ++i) {
+    const StepReport& report = run.steps[i];
+    EXPECT_EQ(report.step, static_cast<std::int64_t>(i));
+    EXPECT_EQ(report.steps, 7);
+    EXPECT_EQ(report.samples, 8);
+    EXPECT_EQ(report.warmup, i < 5);
+    EXPECT_GT(report.times.wall_s, 0);
+    EXPECT_EQ(report.flops, run.steps[0].flops);
+  }
+}
+
+TEST(Trainer, RepeatsToTheBit) {
+  TrainerHarness first(random_run(5));
+  TrainerHarness second(random_run(5));
+  first.run();
+  second.run();
+  EXPECT_EQ(first.losses(), second.losses());
+  EXPECT_EQ(first.trainer->weights(), second.trainer->weights());
+}
+
+TEST(Trainer, DivergenceNamesTheStepAndTheLossBefore) {
+  TrainConfig config = random_run(20);
+  config.training.lr = 1e30;
+  TrainerHarness run(config);
+  expect_error(ExitCode::kDiverged, "training diverged: the loss is ", [&] { run.run(); });
+  ASSERT_FALSE(run.steps.empty());
+  TrainerHarness again(config);
+  expect_error(ExitCode::kDiverged,
+               " at step " + std::to_string(run.steps.size()) + ", it was " +
+                   std::to_string(run.steps.back().loss).substr(0, 4),
+               [&] { again.run(); });
+  TrainerHarness advised(config);
+  expect_error(ExitCode::kDiverged, "; use a smaller --lr (it is 1e+30)", [&] { advised.run(); });
+}
+
+TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
+  TrainConfig config = random_run(2);
+  TrainerHarness built(config);
+  FlatWeights weights = built.trainer->weights();
+  for (float& weight : weights) weight *= 1e30F;
+  Trainer trainer(built.config, *built.programs, *built.device, nullptr, weights);
+  expect_error(ExitCode::kDiverged, "training diverged: the loss is nan at step 0; use a smaller",
+               [&] { trainer.run(built); });
+}
+
+TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {
+  TrainConfig config = number_run(folder());
+  config.training.epochs.reset();
+  config.training.steps = 1;
+  config.training.lr = 1e30;
+  TrainerHarness run(config);
+  expect_error(ExitCode::kDiverged, "training diverged: the test loss is nan after epoch 1; use",
+               [&] { run.run(); });
+  EXPECT_EQ(run.evaluations.size(), 0U);
+}
+
+/// Moments and gradients are not saved, so the second half begins as Adam does; the data go on as
+/// if the weights had been drawn.
+TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
+  TrainerHarness first(random_run(3));
+  first.run();
+  const FlatWeights weights = first.trainer->weights();
+  TrainerHarness second(random_run(1));
+  Trainer loaded(second.config, *second.programs, *second.device, nullptr, weights);
+  EXPECT_EQ(loaded.weights(), weights);
+  loaded.run(second);
+  EXPECT_NE(loaded.weights(), weights);
+  EXPECT_EQ(second.steps.size(), 1U);
+
+  TrainerHarness fresh(random_run(1));
+  const FlatWeights start = fresh.trainer->weights();
+  Trainer same(fresh.config, *fresh.programs, *fresh.device, nullptr, start);
+  same.run(fresh);
+  EXPECT_EQ(fresh.losses().front(), first.losses().front()) << "x and y are the same";
+}
+
+TEST(Trainer, WithoutZeroGradGradientsAddUp) {
+  TrainConfig config = random_run(1);
+  config.training.lr = 1e-30;  // the weights stay as they are
+  TrainerHarness one(config);
+  one.run();
+  FlatWeights sum = one.trainer->download(one.programs->gradients());
+
+  config.training.steps = 2;
+  TrainerHarness last(config);
+  last.run();
+  const FlatWeights second = last.trainer->download(last.programs->gradients());
+  config.training.zero_grad = false;
+  TrainerHarness both(config);
+  both.run();
+  const FlatWeights added = both.trainer->download(both.programs->gradients());
+  ASSERT_NE(added, second);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    EXPECT_NEAR(added[i], sum[i] + second[i], 1e-6 * (1 + std::abs(added[i])));
+  }
+}
+
+TEST(Trainer, TakesAnySeedAsPyTorchDoes) {
+  TrainConfig config = random_run(1);
+  config.training.seed = ~std::uint64_t{0};  // what --seed -1 is
+  TrainerHarness run(config);
+  TorchGenerator generator(18446744073709551615U);
+  EXPECT_EQ(run.trainer->weights(), initial_weights(run.programs->spec().model.layout, generator));
+}
+
+TEST_F(TrainerOfFiles, EvaluatesBehindEveryEpochOnTheWholeTestSet) {
+  TrainerHarness run(class_run(folder()));
+  EXPECT_EQ(run.trainer->steps(), 16);
+  run.run();
+  ASSERT_EQ(run.evaluations.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const EvaluationReport& report = run.evaluations[i];
+    EXPECT_EQ(report.epoch, static_cast<std::int64_t>(i));
+    EXPECT_EQ(report.epochs, 4);
+    EXPECT_EQ(report.samples, 10);
+    const double correct = *report.accuracy * 10;
+    EXPECT_NEAR(correct, std::round(correct), 1e-9);
+  }
+  EXPECT_EQ(run.steps[3].samples, 6) << "the smaller last batch";
+  EXPECT_LT(run.steps[3].flops, run.steps[2].flops);
+}
+
+/// An evaluation changes nothing, and the order of files does not depend on where a step is.
+TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
+  const TrainConfig with = class_run(folder());
+  TrainerHarness evaluated(with);
+  evaluated.run();
+  TrainConfig config = with;
+  config.data.test_split = 0;
+  TrainerHarness whole(config);
+  EXPECT_EQ(whole.dataset->train_rows(), 40);
+  // The same training set as before, cut from the files.
+  StepSpec spec = spec_of(with, 0, &*evaluated.dataset);
+  spec.test_rows = 0;
+  const StepPrograms programs(spec);
+  Trainer trainer(evaluated.config, programs, *evaluated.device, &*evaluated.dataset);
+  TrainerHarness observer(with);
+  trainer.run(observer);
+  EXPECT_EQ(observer.losses(), evaluated.losses());
+  EXPECT_EQ(observer.evaluations.size(), 0U);
+}
+
+TEST_F(TrainerOfFiles, LearnsWhatTheFilesHold) {
+  TrainConfig config = class_run(folder());
+  config.training.epochs = 20;
+  config.training.lr = 0.05;
+  config.device.threads = 1;
+  TrainerHarness run(config);
+  run.run();
+  EXPECT_LT(run.steps.back().loss, 0.5F * run.steps.front().loss);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,129 @@
+#include "train/weights.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <numeric>
+
+#include "core/safetensors.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::ElementsAre;
+using testing::UnorderedElementsAre;
+
+MlpSpec small_model(Activation activation = Activation::kRelu) {
+  return {.layout = ParameterLayout({3, 2, 4}), .activation = activation};
+}
+
+class WeightFiles : public TempDirTest {
+ protected:
+  [[nodiscard]] std::filesystem::path path() const { return folder() / "weights.safetensors"; }
+
+  /// The names in a saved file.
+  [[nodiscard]] std::vector<std::string> saved_names() const {
+    std::vector<std::string> names;
+    const SafetensorsFile file(path());
+    for (const SafetensorsEntry& entry : file.tensors()) names.push_back(entry.name);
+    return names;
+  }
+};
+
+TEST(InitialWeights, DrawLayerByLayerAndLeavePaddingZero) {
+  const MlpSpec spec = small_model();
+  TorchGenerator generator(3);
+  FlatWeights flat = initial_weights(spec.layout, generator);
+  TorchGenerator other(3);
+  for (int layer = 0; layer < 2; ++layer) {
+    std::vector<float> weight(weight_in(flat, spec.layout, layer).size());
+    std::vector<float> bias(bias_in(flat, spec.layout, layer).size());
+    init_linear(other, weight, bias, spec.layout.inputs(layer));
+    EXPECT_TRUE(std::ranges::equal(weight, weight_in(flat, spec.layout, layer)));
+    EXPECT_TRUE(std::ranges::equal(bias, bias_in(flat, spec.layout, layer)));
+  }
+  EXPECT_EQ(generator.next(), other.next()) << "the stream goes on behind the weights";
+  EXPECT_EQ(std::ranges::count(flat, 0.0F), static_cast<std::ptrdiff_t>(flat.size()) - 20);
+}
+
+TEST_F(WeightFiles, ComeBackAsTheyWereSaved) {
+  const MlpSpec spec = small_model();
+  TorchGenerator generator(1);
+  FlatWeights weights = initial_weights(spec.layout, generator);
+  save_weights(path(), spec, weights);
+  EXPECT_EQ(load_weights(path(), spec), weights);
+  const SafetensorsFile file(path());
+  const SafetensorsEntry* weight = file.find("net.2.weight");
+  ASSERT_NE(weight, nullptr);
+  EXPECT_THAT(weight->shape, ElementsAre(4, 2)) << "outputs x inputs";
+  EXPECT_TRUE(std::ranges::equal(file.f32("net.0.bias"), bias_in(weights, spec.layout, 0)));
+  EXPECT_THAT(names(), ElementsAre("weights.safetensors"));
+}
+
+TEST_F(WeightFiles, NameLayersAsASequentialWithActivationsDoes) {
+  FlatWeights zeros(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
+  save_weights(path(), small_model(), zeros);
+  EXPECT_THAT(saved_names(),
+              UnorderedElementsAre("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias"));
+}
+
+TEST_F(WeightFiles, NameLayersAsASequentialWithoutActivationsDoes) {
+  FlatWeights zeros(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
+  save_weights(path(), small_model(Activation::kNone), zeros);
+  EXPECT_THAT(saved_names(),
+              UnorderedElementsAre("net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"));
+}
+
+TEST_F(WeightFiles, AreRefusedWithTheFirstThreeDifferences) {
+  const float values[12] = {};
+  const auto all = std::span<const float>(values);
+  const std::vector<NamedTensor> tensors = {
+      {"net.0.weight", {3, 2}, all.first(6)}, {"net.0.bias", {2}, all.first(2)},
+      {"net.2.bias", {4, 1}, all.first(4)},   {"net.4.weight", {1}, all.first(1)},
+      {"net.4.bias", {1}, all.first(1)},
+  };
+  save_safetensors(path(), tensors);
+  expect_error(
+      ExitCode::kBadData,
+      fmt::format("weights '{}': the weights are not this model's: net.0.weight is [3, 2], the "
+                  "model's is [2, 3], net.2.weight is missing, net.2.bias is [4, 1], the model's "
+                  "is [4], and 2 more; give the options the file was saved with",
+                  path().string()),
+      [&] { load_weights(path(), small_model()); });
+}
+
+TEST_F(WeightFiles, AreRefusedWhenTheyAreOfAnotherType) {
+  const std::string header =
+      R"({"net.0.weight":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]},)"
+      R"("net.0.bias":{"dtype":"F32","shape":[2],"data_offsets":[12,20]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  file("weights.safetensors", bytes + header + std::string(20, '\0'));
+  expect_error(ExitCode::kBadData,
+               "the weights are not this model's: net.0.weight is F16, not F32; give", [&] {
+                 load_weights(path(), {.layout = ParameterLayout({3, 2})});
+               });
+}
+
+TEST_F(WeightFiles, AreRefusedWhenTheFileIsMissing) {
+  expect_error(ExitCode::kNoInput, fmt::format("'{}': No such file or directory", path().string()),
+               [&] { load_weights(path(), small_model()); });
+}
+
+TEST_F(WeightFiles, AreNotSavedWhenAWeightIsNoNumber) {
+  file("weights.safetensors", "the last good ones");
+  FlatWeights weights(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
+  bias_in(weights, small_model().layout, 1)[2] = std::numeric_limits<float>::quiet_NaN();
+  expect_error(ExitCode::kDiverged,
+               fmt::format("weights '{}': net.2.bias holds nan, so they are not saved; use a "
+                           "smaller --lr",
+                           path().string()),
+               [&] { save_weights(path(), small_model(), weights); });
+  EXPECT_EQ(read_file(path()), "the last good ones");
+}
+
+}  // namespace
+}  // namespace barestep
