@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -10,6 +11,7 @@
 #include <sstream>
 
 #include "apps/bad_input_cases.h"
+#include "apps/on_cpu.h"
 #include "support/idx_bytes.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -36,7 +38,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 class MlpSingle : public TempDirTest {
  protected:
   ProcessResult run_here(const std::vector<std::string>& arguments) {
-    return mlp_single(arguments, {.working_directory = folder()});
+    return mlp_single(on_cpu(arguments), {.working_directory = folder()});
   }
   void expect_refused(const std::vector<BadInput>& cases);
 };
@@ -82,6 +84,15 @@ TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
   const auto result = run_here({"--dim", "8", "--depth", "1", "--device", "cuda:63"});
   EXPECT_EQ(result.exit_code, 69);
   EXPECT_THAT(result.err, StartsWith("mlp_single: error: device 'cuda:63': "));
+}
+
+/// --device auto, the default, on a machine without a GPU.
+TEST_F(MlpSingle, SaysOnceWhyItTrainsOnTheCpuWhereABuildForGpusFindsNone) {
+  const auto result = mlp_single(kTiny, {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 0);
+  if (result.err.empty()) GTEST_SKIP() << "there is a GPU, or this build has no CUDA device";
+  EXPECT_THAT(result.err, StartsWith("mlp_single: note: training on the CPU: "));
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1);
 }
 
 /// The cases of the list of bad inputs that can happen to a program that trains on one device from
@@ -130,6 +141,9 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"threads", kTiny + std::vector<std::string>{"--threads", "1"}},
       {"gemm", kTiny + std::vector<std::string>{"--gemm", "reference"}},
       {"fusion", kTiny + std::vector<std::string>{"--fusion", "off"}},
+      {"precision", {"--plan", "--device", "cuda", "--precision", "tf32"}},
+      {"graph", kTiny + std::vector<std::string>{"--graph"}},
+      {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
       {"metrics", kTiny + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
       {"plan", kTiny + std::vector<std::string>{"--plan"}},
       {"memory", kTiny + std::vector<std::string>{"--plan", "--memory", "16GiB"}},

@@ -7,6 +7,7 @@
 #include <regex>
 #include <sstream>
 
+#include "apps/on_cpu.h"
 #include "core/safetensors.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -37,7 +38,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 class Training : public TempDirTest {
  protected:
   ProcessResult run(const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + arguments,
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments),
                        {.working_directory = folder(), .timeout_s = 110});
   }
 

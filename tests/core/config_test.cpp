@@ -63,7 +63,8 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        "--betas '1': out of range; give a number from 0 to below 1"},
       {[](auto& c) { c.device.threads = -1; },
        "--threads '-1': out of range; give a whole number from 1 to 1024"},
-      {[](auto& c) { c.device.device = "gpu"; }, "--device 'gpu': not a device; use auto or cpu"},
+      {[](auto& c) { c.device.device = "gpu"; },
+       "--device 'gpu': not a device; use auto, cpu, cuda or cuda:N"},
       {[](auto& c) { c.output.memory = 0; },
        "--memory '0': out of range; give a whole number from 1 to 1152921504606846976"},
   };

@@ -97,7 +97,7 @@ TEST_F(CudaDevice, ComputesProductsInTf32RoughlyAsInFp32) {
       .c = memory.add(kSize, kSize), .a = memory.add(kSize, kSize), .b = memory.add(kSize, kSize)};
   for (const Tensor& tensor : {op.a, op.b}) {
     float next = 0.001F;
-    for (float& value : memory.values(tensor)) value = next = 1 - 1.9F * next;
+    for (float& value : memory.values(tensor)) value = next = 1 - 1.9F * next * next;
   }
   const auto expected = run_on_cpu(op, memory);
   const auto actual = run(op, memory);

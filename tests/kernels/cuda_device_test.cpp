@@ -1,6 +1,7 @@
 // The CUDA device on the fake runtime: what fails and how that is said, captures, and the choice of
 // product algorithms. What it computes is in tests/gpu/cuda_parity_test.cpp, which runs on the fake
 // too.
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -112,7 +113,7 @@ TEST_F(OnFake, EveryCallThatFailsWhileItOpensIsAnErrorAndLeaksNothing) {
 TEST_F(OnFake, SaysHowMuchMemoryWasAskedForAndIsFree) {
   restart({.memory_bytes = std::int64_t{64} << 20});
   expect_error(ExitCode::kMemory,
-               "memory of device 'cuda:0': 48.00 MiB asked for, 31.98 MiB of 64.00 MiB free; use a "
+               "memory of device 'cuda:0': 48.00 MiB asked for, 31.99 MiB of 64.00 MiB free; use a "
                "smaller --batch-size",
                [&] { device->allocate(std::int64_t{48} << 20, MemoryKind::kDevice); });
   fake_cuda::fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);

@@ -29,11 +29,11 @@ struct Preference {
 
 /// What the 64 opaque bytes of an algorithm hold.
 struct Algorithm {
-  std::uint64_t magic = 0;
-  std::uint64_t number = 0;
-  std::uint64_t workspace_bytes = 0;
-  std::uint32_t alignment[4] = {};
-  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  std::uint64_t magic;
+  std::uint64_t number;
+  std::uint64_t workspace_bytes;
+  std::uint32_t alignment[4];
+  cublasLtEpilogue_t epilogue;
 };
 constexpr std::uint64_t kMagic = 0xBA5E57E9;
 constexpr std::uint64_t kAlgorithms = 4;
@@ -66,7 +66,7 @@ cublasStatus_t assign(Value& to, const void* from, std::size_t bytes) {
 }
 
 Algorithm read(const cublasLtMatmulAlgo_t& opaque) {
-  Algorithm algorithm;
+  Algorithm algorithm{};
   std::memcpy(&algorithm, &opaque, sizeof(algorithm));
   return algorithm;
 }
