@@ -48,7 +48,7 @@ void note_missing_gpu() {
 }
 
 void train(const TrainConfig& config) {
-  for (const auto& path : {config.output.save, config.output.metrics}) {
+  for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
   const DeviceKind kind = device_kind(config.device.device);

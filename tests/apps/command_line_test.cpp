@@ -67,13 +67,17 @@ TEST(CommandLine, FillsDataAndTraining) {
 }
 
 TEST(CommandLine, FillsDeviceAndOutput) {
-  const TrainConfig c =
-      parsed({"--device", "cuda:1", "--threads", "2", "--gemm", "reference", "--fusion", "off",
-              "--metrics", "m", "--save", "s", "--load", "l", "--plan", "--explain"});
+  const TrainConfig c = parsed(
+      {"--device", "cuda:1",      "--threads", "2",       "--gemm",     "reference", "--fusion",
+       "off",      "--precision", "tf32",      "--graph", "--autotune", "a",         "--metrics",
+       "m",        "--save",      "s",         "--load",  "l",          "--plan",    "--explain"});
   EXPECT_EQ(c.device.device, "cuda:1");
   EXPECT_EQ(c.device.threads, 2);
   EXPECT_EQ(c.device.gemm, GemmProvider::kReference);
   EXPECT_FALSE(c.device.fusion);
+  EXPECT_EQ(c.device.precision, Precision::kTf32);
+  EXPECT_TRUE(c.device.graph);
+  EXPECT_EQ(c.device.autotune, "a");
   EXPECT_EQ(c.output.metrics, "m");
   EXPECT_EQ(c.output.save, "s");
   EXPECT_EQ(c.output.load, "l");
