@@ -83,6 +83,16 @@ std::shared_ptr<Capture>& capture_of(cudaStream_t stream) {
   return stream->capture;
 }
 
+/// Kernels that run on the host are work of our streams.
+bool take_launches() {
+  host_cuda::set_queue([](void* stream, std::function<void()> work) {
+    if (const int status = scripted("kernel"); status != 0) return status;
+    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
+  });
+  return true;
+}
+[[maybe_unused]] const bool kTakesLaunches = take_launches();
+
 }  // namespace
 
 State& state() {
@@ -97,10 +107,6 @@ void reset(const Machine& machine) {
   }
   state() = State{};
   state().machine = machine;
-  host_cuda::set_queue([](void* stream, std::function<void()> work) {
-    if (const int status = scripted("kernel"); status != 0) return status;
-    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
-  });
 }
 
 void fail(std::string_view function, int nth, int status) {
