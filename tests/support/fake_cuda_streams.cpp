@@ -87,7 +87,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   event->external = false;
   event->capture = capture_of(stream);
   event->clock = stream->clock;
-  event->recorded = true;
+  event->recorded = event->capture == nullptr;  // a mark in a capture is no point in time
   event->at_s = now_s();
   return cudaSuccess;
 }
