@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "support/fake_cuda_state.h"
+#include "support/cuda_fake_state.h"
 #include "support/host_cuda.h"
 
 using namespace fake_cuda;

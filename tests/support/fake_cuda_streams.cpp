@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "support/fake_cuda_state.h"
+#include "support/cuda_fake_state.h"
 
 using namespace fake_cuda;
 
