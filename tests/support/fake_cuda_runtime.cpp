@@ -13,28 +13,6 @@
 
 using namespace fake_cuda;
 
-struct CUstream_st {
-  std::shared_ptr<Capture> capture;
-  Clock clock;
-};
-
-struct CUevent_st {
-  bool times = false;
-  bool recorded = false;
-  double at_s = 0;
-  std::shared_ptr<Capture> capture;  // of a recording inside one
-  Clock clock;
-  bool external = false;
-};
-
-struct CUgraph_st {
-  std::shared_ptr<Capture> capture;
-};
-
-struct CUgraphExec_st {
-  std::shared_ptr<Capture> capture;
-};
-
 namespace fake_cuda {
 namespace {
 
@@ -55,12 +33,34 @@ void protect_all(int protection) {
   }
 }
 
+/// Kernels that run on the host are work of our streams.
+bool take_launches() {
+  host_cuda::set_queue([](void* stream, std::function<void()> work) {
+    if (const int status = scripted("kernel"); status != 0) return status;
+    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
+  });
+  return true;
+}
+[[maybe_unused]] const bool kTakesLaunches = take_launches();
+
+}  // namespace
+
 double now_s() {
   return state().extra_s +
          std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// True where [memory, memory + bytes) lies inside one allocation.
+std::shared_ptr<Capture>& capture_of(cudaStream_t stream) {
+  if (stream->capture != state().capture) stream->capture = nullptr;
+  return stream->capture;
+}
+
+cudaError_t forbidden_in_capture() {
+  if (state().capture == nullptr) return cudaSuccess;
+  state().capture->invalid = true;
+  return failed(cudaErrorStreamCaptureUnsupported);
+}
+
 bool inside(const std::map<std::byte*, std::int64_t>& allocations, const void* memory,
             std::size_t bytes) {
   auto* const first = static_cast<std::byte*>(const_cast<void*>(memory));
@@ -69,21 +69,6 @@ bool inside(const std::map<std::byte*, std::int64_t>& allocations, const void* m
   --found;
   return first + bytes <= found->first + found->second;
 }
-
-/// What a thread that captures may not call.
-cudaError_t forbidden_in_capture() {
-  if (state().capture == nullptr) return cudaSuccess;
-  state().capture->invalid = true;
-  return failed(cudaErrorStreamCaptureUnsupported);
-}
-
-/// The capture that the stream takes part in; one that has ended holds it no more.
-std::shared_ptr<Capture>& capture_of(cudaStream_t stream) {
-  if (stream->capture != state().capture) stream->capture = nullptr;
-  return stream->capture;
-}
-
-}  // namespace
 
 State& state() {
   static State the;
@@ -97,10 +82,6 @@ void reset(const Machine& machine) {
   }
   state() = State{};
   state().machine = machine;
-  host_cuda::set_queue([](void* stream, std::function<void()> work) {
-    if (const int status = scripted("kernel"); status != 0) return status;
-    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
-  });
 }
 
 void fail(std::string_view function, int nth, int status) {
@@ -174,11 +155,6 @@ Reach::~Reach() {
 }
 
 }  // namespace fake_cuda
-
-// The scripted status of this call, if there is one.
-#define FAKE_CALL()                                                         \
-  if (const int scripted_status = scripted(__func__); scripted_status != 0) \
-  return failed(static_cast<cudaError_t>(scripted_status))
 
 extern "C" {
 
@@ -367,170 +343,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     return failed(cudaErrorStreamCaptureUnsupported);
   }
   return submit(stream, {[=] { std::memcpy(to, from, bytes); }});
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  FAKE_CALL();
-  if (flags != cudaStreamNonBlocking) return failed(cudaErrorInvalidValue);
-  *stream = new CUstream_st;
-  ++state().objects;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  --state().objects;
-  delete stream;
-  FAKE_CALL();
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  FAKE_CALL();
-  return forbidden_in_capture();
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t) {
-  FAKE_CALL();
-  return forbidden_in_capture();
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  FAKE_CALL();
-  if (flags != cudaEventWaitDefault || event->external) return failed(cudaErrorInvalidValue);
-  if (event->capture == nullptr) {
-    // Work outside a capture is nothing that one can wait for.
-    if (capture_of(stream) == nullptr) return cudaSuccess;
-    capture_of(stream)->invalid = true;
-    return failed(cudaErrorStreamCaptureIsolation);
-  }
-  if (event->capture != state().capture) return failed(cudaErrorInvalidValue);
-  if (capture_of(stream) == nullptr) {
-    stream->capture = event->capture;
-    stream->clock = {};
-  }
-  for (const auto& [known, count] : event->clock) {
-    stream->clock[known] = std::max(stream->clock[known], count);
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
-  FAKE_CALL();
-  return submit(stream, {[=] { function(argument); }, true});
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  FAKE_CALL();
-  *event = new CUevent_st;
-  (*event)->times = (flags & cudaEventDisableTiming) == 0;
-  ++state().objects;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  --state().objects;
-  delete event;
-  FAKE_CALL();
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-  FAKE_CALL();
-  if (flags == cudaEventRecordExternal) {
-    if (capture_of(stream) == nullptr) return failed(cudaErrorIllegalState);
-    event->external = true;
-    return submit(stream, {[event] {
-                    event->recorded = true;
-                    event->at_s = now_s();
-                  }});
-  }
-  event->external = false;
-  event->capture = capture_of(stream);
-  event->clock = stream->clock;
-  event->recorded = true;
-  event->at_s = now_s();
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  FAKE_CALL();
-  if (event->capture != nullptr) return failed(cudaErrorCapturedEvent);
-  return forbidden_in_capture();
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  FAKE_CALL();
-  if (event->capture != nullptr) return failed(cudaErrorCapturedEvent);
-  return forbidden_in_capture();
-}
-
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  FAKE_CALL();
-  if (!start->times || !end->times || !start->recorded || !end->recorded) {
-    return failed(cudaErrorInvalidResourceHandle);
-  }
-  *milliseconds = static_cast<float>((end->at_s - start->at_s) * 1e3);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  FAKE_CALL();
-  if (state().capture != nullptr) return failed(cudaErrorIllegalState);
-  state().capture = std::make_shared<Capture>();
-  stream->capture = state().capture;
-  stream->clock.clear();
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  FAKE_CALL();
-  const std::shared_ptr<Capture> capture = std::move(state().capture);
-  state().capture = nullptr;
-  *graph = nullptr;
-  if (capture == nullptr) return failed(cudaErrorIllegalState);
-  if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
-  int joined = 0;
-  for (const auto& counted : stream->clock) joined += counted.second;
-  if (joined < static_cast<int>(capture->nodes.size())) {
-    return failed(cudaErrorStreamCaptureUnjoined);
-  }
-  *graph = new CUgraph_st{capture};
-  ++state().objects;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  FAKE_CALL();
-  *exec = new CUgraphExec_st{graph->capture};
-  ++state().objects;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  --state().objects;
-  delete graph;
-  FAKE_CALL();
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  --state().objects;
-  delete exec;
-  FAKE_CALL();
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  FAKE_CALL();
-  for (const Work& work : exec->capture->nodes) {
-    static_cast<void>(submit(stream, work));
-    ++state().replayed;
-  }
-  return cudaSuccess;
 }
 
 }  // extern "C"

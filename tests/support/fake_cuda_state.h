@@ -54,6 +54,18 @@ cudaError_t failed(cudaError_t status);
 /// Runs the work, or notes it where the stream is captured.
 cudaError_t submit(cudaStream_t stream, Work work);
 
+double now_s();
+
+/// The capture that the stream takes part in; one that has ended holds it no more.
+std::shared_ptr<Capture>& capture_of(cudaStream_t stream);
+
+/// Success, or the error of a call that a thread that captures may not make.
+cudaError_t forbidden_in_capture();
+
+/// True where [memory, memory + bytes) lies inside one allocation.
+bool inside(const std::map<std::byte*, std::int64_t>& allocations, const void* memory,
+            std::size_t bytes);
+
 /// Device memory is in the host's reach while one lives.
 class Reach {
  public:
@@ -64,3 +76,30 @@ class Reach {
 };
 
 }  // namespace fake_cuda
+
+struct CUstream_st {
+  std::shared_ptr<fake_cuda::Capture> capture;
+  fake_cuda::Clock clock;
+};
+
+struct CUevent_st {
+  bool times = false;
+  bool recorded = false;
+  double at_s = 0;
+  std::shared_ptr<fake_cuda::Capture> capture;  // of a recording inside one
+  fake_cuda::Clock clock;
+  bool external = false;
+};
+
+struct CUgraph_st {
+  std::shared_ptr<fake_cuda::Capture> capture;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<fake_cuda::Capture> capture;
+};
+
+// The scripted status of this call, if there is one.
+#define FAKE_CALL()                                                         \
+  if (const int scripted_status = scripted(__func__); scripted_status != 0) \
+  return failed(static_cast<cudaError_t>(scripted_status))

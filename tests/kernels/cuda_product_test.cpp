@@ -1,0 +1,123 @@
+// Matrix products of the CUDA device on the fake runtime: who chooses the algorithm, and what is
+// kept.
+#include <cublasLt.h>
+#include <gtest/gtest.h>
+
+#include "kernels/on_fake.h"
+#include "support/expect_error.h"
+#include "support/fake_cuda.h"
+
+namespace barestep {
+namespace {
+
+class ProductOnFake : public OnFake {
+ protected:
+  void SetUp() override {
+    OnFake::SetUp();
+    op = {.c = memory.add(4, 6),
+          .a = memory.add(4, 3),
+          .b = memory.add(6, 3),
+          .transpose_b = true,
+          .bias = memory.add(1, 6),
+          .relu = true};
+    for (const Tensor& tensor : {op.a, op.b, *op.bias}) {
+      float next = -1;
+      for (float& value : memory.values(tensor)) value = next += 0.25F;
+    }
+  }
+  [[nodiscard]] std::string choices() const { return (folder() / "choices.json").string(); }
+
+  Memory memory;
+  Gemm op;
+};
+
+TEST_F(ProductOnFake, FallsBackToKernelsOfOurOwnWithTheSameResult) {
+  const auto fused = run(op, memory);
+  EXPECT_EQ(device->info().product_library, "cuBLASLt 13.1.0");
+  const int kernels = fake_cuda::calls("kernel");
+  restart({.fused_products = false});
+  EXPECT_EQ(run(op, memory), fused);
+  EXPECT_EQ(fake_cuda::calls("kernel"), kernels + 1) << "our bias and ReLU";
+  EXPECT_EQ(device->info().product_library,
+            "cuBLASLt 13.1.0, bias and ReLU apart: it has no kernel that fuses them here");
+}
+
+TEST_F(ProductOnFake, AsksTheHeuristicOnceForAShape) {
+  run(op, memory);
+  const int asked = fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic");
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), asked);
+}
+
+TEST_F(ProductOnFake, RefusesAShapeNoAlgorithmIsFor) {
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 2, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kBug,
+               "cublasLtMatmulAlgoGetHeuristic '4x6x3 NT bias relu': cuBLASLt has no algorithm",
+               [&] { device->prepare(op); });
+}
+
+TEST_F(ProductOnFake, RefusesAStreamWithoutWorkspace) {
+  restart({.fastest_algorithm = 2}, {.device = "cuda", .autotune = choices()});
+  device->prepare(op);  // an algorithm that needs workspace
+  const auto bare = device->new_stream("copy");
+  const DeviceMemory on_device(*device, 4096);
+  const Addresses addresses({std::vector{on_device.get()}});
+  expect_error(ExitCode::kBug, "the stream has too little workspace",
+               [&] { device->run(op, addresses, *bare, {}); });
+}
+
+TEST_F(ProductOnFake, TunesOnceAndTakesItsChoiceFromTheFileAfterwards) {
+  const DeviceConfig tuned{.device = "cuda", .autotune = choices()};
+  const auto plain = run(op, memory);
+  const fake_cuda::Machine machine{.fastest_algorithm = 2};
+  restart(machine, tuned);
+  const auto first = run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(first, plain);
+  EXPECT_GT(fake_cuda::calls("cublasLtMatmul"), 4);
+
+  restart(machine, tuned);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1) << "nothing is timed again";
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 0);
+}
+
+TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {
+  const std::string path = choices();
+  const DeviceConfig tuned{.device = "cuda", .autotune = path};
+  restart({}, tuned);
+  device->prepare(op);
+  close();
+  const auto refused = [&](const fake_cuda::Machine& machine, const DeviceConfig& config,
+                           const std::string& text) {
+    fake_cuda::reset(machine);
+    expect_error(ExitCode::kConfiguration, "--autotune '" + path + "': " + text,
+                 [&] { make_cuda_device(config, 0); });
+  };
+  refused({.lt_version = 130200}, tuned,
+          "was made on Fake GPU with cuBLASLt 13.1.0 in fp32, this is Fake GPU with cuBLASLt "
+          "13.2.0 in fp32; remove the file, or name another");
+  refused({}, {.device = "cuda", .precision = Precision::kTf32, .autotune = path},
+          "was made on Fake GPU with cuBLASLt 13.1.0 in fp32, this is");
+}
+
+TEST_F(ProductOnFake, RefusesAnAlgorithmOfTheFileThatDoesNotRun) {
+  const std::string path = choices();
+  restart({}, {.device = "cuda", .autotune = path});
+  device->prepare(op);
+  restart({}, {.device = "cuda", .autotune = path});
+  fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_INVALID_VALUE);
+  expect_error(ExitCode::kConfiguration,
+               "': its algorithm for 4x6x3 NT bias relu does not run here; remove the file",
+               [&] { device->prepare(op); });
+}
+
+TEST_F(ProductOnFake, TuningThatFindsNoMemorySaysSo) {
+  restart({.memory_bytes = std::int64_t{40} << 20}, {.device = "cuda", .autotune = choices()});
+  expect_error(ExitCode::kMemory, "32.00 MiB asked for", [&] { device->prepare(op); });
+}
+
+}  // namespace
+}  // namespace barestep
