@@ -91,16 +91,17 @@ void train(const TrainConfig& config) {
   console.finish(trainer, *device);
 }
 
+void run(const std::vector<std::string>& arguments) {
+  const CommandLine line = parse_command_line(kName, arguments);
+  if (!line.answer.empty()) return print_now(line.answer);
+  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
+  validate(line.config);
+  train(line.config);
+}
+
 }  // namespace
 }  // namespace barestep
 
 int main(int argc, char** argv) {
-  using namespace barestep;
-  return run_program(kName, argc, argv, [](const std::vector<std::string>& arguments) {
-    const CommandLine line = parse_command_line(kName, arguments);
-    if (!line.answer.empty()) return print_now(line.answer);
-    if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
-    validate(line.config);
-    train(line.config);
-  });
+  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
 }

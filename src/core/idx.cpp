@@ -129,7 +129,7 @@ std::int64_t read_type_and_dims(IdxBytes& bytes, IdxArray& array) {
     bytes.refuse(fmt::format("has {} dimensions, 1 to {} are allowed", dims, kMaxDims));
   }
   std::array<std::byte, std::size_t{4} * kMaxDims> raw{};
-  read_header(bytes, std::span(raw).first(static_cast<std::size_t>(4 * dims)), 4);
+  read_header(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
   for (std::size_t d = 0; d < static_cast<std::size_t>(dims); ++d) {
     std::int64_t extent = 0;
     for (std::size_t i = 0; i < 4; ++i) extent = extent * 256 + number(raw[4 * d + i]);

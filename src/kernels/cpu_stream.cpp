@@ -102,7 +102,7 @@ void CpuStream::check() {
 
 void CpuStream::submit(Command command) {
   if (executor_.capture != nullptr) {
-    executor_.capture->commands_.emplace_back(this, std::move(command));
+    executor_.capture->commands_.push_back({this, std::move(command)});
     return;
   }
   // An event counts when its recording is queued: later waits are for this one.

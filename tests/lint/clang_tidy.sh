@@ -29,10 +29,11 @@ check() {  # <source> <object>
 }
 export -f check
 
-# "source object" for each entry of the compile commands; clang-tidy 14 does not know this CUDA.
+# "source object" for each source of the compile commands, though several targets may compile it;
+# clang-tidy 14 does not know this CUDA.
 pairs=$(awk '/^ *"command":/ { object = match($0, / -o [^ ]+ -c /) ? substr($0, RSTART + 4, RLENGTH - 8) : "" }
              /^ *"file":/ { split($0, part, "\""); if (object != "" && part[4] !~ /\.cu$/) print part[4], object }' \
-          compile_commands.json | grep "^$root/$folder/" || true)
+          compile_commands.json | grep "^$root/$folder/" | sort -u -k 1,1 || true)
 if [ -z "$pairs" ]; then
   echo "skipped: this build compiles no source in $folder"
   exit 77
