@@ -18,7 +18,7 @@ constexpr std::string_view kFiles = "Files";
 // Names of enumerators, in their order.
 constexpr std::string_view kActivations[] = {"relu", "none"};
 constexpr std::string_view kLosses[] = {"mse", "cross-entropy"};
-constexpr std::string_view kGemms[] = {"auto", "cblas", "reference"};
+constexpr std::string_view kGemms[] = {"auto", "onednn", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 
 /// `help`, and the range on a line of its own.
@@ -176,8 +176,9 @@ std::vector<Option> device_options() {
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},
-      {"gemm", kDevice, "auto|cblas|reference", JsonKind::kString,
-       "who computes matrix products on the CPU (default auto)",
+      {"gemm", kDevice, "auto|onednn|cblas|reference", JsonKind::kString,
+       "who computes matrix products on the CPU (default auto: the first\n"
+       "of the others that this build has)",
        [](const Given& given, TrainConfig& c) {
          c.device.gemm = static_cast<GemmProvider>(choice(given, kGemms));
        }},

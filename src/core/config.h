@@ -66,7 +66,7 @@ constexpr std::int64_t kDefaultWarmup = 5;
 enum class Activation { kRelu, kNone };
 enum class LossKind { kMse, kCrossEntropy };
 enum class DataKind { kRandn, kIdx };
-enum class GemmProvider { kAuto, kCblas, kReference };
+enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 
 struct ModelConfig {
   std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU

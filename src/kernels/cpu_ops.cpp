@@ -171,7 +171,7 @@ struct Runner {
 }  // namespace
 
 void CpuOps::prepare(const DeviceOp& op) {
-  if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+  if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, pool_);
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {

@@ -168,7 +168,7 @@ std::vector<BadInput> bad_command_lines() {
       {6,
        {"--gemm", "mkl"},
        2,
-       "--gemm 'mkl': not one of the choices; use auto or cblas or reference"},
+       "--gemm 'mkl': not one of the choices; use auto or onednn or cblas or reference"},
       {6, {"--fusion", "yes"}, 2, "--fusion 'yes': not one of the choices; use on or off"},
       {6, {"--data", "mnist"}, 2, "--data 'mnist': not a data source" + kNeedsData},
       {6, {"--data", "npy:a,b"}, 2, "--data 'npy:a,b': not a data source" + kNeedsData},
