@@ -122,10 +122,22 @@ struct Runner {
 
   void operator()(const Adam& op) const {
     const float* scalars = addresses.at(op.scalars);
+    for_elements(
+        op.weights.size(),
+        AdamElement{addresses.at(op.weights), addresses.at(op.grads), addresses.at(op.moments1),
+                    addresses.at(op.moments2), AdamConstants(op.beta1, op.beta2, op.eps),
+                    scalars[0], scalars[1], op.decoupled ? 0 : static_cast<float>(op.weight_decay),
+                    op.decoupled ? scalars[2] : 1});
+  }
+
+  void operator()(const Sgd& op) const {
     for_elements(op.weights.size(),
-                 AdamElement{addresses.at(op.weights), addresses.at(op.grads),
-                             addresses.at(op.moments1), addresses.at(op.moments2),
-                             AdamConstants(op.beta1, op.beta2, op.eps), scalars[0], scalars[1]});
+                 SgdElement{addresses.at(op.weights),
+                            addresses.at(op.grads),
+                            op.velocities ? addresses.at(*op.velocities) : nullptr,
+                            {static_cast<float>(op.momentum), static_cast<float>(op.weight_decay),
+                             op.nesterov},
+                            *addresses.at(op.scalars)});
   }
 
   void operator()(const Copy& op) const {

@@ -69,4 +69,28 @@ BARESTEP_HD inline void adam_step(const AdamConstants& c, float scale, float roo
   weight = weight + scale * moment1 / denominator;
 }
 
+/// The gradient with weight decay as a penalty on large weights.
+BARESTEP_HD inline float decayed_grad(float decay, float grad, float weight) {
+  return decay == 0.0F ? grad : std::fma(weight, decay, grad);
+}
+
+/// SGD's constants as they meet float32 tensors.
+struct SgdConstants {
+  float momentum, weight_decay;
+  bool nesterov;
+};
+
+/// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
+/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `scale` is -lr. `velocity` is null
+/// without momentum, and 0 before the first step.
+BARESTEP_HD inline void sgd_step(const SgdConstants& c, float scale, float grad, float& weight,
+                                 float* velocity) {
+  float step = decayed_grad(c.weight_decay, grad, weight);
+  if (velocity != nullptr) {
+    *velocity = step + *velocity * c.momentum;
+    step = c.nesterov ? std::fma(*velocity, c.momentum, step) : *velocity;
+  }
+  weight = std::fma(step, scale, weight);
+}
+
 }  // namespace barestep

@@ -48,9 +48,27 @@ struct AdamElement {
   float* moments2;
   AdamConstants constants;
   float scale, root;
+  float weight_decay = 0;  // of the penalty
+  float shrink = 1;        // of decoupled weight decay: what is left of a weight
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    adam_step(constants, scale, root, grads[i], weights[i], moments1[i], moments2[i]);
+    float weight = weights[i] * shrink;
+    const float grad = decayed_grad(weight_decay, grads[i], weight);
+    adam_step(constants, scale, root, grad, weight, moments1[i], moments2[i]);
+    weights[i] = weight;
+  }
+};
+
+struct SgdElement {
+  float* weights;
+  const float* grads;
+  float* velocities;  // or null
+  SgdConstants constants;
+  float scale;
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    sgd_step(constants, scale, grads[i], weights[i],
+             velocities == nullptr ? nullptr : velocities + i);
   }
 };
 

@@ -161,19 +161,44 @@ struct Oracle {
   void operator()(const Adam& op) const {
     const double scale = before.values(op.scalars)[0];
     const double root = before.values(op.scalars)[1];
+    const double shrink = op.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
+    const double decay = op.decoupled ? 0 : op.weight_decay;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double g = before.values(op.grads)[i];
+      const double old = shrink * static_cast<double>(before.values(op.weights)[i]);
+      const double raw = before.values(op.grads)[i];
+      const double g = raw + decay * old;
+      const double g_error = decay == 0 ? 0 : kUlp * std::abs(g);
       const double kept_m = op.beta1 * static_cast<double>(before.values(op.moments1)[i]);
       const double m = kept_m + (1 - op.beta1) * g;
-      const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g));
+      const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g)) + g_error;
       const double v =
           op.beta2 * static_cast<double>(before.values(op.moments2)[i]) + (1 - op.beta2) * g * g;
       const double rate = scale / (std::sqrt(v) / root + op.eps);
-      const double w = static_cast<double>(before.values(op.weights)[i]) + rate * m;
+      const double w = old + rate * m;
       ASSERT_NEAR(after.values(op.moments1)[i], m, m_error);
-      ASSERT_NEAR(after.values(op.moments2)[i], v, 4 * kUlp * v);
+      ASSERT_NEAR(after.values(op.moments2)[i], v, 6 * kUlp * v);
       ASSERT_NEAR(after.values(op.weights)[i], w,
-                  std::abs(rate) * m_error + 10 * kUlp * (std::abs(w) + std::abs(rate * m)));
+                  std::abs(rate) * m_error + 10 * kUlp * (std::abs(old) + std::abs(rate * m)));
+    }
+  }
+
+  void operator()(const Sgd& op) const {
+    const double scale = before.values(op.scalars)[0];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double old = before.values(op.weights)[i];
+      const double raw = before.values(op.grads)[i];
+      double step = raw + op.weight_decay * old;
+      double size = std::abs(raw) + op.weight_decay * std::abs(old);
+      if (op.velocities) {
+        const double kept_v = op.momentum * static_cast<double>(before.values(*op.velocities)[i]);
+        const double velocity = kept_v + step;
+        size += std::abs(kept_v);
+        ASSERT_NEAR(after.values(*op.velocities)[i], velocity, 3 * kUlp * size);
+        step = op.nesterov ? step + op.momentum * velocity : velocity;
+      }
+      const double w = old + scale * step;
+      ASSERT_NEAR(after.values(op.weights)[i], w,
+                  5 * kUlp * (std::abs(old) + 2 * std::abs(scale) * size));
     }
   }
 
@@ -292,13 +317,29 @@ TEST(ReluGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
 }
 
 TEST(Adam, LeavesPaddingZero) {
+  for (const bool decoupled : {false, true}) {
+    Memory memory;
+    const Adam op{.weights = memory.add(1, 9),
+                  .grads = memory.add(1, 9),
+                  .moments1 = memory.add(1, 9),
+                  .moments2 = memory.add(1, 9),
+                  .scalars = memory.add(1, decoupled ? 3 : 2),
+                  .weight_decay = 0.01,
+                  .decoupled = decoupled};
+    std::ranges::fill(memory.values(op.scalars), 0.03F);
+    run(op, memory);
+    for (const Tensor& t : {op.weights, op.moments1, op.moments2})
+      EXPECT_THAT(memory.values(t), testing::Each(0.0F));
+  }
+}
+
+TEST(Sgd, LeavesPaddingZero) {
   Memory memory;
-  const Adam op{memory.add(1, 9), memory.add(1, 9), memory.add(1, 9), memory.add(1, 9),
-                memory.add(1, 2)};
+  const Sgd op{
+      memory.add(1, 9), memory.add(1, 9), memory.add(1, 1), memory.add(1, 9), 0.9, 0.01, true};
   memory.values(op.scalars)[0] = -0.01F;
-  memory.values(op.scalars)[1] = 0.03F;
   run(op, memory);
-  for (const Tensor& t : {op.weights, op.moments1, op.moments2})
+  for (const Tensor& t : {op.weights, *op.velocities})
     EXPECT_THAT(memory.values(t), testing::Each(0.0F));
 }
 
