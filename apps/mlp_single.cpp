@@ -39,7 +39,8 @@ std::string preview(const TrainConfig& config, const StepPrograms& programs,
   return text;
 }
 
-void train(const TrainConfig& config) {
+/// Nothing where the run is only shown beforehand.
+std::optional<SweepRow> train(const TrainConfig& config) {
   for (const auto& path : {config.output.save, config.output.metrics}) {
     if (!path.empty()) require_writable(path);
   }
@@ -57,7 +58,7 @@ void train(const TrainConfig& config) {
   }
   if (config.output.plan || config.output.explain) {
     print_now(preview(config, programs, plan));
-    return;
+    return std::nullopt;
   }
 
   const auto device = make_device(config.device);
@@ -73,6 +74,19 @@ void train(const TrainConfig& config) {
     save_weights(config.output.save, spec.model, weights);
   }
   console.finish(trainer, *device);
+  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
+                  console.summary().samples_per_s()};
+}
+
+/// A run for each batch size, then the practical's table.
+void sweep(TrainConfig config) {
+  std::vector<SweepRow> rows;
+  for (const std::int64_t batch_size : config.data.sweep) {
+    config.data.batch_size = batch_size;
+    if (batch_size != config.data.sweep.front()) print_now("\n");
+    if (const auto row = train(config)) rows.push_back(*row);
+  }
+  if (!rows.empty()) print_now(fmt::format("\n{}", sweep_table(rows)));
 }
 
 }  // namespace
@@ -85,6 +99,10 @@ int main(int argc, char** argv) {
     if (!line.answer.empty()) return print_now(line.answer);
     if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
     validate(line.config);
-    train(line.config);
+    if (line.config.data.sweep.empty()) {
+      train(line.config);
+    } else {
+      sweep(line.config);
+    }
   });
 }
