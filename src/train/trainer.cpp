@@ -117,11 +117,8 @@ void Trainer::initialise() {
   upload(weights.data(), layout.flat(programs_.parameters()));
 
   // Padding included: the optimizer runs over it, and zeros stay zeros.
-  std::ranges::fill(weights, 0.0F);
-  upload(weights.data(), layout.flat(programs_.gradients()));
-  for (const BufferId buffer : programs_.optimizer_state()) {
-    upload(weights.data(), layout.flat(buffer));
-  }
+  fill_with_zeros(layout.flat(programs_.gradients()));
+  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(layout.flat(buffer));
   // The data continue the stream that the weights began, as in the practical's script.
   if (const auto& state = programs_.train().tensors.generator) upload(&generator, *state);
 }
@@ -129,6 +126,14 @@ void Trainer::initialise() {
 void Trainer::upload(const void* from, const Tensor& to) {
   Stream& stream = runner_.stream({0, Lane::kCompute});
   device_.copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  stream.synchronize();
+}
+
+void Trainer::fill_with_zeros(const Tensor& tensor) {
+  const DeviceOp fill = Fill{.out = tensor};
+  Stream& stream = runner_.stream({0, Lane::kCompute});
+  device_.prepare(fill);
+  device_.run(fill, runner_.addresses(0), stream, {});
   stream.synchronize();
 }
 
