@@ -31,7 +31,7 @@ std::string describe_library() {
 
 class CblasProduct final : public Product {
  public:
-  CblasProduct() : name_(describe_library()) {}
+  CblasProduct() : name_(describe_library()) { stop_cblas_threads(); }
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 
