@@ -70,7 +70,7 @@ double in_place_bandwidth(ThreadPool& pool, float* x, std::int64_t count, int tr
 }
 
 double product_peak(ThreadPool& pool, Product& product) {
-  constexpr std::int64_t kExtent = 1024;
+  constexpr std::int64_t kExtent = 2048;
   static DeviceMemory memory(3 * kExtent * kExtent);
   static const Gemm op{.c = memory.take(kExtent, kExtent),
                        .a = memory.take(kExtent, kExtent),

@@ -8,6 +8,7 @@
 #include "kernels/product_tiles.h"
 
 // In OpenBLAS with threads of its own; null in other builds of it.
+// NOLINTNEXTLINE(readability-identifier-naming): the library's name for it.
 extern "C" __attribute__((weak)) int blas_thread_shutdown_();
 
 namespace barestep {
@@ -30,7 +31,7 @@ std::string describe_library() {
 
 class CblasProduct final : public Product {
  public:
-  CblasProduct() : name_(describe_library()) {}
+  CblasProduct() : name_(describe_library()) { stop_cblas_threads(); }
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 

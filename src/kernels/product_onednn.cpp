@@ -135,7 +135,7 @@ class OneDnnProduct final : public Product {
   void make_matmul(const Shape& shape) {
     using dnnl::memory;
     const auto& [rows, cols, depth] = shape;
-    const auto describe = [](memory::dims extents, memory::dims strides) {
+    const auto describe = [](const memory::dims& extents, const memory::dims& strides) {
       return memory::desc(extents, memory::data_type::f32, strides);
     };
     const memory::desc a = describe({rows, depth}, {depth, 1});

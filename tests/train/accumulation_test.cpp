@@ -1,4 +1,4 @@
-// The programs of a step: accumulation and injected delays, and that all of them are ordered.
+// Accumulation and injected delays, and that programs of every optimizer are ordered.
 #include <gtest/gtest.h>
 
 #include <cmath>
