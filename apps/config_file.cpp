@@ -66,9 +66,9 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   bool start_array(std::size_t /*size*/) override {
-    if (numbers_ || option_ == nullptr || option_->json != JsonKind::kNumbers) {
-      refuse_kind("an array");
-    }
+    const bool wanted = option_ != nullptr && (option_->json == JsonKind::kNumbers ||
+                                               option_->json == JsonKind::kNumberOrNumbers);
+    if (numbers_ || !wanted) refuse_kind("an array");
     numbers_.emplace();
     return true;
   }
@@ -117,8 +117,12 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void refuse_kind(std::string_view found) const {
-    constexpr std::string_view kWanted[] = {"true or false", "a number", "a string",
-                                            "an array of numbers", "a number or a string"};
+    constexpr std::string_view kWanted[] = {"true or false",
+                                            "a number",
+                                            "a string",
+                                            "an array of numbers",
+                                            "a number or a string",
+                                            "a number or an array of numbers"};
     if (option_ == nullptr) {
       refuse(where(0), "", fmt::format("{} where an object should be", found),
              "a config file is one JSON object");
@@ -136,7 +140,8 @@ class Reader : public nlohmann::json_sax<Json> {
 
   bool number(const std::string& text) {
     if (!numbers_) {
-      expect({JsonKind::kNumber, JsonKind::kNumberOrString}, "a number");
+      expect({JsonKind::kNumber, JsonKind::kNumberOrString, JsonKind::kNumberOrNumbers},
+             "a number");
       return keep(text);
     }
     if (!numbers_->empty()) *numbers_ += ',';

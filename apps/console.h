@@ -26,6 +26,8 @@ class Console final : public TrainObserver {
   /// Error(kInputOutput) if the metrics may be incomplete.
   void finish(const Trainer& trainer, const Device& device);
 
+  [[nodiscard]] const RunSummary& summary() const { return summary_; }
+
  private:
   void print_line(const std::string& line);
   void draw_bar(const StepReport& report);

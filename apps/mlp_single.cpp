@@ -47,7 +47,8 @@ void note_missing_gpu() {
   if (!why.empty()) fmt::print(stderr, "{}: note: training on the CPU: {}\n", kName, why);
 }
 
-void train(const TrainConfig& config) {
+/// Nothing where the run is only shown beforehand.
+std::optional<SweepRow> train(const TrainConfig& config) {
   for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
@@ -63,13 +64,13 @@ void train(const TrainConfig& config) {
   const StepPrograms programs(spec);
   const MemoryPlan plan(programs.buffers());
   // Known only now where the files say how long an epoch is; throws if no step is left to measure.
-  warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.batch_size));
+  warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.step_rows()));
   if (config.output.memory) {
     require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");
   }
   if (config.output.plan || config.output.explain) {
     print_now(preview(config, programs, plan));
-    return;
+    return std::nullopt;
   }
 
   FlatWeights loaded;
@@ -89,6 +90,19 @@ void train(const TrainConfig& config) {
     save_weights(config.output.save, spec.model, weights);
   }
   console.finish(trainer, *device);
+  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
+                  console.summary().samples_per_s()};
+}
+
+/// A run for each batch size, then the practical's table.
+void sweep(TrainConfig config) {
+  std::vector<SweepRow> rows;
+  for (const std::int64_t batch_size : config.data.sweep) {
+    config.data.batch_size = batch_size;
+    if (batch_size != config.data.sweep.front()) print_now("\n");
+    if (const auto row = train(config)) rows.push_back(*row);
+  }
+  if (!rows.empty()) print_now(fmt::format("\n{}", sweep_table(rows)));
 }
 
 void run(const std::vector<std::string>& arguments) {
@@ -96,7 +110,11 @@ void run(const std::vector<std::string>& arguments) {
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
   validate(line.config);
-  train(line.config);
+  if (line.config.data.sweep.empty()) {
+    train(line.config);
+  } else {
+    sweep(line.config);
+  }
 }
 
 }  // namespace

@@ -110,6 +110,16 @@ std::vector<std::int64_t> widths(const Given& given) {
   return numbers;
 }
 
+void batch_sizes(const Given& given, DataConfig& data) {
+  std::vector<std::int64_t> sizes;
+  for (const std::string_view part : split(given.text, ',')) {
+    sizes.push_back(
+        whole_number({given.where, std::string(part), given.code}, limits::kBatchSizes));
+  }
+  data.batch_size = sizes.front();
+  if (sizes.size() > 1) data.sweep = std::move(sizes);
+}
+
 std::pair<double, double> two_shares(const Given& given) {
   const std::string remedy = "give two numbers from 0 to below 1, as 0.9,0.999";
   const auto parts = split(given.text, ',');

@@ -33,6 +33,9 @@ std::uint64_t seed_number(const Given& given);
 /// "784,512,10": two or more.
 std::vector<std::int64_t> widths(const Given& given);
 
+/// "64", or a sweep of "32,64,128": fills batch_size and, for several, sweep.
+void batch_sizes(const Given& given, DataConfig& data);
+
 /// "0.9,0.999"
 std::pair<double, double> two_shares(const Given& given);
 

@@ -12,13 +12,16 @@ constexpr std::string_view kModel = "Model";
 constexpr std::string_view kData = "Data";
 constexpr std::string_view kTraining = "Training";
 constexpr std::string_view kDevice = "Device";
+constexpr std::string_view kInjected = "Injected";
 constexpr std::string_view kObserving = "Observing";
 constexpr std::string_view kFiles = "Files";
 
 // Names of enumerators, in their order.
 constexpr std::string_view kActivations[] = {"relu", "none"};
 constexpr std::string_view kLosses[] = {"mse", "cross-entropy"};
-constexpr std::string_view kGemms[] = {"auto", "cblas", "reference"};
+constexpr std::string_view kOptimizers[] = {"adam", "adamw", "sgd"};
+constexpr std::string_view kLrScales[] = {"none", "linear"};
+constexpr std::string_view kGemms[] = {"auto", "onednn", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32"};
 
@@ -85,12 +88,12 @@ std::vector<Option> data_options() {
        "fresh random numbers each step, or idx files of samples and their\n"
        "labels or targets, plain or .gz (default randn)",
        [](const Given& given, TrainConfig& c) { data_source(given, c.data); }},
-      {"batch-size", kData, "N", JsonKind::kNumber,
-       with_range(fmt::format("samples in a step (default {})", DataConfig{}.batch_size),
+      {"batch-size", kData, "N|N1,N2,...", JsonKind::kNumberOrNumbers,
+       with_range(fmt::format("samples in a step (default {}), or a list: a run for each and a\n"
+                              "table of all at the end",
+                              DataConfig{}.batch_size),
                   limits::kBatchSizes),
-       [](const Given& given, TrainConfig& c) {
-         c.data.batch_size = whole_number(given, limits::kBatchSizes);
-       }},
+       [](const Given& given, TrainConfig& c) { batch_sizes(given, c.data); }},
       {"test-split", kData, "SHARE", JsonKind::kNumber,
        with_range("share of the samples, the last ones, to test with (default 0)", limits::kShares),
        [](const Given& given, TrainConfig& c) {
@@ -135,6 +138,11 @@ std::vector<Option> run_options() {
 
 std::vector<Option> optimizer_options() {
   return {
+      {"optimizer", kTraining, "adam|adamw|sgd", JsonKind::kString,
+       "as torch.optim has them (default adam)",
+       [](const Given& given, TrainConfig& c) {
+         c.training.optimizer = static_cast<OptimizerKind>(choice(given, kOptimizers));
+       }},
       {"lr", kTraining, "X", JsonKind::kNumber,
        with_range(fmt::format("learning rate (default {})", TrainingConfig{}.lr),
                   limits::kPositive),
@@ -152,6 +160,48 @@ std::vector<Option> optimizer_options() {
                   limits::kPositive),
        [](const Given& given, TrainConfig& c) {
          c.training.eps = real_number(given, limits::kPositive);
+       }},
+      {"momentum", kTraining, "X", JsonKind::kNumber,
+       with_range("of sgd, without dampening (default 0)", limits::kShares),
+       [](const Given& given, TrainConfig& c) {
+         c.training.momentum = real_number(given, limits::kShares);
+       }},
+      {"nesterov", kTraining, "", JsonKind::kBoolean, "Nesterov's momentum",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.training.nesterov = true;
+       }},
+      {"weight-decay", kTraining, "X", JsonKind::kNumber,
+       with_range("of adam and sgd added to the gradient (default 0), of adamw taken\n"
+                  "off the weights (default 0.01)",
+                  limits::kNotNegative),
+       [](const Given& given, TrainConfig& c) {
+         c.training.weight_decay = real_number(given, limits::kNotNegative);
+       }},
+  };
+}
+
+std::vector<Option> step_options() {
+  return {
+      {"lr-warmup", kTraining, "N", JsonKind::kNumber,
+       with_range("steps over which the learning rate grows, by equal amounts, to its\n"
+                  "value (default 0)",
+                  limits::kWarmups),
+       [](const Given& given, TrainConfig& c) {
+         c.training.lr_warmup = whole_number(given, limits::kWarmups);
+       }},
+      {"lr-scale", kTraining, "none|linear", JsonKind::kString,
+       "linear: the learning rate times the number of ranks, which is 1\n"
+       "on one device (default none)",
+       [](const Given& given, TrainConfig& c) {
+         c.training.lr_scale = static_cast<LrScale>(choice(given, kLrScales));
+       }},
+      {"accumulate", kTraining, "N", JsonKind::kNumber,
+       with_range("micro-steps of --batch-size samples whose gradients add up to\n"
+                  "one step; needs the activations of one only (default 1)",
+                  limits::kMicroSteps),
+       [](const Given& given, TrainConfig& c) {
+         c.training.accumulate = whole_number(given, limits::kMicroSteps);
        }},
       {"no-zero-grad", kTraining, "", JsonKind::kBoolean, "gradients add up from step to step",
        [](const Given& given, TrainConfig& c) {
@@ -177,8 +227,9 @@ std::vector<Option> device_options() {
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},
-      {"gemm", kDevice, "auto|cblas|reference", JsonKind::kString,
-       "who computes matrix products on the CPU (default auto)",
+      {"gemm", kDevice, "auto|onednn|cblas|reference", JsonKind::kString,
+       "who computes matrix products on the CPU (default auto: the first\n"
+       "of the others that this build has)",
        [](const Given& given, TrainConfig& c) {
          c.device.gemm = static_cast<GemmProvider>(choice(given, kGemms));
        }},
@@ -199,6 +250,18 @@ std::vector<Option> device_options() {
        "time a GPU's product algorithms, keep the choices in FILE and\n"
        "take them from there in later runs",
        [](const Given& given, TrainConfig& c) { c.device.autotune = file_path(given); }},
+  };
+}
+
+std::vector<Option> injected_options() {
+  return {
+      {"io-delay-ms", kInjected, "X", JsonKind::kNumber,
+       with_range("a slow disk: with randn a pause before each forward pass, with\n"
+                  "files before each fetch, which runs ahead of the step (default 0)",
+                  limits::kDelays),
+       [](const Given& given, TrainConfig& c) {
+         c.data.io_delay_ms = real_number(given, limits::kDelays);
+       }},
   };
 }
 
@@ -232,8 +295,9 @@ std::vector<Option> output_options() {
 std::span<const Option> trainer_options() {
   static const std::vector<Option> options = [] {
     std::vector<Option> all;
-    for (const auto& part : {model_options(), data_options(), run_options(), optimizer_options(),
-                             device_options(), output_options()}) {
+    for (const auto& part :
+         {model_options(), data_options(), run_options(), optimizer_options(), step_options(),
+          device_options(), injected_options(), output_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

@@ -14,7 +14,7 @@
 namespace barestep {
 
 /// How a config file writes the value of an option.
-enum class JsonKind { kBoolean, kNumber, kString, kNumbers, kNumberOrString };
+enum class JsonKind { kBoolean, kNumber, kString, kNumbers, kNumberOrString, kNumberOrNumbers };
 
 struct Option {
   std::string_view name;      // without the dashes; also the key of a config file

@@ -124,10 +124,17 @@ macro(barestep_find_MPI)
 endmacro()
 
 # Not by find_package(dnnl): Debian's package file stops the configure where OpenCL is not installed.
+# Version 3 has another interface. libgomp, which oneDNN runs on, is linked to tell it how many threads
+# to take.
 macro(barestep_find_ONEDNN)
   barestep_library(onednn oneapi/dnnl/dnnl.hpp dnnl)
   if(found)
     barestep_version(${BARESTEP_onednn_INCLUDE}/oneapi/dnnl/dnnl_version.h DNNL_VERSION)
+    target_link_libraries(barestep::onednn INTERFACE gomp)
+    if(NOT version MATCHES "^2\\.")
+      set(found OFF)
+      set(why "version ${version} has another interface than 2")
+    endif()
   endif()
 endmacro()
 

@@ -55,7 +55,11 @@ void check_model(const ModelConfig& model) {
 
 void check_data(const TrainConfig& config) {
   check("--batch-size", config.data.batch_size, limits::kBatchSizes);
+  for (const std::int64_t size : config.data.sweep) {
+    check("--batch-size", size, limits::kBatchSizes);
+  }
   check("--test-split", config.data.test_split, limits::kShares);
+  check("--io-delay-ms", config.data.io_delay_ms, limits::kDelays);
   const bool random = config.data.kind == DataKind::kRandn;
   const bool classes = config.model.loss == LossKind::kCrossEntropy;
   if (random && classes) {
@@ -71,6 +75,59 @@ void check_data(const TrainConfig& config) {
   }
 }
 
+void check_optimizer(const TrainingConfig& training) {
+  check("--momentum", training.momentum, limits::kShares);
+  check("--weight-decay", weight_decay_of(training), limits::kNotNegative);
+  check("--lr-warmup", training.lr_warmup, limits::kWarmups);
+  check("--accumulate", training.accumulate, limits::kMicroSteps);
+  const bool sgd = training.optimizer == OptimizerKind::kSgd;
+  if (!sgd && (training.momentum > 0 || training.nesterov)) {
+    fail(ExitCode::kConfiguration, {.what = training.nesterov ? "--nesterov" : "--momentum",
+                                    .why = "only --optimizer sgd has it",
+                                    .remedy = "leave it out, or use --optimizer sgd"});
+  }
+  if (training.nesterov && training.momentum == 0) {
+    fail(ExitCode::kConfiguration, {.what = "--nesterov",
+                                    .why = "needs momentum",
+                                    .remedy = "give --momentum 0.9, or leave it out"});
+  }
+}
+
+/// What would run once for each batch size, one over the other.
+void check_sweep(const TrainConfig& config) {
+  if (config.data.sweep.empty()) return;
+  const bool save = !config.output.save.empty();
+  if (!save && config.output.metrics.empty()) return;
+  fail(ExitCode::kConfiguration, {.what = save ? "--save" : "--metrics",
+                                  .why = "does not go with several batch sizes",
+                                  .remedy = "give one --batch-size, or leave it out"});
+}
+
+/// A program has a node for each layer of each micro-step.
+void check_micro_steps(const TrainConfig& config) {
+  const std::int64_t accumulate = config.training.accumulate;
+  const auto linears = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
+  if (linears * accumulate > limits::kDepths.last) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} layers in each micro-step make {} in a step", linears,
+                             linears * accumulate),
+          .remedy = fmt::format("{} micro-steps fit, or a larger --batch-size",
+                                limits::kDepths.last / linears)});
+  }
+  std::int64_t batch = config.data.batch_size;
+  for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
+  if (!limits::kBatchSizes.contains(batch * accumulate)) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
+                             batch * accumulate),
+          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+}
+
 void check_training(const TrainingConfig& training) {
   check("--steps", training.steps, limits::kCounts);
   check("--epochs", training.epochs, limits::kCounts);
@@ -79,6 +136,7 @@ void check_training(const TrainingConfig& training) {
   check("--betas", training.beta1, limits::kShares);
   check("--betas", training.beta2, limits::kShares);
   check("--eps", training.eps, limits::kPositive);
+  check_optimizer(training);
   check("--log-every", training.log_every, limits::kCounts);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
@@ -110,9 +168,9 @@ void check_output(const OutputConfig& output) {
 
 /// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
 /// from above: weights, gradients and two moments, four activations a width.
-void check_size(const TrainConfig& config) {
+void check_size(const TrainConfig& config, std::int64_t batch_size) {
   constexpr double kMost = 0x1p60;
-  const auto batch = static_cast<double>(config.data.batch_size);
+  const auto batch = static_cast<double>(batch_size * config.training.accumulate);
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
   double parameters = 0;
   double activations = batch * static_cast<double>(widths.front());
@@ -174,13 +232,20 @@ void validate(const TrainConfig& config) {
   check_data(config);
   check_device(config.device);
   check_output(config.output);
-  check_size(config);
+  check_sweep(config);
+  check_micro_steps(config);
+  check_size(config, config.data.batch_size);
+  for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }
 
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim) {
   if (!model.layers.empty()) return model.layers;
   const auto count = static_cast<std::size_t>(model.depth.value_or(kDefaultDepth)) + 1;
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
+}
+
+double weight_decay_of(const TrainingConfig& training) {
+  return training.weight_decay.value_or(training.optimizer == OptimizerKind::kAdamW ? 0.01 : 0);
 }
 
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {

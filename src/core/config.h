@@ -43,12 +43,15 @@ namespace limits {
 constexpr Range kWidths{1, std::int64_t{1} << 24};
 constexpr Range kDepths{1, 10'000};
 constexpr Range kBatchSizes{1, std::numeric_limits<std::int32_t>::max()};
-constexpr Range kCounts{1, 1'000'000'000};  // --steps, --epochs, --log-every
-constexpr Range kWarmups{0, 1'000'000'000};
+constexpr Range kCounts{1, 1'000'000'000};   // --steps, --epochs, --log-every
+constexpr Range kWarmups{0, 1'000'000'000};  // --warmup, --lr-warmup
+constexpr Range kMicroSteps{1, 10'000};
 constexpr Range kThreads{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity()};
-constexpr RealRange kShares{0, true, 1};  // --betas, --test-split
+constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity()};
+constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
+constexpr RealRange kDelays{0, true, 1e6};
 
 }  // namespace limits
 
@@ -66,7 +69,9 @@ constexpr std::int64_t kDefaultWarmup = 5;
 enum class Activation { kRelu, kNone };
 enum class LossKind { kMse, kCrossEntropy };
 enum class DataKind { kRandn, kIdx };
-enum class GemmProvider { kAuto, kCblas, kReference };
+enum class OptimizerKind { kAdam, kAdamW, kSgd };
+enum class LrScale { kNone, kLinear };
+enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 enum class Precision { kFp32, kTf32 };
 
 struct ModelConfig {
@@ -80,9 +85,11 @@ struct ModelConfig {
 
 struct DataConfig {
   DataKind kind = DataKind::kRandn;
-  std::filesystem::path x{}, y{};  // of idx:X,Y
-  std::int64_t batch_size = 64;
-  double test_split = 0;  // the last share of the samples is the test set
+  std::filesystem::path x{}, y{};     // of idx:X,Y
+  std::int64_t batch_size = 64;       // of a micro-step
+  std::vector<std::int64_t> sweep{};  // batch sizes to run one after the other, or none
+  double test_split = 0;              // the last share of the samples is the test set
+  double io_delay_ms = 0;             // injected: what a slow disk would cost each step
 };
 
 struct TrainingConfig {
@@ -90,11 +97,18 @@ struct TrainingConfig {
   std::optional<std::int64_t> epochs{};  // instead of steps; needs files
   std::optional<std::int64_t> warmup{};  // the first of the steps; read it through warmup_of()
   std::uint64_t seed = 0;                // -1 is 2^64 - 1
+  OptimizerKind optimizer = OptimizerKind::kAdam;
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  bool zero_grad = true;  // --no-zero-grad: gradients accumulate
+  double momentum = 0;  // of sgd
+  bool nesterov = false;
+  std::optional<double> weight_decay{};  // read it through weight_decay_of()
+  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
+  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
+  std::int64_t accumulate = 1;           // micro-steps of batch_size samples in a step
+  bool zero_grad = true;                 // --no-zero-grad: gradients add up from step to step
   std::int64_t log_every = 1;
 };
 
@@ -139,6 +153,9 @@ void validate(const TrainConfig& config);
 /// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` stands
 /// in for an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
+
+/// As asked for, else PyTorch's default: 0.01 with adamw, 0 with the others.
+double weight_decay_of(const TrainingConfig& training);
 
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.

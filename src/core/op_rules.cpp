@@ -59,6 +59,11 @@ Operands operands_of_device_op(const DeviceOp& op) {
                             {"moments2", o.moments2},
                             {"scalars", o.scalars}};
           },
+          [](const Sgd& o) {
+            Operands list{{"weights", o.weights}, {"grads", o.grads}, {"scalars", o.scalars}};
+            if (o.velocities) list.push_back({"velocities", *o.velocities});
+            return list;
+          },
           [](const Copy& o) {
             return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
           },
@@ -184,7 +189,20 @@ class Rules {
     demand(same_shape(o.grads, o.weights) && same_shape(o.moments1, o.weights) &&
                same_shape(o.moments2, o.weights),
            "weights, grads, moments1 and moments2 must have the same shape");
-    demand(has_shape(o.scalars, 1, 2), "scalars must be 1 by 2");
+    demand(has_shape(o.scalars, 1, o.decoupled ? 3 : 2),
+           "scalars must be 1 by 2, or by 3 with decoupled weight decay");
+    demand(o.weight_decay >= 0, "weight_decay must be zero or more");
+  }
+  void operator()(const Sgd& o) const {
+    demand(o.weights.rows == 1, "weights must be flat, 1 by n");
+    demand(
+        same_shape(o.grads, o.weights) && (!o.velocities || same_shape(*o.velocities, o.weights)),
+        "weights, grads and velocities must have the same shape");
+    demand(has_shape(o.scalars, 1, 1), "scalars must be 1 by 1");
+    demand(o.momentum >= 0 && o.weight_decay >= 0,
+           "momentum and weight_decay must be zero or more");
+    demand(o.velocities.has_value() == (o.momentum > 0), "velocities go with momentum");
+    demand(!o.nesterov || o.momentum > 0, "nesterov needs momentum");
   }
   void operator()(const Copy& o) const {
     demand(same_shape(o.to, o.from), "to and from must have the same shape");

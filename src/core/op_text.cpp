@@ -38,8 +38,14 @@ class Words {
                        t(o.labels));
   }
   std::string operator()(const Adam& o) const {
-    return fmt::format("{} from {}, {}, {}, {}", t(o.weights), t(o.grads), t(o.moments1),
-                       t(o.moments2), t(o.scalars));
+    return fmt::format("{} from {}, {}, {}, {}{}{}", t(o.weights), t(o.grads), t(o.moments1),
+                       t(o.moments2), t(o.scalars), o.decoupled ? ", decoupled" : "",
+                       decay(o.weight_decay));
+  }
+  std::string operator()(const Sgd& o) const {
+    std::string text = fmt::format("{} from {}, {}", t(o.weights), t(o.grads), t(o.scalars));
+    if (o.velocities) text += fmt::format(", {}, momentum {}", t(*o.velocities), o.momentum);
+    return text + (o.nesterov ? ", Nesterov" : "") + decay(o.weight_decay);
   }
   std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
   std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }
@@ -79,6 +85,10 @@ class Words {
   [[nodiscard]] std::string old(const Tensor& tensor, float beta) const {
     if (beta == 0) return "";
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
+  }
+
+  static std::string decay(double rate) {
+    return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
   }
 
   static std::string relu(bool asked) { return asked ? ", relu" : ""; }

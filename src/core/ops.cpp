@@ -60,6 +60,11 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                    list = {reads(o.grads), reads(o.scalars)};
                    for (const Tensor& t : {o.weights, o.moments1, o.moments2}) updates(t);
                  },
+                 [&](const Sgd& o) {
+                   list = {reads(o.grads), reads(o.scalars)};
+                   updates(o.weights);
+                   if (o.velocities) updates(*o.velocities);
+                 },
                  [&](const Copy& o) {
                    list = {reads(o.from), writes(o.to)};
                  },
@@ -118,6 +123,18 @@ std::int64_t flops_of(const CrossEntropy& op) {
   return checked_add(flops_each(op.logits, 6), rows + 1 + flops_of_beta(op.beta), kFlops);
 }
 
+/// The first moment takes 3, the second 4, the divisor 3, the weight 3.
+std::int64_t flops_of(const Adam& op) {
+  const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;
+  return flops_each(op.weights, 13 + decay);
+}
+
+/// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
+std::int64_t flops_of(const Sgd& op) {
+  return flops_each(op.weights, 2 + (op.weight_decay != 0 ? 2 : 0) + (op.velocities ? 2 : 0) +
+                                    (op.nesterov ? 2 : 0));
+}
+
 std::int64_t flops_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
@@ -133,8 +150,8 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           },
           [](const CrossEntropy& o) { return flops_of(o); },
           [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          // The first moment takes 3, the second 4, the divisor 3, the weight 3.
-          [](const Adam& o) { return flops_each(o.weights, 13); },
+          [](const Adam& o) { return flops_of(o); },
+          [](const Sgd& o) { return flops_of(o); },
           [](const Copy&) { return std::int64_t{0}; },
           [](const Fill&) { return std::int64_t{0}; },
           // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
@@ -193,6 +210,7 @@ std::string_view label_of(const Op& op) {
                           [](const CrossEntropy&) { return "cross_entropy"; },
                           [](const CountCorrect&) { return "count_correct"; },
                           [](const Adam&) { return "adam"; },
+                          [](const Sgd&) { return "sgd"; },
                           [](const Copy&) { return "copy"; },
                           [](const Fill&) { return "fill"; },
                           [](const Randn&) { return "randn"; },

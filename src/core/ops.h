@@ -78,11 +78,29 @@ struct CountCorrect {
 /// step to step comes from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t). weights,
 /// grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments zero, so
 /// padding stays zero.
+///
+/// Weight decay is added to the gradient, weight_decay times the weight. Decoupled, as in AdamW
+/// (Loshchilov & Hutter 2017), the weights are multiplied by a third scalar, 1 - lr * weight_decay,
+/// before the step.
 struct Adam {
   Tensor weights, grads, moments1, moments2, scalars;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;
+};
+
+/// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
+/// weight_decay * weights, weights += scalars * g; `scalars` (1 x 1) is -lr. With momentum
+/// velocities = momentum * velocities + g takes the place of g, with Nesterov's
+/// g + momentum * velocities. weights, grads and velocities are 1 x n. Padding stays zero.
+struct Sgd {
+  Tensor weights, grads, scalars;
+  std::optional<Tensor> velocities{};  // just where there is momentum
+  double momentum = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
 };
 
 /// to = from; equal shapes and types. Either side may lie in pinned host memory or on another
@@ -117,7 +135,7 @@ struct Delay {
 };
 
 using DeviceOp = std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy,
-                              CountCorrect, Adam, Copy, Fill, Randn, Delay>;
+                              CountCorrect, Adam, Sgd, Copy, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

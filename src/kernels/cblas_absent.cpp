@@ -7,4 +7,6 @@ std::unique_ptr<Product> make_cblas_product() {
   return nullptr;
 }
 
+void stop_cblas_threads() {}
+
 }  // namespace barestep

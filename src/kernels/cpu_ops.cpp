@@ -122,11 +122,18 @@ struct Runner {
   }
 
   void operator()(const Adam& op) const {
-    const float* scalars = addresses.at(op.scalars);
+    const AdamConstants constants(op);
     for_elements(op.weights.size(),
                  AdamElement{addresses.at(op.weights), addresses.at(op.grads),
-                             addresses.at(op.moments1), addresses.at(op.moments2),
-                             AdamConstants(op.beta1, op.beta2, op.eps), scalars[0], scalars[1]});
+                             addresses.at(op.moments1), addresses.at(op.moments2), constants,
+                             AdamScalars(constants, addresses.at(op.scalars))});
+  }
+
+  void operator()(const Sgd& op) const {
+    for_elements(op.weights.size(),
+                 SgdElement{addresses.at(op.weights), addresses.at(op.grads),
+                            op.velocities ? addresses.at(*op.velocities) : nullptr,
+                            SgdConstants(op), *addresses.at(op.scalars)});
   }
 
   void operator()(const Copy& op) const {
@@ -176,7 +183,7 @@ struct Runner {
 }  // namespace
 
 void CpuOps::prepare(const DeviceOp& op) {
-  if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+  if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, pool_);
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {

@@ -1,4 +1,4 @@
-// Kernels that treat every number by itself: bias, ReLU, fill, and Adam.
+// Kernels that treat every number by itself: bias, ReLU, fill.
 #pragma once
 
 #include "kernels/cuda_grid.cuh"
@@ -33,38 +33,6 @@ static __global__ void __launch_bounds__(kBlockThreads)
   for (std::int64_t row = std::int64_t{blockIdx.y} * kTileRows + threadIdx.y; row < rows;
        row += step) {
     element(values + row * cols, col);
-  }
-}
-
-/// Adam over flat buffers: `vectors` times four numbers by 16-byte accesses, what is left one by
-/// one. Moments and gradients are not read again before the next step, so they leave the cache
-/// first; weights may stay.
-static __global__ void __launch_bounds__(kBlockThreads)
-    adam(std::int64_t n, std::int64_t vectors, float* weights, const float* grads, float* moments1,
-         float* moments2, const float* scalars, AdamConstants constants) {
-  const float scale = scalars[0];
-  const float root = scalars[1];
-  auto* const weights4 = reinterpret_cast<float4*>(weights);
-  const auto* const grads4 = reinterpret_cast<const float4*>(grads);
-  auto* const moments1_4 = reinterpret_cast<float4*>(moments1);
-  auto* const moments2_4 = reinterpret_cast<float4*>(moments2);
-  for (std::int64_t i = grid_thread(); i < vectors; i += grid_threads()) {
-    const float4 g = __ldcs(grads4 + i);
-    float4 m = __ldcs(moments1_4 + i);
-    float4 v = __ldcs(moments2_4 + i);
-    float4 w = weights4[i];
-    adam_step(constants, scale, root, g.x, w.x, m.x, v.x);
-    adam_step(constants, scale, root, g.y, w.y, m.y, v.y);
-    adam_step(constants, scale, root, g.z, w.z, m.z, v.z);
-    adam_step(constants, scale, root, g.w, w.w, m.w, v.w);
-    weights4[i] = w;
-    __stcs(moments1_4 + i, m);
-    __stcs(moments2_4 + i, v);
-  }
-  // At most three where all is aligned: unrolling would cost every thread a division and registers.
-#pragma unroll 1
-  for (std::int64_t i = 4 * vectors + grid_thread(); i < n; i += grid_threads()) {
-    adam_step(constants, scale, root, grads[i], weights[i], moments1[i], moments2[i]);
   }
 }
 

@@ -1,8 +1,11 @@
+#include <initializer_list>
+
 #include "core/error.h"
 #include "kernels/cuda_clock.cuh"
 #include "kernels/cuda_elementwise.cuh"
 #include "kernels/cuda_grid.cuh"
 #include "kernels/cuda_launch.h"
+#include "kernels/cuda_optimizers.cuh"
 #include "kernels/cuda_randn.h"
 #include "kernels/cuda_reductions.cuh"
 
@@ -76,13 +79,17 @@ struct Launcher {
     const float* const grads = addresses.at(op.grads);
     float* const moments1 = addresses.at(op.moments1);
     float* const moments2 = addresses.at(op.moments2);
-    const std::int64_t n = op.weights.size();
-    const bool aligned =
-        is_vector(weights) && is_vector(grads) && is_vector(moments1) && is_vector(moments2);
-    const std::int64_t vectors = aligned ? n / 4 : 0;
-    return start(stream, blocks_for(aligned ? (n + 3) / 4 : n, geometry), adam, n, vectors, weights,
-                 grads, moments1, moments2, addresses.at(op.scalars),
-                 AdamConstants(op.beta1, op.beta2, op.eps));
+    return optimize(op.weights.size(), {weights, grads, moments1, moments2}, adam, weights, grads,
+                    moments1, moments2, addresses.at(op.scalars), AdamConstants(op));
+  }
+
+  cudaError_t operator()(const Sgd& op) const {
+    float* const weights = addresses.at(op.weights);
+    const float* const grads = addresses.at(op.grads);
+    float* const velocities = op.velocities ? addresses.at(*op.velocities) : nullptr;
+    return optimize(op.weights.size(), {weights, grads, velocities},
+                    op.velocities ? sgd<true> : sgd<false>, weights, grads, velocities,
+                    addresses.at(op.scalars), SgdConstants(op));
   }
 
   cudaError_t operator()(const Fill& op) const {
@@ -108,6 +115,16 @@ struct Launcher {
   template <class Element>
   cudaError_t each(std::int64_t n, const Element& element) const {
     return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
+  }
+
+  /// Launches a kernel of cuda_optimizers.cuh over n numbers of each of `arrays`.
+  template <class Kernel, class... Arguments>
+  cudaError_t optimize(std::int64_t n, std::initializer_list<const float*> arrays, Kernel* kernel,
+                       Arguments... arguments) const {
+    const bool aligned = std::ranges::all_of(arrays, is_vector);
+    const std::int64_t vectors = aligned ? n / 4 : 0;
+    const int blocks = blocks_for(aligned ? (n + 3) / 4 : n, geometry);
+    return start(stream, blocks, kernel, n, vectors, arguments...);
   }
 
   /// At least one: a sum of nothing is written too.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/ops.h"
 #include "kernels/host_device.h"
 
 namespace barestep {
@@ -58,27 +59,71 @@ BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, fl
   return std::log(sum) - (label_logit - largest);
 }
 
+/// The gradient with weight decay as a penalty on large weights.
+BARESTEP_HD inline float decayed_grad(float decay, float grad, float weight) {
+  return decay == 0.0F ? grad : std::fma(weight, decay, grad);
+}
+
 /// Adam's constants as they meet float32 tensors: differences are taken in double, then rounded.
 struct AdamConstants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+  float penalty;   // weight decay that is added to the gradient
+  bool decoupled;  // weight decay that shrinks the weights
 
-  AdamConstants(double b1, double b2, double epsilon)
-      : beta1(static_cast<float>(b1)),
-        one_minus_beta1(static_cast<float>(1.0 - b1)),
-        beta2(static_cast<float>(b2)),
-        one_minus_beta2(static_cast<float>(1.0 - b2)),
-        eps(static_cast<float>(epsilon)) {}
+  explicit AdamConstants(const Adam& op)
+      : beta1(static_cast<float>(op.beta1)),
+        one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
+        beta2(static_cast<float>(op.beta2)),
+        one_minus_beta2(static_cast<float>(1.0 - op.beta2)),
+        eps(static_cast<float>(op.eps)),
+        penalty(op.decoupled ? 0 : static_cast<float>(op.weight_decay)),
+        decoupled(op.decoupled) {}
 };
 
-/// One step of Adam on one weight, as torch.optim.Adam of PyTorch 1.13 rounds it on the CPU
-/// (torch/optim/adam.py, _single_tensor_adam). `scale` is -lr / (1 - beta1^t), `root` is
-/// sqrt(1 - beta2^t); eps is added behind the division by root.
-BARESTEP_HD inline void adam_step(const AdamConstants& c, float scale, float root, float grad,
+/// What changes in Adam from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), and what
+/// decoupled weight decay leaves of a weight.
+struct AdamScalars {
+  float scale, root, shrink;
+
+  BARESTEP_HD AdamScalars(const AdamConstants& c, const float* scalars)
+      : scale(scalars[0]), root(scalars[1]), shrink(c.decoupled ? scalars[2] : 1) {}
+};
+
+/// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
+/// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
+/// by root.
+BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
                                   float& weight, float& moment1, float& moment2) {
+  const float shrunk = weight * s.shrink;
+  grad = decayed_grad(c.penalty, grad, shrunk);
   moment1 = std::fma(grad, c.one_minus_beta1, moment1 * c.beta1);
   moment2 = std::fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
-  const float denominator = std::sqrt(moment2) / root + c.eps;
-  weight = weight + scale * moment1 / denominator;
+  const float denominator = std::sqrt(moment2) / s.root + c.eps;
+  weight = shrunk + s.scale * moment1 / denominator;
+}
+
+/// SGD's constants as they meet float32 tensors.
+struct SgdConstants {
+  float momentum, weight_decay;
+  bool nesterov;
+
+  explicit SgdConstants(const Sgd& op)
+      : momentum(static_cast<float>(op.momentum)),
+        weight_decay(static_cast<float>(op.weight_decay)),
+        nesterov(op.nesterov) {}
+};
+
+/// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
+/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `scale` is -lr. `velocity` is null
+/// without momentum, and 0 before the first step.
+BARESTEP_HD inline void sgd_step(const SgdConstants& c, float scale, float grad, float& weight,
+                                 float* velocity) {
+  float step = decayed_grad(c.weight_decay, grad, weight);
+  if (velocity != nullptr) {
+    *velocity = step + *velocity * c.momentum;
+    step = c.nesterov ? std::fma(*velocity, c.momentum, step) : *velocity;
+  }
+  weight = std::fma(step, scale, weight);
 }
 
 }  // namespace barestep

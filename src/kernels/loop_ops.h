@@ -47,10 +47,23 @@ struct AdamElement {
   float* moments1;
   float* moments2;
   AdamConstants constants;
-  float scale, root;
+  AdamScalars scalars;
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    adam_step(constants, scale, root, grads[i], weights[i], moments1[i], moments2[i]);
+    adam_step(constants, scalars, grads[i], weights[i], moments1[i], moments2[i]);
+  }
+};
+
+struct SgdElement {
+  float* weights;
+  const float* grads;
+  float* velocities;  // or null
+  SgdConstants constants;
+  float scale;
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    sgd_step(constants, scale, grads[i], weights[i],
+             velocities == nullptr ? nullptr : velocities + i);
   }
 };
 

@@ -17,11 +17,12 @@ class Product {
  public:
   virtual ~Product() = default;
 
-  /// "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
+  /// "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// Everything run() must not do. Call once for each op before its first run. Blocks.
-  virtual void prepare(const Gemm& op) = 0;
+  /// Everything run() must not do. Call once for each op before its first run, with the pool it
+  /// will get, while nothing runs. Blocks.
+  virtual void prepare(const Gemm& op, const ThreadPool& pool) = 0;
 
   /// Computes the whole op, with its bias, beta and ReLU; blocks. Any extent may be 0: with k = 0
   /// an element is bias or beta * c. c must not overlap the other tensors.
@@ -36,9 +37,21 @@ std::unique_ptr<Product> make_product(GemmProvider provider);
 /// that every build has. Results do not depend on the number of threads.
 std::unique_ptr<Product> make_reference_product();
 
+/// oneDNN, or null in a build without it. Each thread computes a tile of c; results may differ in
+/// the last bits between numbers of threads.
+///
+/// Memory outside the plan: for every thread a tile of a forward product's output, in all at most
+/// 128 rows a thread of the widest layer, and oneDNN's scratchpad, about a quarter of that at the
+/// practical's shapes. Both are taken in prepare().
+std::unique_ptr<Product> make_onednn_product();
+
 /// OpenBLAS, or null in a build without it. With one thread each product is one library call with
 /// the arguments PyTorch gives, so results have PyTorch's bits; with several, each computes a tile
 /// of c and results may differ in the last bits.
 std::unique_ptr<Product> make_cblas_product();
+
+/// Ends the threads that OpenBLAS starts when the program is loaded, whether it is used or not: the
+/// pool splits products. Does nothing in a build without it.
+void stop_cblas_threads();
 
 }  // namespace barestep

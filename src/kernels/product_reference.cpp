@@ -40,7 +40,7 @@ class ReferenceProduct final : public Product {
  public:
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
-  void prepare(const Gemm&) override {}
+  void prepare(const Gemm&, const ThreadPool&) override {}
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     const std::int64_t down = (op.c.rows + kBlock - 1) / kBlock;

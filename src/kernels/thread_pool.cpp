@@ -32,15 +32,12 @@ constexpr std::uint64_t end_of(std::uint64_t ticket) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, void (*on_thread_start)())
+ThreadPool::ThreadPool(int threads)
     : threads_(threads), tickets_(new Ticket[static_cast<std::size_t>(std::max(threads, 1))]) {
   BARESTEP_REQUIRE(threads >= 1, "a pool has at least the caller's thread");
   try {
     for (int thread = 1; thread < threads; ++thread) {
-      workers_.emplace_back([this, thread, on_thread_start] {
-        if (on_thread_start != nullptr) on_thread_start();
-        work(thread);
-      });
+      workers_.emplace_back([this, thread] { work(thread); });
     }
   } catch (const std::system_error&) {
     stop();

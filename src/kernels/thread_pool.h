@@ -16,9 +16,9 @@ namespace barestep {
 
 class ThreadPool {
  public:
-  /// The caller of run() is one of the `threads`, so threads - 1 are started. Each of them calls
-  /// `on_thread_start` first. Throws Error(kTryAgain) when the system has no more threads.
-  explicit ThreadPool(int threads, void (*on_thread_start)() = nullptr);
+  /// The caller of run() is one of the `threads`, so threads - 1 are started. Throws
+  /// Error(kTryAgain) when the system has no more threads.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

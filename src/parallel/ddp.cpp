@@ -1,6 +1,7 @@
 #include "parallel/ddp.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -26,24 +27,36 @@ NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool w
   return last;
 }
 
-NodeId find_adam(const Program& program) {
+NodeId find_optimizer(const Program& program) {
   const auto& nodes = program.nodes();
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
-    const auto* op = std::get_if<DeviceOp>(&node.op);
-    return op != nullptr && std::holds_alternative<Adam>(*op);
-  });
-  BARESTEP_REQUIRE(found != nodes.end(), "a training step has an Adam node");
+  const auto found = std::find_if(nodes.begin(), nodes.end(),
+                                  [](const Node& node) { return node.phase == Phase::kOptimizer; });
+  BARESTEP_REQUIRE(found != nodes.end(), "a training step has an optimizer node");
   return static_cast<NodeId>(found - nodes.begin());
 }
 
-Adam adam_of_bucket(const Adam& whole, const Tensor& bucket) {
-  Adam part = whole;
-  part.weights = same_range(whole.weights, bucket);
-  part.grads = same_range(whole.grads, bucket);
-  part.moments1 = same_range(whole.moments1, bucket);
-  part.moments2 = same_range(whole.moments2, bucket);
-  return part;
-}
+/// An optimizer over one bucket; one overload for each kind.
+struct BucketUpdate {
+  const Tensor& bucket;
+
+  DeviceOp operator()(Adam op) const {
+    narrow({&op.weights, &op.grads, &op.moments1, &op.moments2});
+    return op;
+  }
+  DeviceOp operator()(Sgd op) const {
+    narrow({&op.weights, &op.grads});
+    if (op.velocities) narrow({&*op.velocities});
+    return op;
+  }
+  DeviceOp operator()(const auto&) const {
+    report_bug(__FILE__, __LINE__, "no optimizer", "an op of the optimizer phase is one");
+  }
+
+ private:
+  void narrow(std::initializer_list<Tensor*> tensors) const {
+    for (Tensor* tensor : tensors) *tensor = same_range(*tensor, bucket);
+  }
+};
 
 Node all_reduce(const Tensor& tensor, float scale) {
   return {.op = Collective{AllReduce{.tensors = {tensor}, .scale = scale}},
@@ -76,12 +89,11 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
 
 Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& buckets,
                                 const GlobalLoss& loss, const DdpOptions& options) {
-  const NodeId adam_id = find_adam(step);
-  const Node& adam_node = step.nodes()[static_cast<std::size_t>(adam_id)];
-  const Adam adam = std::get<Adam>(std::get<DeviceOp>(adam_node.op));
+  const NodeId optimizer_id = find_optimizer(step);
+  const Node& optimizer = step.nodes()[static_cast<std::size_t>(optimizer_id)];
 
   std::multimap<NodeId, Node> behind;  // what follows a node of `step`
-  const NodeId loss_id = last_use(step, adam_id, loss.local, true);
+  const NodeId loss_id = last_use(step, optimizer_id, loss.local, true);
   Node keep_local = step.nodes()[static_cast<std::size_t>(loss_id)];
   keep_local.op = DeviceOp{Copy{.to = loss.global, .from = loss.local}};
   behind.emplace(loss_id, std::move(keep_local));
@@ -91,21 +103,25 @@ Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& 
                                .lane = Lane::kComm,
                                .phase = Phase::kReduce});
   for (const Tensor& bucket : buckets) {
-    const NodeId complete = last_use(step, adam_id, bucket, true);
-    const NodeId reduced = options.overlap ? complete : adam_id - 1;
+    const NodeId complete = last_use(step, optimizer_id, bucket, true);
+    const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
     behind.emplace(reduced, all_reduce(bucket, options.scale));
     if (!options.update_per_bucket) continue;
     // Backward still reads a layer's weights after its gradient is complete.
-    const NodeId unused = last_use(step, adam_id, same_range(adam.weights, bucket), false);
-    Node update = adam_node;
-    update.op = DeviceOp{adam_of_bucket(adam, bucket)};
+    Node update = optimizer;
+    update.op = std::visit(BucketUpdate{bucket}, std::get<DeviceOp>(optimizer.op));
     update.lane = Lane::kComm;
-    behind.emplace(std::max(reduced, unused), std::move(update));
+    NodeId unused = reduced;
+    for (const Access& access : accesses_of(update.op)) {
+      if (access.writes)
+        unused = std::max(unused, last_use(step, optimizer_id, access.tensor, false));
+    }
+    behind.emplace(unused, std::move(update));
   }
 
   Program result(step.name(), step.buffers());
   for (NodeId id = 0; id < step.size(); ++id) {
-    if (id != adam_id || !options.update_per_bucket) {
+    if (id != optimizer_id || !options.update_per_bucket) {
       result.add(step.nodes()[static_cast<std::size_t>(id)]);
     }
     const auto [begin, end] = behind.equal_range(id);

@@ -24,7 +24,7 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
 struct DdpOptions {
   float scale = 1;                 // of each rank's gradients, before the sum
   bool overlap = true;             // false: all buckets are reduced behind the whole backward pass
-  bool update_per_bucket = false;  // Adam of a bucket right behind its all-reduce, on the comm lane
+  bool update_per_bucket = false;  // each right behind its all-reduce, on the comm lane
 };
 
 /// Where the mean loss over all ranks goes; a rank's own loss is kept. All 1 x 1; `host` is pinned.
@@ -34,8 +34,9 @@ struct GlobalLoss {
   Tensor host;
 };
 
-/// `step`, a training step with one Adam node over flat buffers, with an AllReduce for each bucket
-/// and one for the loss, which is the first on the comm lane. Waits are not set: call order().
+/// `step`, a training step with one optimizer node over flat buffers, with an AllReduce for each
+/// bucket and one for the loss, which is the first on the comm lane. Waits are not set: call
+/// order().
 Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& buckets,
                                 const GlobalLoss& loss, const DdpOptions& options);
 

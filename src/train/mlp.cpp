@@ -55,7 +55,7 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
 }
 
 void Mlp::loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-               Phase phase) const {
+               float beta, Phase phase) const {
   const Tensor& out = out_.back();
   const Tensor& grad = grad_out_.back();
   if (spec_->loss == LossKind::kMse) {
@@ -64,12 +64,17 @@ void Mlp::loss(Program& program, const Tensor& target, const Tensor& loss, std::
                 .grad = grad,
                 .output = out,
                 .target = target,
-                .count = count_rows * out.cols},
+                .count = count_rows * out.cols,
+                .beta = beta},
         phase, -1);
   } else {
     add(program,
-        CrossEntropy{
-            .loss = loss, .grad = grad, .logits = out, .labels = target, .count = count_rows},
+        CrossEntropy{.loss = loss,
+                     .grad = grad,
+                     .logits = out,
+                     .labels = target,
+                     .count = count_rows,
+                     .beta = beta},
         phase, -1);
   }
 }

@@ -32,10 +32,10 @@ class Mlp {
   /// out0 = relu(x W0^T + b0), out1 = ...
   void forward(Program& program, const Tensor& x, Phase phase = Phase::kForward) const;
 
-  /// loss (+)= loss of the outputs, and the gradient of it; `count_rows` are the rows of the whole
-  /// step.
+  /// loss = loss of the outputs + beta * loss, and the gradient of it; `count_rows` are the rows of
+  /// the whole step.
   void loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-            Phase phase = Phase::kLoss) const;
+            float beta = 0, Phase phase = Phase::kLoss) const;
 
   /// Gradients of all parameters, last layer first. `beta` 1 adds to what is there.
   void backward(Program& program, const Tensor& x, float beta) const;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/statistics.h"
+#include "core/text_table.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -49,8 +50,12 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
   const std::string shape =
       equal ? fmt::format("{} x Linear({}, {})", widths.size() - 1, widths.front(), widths.front())
             : fmt::format("Linear {}", fmt::join(widths, " - "));
-  std::string text = fmt::format("{}, {} parameters, batch {}", shape,
-                                 grouped(spec.model.layout.parameters()), grouped(spec.batch_size));
+  std::string text =
+      fmt::format("{}, {} parameters, batch {}", shape, grouped(spec.model.layout.parameters()),
+                  grouped(spec.step_rows()));
+  if (spec.accumulate > 1) {
+    text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
+  }
   if (spec.train_rows > 0) {
     text += fmt::format(", {} training and {} test samples", grouped(spec.train_rows),
                         grouped(spec.test_rows));
@@ -112,10 +117,18 @@ void RunSummary::add(const StepReport& report) {
   flops_ += report.flops;
 }
 
+double RunSummary::total_s() const {
+  return std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
+}
+
+double RunSummary::samples_per_s() const {
+  return static_cast<double>(samples_) / total_s();
+}
+
 std::string RunSummary::text(const Device& device) const {
   if (wall_s_.empty()) return "";
-  const Statistics time = statistics_of(wall_s_);
-  const double total_s = std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
+  const Statistics time = step_time_s();
+  const double total_s = this->total_s();
   const auto steps = static_cast<double>(wall_s_.size());
 
   std::string text =
@@ -124,8 +137,7 @@ std::string RunSummary::text(const Device& device) const {
   text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
                       seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
                       seconds_text(time.p95), seconds_text(time.p99));
-  text +=
-      fmt::format("  Throughput   {:.2f} samples/sec\n", static_cast<double>(samples_) / total_s);
+  text += fmt::format("  Throughput   {:.2f} samples/sec\n", samples_per_s());
   text +=
       fmt::format("  Rate         {:.2f} GFLOP/s\n\n", static_cast<double>(flops_) / total_s / 1e9);
 
@@ -146,6 +158,20 @@ std::string RunSummary::text(const Device& device) const {
   row("residue (host)", residue_s_);
   row("wall time", total_s);
   return text;
+}
+
+std::string sweep_table(std::span<const SweepRow> rows) {
+  TextTable table({{"Batch size", Align::kRight},
+                   {"Step time, median (s)", Align::kRight},
+                   {"p5", Align::kRight},
+                   {"p95", Align::kRight},
+                   {"Throughput (samples/sec)", Align::kRight}});
+  for (const SweepRow& row : rows) {
+    const Statistics& time = row.step_time_s;
+    table.add_row({std::to_string(row.batch_size), seconds_text(time.p50), seconds_text(time.p5),
+                   seconds_text(time.p95), fmt::format("{:.2f}", row.samples_per_s)});
+  }
+  return table.text();
 }
 
 }  // namespace barestep

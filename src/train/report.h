@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "core/plan.h"
+#include "core/statistics.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -36,7 +38,13 @@ class RunSummary {
   /// Mean, spread and percentiles of the step time, throughput, GFLOP/s, and the account by phase.
   [[nodiscard]] std::string text(const Device& device) const;
 
+  /// There must be a step behind warm-up.
+  [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }
+  [[nodiscard]] double samples_per_s() const;
+
  private:
+  [[nodiscard]] double total_s() const;
+
   std::vector<double> wall_s_;
   std::array<double, kPhases> phase_s_{};
   double idle_s_ = 0;
@@ -45,5 +53,15 @@ class RunSummary {
   std::int64_t flops_ = 0;
   std::int64_t warmup_steps_ = 0;
 };
+
+/// One run of a sweep.
+struct SweepRow {
+  std::int64_t batch_size = 0;
+  Statistics step_time_s;
+  double samples_per_s = 0;
+};
+
+/// The table of the practical: batch size, step time and throughput of every run.
+std::string sweep_table(std::span<const SweepRow> rows);
 
 }  // namespace barestep

@@ -21,10 +21,10 @@ std::int64_t steps_of(const TrainingConfig& training, std::int64_t train_rows,
 
 Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs)
     : programs_(programs),
-      steps_(steps_of(training, programs.spec().train_rows, programs.spec().batch_size)) {}
+      steps_(steps_of(training, programs.spec().train_rows, programs.spec().step_rows())) {}
 
 std::int64_t Schedule::batches_of_epoch() const {
-  return batches(programs_.spec().train_rows, programs_.spec().batch_size);
+  return batches(programs_.spec().train_rows, programs_.spec().step_rows());
 }
 
 std::optional<Batch> Schedule::next() {
@@ -34,8 +34,8 @@ std::optional<Batch> Schedule::next() {
     return Batch{.program = &programs_.train(), .number = step_++};
   }
   const std::int64_t in_epoch = step_ % batches_of_epoch();
-  const std::int64_t first = in_epoch * programs_.spec().batch_size;
-  const bool whole = first + programs_.spec().batch_size <= programs_.spec().train_rows;
+  const std::int64_t first = in_epoch * programs_.spec().step_rows();
+  const bool whole = first + programs_.spec().step_rows() <= programs_.spec().train_rows;
   const Batch batch{.program = whole ? &programs_.train() : programs_.last_batch(),
                     .epoch = step_ / batches_of_epoch(),
                     .number = step_,

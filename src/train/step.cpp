@@ -1,5 +1,7 @@
 #include "train/step.h"
 
+#include <algorithm>
+
 #include "core/order.h"
 
 namespace barestep {
@@ -32,8 +34,8 @@ StepPrograms::StepPrograms(const StepSpec& spec) : spec_(spec) {
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
-  train_ = std::make_unique<StepProgram>(training_step("train", spec.batch_size));
-  if (const std::int64_t rest = spec.train_rows % spec.batch_size; rest != 0) {
+  train_ = std::make_unique<StepProgram>(training_step("train", spec.step_rows()));
+  if (const std::int64_t rest = spec.train_rows % spec.step_rows(); rest != 0) {
     last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
   }
   if (spec.test_rows > 0) {
@@ -74,39 +76,57 @@ StepTensors StepPrograms::add_input(Program& program, std::int64_t rows) {
   return tensors;
 }
 
+Tensor StepPrograms::add_scalars(Program& program, StepTensors& tensors) {
+  const std::int64_t count = scalars_of(spec_.optimizer);
+  const auto take = [&](const char* name, Category category, bool pinned) {
+    const BufferId buffer = buffers_.get(name, category, count * kF32Bytes, 0, 2, pinned);
+    return Tensor{buffer, 0, 1, count};
+  };
+  const Tensor scalars = take("scalars", Category::kOptimizer, false);
+  tensors.scalars_host = take("scalars_host", Category::kData, true);
+  add_data(program, Copy{.to = scalars, .from = *tensors.scalars_host});
+  return scalars;
+}
+
+void StepPrograms::add_io_delay(Program& program) const {
+  if (spec_.io_delay_s == 0) return;
+  const Delay delay{spec_.io_delay_s};
+  if (spec_.data == DataKind::kRandn) {
+    program.add({.op = DeviceOp{delay}, .phase = Phase::kInjected});
+  } else {
+    add_data(program, delay);
+  }
+}
+
+/// Each micro-step takes its rows of the input; gradients and loss add up.
+void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors) {
+  const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
+  const std::int64_t rows = tensors.x.rows;
+  for (std::int64_t first = 0; first < rows; first += spec_.batch_size) {
+    const std::int64_t count = std::min(spec_.batch_size, rows - first);
+    const Mlp model(buffers_, spec_.model, count);
+    const Tensor x = tensors.x.row_slice(first, count);
+    model.forward(program, x);
+    model.loss(program, tensors.y.row_slice(first, count), loss.device, rows, first > 0 ? 1.0F : 0);
+    if (first + count == rows) read_back(program, loss, Phase::kLoss);
+    model.backward(program, x, first > 0 || !spec_.zero_grad ? 1.0F : 0);
+    parameters_ = model.parameters();
+    gradients_ = model.gradients();
+  }
+}
+
 StepProgram StepPrograms::training_step(const char* name, std::int64_t rows) {
   StepProgram step{.program = Program(name, buffers_), .rows = rows, .tensors = {}};
   Program& program = step.program;
+  add_io_delay(program);
   step.tensors = add_input(program, rows);
+  step.tensors.loss_host = take_result(buffers_, "loss", "loss_host", DType::kF32).host;
+  const Tensor scalars = add_scalars(program, step.tensors);
+  add_micro_steps(program, step.tensors);
 
-  const ParameterLayout& layout = spec_.model.layout;
-  const std::int64_t scalar_bytes = 2 * kF32Bytes;
-  const Tensor scalars{buffers_.get("scalars", Category::kOptimizer, scalar_bytes, 0, 2), 0, 1, 2};
-  step.tensors.scalars_host =
-      Tensor{buffers_.get("scalars_host", Category::kData, scalar_bytes, 0, 2, true), 0, 1, 2};
-  add_data(program, Copy{.to = scalars, .from = *step.tensors.scalars_host});
-
-  const Mlp model(buffers_, spec_.model, rows);
-  parameters_ = model.parameters();
-  gradients_ = model.gradients();
-  moments1_ = buffers_.get("moments1", Category::kOptimizer, layout.bytes());
-  moments2_ = buffers_.get("moments2", Category::kOptimizer, layout.bytes());
-  const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
-  step.tensors.loss_host = loss.host;
-
-  model.forward(program, step.tensors.x);
-  model.loss(program, step.tensors.y, loss.device, rows);
-  read_back(program, loss, Phase::kLoss);
-  model.backward(program, step.tensors.x, spec_.zero_grad ? 0.0F : 1.0F);
-  program.add({.op = DeviceOp{Adam{.weights = layout.flat(parameters_),
-                                   .grads = layout.flat(gradients_),
-                                   .moments1 = layout.flat(moments1_),
-                                   .moments2 = layout.flat(moments2_),
-                                   .scalars = scalars,
-                                   .beta1 = spec_.beta1,
-                                   .beta2 = spec_.beta2,
-                                   .eps = spec_.eps}},
-               .phase = Phase::kOptimizer});
+  const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout);
+  optimizer_state_ = optimizer.buffers();
+  program.add({.op = optimizer.step(parameters_, gradients_, scalars), .phase = Phase::kOptimizer});
   order(program);
   return step;
 }
@@ -120,7 +140,7 @@ StepProgram StepPrograms::evaluation_step(const char* name, std::int64_t rows) {
   const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
   step.tensors.loss_host = loss.host;
   model.forward(program, step.tensors.x, Phase::kEvaluate);
-  model.loss(program, step.tensors.y, loss.device, rows, Phase::kEvaluate);
+  model.loss(program, step.tensors.y, loss.device, rows, 0, Phase::kEvaluate);
   read_back(program, loss, Phase::kEvaluate);
   if (spec_.model.loss == LossKind::kCrossEntropy) {
     const Result correct = take_result(buffers_, "correct", "correct_host", DType::kI32);

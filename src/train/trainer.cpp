@@ -16,17 +16,11 @@
 namespace barestep {
 namespace {
 
+/// Ranks whose gradients make up a step.
+constexpr int kWorld = 1;
+
 std::int64_t flops_of(const StepProgram* step) {
   return step == nullptr ? 0 : price_of(step->program).total.flops;
-}
-
-/// The two numbers that change from step to step in Adam; `t` counts steps from 1.
-void write_scalars(const TrainingConfig& training, std::int64_t t, float* scalars) {
-  const auto power = static_cast<double>(t);
-  const double correction1 = 1 - std::pow(training.beta1, power);
-  const double correction2 = 1 - std::pow(training.beta2, power);
-  scalars[0] = static_cast<float>(-(training.lr / correction1));
-  scalars[1] = static_cast<float>(std::sqrt(correction2));
 }
 
 /// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
@@ -42,13 +36,13 @@ void write_scalars(const TrainingConfig& training, std::int64_t t, float* scalar
 
 }  // namespace
 
-/// Fills the pinned slots of a batch: its rows of the data set and Adam's numbers.
+/// Fills the pinned slots of a batch: its rows of the data set and the optimizer's numbers.
 class Trainer::Input final : public StepInput {
  public:
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset)
       : config_(config), dataset_(dataset) {
     if (dataset_ == nullptr) return;
-    rows_.resize(static_cast<std::size_t>(spec.batch_size));
+    rows_.resize(static_cast<std::size_t>(spec.step_rows()));
     order_.resize(static_cast<std::size_t>(spec.train_rows));
   }
 
@@ -60,8 +54,9 @@ class Trainer::Input final : public StepInput {
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
-    if (tensors.scalars_host) {
-      write_scalars(config_.training, batch.number + 1, addresses.at(*tensors.scalars_host));
+    if (const auto& scalars = tensors.scalars_host) {
+      write_scalars(config_.training, batch.number + 1, kWorld,
+                    {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (dataset_ == nullptr) return;
     const auto rows = std::span(rows_).first(static_cast<std::size_t>(batch.program->rows));
@@ -97,12 +92,12 @@ StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Data
                     .fusion = config.device.fusion},
           .data = config.data.kind,
           .batch_size = config.data.batch_size,
+          .accumulate = config.training.accumulate,
           .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
           .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
-          .beta1 = config.training.beta1,
-          .beta2 = config.training.beta2,
-          .eps = config.training.eps,
-          .zero_grad = config.training.zero_grad};
+          .optimizer = optimizer_of(config.training),
+          .zero_grad = config.training.zero_grad,
+          .io_delay_s = config.data.io_delay_ms / 1e3};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
@@ -134,12 +129,9 @@ void Trainer::initialise(FlatWeights loaded) {
   if (!loaded.empty()) weights = std::move(loaded);
   upload(weights.data(), layout.flat(programs_.parameters()));
 
-  // Padding included: Adam runs over it, and zeros stay zeros.
-  std::ranges::fill(weights, 0.0F);
-  for (const BufferId buffer :
-       {programs_.gradients(), programs_.moments1(), programs_.moments2()}) {
-    upload(weights.data(), layout.flat(buffer));
-  }
+  // Padding included: the optimizer runs over it, and zeros stay zeros.
+  fill_with_zeros(layout.flat(programs_.gradients()));
+  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(layout.flat(buffer));
   const auto& state = programs_.train().tensors.generator;
   if (!state) return;
   if (programs_.spec().generator == Generator::kTorchCpu) {
@@ -155,6 +147,14 @@ void Trainer::initialise(FlatWeights loaded) {
 void Trainer::upload(const void* from, const Tensor& to) {
   Stream& stream = runner_.stream({0, Lane::kCompute});
   device_.copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  stream.synchronize();
+}
+
+void Trainer::fill_with_zeros(const Tensor& tensor) {
+  const DeviceOp fill = Fill{.out = tensor};
+  Stream& stream = runner_.stream({0, Lane::kCompute});
+  device_.prepare(fill);
+  device_.run(fill, runner_.addresses(0), stream, {});
   stream.synchronize();
 }
 

@@ -78,6 +78,7 @@ class Trainer {
 
   void initialise(FlatWeights loaded);
   void upload(const void* from, const Tensor& to);
+  void fill_with_zeros(const Tensor& tensor);
   StepTimes run_batch(const Batch& batch, const Batch* next);
   void report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer);
   void report_evaluation(const Batch& batch, const StepTimes& times, TrainObserver& observer);

@@ -117,6 +117,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
   const std::vector<std::string> files = {
       "--data",        "idx:images,labels", "--layers",     "4,3", "--loss",
       "cross-entropy", "--no-last-relu",    "--batch-size", "4"};
+  const std::vector<std::string> sgd =
+      kTiny + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
   // What shows each option in a run; weights are saved before they are loaded.
   const std::map<std::string, std::vector<std::string>> runs = {
       {"dim", {"--dim", "8", "--depth", "1", "--steps", "1"}},
@@ -135,6 +137,14 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"lr", kTiny + std::vector<std::string>{"--lr", "1e-2"}},
       {"betas", kTiny + std::vector<std::string>{"--betas", "0.8,0.99"}},
       {"eps", kTiny + std::vector<std::string>{"--eps", "1e-6"}},
+      {"optimizer", kTiny + std::vector<std::string>{"--optimizer", "adamw"}},
+      {"momentum", sgd},
+      {"nesterov", sgd + std::vector<std::string>{"--nesterov"}},
+      {"weight-decay", kTiny + std::vector<std::string>{"--weight-decay", "0.1"}},
+      {"lr-warmup", kTiny + std::vector<std::string>{"--lr-warmup", "3"}},
+      {"lr-scale", kTiny + std::vector<std::string>{"--lr-scale", "linear"}},
+      {"accumulate", kTiny + std::vector<std::string>{"--accumulate", "2"}},
+      {"io-delay-ms", kTiny + std::vector<std::string>{"--io-delay-ms", "1.5"}},
       {"no-zero-grad", kTiny + std::vector<std::string>{"--no-zero-grad"}},
       {"log-every", kTiny + std::vector<std::string>{"--log-every", "2"}},
       {"device", kTiny + std::vector<std::string>{"--device", "cpu"}},
@@ -174,7 +184,7 @@ TEST_F(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
   const auto result = mlp_single({"--help"});
   std::size_t at = 0;
   for (const char* group : {"\nModel:\n", "\nData:\n", "\nTraining:\n", "\nDevice:\n",
-                            "\nObserving:\n", "\nFiles:\n", "\nExamples:\n"}) {
+                            "\nInjected:\n", "\nObserving:\n", "\nFiles:\n", "\nExamples:\n"}) {
     at = result.out.find(group, at);
     ASSERT_NE(at, std::string::npos) << group;
   }
@@ -182,6 +192,32 @@ TEST_F(MlpSingle, HelpIsGroupedAndEndsWithExamples) {
   EXPECT_EQ(result.out.find("\n\n\n"), std::string::npos);
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
+  file("run.json", R"({"dim": 8, "depth": 1, "steps": 2, "batch-size": [16, 4]})");
+  for (const auto& arguments :
+       {std::vector<std::string>{"--config", "run.json"},
+        {"--dim", "8", "--depth", "1", "--steps", "2", "--batch-size", "16,4"}}) {
+    const auto result = run_here(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("batch 16\n"));
+    EXPECT_THAT(result.out, HasSubstr("batch 4\n"));
+    const std::string number = R"( +[0-9.]+)";
+    const std::regex table(
+        "\n\nBatch size  Step time, median \\(s\\) +p5 +p95  Throughput "
+        "\\(samples/sec\\)\n +16" +
+        number + number + number + number + "\n +4" + number + number + number + number + "\n$");
+    EXPECT_TRUE(std::regex_search(result.out, table)) << result.out;
+  }
+}
+
+TEST_F(MlpSingle, ShowsAnInjectedDelayInTheAccount) {
+  const auto result = run_here(kTiny + std::vector<std::string>{"--io-delay-ms", "20"});
+  std::smatch milliseconds;
+  ASSERT_TRUE(std::regex_search(result.out, milliseconds, std::regex("injected +([0-9.]+) ms")))
+      << result.out;
+  EXPECT_GE(std::stod(milliseconds[1]), 20);
 }
 
 TEST_F(MlpSingle, SaysItsVersion) {

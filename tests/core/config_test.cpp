@@ -61,6 +61,20 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        "--eps 'inf': out of range; give a number above 0"},
       {[](auto& c) { c.training.beta2 = 1; },
        "--betas '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.training.momentum = 1; },
+       "--momentum '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.training.weight_decay = -0.1; },
+       "--weight-decay '-0.1': out of range; give a number from 0"},
+      {[](auto& c) { c.training.lr_warmup = -1; },
+       "--lr-warmup '-1': out of range; give a whole number from 0 to 1000000000"},
+      {[](auto& c) { c.training.accumulate = 0; },
+       "--accumulate '0': out of range; give a whole number from 1 to 10000"},
+      {[](auto& c) {
+         c.data.sweep = {4, 0};
+       },
+       "--batch-size '0': out of range; give a whole number from 1 to 2147483647"},
+      {[](auto& c) { c.data.io_delay_ms = -1; },
+       "--io-delay-ms '-1': out of range; give a number from 0 to below 1000000"},
       {[](auto& c) { c.device.threads = -1; },
        "--threads '-1': out of range; give a whole number from 1 to 1024"},
       {[](auto& c) { c.device.device = "gpu"; },
@@ -90,6 +104,38 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
        "--loss 'cross-entropy': needs labels, which --data randn has not; use --data idx:X,Y"},
+      {[](auto& c) { c.training.momentum = 0.9; },
+       "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
+      {[](auto& c) { c.training.nesterov = true; },
+       "--nesterov: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
+      {[](auto& c) {
+         c.training.optimizer = OptimizerKind::kSgd;
+         c.training.nesterov = true;
+       },
+       "--nesterov: needs momentum; give --momentum 0.9, or leave it out"},
+      {[](auto& c) {
+         c.model.depth = 30;
+         c.training.accumulate = 500;
+       },
+       "--accumulate '500': 30 layers in each micro-step make 15000 in a step; 333 micro-steps "
+       "fit, "
+       "or a larger --batch-size"},
+      {[](auto& c) {
+         c.data.sweep = {64, 1 << 30};
+         c.training.accumulate = 2;
+       },
+       "--accumulate '2': 1073741824 samples in each micro-step make 2147483648 in a step; a step "
+       "has at most 2147483647"},
+      {[](auto& c) {
+         c.data.sweep = {64, 128};
+         c.output.save = "f";
+       },
+       "--save: does not go with several batch sizes; give one --batch-size, or leave it out"},
+      {[](auto& c) {
+         c.data.sweep = {64, 128};
+         c.output.metrics = "f";
+       },
+       "--metrics: does not go with several batch sizes; give one --batch-size, or leave it out"},
       {[](auto& c) { c.output.save = c.output.metrics = "f"; },
        "--save 'f': --metrics writes to the same file; give two files"},
   };

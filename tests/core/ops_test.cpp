@@ -49,6 +49,19 @@ Adam adam(std::int64_t n = 100) {
   return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
 }
 
+Sgd sgd(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1)};
+}
+Sgd nesterov(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
+}
+Adam decaying(Adam op, bool decoupled) {
+  op.weight_decay = 0.01;
+  op.decoupled = decoupled;
+  op.scalars.cols = decoupled ? 3 : 2;
+  return op;
+}
+
 struct AccessCase {
   Op op;
   std::vector<BufferId> read, written;
@@ -69,6 +82,9 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {DeviceOp{cross_entropy(1)}, {0, 2, 3}, {0, 1}},
       {DeviceOp{count_correct()}, {1, 2}, {0}},
       {DeviceOp{adam()}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{decaying(adam(), true)}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{sgd()}, {0, 1, 2}, {0}},
+      {DeviceOp{nesterov()}, {0, 1, 2, 3}, {0, 3}},
       {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {1}, {0}},
       {DeviceOp{Fill{f32(0, 4, 5)}}, {}, {0}},
       {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {1}, {0, 1}},
@@ -121,6 +137,10 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{cross_entropy()}, {6 * 20 + 6 * 4 + 1, (20 + 4 + 20 + 1) * 4}},
       {DeviceOp{count_correct()}, {20, (20 + 4 + 1) * 4}},
       {DeviceOp{adam(100)}, {1300, 7 * 100 * 4 + 2 * 4}},
+      {DeviceOp{decaying(adam(100), false)}, {1500, 7 * 100 * 4 + 2 * 4}},
+      {DeviceOp{decaying(adam(100), true)}, {1400, 7 * 100 * 4 + 3 * 4}},
+      {DeviceOp{sgd(100)}, {200, 3 * 100 * 4 + 4}},
+      {DeviceOp{nesterov(100)}, {800, 5 * 100 * 4 + 4}},
       {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 160}},
       {DeviceOp{Fill{f32(0, 4, 5)}}, {0, 80}},
       {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {110, 80 + 2 * kState}},
@@ -229,6 +249,7 @@ TEST(Validate, RefusesLossesThatDoNotFit) {
 
 TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   const std::string flat = "weights, grads, moments1 and moments2 must have the same shape";
+  const std::string flat_sgd = "weights, grads and velocities must have the same shape";
   const BiasRelu bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
   const ReluGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
   const SumRows sum_rows{f32(0, 1, 5), f32(1, 4, 5)};
@@ -245,7 +266,20 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
       {broken(adam(), [](Adam& o) { o.grads.cols = 99; }), flat},
       {broken(adam(), [](Adam& o) { o.moments1.cols = 99; }), flat},
       {broken(adam(), [](Adam& o) { o.moments2.cols = 99; }), flat},
-      {broken(adam(), [](Adam& o) { o.scalars.cols = 3; }), "scalars must be 1 by 2"},
+      {broken(adam(), [](Adam& o) { o.scalars.cols = 3; }),
+       "scalars must be 1 by 2, or by 3 with decoupled weight decay"},
+      {broken(adam(), [](Adam& o) { o.decoupled = true; }),
+       "scalars must be 1 by 2, or by 3 with decoupled weight decay"},
+      {broken(adam(), [](Adam& o) { o.weight_decay = -1; }), "weight_decay must be zero or more"},
+      {broken(sgd(), [](Sgd& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
+      {broken(sgd(), [](Sgd& o) { o.grads.cols = 99; }), flat_sgd},
+      {broken(nesterov(), [](Sgd& o) { o.velocities->cols = 99; }), flat_sgd},
+      {broken(sgd(), [](Sgd& o) { o.scalars.cols = 2; }), "scalars must be 1 by 1"},
+      {broken(sgd(), [](Sgd& o) { o.weight_decay = -1; }),
+       "momentum and weight_decay must be zero or more"},
+      {broken(sgd(), [](Sgd& o) { o.momentum = 0.9; }), "velocities go with momentum"},
+      {broken(nesterov(), [](Sgd& o) { o.velocities.reset(); }), "velocities go with momentum"},
+      {broken(sgd(), [](Sgd& o) { o.nesterov = true; }), "nesterov needs momentum"},
       {broken(copy, [](Copy& o) { o.to.cols = 4; }), "to and from must have the same shape"},
       {broken(copy, [](Copy& o) { o.to.dtype = DType::kI32; }), "to must be f32"},
       {broken(randn, [](Randn& o) { o.out.dtype = DType::kI32; }), "out must be f32"},

@@ -104,6 +104,9 @@ TEST(TextOf, WritesEachOpAsAFormula) {
   const Tensor far = tensor("a", 4, 3, DType::kF32, 1);
   const auto flat = [&](const char* name) { return tensor(name, 1, 8); };
   const Adam adam{flat("p"), flat("g"), flat("m"), flat("v"), pair};
+  Adam adamw{flat("p"), flat("g"), flat("m"), flat("v"), row};
+  adamw.decoupled = true;
+  adamw.weight_decay = 0.01;
 
   const std::vector<std::pair<Op, std::string>> cases{
       {DeviceOp{Gemm{square, a, b, true, false, 0.5F}},
@@ -120,6 +123,11 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{CountCorrect{count, a, labels}},
        "count[1x1] = rows of a[4x3] whose largest is label labels[4x1]"},
       {DeviceOp{adam}, "p[1x8] from g[1x8], m[1x8], v[1x8], pair[1x2]"},
+      {DeviceOp{adamw},
+       "p[1x8] from g[1x8], m[1x8], v[1x8], row[1x3], decoupled, weight decay 0.01"},
+      {DeviceOp{Sgd{flat("p"), flat("g"), one}}, "p[1x8] from g[1x8], one[1x1]"},
+      {DeviceOp{Sgd{flat("p"), flat("g"), one, flat("v"), 0.9, 0.01, true}},
+       "p[1x8] from g[1x8], one[1x1], v[1x8], momentum 0.9, Nesterov, weight decay 0.01"},
       {DeviceOp{Copy{a.row_slice(1, 2), far.row_slice(0, 2)}}, "a@12[2x3] = 1:a[2x3]"},
       {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
       {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x2512]"},

@@ -224,6 +224,24 @@ TEST_F(CudaTraining, AddsUpGradientsAsTheCpuDoes) {
   expect_equal_within(train(config), train(on_cpu), 1e-6);
 }
 
+TEST_F(CudaTraining, EqualsTheCpuDeviceWithEveryOptimizer) {
+  TrainConfig adamw = small_config();
+  adamw.training.optimizer = OptimizerKind::kAdamW;
+  TrainConfig sgd = small_config();
+  sgd.training.optimizer = OptimizerKind::kSgd;
+  sgd.training.lr = 0.1;
+  sgd.training.weight_decay = 0.01;
+  TrainConfig nesterov = sgd;
+  nesterov.training.momentum = 0.9;
+  nesterov.training.nesterov = true;
+  nesterov.training.accumulate = 2;
+  for (const TrainConfig& config : {adamw, sgd, nesterov}) {
+    TrainConfig on_cpu = config;
+    on_cpu.device = {.device = "cpu", .threads = 1, .gemm = GemmProvider::kReference};
+    expect_equal_within(train(config), train(on_cpu), 1e-6);
+  }
+}
+
 TEST_F(CudaTraining, HasTheSameBitsInAGraph) {
   TrainConfig in_graph = small_config();
   in_graph.device.graph = true;

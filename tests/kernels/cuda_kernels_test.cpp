@@ -149,6 +149,10 @@ struct Compare {
   void operator()(const Adam& op) const {
     for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) expect_equal(tensor);
   }
+  void operator()(const Sgd& op) const {
+    expect_equal(op.weights);
+    if (op.velocities) expect_equal(*op.velocities);
+  }
   void operator()(const MseLoss& op) const {
     expect_equal(op.grad);
     expect_loss(op.loss);
@@ -212,21 +216,37 @@ TEST(CudaKernels, GiveTheSameBitsInWhateverOrderThreadsRun) {
   }
 }
 
-/// Adam over n numbers that start `shift` numbers behind a multiple of 16 bytes, each array with a
-/// fence behind it.
-class AdamArrays {
+/// An optimizer over n numbers that start `shift` numbers behind a multiple of 16 bytes, each array
+/// with a fence behind it.
+class OptimizerArrays {
  public:
-  AdamArrays(std::int64_t n, std::int64_t shift) {
+  OptimizerArrays(std::int64_t n, std::int64_t shift) {
     for (int i = 0; i < 5; ++i) {
-      const std::int64_t cols = i == 4 ? 2 : n;
+      const std::int64_t cols = i == 4 ? 3 : n;
       tensors_.push_back({i, shift * 4, 1, cols});
       arrays_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(1, shift + cols)));
       TorchGenerator(static_cast<std::uint64_t>(i)).uniform(arrays_.back(), 0.1, 1);
     }
   }
 
-  [[nodiscard]] Adam op() const {
-    return {tensors_[0], tensors_[1], tensors_[2], tensors_[3], tensors_[4]};
+  /// Every kind, with and without what it may have.
+  [[nodiscard]] std::vector<DeviceOp> ops() const {
+    const Adam adam{tensors_[0], tensors_[1], tensors_[2], tensors_[3], tensors_[4]};
+    const Sgd sgd{tensors_[0], tensors_[1], tensors_[4]};
+    std::vector<DeviceOp> all{adam, sgd};
+    Adam decayed = adam;
+    decayed.weight_decay = 0.25;
+    all.emplace_back(decayed);
+    decayed.decoupled = true;
+    all.emplace_back(decayed);
+    Sgd moving = sgd;
+    moving.velocities = tensors_[2];
+    moving.momentum = 0.75;
+    all.emplace_back(moving);
+    moving.nesterov = true;
+    moving.weight_decay = 0.25;
+    all.emplace_back(moving);
+    return all;
   }
   [[nodiscard]] Addresses addresses() {
     std::vector<std::byte*> bases;
@@ -240,19 +260,22 @@ class AdamArrays {
   std::vector<std::vector<float>> arrays_;
 };
 
-TEST(CudaAdam, HasTheCpusBitsForEverySizeAndAlignment) {
+TEST(CudaOptimizers, HaveTheCpusBitsForEverySizeAndAlignment) {
+  ThreadPool pool(1);
+  const auto product = make_reference_product();
   for (const std::int64_t n : kSizes) {
     for (const std::int64_t shift : {0, 1, 2, 4}) {
-      SCOPED_TRACE(testing::Message() << n << " numbers, moved by " << shift);
-      AdamArrays cpu(n, shift);
-      AdamArrays cuda(n, shift);
-      ThreadPool pool(1);
-      const auto product = make_reference_product();
-      CpuOps(pool, *product).run(cpu.op(), cpu.addresses());
-      const int before = host_cuda::launches();
-      ASSERT_EQ(launch(cuda.op(), cuda.addresses(), nullptr, kSmall, nullptr), 0);
-      EXPECT_EQ(host_cuda::launches() - before, n == 0 ? 0 : 1);
-      EXPECT_EQ(cuda.arrays(), cpu.arrays());
+      OptimizerArrays cpu(n, shift);
+      OptimizerArrays cuda(n, shift);
+      for (const DeviceOp& op : cpu.ops()) {
+        SCOPED_TRACE(testing::Message()
+                     << label_of(op) << ", " << n << " numbers, moved by " << shift);
+        CpuOps(pool, *product).run(op, cpu.addresses());
+        const int before = host_cuda::launches();
+        ASSERT_EQ(launch(op, cuda.addresses(), nullptr, kSmall, nullptr), 0);
+        EXPECT_EQ(host_cuda::launches() - before, n == 0 ? 0 : 1);
+        EXPECT_EQ(cuda.arrays(), cpu.arrays());
+      }
     }
   }
 }

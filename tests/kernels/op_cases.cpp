@@ -30,8 +30,8 @@ struct GemmShape {
   std::int64_t m, n, k;
 };
 constexpr GemmShape kGemmShapes[] = {{1, 1, 1},   {31, 33, 257}, {33, 257, 31},  {257, 31, 33},
-                                     {1, 257, 9}, {257, 1, 31},  {200, 300, 70}, {0, 33, 31},
-                                     {33, 0, 31}, {33, 31, 0}};
+                                     {1, 257, 9}, {257, 1, 31},  {200, 300, 70}, {400, 600, 9},
+                                     {0, 33, 31}, {33, 0, 31},   {33, 31, 0}};
 
 class CaseList {
  public:
@@ -116,22 +116,6 @@ void add_elementwise(CaseList& list, const Shape& s) {
   list.add("fill i32 " + text(s), [&](Memory& memory) {
     return Fill{memory.add(s.rows, s.cols, DType::kI32), 0};
   });
-  Adam adam;
-  list.add(
-      "adam " + text(s),
-      [&](Memory& memory) {
-        const std::int64_t n = s.rows * s.cols;
-        return adam = Adam{.weights = memory.add(1, n),
-                           .grads = memory.add(1, n),
-                           .moments1 = memory.add(1, n),
-                           .moments2 = memory.add(1, n),
-                           .scalars = memory.add(1, 2)};
-      },
-      [&](Memory& memory) {
-        for (float& moment : memory.values(adam.moments2)) moment *= moment;
-        memory.values(adam.scalars)[0] = -0.004F;
-        memory.values(adam.scalars)[1] = 0.07F;
-      });
   Randn randn;
   list.add(
       "randn " + text(s),
@@ -143,6 +127,52 @@ void add_elementwise(CaseList& list, const Shape& s) {
         const TorchGenerator generator(7);
         std::memcpy(memory.bytes(randn.state).data(), &generator, sizeof(generator));
       });
+}
+
+void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled) {
+  Adam adam;
+  list.add(
+      fmt::format("adam {} weight decay {} {}", n, weight_decay, decoupled),
+      [&](Memory& memory) {
+        return adam = Adam{.weights = memory.add(1, n),
+                           .grads = memory.add(1, n),
+                           .moments1 = memory.add(1, n),
+                           .moments2 = memory.add(1, n),
+                           .scalars = memory.add(1, decoupled ? 3 : 2),
+                           .weight_decay = weight_decay,
+                           .decoupled = decoupled};
+      },
+      [&](Memory& memory) {
+        for (float& moment : memory.values(adam.moments2)) moment *= moment;
+        memory.values(adam.scalars)[0] = -0.004F;
+        memory.values(adam.scalars)[1] = 0.07F;
+        if (decoupled) memory.values(adam.scalars)[2] = 0.875F;
+      });
+}
+
+void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, double weight_decay) {
+  list.add(
+      fmt::format("sgd {} momentum {} {} weight decay {}", n, momentum, nesterov, weight_decay),
+      [&](Memory& memory) {
+        Sgd op{.weights = memory.add(1, n),
+               .grads = memory.add(1, n),
+               .scalars = memory.add(1, 1),
+               .momentum = momentum,
+               .weight_decay = weight_decay,
+               .nesterov = nesterov};
+        if (momentum > 0) op.velocities = memory.add(1, n);
+        return op;
+      });
+}
+
+void add_optimizers(CaseList& list, std::int64_t n) {
+  add_adam(list, n, 0, false);
+  add_adam(list, n, 0.25, false);
+  add_adam(list, n, 0.25, true);
+  add_sgd(list, n, 0, false, 0);
+  add_sgd(list, n, 0, false, 0.25);
+  add_sgd(list, n, 0.5, false, 0);
+  add_sgd(list, n, 0.5, true, 0.25);
 }
 
 void add_reductions(CaseList& list, const Shape& s) {
@@ -194,6 +224,7 @@ std::vector<OpCase> all_op_cases() {
   add_gemms(list);
   for (const Shape& shape : kShapes) {
     add_elementwise(list, shape);
+    add_optimizers(list, std::max(std::int64_t{1}, shape.rows * shape.cols));
     add_reductions(list, shape);
   }
   list.add("delay", [](Memory& memory) {

@@ -63,6 +63,7 @@ void expect_equal_results(OpCase& op_case, Memory& expected, Memory& actual) {
 std::vector<std::unique_ptr<Product>> products() {
   std::vector<std::unique_ptr<Product>> all;
   all.push_back(make_reference_product());
+  if (auto onednn = make_onednn_product()) all.push_back(std::move(onednn));
   if (auto cblas = make_cblas_product()) all.push_back(std::move(cblas));
   return all;
 }

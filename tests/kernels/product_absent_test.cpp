@@ -1,27 +1,28 @@
-// Products in a build without OpenBLAS.
+// Products in a build without oneDNN and OpenBLAS.
 #include <gtest/gtest.h>
 
-#include "core/error.h"
 #include "kernels/product.h"
+#include "support/expect_error.h"
 
 namespace barestep {
 namespace {
 
-TEST(ProductWithoutCblas, AutoIsTheReference) {
+TEST(ProductWithoutLibraries, AutoIsTheReference) {
   EXPECT_EQ(make_product(GemmProvider::kAuto)->name(), "reference");
   EXPECT_EQ(make_product(GemmProvider::kReference)->name(), "reference");
 }
 
-TEST(ProductWithoutCblas, SaysWhatToDoWhenItIsAskedFor) {
-  try {
-    make_product(GemmProvider::kCblas);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kConfiguration);
-    EXPECT_STREQ(error.what(),
-                 "--gemm 'cblas': this build has no OpenBLAS; take --gemm reference, or configure "
-                 "with -DBARESTEP_CBLAS=ON");
-  }
+TEST(ProductWithoutLibraries, SaysWhatToDoWhenOneIsAskedFor) {
+  expect_error(
+      ExitCode::kConfiguration,
+      "--gemm 'onednn': this build has no oneDNN; take --gemm reference, or configure with "
+      "-DBARESTEP_ONEDNN=ON",
+      [] { make_product(GemmProvider::kOneDnn); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "--gemm 'cblas': this build has no OpenBLAS; take --gemm reference, or configure with "
+      "-DBARESTEP_CBLAS=ON",
+      [] { make_product(GemmProvider::kCblas); });
 }
 
 }  // namespace

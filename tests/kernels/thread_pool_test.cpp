@@ -103,16 +103,6 @@ TEST(ThreadPool, WakesUpAfterALongPause) {
   }
 }
 
-std::atomic<int> started{0};
-
-TEST(ThreadPool, CallsTheStartFunctionOnEachThreadItStarts) {
-  started = 0;
-  {
-    ThreadPool pool(4, [] { started.fetch_add(1); });
-  }
-  EXPECT_EQ(started.load(), 3);
-}
-
 TEST(ThreadPool, RefusesToHaveNoThread) {
   EXPECT_THROW(ThreadPool pool(0), Error);
 }

@@ -118,6 +118,38 @@ TEST(Adam, HasTheBitsOfTorchAdam) {
   }
 }
 
+// torch.manual_seed(3); w = torch.nn.Parameter(torch.randn(n))
+// o = torch.optim.SGD([w], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+// five times: w.grad = torch.randn(n); o.step()
+// checksum(w), checksum(o.state[w]["momentum_buffer"])
+TEST(Sgd, HasTheBitsOfTorchSgdWithNesterovAndWeightDecay) {
+  struct Expected {
+    std::int64_t n;
+    std::uint64_t weights, velocities;
+  };
+  for (const Expected& e : {Expected{1, 0x000000003f90a814, 0x00000000bfce43f0},
+                            {33, 0x000001f0ed7fab44, 0x0000026d4bd904be},
+                            {4099, 0x007f708278292da3, 0x007ec07a1a8d382d}}) {
+    Memory memory;
+    const Sgd op{.weights = memory.add(1, e.n),
+                 .grads = memory.add(1, e.n),
+                 .scalars = memory.add(1, 1),
+                 .velocities = memory.add(1, e.n),
+                 .momentum = 0.9,
+                 .weight_decay = 0.01,
+                 .nesterov = true};
+    memory.values(op.scalars)[0] = -0.1F;
+    TorchGenerator generator(3);
+    generator.randn(memory.values(op.weights));
+    for (int step = 0; step < 5; ++step) {
+      generator.randn(memory.values(op.grads));
+      run(op, memory);
+    }
+    EXPECT_EQ(checksum(memory.values(op.weights)), e.weights) << e.n;
+    EXPECT_EQ(checksum(memory.values(*op.velocities)), e.velocities) << e.n;
+  }
+}
+
 TEST(CrossEntropy, AgreesWithTorch) {
   const Golden golden = load_golden("ce_tiny");
   const std::int64_t classes = golden.layers.back();

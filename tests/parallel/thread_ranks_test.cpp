@@ -14,14 +14,15 @@
 namespace barestep {
 namespace {
 
-std::vector<Trained> train(int ranks, const DdpOptions& options = {}) {
+std::vector<Trained> train(int ranks, const DdpOptions& options = {},
+                           const OptimizerSpec& optimizer = {}) {
   ThreadGroup group(ranks);
   std::vector<Trained> results(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       const auto communicator = group.join(rank);
-      results[static_cast<std::size_t>(rank)] = train_rank(*communicator, options);
+      results[static_cast<std::size_t>(rank)] = train_rank(*communicator, options, optimizer);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -45,6 +46,25 @@ TEST(ThreadRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
 
 TEST(ThreadRanks, ComputeTheSameBitsWhenEachBucketIsUpdatedAtOnce) {
   EXPECT_EQ(train(3, {.update_per_bucket = true}), train(3));
+}
+
+TEST(ThreadRanks, TrainWithEveryOptimizer) {
+  const OptimizerSpec optimizers[] = {
+      {.kind = OptimizerKind::kAdamW, .weight_decay = 0.1},
+      {.kind = OptimizerKind::kSgd},
+      {.kind = OptimizerKind::kSgd, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1},
+  };
+  std::vector<std::vector<float>> parameters{train(1)[0].parameters};
+  for (const OptimizerSpec& optimizer : optimizers) {
+    const Trained one = train(1, {}, optimizer)[0];
+    EXPECT_THAT(parameters, testing::Not(testing::Contains(one.parameters)));
+    parameters.push_back(one.parameters);
+    const auto all = train(3, {}, optimizer);
+    EXPECT_LT(relative_distance(all[0].parameters, one.parameters), 1e-6);
+    EXPECT_EQ(train(3, {.update_per_bucket = true}, optimizer), all);
+    const RankStep step(0, 3, {.update_per_bucket = true}, optimizer);
+    EXPECT_THAT(check(step.program), testing::IsEmpty());
+  }
 }
 
 class DdpProgram : public testing::TestWithParam<DdpOptions> {};

@@ -25,7 +25,8 @@ const MlpSpec& rank_model() {
   return kSpec;
 }
 
-RankStep::RankStep(int rank, int ranks, const DdpOptions& options) : program("rank step", buffers) {
+RankStep::RankStep(int rank, int ranks, const DdpOptions& options, const OptimizerSpec& optimizer)
+    : program("rank step", buffers) {
   const auto add_data = [&](DeviceOp op) {
     program.add({.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData});
   };
@@ -41,7 +42,7 @@ RankStep::RankStep(int rank, int ranks, const DdpOptions& options) : program("ra
   const Tensor x = take("x", Category::kData, kBatch, 5, 2, false);
   const Tensor y = take("y", Category::kData, kBatch, 3, 2, false);
   const Tensor loss = take("loss", Category::kData, 1, 1, 2, false);
-  scalars = take("scalars", Category::kOptimizer, 1, 2, 1, false);
+  scalars = take("scalars", Category::kOptimizer, 1, scalars_of(optimizer), 1, false);
   add_data(Copy{.to = x, .from = x_host});
   add_data(Copy{.to = y, .from = y_host});
   const Mlp model(buffers, rank_model(), rows.count);
@@ -51,15 +52,10 @@ RankStep::RankStep(int rank, int ranks, const DdpOptions& options) : program("ra
   model.backward(program, my_x, 0);
   const ParameterLayout& layout = rank_model().layout;
   parameters = layout.flat(model.parameters());
-  const auto moment = [&](const char* name) {
-    return layout.flat(buffers.get(name, Category::kOptimizer, layout.bytes()));
-  };
-  state = {moment("moments1"), moment("moments2"), layout.flat(model.gradients())};
-  program.add({.op = DeviceOp{Adam{.weights = parameters,
-                                   .grads = layout.flat(model.gradients()),
-                                   .moments1 = state[0],
-                                   .moments2 = state[1],
-                                   .scalars = scalars}},
+  const OptimizerState kept(buffers, optimizer, layout);
+  state = {layout.flat(model.gradients())};
+  for (const BufferId buffer : kept.buffers()) state.push_back(layout.flat(buffer));
+  program.add({.op = kept.step(model.parameters(), model.gradients(), scalars),
                .phase = Phase::kOptimizer});
   DdpOptions scaled = options;
   scaled.scale = static_cast<float>(static_cast<double>(rows.count) / kBatch);
@@ -94,8 +90,9 @@ class GlobalBatch final : public StepInput {
 
 }  // namespace
 
-Trained train_rank(Communicator& communicator, const DdpOptions& options) {
-  RankStep step(communicator.rank(), communicator.size(), options);
+Trained train_rank(Communicator& communicator, const DdpOptions& options,
+                   const OptimizerSpec& optimizer) {
+  RankStep step(communicator.rank(), communicator.size(), options, optimizer);
   const MemoryPlan plan(step.buffers);
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
   Runner runner(std::array<Device*, 1>{device.get()}, &communicator, step.buffers, plan,
@@ -115,8 +112,10 @@ Trained train_rank(Communicator& communicator, const DdpOptions& options) {
       for (std::int64_t i = 0; i < tensor.size(); ++i) addresses.at(tensor)[i] = number(random);
     }
   }
-  addresses.at(step.scalars)[0] = -1e-2F;
-  addresses.at(step.scalars)[1] = 1;
+  // The numbers of a late step: Adam's corrections are 1.
+  write_scalars({.optimizer = optimizer.kind, .lr = 1e-2, .weight_decay = optimizer.weight_decay},
+                1'000'000, 1,
+                {addresses.at(step.scalars), static_cast<std::size_t>(step.scalars.size())});
 
   GlobalBatch input(step);
   Trained result;

@@ -8,6 +8,7 @@
 #include "core/program.h"
 #include "parallel/ddp.h"
 #include "train/mlp.h"
+#include "train/optimizer.h"
 
 namespace barestep {
 
@@ -16,12 +17,13 @@ const MlpSpec& rank_model();
 
 /// One rank's step. Every rank has the whole batch's x and y and works on its own rows.
 struct RankStep {
-  RankStep(int rank, int ranks, const DdpOptions& options = {});
+  RankStep(int rank, int ranks, const DdpOptions& options = {},
+           const OptimizerSpec& optimizer = {});
 
   Buffers buffers;
   Program program;
   Tensor x_host, y_host, scalars, parameters, loss_host;
-  std::vector<Tensor> state;  // moments and gradients: zero at the start
+  std::vector<Tensor> state;  // of the optimizer, and gradients: zero at the start
 };
 
 struct Trained {
@@ -31,9 +33,10 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
-/// Some steps of Adam from fixed weights on fixed data; the same on one rank and on many, but for
+/// Some steps from fixed weights on fixed data; the same on one rank and on many, but for
 /// rounding.
-Trained train_rank(Communicator& communicator, const DdpOptions& options = {});
+Trained train_rank(Communicator& communicator, const DdpOptions& options = {},
+                   const OptimizerSpec& optimizer = {});
 
 /// L2 norm of the difference over that of b.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b);

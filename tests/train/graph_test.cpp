@@ -31,8 +31,8 @@ Outcome outcome_of(TrainConfig config, bool graph) {
                   .accuracies = {},
                   .weights = run.trainer->weights(),
                   .gradients = run.trainer->download(run.programs->gradients()),
-                  .moments1 = run.trainer->download(run.programs->moments1()),
-                  .moments2 = run.trainer->download(run.programs->moments2())};
+                  .moments1 = run.trainer->download(run.programs->optimizer_state()[0]),
+                  .moments2 = run.trainer->download(run.programs->optimizer_state()[1])};
   for (const EvaluationReport& report : run.evaluations) {
     outcome.test_losses.push_back(report.loss);
     outcome.accuracies.push_back(report.accuracy.value_or(-1));

@@ -59,8 +59,9 @@ TEST(ParameterLayout, PaddingIsZeroAfterFiftySteps) {
   run.run();
   const std::set<std::size_t> padding = padding_of(run.programs->spec().model.layout);
   ASSERT_GT(padding.size(), 30U);
-  for (const BufferId buffer : {run.programs->parameters(), run.programs->gradients(),
-                                run.programs->moments1(), run.programs->moments2()}) {
+  std::vector<BufferId> buffers = run.programs->optimizer_state();
+  buffers.insert(buffers.end(), {run.programs->parameters(), run.programs->gradients()});
+  for (const BufferId buffer : buffers) {
     const FlatWeights flat = run.trainer->download(buffer);
     for (const std::size_t i : padding) {
       EXPECT_EQ(flat[i], 0.0F) << run.programs->buffers()[buffer].name << " at " << i;

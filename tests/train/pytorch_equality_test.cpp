@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/product.h"
 #include "support/golden.h"
 #include "support/trainer_harness.h"
 
@@ -20,18 +21,21 @@ TrainConfig config_of(const Golden& golden) {
   config.data.batch_size = golden.batch;
   config.training.steps = golden.steps;
   config.training.seed = golden.seed;
+  config.training.optimizer = golden.optimizer == "adamw" ? OptimizerKind::kAdamW
+                              : golden.optimizer == "sgd" ? OptimizerKind::kSgd
+                                                          : OptimizerKind::kAdam;
   config.training.lr = golden.lr;
+  config.training.weight_decay = golden.weight_decay;
+  config.training.momentum = golden.momentum;
   config.training.zero_grad = golden.zero_grad;
   return config;
 }
 
-/// The runs of Adam on random data: the mlp, tiny and long files.
-std::vector<std::string> adam_runs() {
+/// The runs on random data.
+std::vector<std::string> random_data_runs() {
   std::vector<std::string> names;
   for (const std::string& name : golden_runs()) {
-    const bool wanted =
-        name.starts_with("mlp_") || name.starts_with("tiny_") || name.starts_with("long");
-    if (wanted) names.push_back(name);
+    if (!name.starts_with("ce_")) names.push_back(name);
   }
   return names;
 }
@@ -97,6 +101,16 @@ TEST_P(EqualToPyTorch, WithinFiveTenMillionthsOnTwoThreads) {
   expect_near(run.losses(), golden_, 5e-7);
 }
 
+TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithOneDnn) {
+  if (make_onednn_product() == nullptr) GTEST_SKIP() << "this build has no oneDNN";
+  TrainConfig config = config_of(golden_);
+  config.device.threads = 2;
+  config.device.gemm = GemmProvider::kOneDnn;
+  TrainerHarness run(config);
+  run.run();
+  expect_near(run.losses(), golden_, 5e-7);
+}
+
 TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
   TrainConfig config = config_of(golden_);
   config.device.threads = 2;
@@ -106,7 +120,7 @@ TEST_P(EqualToPyTorch, WithinFiveTenMillionthsWithPlainLoops) {
   expect_near(run.losses(), golden_, 5e-7);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(adam_runs()),
+INSTANTIATE_TEST_SUITE_P(Golden, EqualToPyTorch, testing::ValuesIn(random_data_runs()),
                          [](const auto& run) { return run.param; });
 
 }  // namespace

@@ -75,8 +75,9 @@ TEST_P(TinyRun, HasEveryBitOfEveryStep) {
       expect_flat(trainer.download(run.programs->gradients()), spec, step.gradients, {},
                   "gradient");
       expect_flat(trainer.weights(), spec, step.parameters, {}, "value");
-      expect_flat(trainer.download(run.programs->moments1()), spec, step.m, {}, "m");
-      expect_flat(trainer.download(run.programs->moments2()), spec, step.v, {}, "v");
+      const std::vector<BufferId>& moments = run.programs->optimizer_state();
+      expect_flat(trainer.download(moments.at(0)), spec, step.m, {}, "m");
+      expect_flat(trainer.download(moments.at(1)), spec, step.v, {}, "v");
     };
     run.run();
     EXPECT_EQ(run.steps.size(), golden.each_step.size());
@@ -178,7 +179,8 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
     return FlatWeights(all.begin(), all.end());
   };
   std::ranges::copy(initial, numbers(programs.parameters()).begin());
-  for (const BufferId buffer : {programs.gradients(), programs.moments1(), programs.moments2()}) {
+  const std::vector<BufferId>& moments = programs.optimizer_state();
+  for (const BufferId buffer : {programs.gradients(), moments.at(0), moments.at(1)}) {
     std::ranges::fill(numbers(buffer), 0.0F);
   }
 
@@ -193,8 +195,8 @@ TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
     EXPECT_NEAR(loss, expected, 1e-6 * expected);
     expect_flat(values(programs.gradients()), spec, step.gradients, kClose, "gradient");
     expect_flat(values(programs.parameters()), spec, step.parameters, kClose, "value");
-    expect_flat(values(programs.moments1()), spec, step.m, kClose, "m");
-    expect_flat(values(programs.moments2()), spec, step.v, kClose, "v");
+    expect_flat(values(moments.at(0)), spec, step.m, kClose, "m");
+    expect_flat(values(moments.at(1)), spec, step.v, kClose, "v");
   }
 }
 

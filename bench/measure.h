@@ -1,0 +1,80 @@
+// Timing for benchmarks, and the loops that say what this machine can do at best.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "core/addresses.h"
+#include "core/device.h"
+#include "kernels/product.h"
+#include "kernels/thread_pool.h"
+
+namespace barestep::bench {
+
+/// What the benchmarks run with; from the command line.
+struct Setting {
+  int threads = 2;
+  GemmProvider gemm = GemmProvider::kAuto;
+};
+Setting& setting();
+
+/// Seconds that one call of body() takes.
+template <class Body>
+double seconds_of(const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values);
+
+/// Times every iteration of a benchmark that uses manual time; returns the median in seconds.
+template <class Body>
+double time_iterations(benchmark::State& state, const Body& body) {
+  std::vector<double> times;
+  for ([[maybe_unused]] const auto iteration : state) {
+    times.push_back(seconds_of(body));
+    state.SetIterationTime(times.back());
+  }
+  return median(std::move(times));
+}
+
+/// Memory of the CPU device: in huge pages, as a run has it.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(std::int64_t floats);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// Buffer 0.
+  [[nodiscard]] const Addresses& addresses() const { return addresses_; }
+  /// The next `rows` x `cols` numbers, on 64 bytes.
+  Tensor take(std::int64_t rows, std::int64_t cols);
+  [[nodiscard]] float* floats() const { return memory_; }
+
+ private:
+  float* memory_;
+  std::int64_t floats_;
+  std::int64_t taken_ = 0;
+  Addresses addresses_;
+};
+
+/// Bytes a second, read and written, of x = a x + b over `count` floats; the best of `tries`.
+double in_place_bandwidth(ThreadPool& pool, float* x, std::int64_t count, int tries);
+
+/// Flops a second of a 1024 x 1024 x 1024 product; the best of some tries. What the library and the
+/// processor can do together where nothing but arithmetic counts.
+double product_peak(ThreadPool& pool, Product& product);
+
+/// Flops a second of fused multiply-adds on registers; the best of some tries.
+double arithmetic_peak(ThreadPool& pool);
+
+/// Nanoseconds for a cache line to go to another core and back: which cores a virtual machine got
+/// decides much of what a small step takes. 0 with one thread.
+double ping_pong_ns(ThreadPool& pool);
+
+}  // namespace barestep::bench

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""The practical's training loop under PyTorch: DEPTH x (Linear(DIM, DIM), ReLU), MSELoss, Adam,
+fresh random x and y each step, which are made before the step's clock starts.
+
+Prints one JSON object: the versions, and time and loss of every step behind the warm-up.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from torch import nn
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's own choice")
+    parser.add_argument("--adam", choices=["default", "foreach", "fused"], default="default")
+    return parser.parse_args()
+
+
+def train(options):
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(options.depth):
+        layers += [nn.Linear(options.dim, options.dim), nn.ReLU()]
+    model = nn.Sequential(*layers).to(options.device)
+    criterion = nn.MSELoss()
+    how = {} if options.adam == "default" else {options.adam: True}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
+    cuda = torch.device(options.device).type == "cuda"
+    shape = (options.batch_size, options.dim)
+    times, losses = [], []
+    for _ in range(options.steps):
+        x = torch.randn(shape, device=options.device)
+        y = torch.randn(shape, device=options.device)
+        if cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if cuda:
+            torch.cuda.synchronize()
+        losses.append(loss.item())
+        times.append(time.perf_counter() - start)
+    return times[options.warmup:], losses[options.warmup:]
+
+
+def main():
+    options = parse()
+    if options.threads > 0:
+        torch.set_num_threads(options.threads)
+    times, losses = train(options)
+    print(json.dumps({
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "build": torch.__config__.show(),
+        "step_time_s": times,
+        "loss": losses,
+    }))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+// The practical's whole step, and where its time goes, op by op.
+#include "step_bench.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "core/text_table.h"
+#include "kernels/cpu_device.h"
+#include "measure.h"
+#include "train/trainer.h"
+
+namespace barestep::bench {
+namespace {
+
+/// All steps' times of one kind of op, in the order of their first node.
+struct OpRow {
+  std::string label;
+  double flops = 0, bytes = 0;
+  std::map<std::int64_t, double> seconds_of_step;
+};
+
+std::map<std::string, std::vector<OpRow>>& tables() {
+  static std::map<std::string, std::vector<OpRow>> tables;
+  return tables;
+}
+
+std::map<std::string, double>& peaks() {
+  static std::map<std::string, double> peaks;
+  return peaks;
+}
+
+/// Adds up what the ops of each step take, by phase and label.
+class OpTimes final : public RecordSink {
+ public:
+  explicit OpTimes(const Program& program) : program_(program) {
+    for (const Node& node : program.nodes()) {
+      const Cost cost = cost_of(node.op);
+      OpRow& row = this->row(node);
+      row.flops += static_cast<double>(cost.flops);
+      row.bytes += static_cast<double>(cost.bytes);
+    }
+  }
+
+  void on_record(const Record& record) override {
+    const std::lock_guard lock(mutex_);
+    row(program_.nodes()[static_cast<std::size_t>(record.tag.node)])
+        .seconds_of_step[record.tag.step] += record.end_s - record.start_s;
+  }
+
+  [[nodiscard]] const std::vector<OpRow>& rows() const { return rows_; }
+
+ private:
+  OpRow& row(const Node& node) {
+    const std::string label = fmt::format("{} {}", name_of(node.phase), label_of(node.op));
+    for (OpRow& known : rows_) {
+      if (known.label == label) return known;
+    }
+    return rows_.emplace_back(OpRow{.label = label, .seconds_of_step = {}});
+  }
+
+  const Program& program_;
+  std::mutex mutex_;
+  std::vector<OpRow> rows_;
+};
+
+class StepTimesOnly final : public TrainObserver {
+ public:
+  void on_step(const StepReport& report) override {
+    if (!report.warmup) wall_s.push_back(report.times.wall_s);
+  }
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+
+  std::vector<double> wall_s;
+};
+
+TrainConfig practical(std::int64_t dim, std::int64_t depth) {
+  TrainConfig config;
+  config.model.dim = dim;
+  config.model.depth = depth;
+  config.training.steps = dim <= 1024 ? 120 : 30;
+  config.device.threads = setting().threads;
+  config.device.gemm = setting().gemm;
+  return config;
+}
+
+/// Median step time and, from a run of its own, the times of its ops.
+void step(benchmark::State& state) {
+  const TrainConfig config = practical(state.range(0), state.range(1));
+  const StepPrograms programs(spec_of(config, 0, nullptr));
+  const auto device =
+      make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+  ThreadPool pool(setting().threads);
+  const auto product = make_product(setting().gemm);
+  const double peak = product_peak(pool, *product);
+  double seconds = 0;
+  for ([[maybe_unused]] const auto iteration : state) {
+    StepTimesOnly times;
+    Trainer(config, programs, *device, nullptr).run(times);
+    seconds = median(times.wall_s);
+    state.SetIterationTime(seconds);
+  }
+  OpTimes ops(programs.train().program);
+  {
+    Trainer trainer(config, programs, *device, nullptr);
+    device->set_record_sink(&ops);
+    StepTimesOnly times;
+    trainer.run(times);
+    device->set_record_sink(nullptr);
+  }
+  const std::string name = fmt::format("{} x {}", state.range(0), state.range(1));
+  tables()[name] = ops.rows();
+  peaks()[name] = peak;
+  double flops = 0;
+  for (const OpRow& row : ops.rows()) {
+    // Random numbers are made before the clock starts.
+    if (!row.label.starts_with("data")) flops += row.flops;
+  }
+  state.counters["GFLOP/s"] = flops / seconds / 1e9;
+  state.counters["peak GFLOP/s"] = peak / 1e9;
+  state.counters["% of peak"] = 100 * flops / seconds / peak;
+  for (const OpRow& row : ops.rows()) {
+    std::vector<double> times;
+    for (const auto& [number, time] : row.seconds_of_step) times.push_back(time);
+    state.counters[row.label + " us"] = 1e6 * median(std::move(times));
+  }
+}
+BENCHMARK(step)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime()->Unit(
+    benchmark::kMillisecond);
+
+}  // namespace
+
+std::string op_tables() {
+  std::string text;
+  for (const auto& [name, rows] : tables()) {
+    TextTable table({{"op"},
+                     {"us", Align::kRight},
+                     {"GFLOP/s", Align::kRight},
+                     {"% of peak", Align::kRight},
+                     {"GB/s", Align::kRight}});
+    for (const OpRow& row : rows) {
+      std::vector<double> times;
+      for (const auto& [number, time] : row.seconds_of_step) times.push_back(time);
+      const double seconds = median(std::move(times));
+      table.add_row({row.label, fmt::format("{:.1f}", 1e6 * seconds),
+                     fmt::format("{:.1f}", row.flops / seconds / 1e9),
+                     fmt::format("{:.1f}", 100 * row.flops / seconds / peaks()[name]),
+                     fmt::format("{:.1f}", row.bytes / seconds / 1e9)});
+    }
+    text += fmt::format("\nstep {}, batch 64: medians of all ops of a kind in a step\n{}", name,
+                        table.text());
+  }
+  return text;
+}
+
+}  // namespace barestep::bench

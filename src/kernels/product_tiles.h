@@ -1,0 +1,77 @@
+// What products by libraries share: a tile of c for each thread, and what surrounds the library's
+// multiplication of one.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/addresses.h"
+#include "core/ops.h"
+
+namespace barestep {
+
+/// A product with its addresses; rows and columns of a, b and c are those of op(a), op(b) and c.
+struct BoundGemm {
+  const Gemm& op;
+  std::int64_t m, n, k;
+  const float* a;
+  const float* b;
+  const float* bias;  // or null
+  float* c;
+};
+
+BoundGemm bind(const Gemm& op, const Addresses& addresses);
+
+/// Rows and columns [row, row + rows) x [col, col + cols) of c.
+struct Tile {
+  std::int64_t row, rows, col, cols;
+};
+
+/// Strips of whole rows or whole columns of c, all of one width but the last. As few and as wide as
+/// keep the threads busy: a narrow tile spends its time packing the operand it shares.
+struct Tiling {
+  std::int64_t m, n;
+  bool by_rows;
+  std::int64_t width;
+
+  [[nodiscard]] std::int64_t extent() const { return by_rows ? m : n; }
+  [[nodiscard]] std::int64_t count() const { return (extent() + width - 1) / width; }
+  [[nodiscard]] Tile operator[](std::int64_t i) const {
+    const std::int64_t begin = i * width;
+    const std::int64_t size = std::min(width, extent() - begin);
+    return by_rows ? Tile{begin, size, 0, n} : Tile{0, m, begin, size};
+  }
+};
+
+/// Cuts the longer side of c.
+Tiling tiling_of(const Gemm& op, int threads);
+/// Cuts the rows, or the columns. Neither extent of c may be 0.
+Tiling tiling_of(const Gemm& op, int threads, bool by_rows);
+
+/// c = beta * c + op(a) op(b), the arguments of a BLAS.
+struct TileProduct {
+  bool transpose_a, transpose_b;
+  std::int64_t m, n, k;
+  const float* a;
+  std::int64_t stride_a;
+  const float* b;
+  std::int64_t stride_b;
+  float beta;
+  float* c;
+  std::int64_t stride_c;
+};
+
+/// The operands of a tile, with the op's beta. Tells ThreadSanitizer what the library will touch.
+TileProduct operands_of(const BoundGemm& g, const Tile& tile);
+
+/// Writes what c holds before the product is added to it, the bias for one; the beta returned adds
+/// to that. The k returned may be 0: then nothing is left to be multiplied.
+TileProduct begin_tile(const BoundGemm& g, const Tile& tile);
+
+/// The ReLU, if the op has one.
+void relu_tile(const BoundGemm& g, const Tile& tile);
+
+/// The bias and the ReLU, where the bias was not in c from the beginning.
+void bias_relu_tile(const BoundGemm& g, const Tile& tile);
+
+}  // namespace barestep

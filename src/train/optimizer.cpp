@@ -1,0 +1,92 @@
+#include "train/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+std::vector<std::string_view> buffer_names(const OptimizerSpec& spec) {
+  if (spec.kind != OptimizerKind::kSgd) return {"moments1", "moments2"};
+  if (spec.momentum > 0) return {"velocities"};
+  return {};
+}
+
+}  // namespace
+
+OptimizerSpec optimizer_of(const TrainingConfig& training) {
+  return {.kind = training.optimizer,
+          .beta1 = training.beta1,
+          .beta2 = training.beta2,
+          .eps = training.eps,
+          .momentum = training.momentum,
+          .nesterov = training.nesterov,
+          .weight_decay = weight_decay_of(training)};
+}
+
+OptimizerState::OptimizerState(Buffers& buffers, const OptimizerSpec& spec,
+                               const ParameterLayout& layout, int device)
+    : spec_(spec), layout_(layout) {
+  for (const std::string_view name : buffer_names(spec)) {
+    buffers_.push_back(buffers.get(name, Category::kOptimizer, layout.bytes(), device));
+  }
+}
+
+DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients,
+                              const Tensor& scalars) const {
+  const Tensor weights = layout_.flat(parameters);
+  const Tensor grads = layout_.flat(gradients);
+  if (spec_.kind == OptimizerKind::kSgd) {
+    Sgd sgd{.weights = weights,
+            .grads = grads,
+            .scalars = scalars,
+            .momentum = spec_.momentum,
+            .weight_decay = spec_.weight_decay,
+            .nesterov = spec_.nesterov};
+    if (!buffers_.empty()) sgd.velocities = layout_.flat(buffers_[0]);
+    return sgd;
+  }
+  return Adam{.weights = weights,
+              .grads = grads,
+              .moments1 = layout_.flat(buffers_[0]),
+              .moments2 = layout_.flat(buffers_[1]),
+              .scalars = scalars,
+              .beta1 = spec_.beta1,
+              .beta2 = spec_.beta2,
+              .eps = spec_.eps,
+              .weight_decay = spec_.weight_decay,
+              .decoupled = spec_.kind == OptimizerKind::kAdamW};
+}
+
+std::int64_t scalars_of(const OptimizerSpec& spec) {
+  if (spec.kind == OptimizerKind::kSgd) return 1;
+  return spec.kind == OptimizerKind::kAdamW ? 3 : 2;
+}
+
+void write_scalars(const TrainingConfig& training, std::int64_t t, int world,
+                   std::span<float> scalars) {
+  const double lr = learning_rate(training, t, world);
+  if (training.optimizer == OptimizerKind::kSgd) {
+    scalars[0] = static_cast<float>(-lr);
+    return;
+  }
+  const auto power = static_cast<double>(t);
+  const double correction1 = 1 - std::pow(training.beta1, power);
+  const double correction2 = 1 - std::pow(training.beta2, power);
+  scalars[0] = static_cast<float>(-(lr / correction1));
+  scalars[1] = static_cast<float>(std::sqrt(correction2));
+  if (training.optimizer == OptimizerKind::kAdamW) {
+    scalars[2] = static_cast<float>(1 - lr * weight_decay_of(training));
+  }
+}
+
+double learning_rate(const TrainingConfig& training, std::int64_t t, int world) {
+  const double full = training.lr_scale == LrScale::kLinear ? training.lr * world : training.lr;
+  if (t >= training.lr_warmup) return full;
+  return full * static_cast<double>(t) / static_cast<double>(training.lr_warmup);
+}
+
+}  // namespace barestep

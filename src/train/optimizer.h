@@ -1,0 +1,58 @@
+// The optimizer of a run: its op, the memory it keeps from step to step, and the numbers that
+// change with every step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/config.h"
+#include "core/ops.h"
+#include "core/program.h"
+#include "train/parameter_layout.h"
+
+namespace barestep {
+
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+};
+
+OptimizerSpec optimizer_of(const TrainingConfig& training);
+
+/// Flat buffers in the layout of the parameters, zero before the first step: "moments1" and
+/// "moments2", or "velocities" where there is momentum.
+class OptimizerState {
+ public:
+  /// Takes its buffers.
+  OptimizerState(Buffers& buffers, const OptimizerSpec& spec, const ParameterLayout& layout,
+                 int device = 0);
+
+  /// One step over all parameters. `scalars` is 1 x scalars_of(spec).
+  [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars) const;
+
+  [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
+
+ private:
+  OptimizerSpec spec_;
+  ParameterLayout layout_;
+  std::vector<BufferId> buffers_;
+};
+
+/// How many numbers change with every step.
+std::int64_t scalars_of(const OptimizerSpec& spec);
+
+/// Those numbers, for step `t`, counted from 1, on `world` ranks.
+void write_scalars(const TrainingConfig& training, std::int64_t t, int world,
+                   std::span<float> scalars);
+
+/// lr, times `world` with --lr-scale linear (Goyal et al. 2017), and over the first
+/// --lr-warmup steps the share t / lr_warmup of that.
+double learning_rate(const TrainingConfig& training, std::int64_t t, int world);
+
+}  // namespace barestep

@@ -1,0 +1,189 @@
+// Single ops: derivatives against finite differences, special numbers, padding, refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "kernels/cpu_ops.h"
+#include "kernels/op_cases.h"
+
+namespace barestep {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+void run(const DeviceOp& op, Memory& memory) {
+  ThreadPool pool(2);
+  const auto product = make_reference_product();
+  CpuOps ops(pool, *product);
+  ops.prepare(op);
+  ops.run(op, memory.addresses());
+}
+
+TEST(Delay, LastsAsLongAsItSays) {
+  Memory memory;
+  const auto start = std::chrono::steady_clock::now();
+  run(Delay{0.02}, memory);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+}
+
+TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
+  Memory memory;
+  const BiasRelu op{memory.add(1, 5), memory.add(1, 5)};
+  std::ranges::copy(std::vector{-0.0F, kNaN, kInf, -kInf, -1.0F}, memory.values(op.values).begin());
+  std::ranges::fill(memory.values(op.bias), -0.0F);
+  run(op, memory);
+  const auto out = memory.values(op.values);
+  EXPECT_EQ(out[0], 0.0F);
+  EXPECT_TRUE(std::signbit(out[0]));
+  EXPECT_TRUE(std::isnan(out[1]));
+  EXPECT_EQ(out[2], kInf);
+  EXPECT_EQ(out[3], 0.0F);
+  EXPECT_EQ(out[4], 0.0F);
+}
+
+TEST(ReluGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
+  Memory memory;
+  const ReluGrad op{memory.add(1, 6), memory.add(1, 6)};
+  std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNaN, kNaN},
+                    memory.values(op.grad).begin());
+  std::ranges::copy(std::vector{0.0F, -0.0F, kNaN, 1.0F, 1.0F, 0.0F},
+                    memory.values(op.output).begin());
+  run(op, memory);
+  const auto grad = memory.values(op.grad);
+  EXPECT_EQ(grad[0], 0.0F);
+  EXPECT_EQ(grad[1], 0.0F);
+  EXPECT_EQ(grad[2], 5.0F);
+  EXPECT_EQ(grad[3], kInf);
+  EXPECT_TRUE(std::isnan(grad[4]));
+  EXPECT_EQ(grad[5], 0.0F);
+}
+
+TEST(Adam, LeavesPaddingZero) {
+  for (const bool decoupled : {false, true}) {
+    Memory memory;
+    const Adam op{.weights = memory.add(1, 9),
+                  .grads = memory.add(1, 9),
+                  .moments1 = memory.add(1, 9),
+                  .moments2 = memory.add(1, 9),
+                  .scalars = memory.add(1, decoupled ? 3 : 2),
+                  .weight_decay = 0.01,
+                  .decoupled = decoupled};
+    std::ranges::fill(memory.values(op.scalars), 0.03F);
+    run(op, memory);
+    for (const Tensor& t : {op.weights, op.moments1, op.moments2})
+      EXPECT_THAT(memory.values(t), testing::Each(0.0F));
+  }
+}
+
+TEST(Sgd, LeavesPaddingZero) {
+  Memory memory;
+  const Sgd op{
+      memory.add(1, 9), memory.add(1, 9), memory.add(1, 1), memory.add(1, 9), 0.9, 0.01, true};
+  memory.values(op.scalars)[0] = -0.01F;
+  run(op, memory);
+  for (const Tensor& t : {op.weights, *op.velocities})
+    EXPECT_THAT(memory.values(t), testing::Each(0.0F));
+}
+
+/// The loss of an op after one of its inputs is moved by `by`.
+double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
+                  const Tensor& loss, float by) {
+  Memory memory = start;
+  memory.values(input)[i] += by;
+  run(op, memory);
+  return memory.values(loss)[0];
+}
+
+/// Central differences of a loss with respect to `input` agree with `grad`.
+void expect_slope(const DeviceOp& op, Memory& start, const Tensor& input, const Tensor& grad,
+                  const Tensor& loss) {
+  Memory after = start;
+  run(op, after);
+  constexpr float kStep = 1.0F / 32;
+  for (std::size_t i = 0; i < after.values(grad).size(); ++i) {
+    const double slope = (moved_loss(op, start, input, i, loss, kStep) -
+                          moved_loss(op, start, input, i, loss, -kStep)) /
+                         (2.0 * static_cast<double>(kStep));
+    EXPECT_NEAR(after.values(grad)[i], slope, 2e-4) << i;
+  }
+}
+
+TEST(MseLoss, GradientIsTheSlopeOfTheLoss) {
+  Memory memory;
+  const MseLoss op{.loss = memory.add(1, 1),
+                   .grad = memory.add(3, 5),
+                   .output = memory.add(3, 5),
+                   .target = memory.add(3, 5),
+                   .count = 15};
+  TorchGenerator(1).randn(memory.values(op.output));
+  TorchGenerator(2).randn(memory.values(op.target));
+  expect_slope(op, memory, op.output, op.grad, op.loss);
+}
+
+TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
+  Memory memory;
+  const CrossEntropy op{.loss = memory.add(1, 1),
+                        .grad = memory.add(3, 5),
+                        .logits = memory.add(3, 5),
+                        .labels = memory.add(3, 1, DType::kI32),
+                        .count = 3};
+  TorchGenerator(1).randn(memory.values(op.logits));
+  std::ranges::copy(std::vector{4, 0, 2}, memory.values<std::int32_t>(op.labels).begin());
+  expect_slope(op, memory, op.logits, op.grad, op.loss);
+}
+
+TEST(CrossEntropy, HasNoOverflowForLargeLogits) {
+  Memory memory;
+  const CrossEntropy op{.loss = memory.add(1, 1),
+                        .grad = memory.add(1, 2),
+                        .logits = memory.add(1, 2),
+                        .labels = memory.add(1, 1, DType::kI32),
+                        .count = 1};
+  memory.values(op.logits)[0] = 1000;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 0.0F);
+  memory.values<std::int32_t>(op.labels)[0] = 1;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 1000.0F);
+}
+
+TEST(CrossEntropy, RefusesALabelThatIsNoClass) {
+  for (const std::int32_t label : {-1, 10}) {
+    Memory memory;
+    const CrossEntropy op{.loss = memory.add(1, 1),
+                          .grad = memory.add(1, 10),
+                          .logits = memory.add(1, 10),
+                          .labels = memory.add(1, 1, DType::kI32),
+                          .count = 1};
+    memory.values<std::int32_t>(op.labels)[0] = label;
+    try {
+      run(op, memory);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_EQ(error.what(), "label '" + std::to_string(label) +
+                                  "': the last layer has 10 outputs; widen the last layer or check "
+                                  "the labels");
+    }
+  }
+}
+
+TEST(CountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
+  Memory memory;
+  const CountCorrect op{memory.add(1, 1, DType::kI32), memory.add(3, 3),
+                        memory.add(3, 1, DType::kI32)};
+  std::ranges::copy(std::vector{1.0F, 2.0F, 2.0F, 5.0F, kNaN, kNaN, 0.0F, -0.0F, 0.0F},
+                    memory.values(op.logits).begin());
+  std::ranges::copy(std::vector{1, 1, 0}, memory.values<std::int32_t>(op.labels).begin());
+  run(op, memory);
+  EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 3);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,125 @@
+// Accumulation and injected delays, and that programs of every optimizer are ordered.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/trainer_harness.h"
+#include "train/step.h"
+
+namespace barestep {
+namespace {
+
+TrainConfig small(std::int64_t batch_size, std::int64_t accumulate) {
+  TrainConfig config;
+  config.model.layers = {24, 40, 16};
+  config.data.batch_size = batch_size;
+  config.training.steps = 5;
+  config.training.accumulate = accumulate;
+  config.device.threads = 2;
+  return config;
+}
+
+/// Root of the sum of squares.
+double norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum);
+}
+
+void expect_equal_runs(const TrainConfig& one, const TrainConfig& other) {
+  TrainerHarness expected(one);
+  TrainerHarness actual(other);
+  expected.run();
+  actual.run();
+  const std::vector<float> expected_losses = expected.losses();
+  const std::vector<float> losses = actual.losses();
+  ASSERT_EQ(losses.size(), expected_losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected_losses[i], 1e-6 * std::abs(expected_losses[i])) << i;
+  }
+  const FlatWeights weights = expected.trainer->weights();
+  FlatWeights difference = actual.trainer->weights();
+  ASSERT_EQ(weights.size(), difference.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) difference[i] -= weights[i];
+  EXPECT_LE(norm(difference), 1e-6 * norm(weights));
+}
+
+TEST(Accumulation, EqualsTheLargerBatch) {
+  for (const std::int64_t accumulate : {2, 3, 8}) {
+    SCOPED_TRACE(accumulate);
+    expect_equal_runs(small(24, 1), small(24 / accumulate, accumulate));
+  }
+}
+
+TEST(Accumulation, EqualsTheLargerBatchWhereGradientsAddUpFromStepToStep) {
+  TrainConfig whole = small(24, 1);
+  TrainConfig parts = small(6, 4);
+  whole.training.zero_grad = parts.training.zero_grad = false;
+  expect_equal_runs(whole, parts);
+}
+
+TEST(Accumulation, KeepsTheActivationsOfOneMicroStep) {
+  const auto activations = [](const TrainConfig& config) {
+    const StepPrograms programs(spec_of(config, kDefaultDimCpu, nullptr));
+    return MemoryPlan(programs.buffers()).category_bytes(0, Category::kActivations);
+  };
+  EXPECT_EQ(activations(small(32, 4)), activations(small(32, 1)));
+  EXPECT_LT(activations(small(32, 4)), activations(small(128, 1)));
+}
+
+TEST(Accumulation, CountsTheSamplesOfAllMicroSteps) {
+  TrainerHarness run(small(6, 4));
+  run.run();
+  EXPECT_EQ(run.steps.front().samples, 24);
+}
+
+TEST(Accumulation, MakesALastMicroStepOfTheRowsThatAreLeft) {
+  StepSpec spec = spec_of(small(6, 4), kDefaultDimCpu, nullptr);
+  spec.data = DataKind::kIdx;
+  spec.train_rows = 24 + 15;
+  const StepPrograms programs(spec);
+  ASSERT_NE(programs.last_batch(), nullptr);
+  EXPECT_EQ(programs.last_batch()->rows, 15);
+  std::vector<std::int64_t> rows;
+  for (const Node& node : programs.last_batch()->program.nodes()) {
+    if (node.phase != Phase::kLoss) continue;
+    const auto* op = std::get_if<DeviceOp>(&node.op);
+    if (const auto* loss = std::get_if<MseLoss>(op)) rows.push_back(loss->output.rows);
+  }
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{6, 6, 3}));
+}
+
+TEST(StepPrograms, AreOrderedWithEveryOptimizerDataSourceAndDelay) {
+  const OptimizerSpec optimizers[] = {
+      {.kind = OptimizerKind::kAdam},
+      {.kind = OptimizerKind::kAdamW, .weight_decay = 0.01},
+      {.kind = OptimizerKind::kSgd},
+      {.kind = OptimizerKind::kSgd, .momentum = 0.9, .nesterov = true},
+  };
+  for (const OptimizerSpec& optimizer : optimizers) {
+    for (const DataKind data : {DataKind::kRandn, DataKind::kIdx}) {
+      StepSpec spec = spec_of(small(6, 3), kDefaultDimCpu, nullptr);
+      spec.optimizer = optimizer;
+      spec.data = data;
+      spec.train_rows = data == DataKind::kIdx ? 31 : 0;
+      spec.test_rows = data == DataKind::kIdx ? 7 : 0;
+      spec.io_delay_s = 0.001;
+      const StepPrograms programs(spec);
+      for (const StepProgram* step : programs_of(programs)) expect_ordered(step->program);
+    }
+  }
+}
+
+TEST(IoDelay, IsInTheStepTimeAsInjected) {
+  TrainConfig config = small(8, 1);
+  config.data.io_delay_ms = 5;
+  TrainerHarness run(config);
+  run.run();
+  for (const StepReport& report : run.steps) {
+    EXPECT_GE(report.times.phase_s[static_cast<std::size_t>(Phase::kInjected)], 0.005);
+    EXPECT_GE(report.times.wall_s, 0.005);
+  }
+}
+
+}  // namespace
+}  // namespace barestep

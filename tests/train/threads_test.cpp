@@ -1,0 +1,69 @@
+// A run takes the threads it was asked to take and no more, whatever libraries would like.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+
+#include "kernels/product.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+std::int64_t threads_of_this_process() {
+  std::int64_t threads = 0;
+  for ([[maybe_unused]] const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    ++threads;
+  return threads;
+}
+
+double cpu_seconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+TrainConfig config_with(int threads, GemmProvider gemm) {
+  TrainConfig config;
+  config.model.dim = 512;
+  config.model.depth = 2;
+  config.data.batch_size = 64;
+  config.training.steps = 30;
+  config.device.threads = threads;
+  config.device.gemm = gemm;
+  return config;
+}
+
+class Threads : public testing::TestWithParam<int> {};
+
+TEST_P(Threads, AreThoseOfThePoolTheStreamsAndTheMainThread) {
+  constexpr std::int64_t kStreams = 2;  // compute and copy
+  for (const GemmProvider gemm :
+       {GemmProvider::kAuto, GemmProvider::kCblas, GemmProvider::kReference}) {
+    if (gemm == GemmProvider::kCblas && make_cblas_product() == nullptr) continue;
+    TrainerHarness run(config_with(GetParam(), gemm));
+    std::int64_t most = 0;
+    run.after_step = [&](const StepReport&) { most = std::max(most, threads_of_this_process()); };
+    run.run();
+    EXPECT_EQ(most, 1 + kStreams + GetParam() - 1) << run.device->info().product_library;
+  }
+}
+
+/// The threads that are not the pool's wait, and a short spin is all that costs.
+TEST_P(Threads, UseNoMoreProcessorTimeThanThePoolMay) {
+  TrainerHarness run(config_with(GetParam(), GemmProvider::kAuto));
+  const double cpu_start_s = cpu_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  run.run();
+  const double cpu_s = cpu_seconds() - cpu_start_s;
+  const double wall_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_LE(cpu_s, (GetParam() + 0.5) * wall_s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Asked, Threads, testing::Values(1, 2, 4));
+
+}  // namespace
+}  // namespace barestep
