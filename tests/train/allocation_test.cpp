@@ -26,23 +26,25 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The others of the standard library call these.
-void* operator new(std::size_t bytes) {
+// The others of the standard library call these. Not inlined: the compiler would take a free() in
+// place of a delete for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, alignof(std::max_align_t));
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*a*/) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t /*bytes*/,
+                                       std::align_val_t /*a*/) noexcept {
   std::free(memory);
 }
 
