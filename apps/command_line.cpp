@@ -16,15 +16,43 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kDescription =
-    "Trains a multi-layer perceptron on one device, and accounts for every step.";
+/// What --help says besides the options.
+struct About {
+  std::string_view program;
+  std::string_view description;
+  std::string_view examples;
+};
 
-constexpr std::string_view kExamples =
-    R"(Examples:
-  {0} --dim 1024 --depth 6 --steps 50
-  {0} --data idx:images.gz,labels.gz --layers 784,512,512,10 --no-last-relu \
+constexpr About kAbout[] = {
+    {"mlp_single", "Trains a multi-layer perceptron on one device, and accounts for every step.",
+     R"(Examples:
+  mlp_single --dim 1024 --depth 6 --steps 50
+  mlp_single --data idx:images.gz,labels.gz --layers 784,512,512,10 --no-last-relu \
       --loss cross-entropy --epochs 5 --test-split 0.2
-  {0} --plan --dim 8192 --depth 6 --memory 16GiB)";
+  mlp_single --plan --dim 8192 --depth 6 --memory 16GiB)"},
+    {"mlp_dp",
+     "Trains a multi-layer perceptron on several devices of one process, as DataParallel does, "
+     "and\n"
+     "accounts for every step and device.",
+     R"(Examples:
+  mlp_dp --devices cuda:0,cuda:1 --batch-size 256
+  mlp_dp --devices cpu,cpu,cpu --dim 1024 --depth 2 --show-split
+  mlp_dp --devices cuda:0,cuda:1,cuda:2,cuda:3 --plan --memory 16GiB)"},
+    {"mlp_ddp",
+     "Trains a multi-layer perceptron on many ranks, as DistributedDataParallel does, and "
+     "accounts\n"
+     "for every step. Started by mpirun or srun, each process is a rank; alone it is one rank.",
+     R"(Examples:
+  mpirun -np 4 mlp_ddp --dim 1024 --depth 2
+  mpirun -np 2 mlp_ddp --global-batch-size 128 --bucket-mib 4 --no-overlap
+  srun -n 8 --mpi=pmix mlp_ddp --batch-size 32 --slow-rank 1:20)"},
+};
+
+const About& about(std::string_view program) {
+  const auto* const found = std::ranges::find(kAbout, program, &About::program);
+  BARESTEP_REQUIRE(found != std::end(kAbout), "a program has a description");
+  return *found;
+}
 
 [[noreturn]] void usage(std::string what, std::string value, std::string why, std::string remedy) {
   fail(ExitCode::kUsage, {.what = std::move(what),
@@ -53,8 +81,8 @@ class Formatter : public CLI::Formatter {
 
 /// Everything is taken as text and as often as it comes: values and repetitions are judged here,
 /// with our messages.
-void add_options(CLI::App& app) {
-  for (const Option& option : trainer_options()) {
+void add_options(CLI::App& app, std::string_view program) {
+  for (const Option& option : options_of(program)) {
     const std::string name = fmt::format("--{}", option.name);
     CLI::Option* added = option.argument.empty()
                              ? app.add_flag(name)
@@ -78,7 +106,7 @@ void add_options(CLI::App& app) {
   }
   const std::string option = argument.substr(0, argument.find('='));
   usage("unknown option", option, fmt::format("{} has no such option", program),
-        hint_for(option, true));
+        hint_for(program, option, true));
 }
 
 /// The text given for `name`, if any.
@@ -111,20 +139,20 @@ void parse(CLI::App& app, const std::vector<std::string>& arguments) {
 }
 
 /// Applies the file's options, less those that the command line replaces, then the command line's.
-CommandLine merge(const std::map<std::string_view, Given>& typed,
+CommandLine merge(std::span<const Option> options, const std::map<std::string_view, Given>& typed,
                   std::map<std::string_view, Given> in_file) {
   std::vector<std::string_view> overridden;
   const auto drop = [&](std::string_view name) {
     if (in_file.erase(name) > 0) overridden.push_back(name);
   };
-  for (const Option& option : trainer_options()) {
+  for (const Option& option : options) {
     if (!typed.contains(option.name)) continue;
     drop(option.name);
     for (const std::string_view other : option.replaces) drop(other);
   }
   CommandLine result;
   for (const auto& given : {typed, in_file}) {
-    for (const Option& option : trainer_options()) {
+    for (const Option& option : options) {
       const auto found = given.find(option.name);
       if (found != given.end()) option.apply(found->second, result.config);
     }
@@ -140,10 +168,10 @@ CommandLine merge(const std::map<std::string_view, Given>& typed,
 
 CommandLine parse_command_line(std::string_view program,
                                const std::vector<std::string>& arguments) {
-  CLI::App app{std::string(kDescription), std::string(program)};
+  CLI::App app{std::string(about(program).description), std::string(program)};
   app.formatter(std::make_shared<Formatter>());
-  app.footer(fmt::format(kExamples, program));
-  add_options(app);
+  app.footer(std::string(about(program).examples));
+  add_options(app, program);
   try {
     parse(app, arguments);
   } catch (const CLI::CallForHelp&) {
@@ -152,15 +180,16 @@ CommandLine parse_command_line(std::string_view program,
     return {.config = {}, .answer = fmt::format("{} {}\n", program, BARESTEP_VERSION), .note = {}};
   }
   std::map<std::string_view, Given> typed;
-  for (const Option& option : trainer_options()) {
+  for (const Option& option : options_of(program)) {
     auto given = given_on(app, option.name, option.argument.empty());
     if (given) typed.emplace(option.name, std::move(*given));
   }
   const auto config = given_on(app, "config", false);
   const std::vector<std::string> rest = app.remaining();
   if (!rest.empty()) refuse_unknown(program, rest.front());
-  return merge(typed,
-               config ? read_config_file(file_path(*config)) : std::map<std::string_view, Given>{});
+  std::map<std::string_view, Given> in_file;
+  if (config) in_file = read_config_file(program, file_path(*config));
+  return merge(options_of(program), typed, std::move(in_file));
 }
 
 }  // namespace barestep

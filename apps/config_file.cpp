@@ -37,8 +37,8 @@ std::string contents_of(const std::filesystem::path& path) {
 /// an event is.
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(std::string file, std::istringstream& text)
-      : file_(std::move(file)), text_(text), content_(text.str()) {}
+  Reader(std::string_view program, std::string file, std::istringstream& text)
+      : program_(program), file_(std::move(file)), text_(text), content_(text.str()) {}
 
   std::map<std::string_view, Given> take() { return std::move(given_); }
 
@@ -52,11 +52,11 @@ class Reader : public nlohmann::json_sax<Json> {
     // The parser stands behind the closing quote.
     const std::size_t length = std::min(name.size() + 2, position());
     key_where_ = where(position() - length);
-    const auto options = trainer_options();
+    const auto options = options_of(program_);
     const auto found = std::ranges::find(options, name, &Option::name);
     if (found == options.end()) {
       refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
-             hint_for(name, false));
+             hint_for(program_, name, false));
     }
     option_ = &*found;
     if (!seen_.insert(option_->name).second) {
@@ -170,6 +170,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return fmt::format("{}:{}:{}", file_, line, before.size() - line_start + 1);
   }
 
+  const std::string_view program_;
   const std::string file_;
   std::istringstream& text_;
   const std::string content_;
@@ -183,12 +184,13 @@ class Reader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-std::map<std::string_view, Given> read_config_file(const std::filesystem::path& path) {
+std::map<std::string_view, Given> read_config_file(std::string_view program,
+                                                   const std::filesystem::path& path) {
   std::string content = contents_of(path);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   std::istringstream text(std::move(content));
-  Reader reader(path.string(), text);
+  Reader reader(program, path.string(), text);
   Json::sax_parse(text, &reader);
   return reader.take();
 }

@@ -14,9 +14,10 @@
 
 namespace barestep {
 
-/// The options a file gives, by name. A flag that is false is as good as not there. Throws Error:
-/// kNoInput if the file cannot be read, kConfiguration, with file:line:column, for what is in it.
-/// The values themselves are not looked at.
-std::map<std::string_view, Given> read_config_file(const std::filesystem::path& path);
+/// The options of `program` that a file gives, by name. A flag that is false is as good as not
+/// there. Throws Error: kNoInput if the file cannot be read, kConfiguration, with file:line:column,
+/// for what is in it. The values themselves are not looked at.
+std::map<std::string_view, Given> read_config_file(std::string_view program,
+                                                   const std::filesystem::path& path);
 
 }  // namespace barestep

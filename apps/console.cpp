@@ -45,18 +45,27 @@ void Console::on_step(const StepReport& report) {
   if (is_terminal_ && !last) draw_bar(report);
 }
 
+void Console::on_step_of(int rank, const StepReport& report) {
+  if (metrics_) metrics_->write(metrics_record(report, rank) + "\n");
+}
+
 void Console::on_evaluation(const EvaluationReport& report) {
   accuracy_ = report.accuracy;
   print_line(evaluation_line(report));
 }
 
-void Console::finish(const Trainer& trainer, const Device& device) {
-  if (metrics_) metrics_->close();
-  std::string text = fmt::format("\n{}\n", summary_.text(device));
-  text += plan_table(trainer.plan(), trainer.programs().buffers(), {std::string(device.name())});
+void Console::show_summary(const Trainer& trainer, const Device& device, const std::string& more,
+                           std::vector<std::string> names) {
+  std::string text = fmt::format("\n{}\n{}", summary_.text(device), more);
+  if (names.empty()) names.emplace_back(device.name());
+  text += plan_table(trainer.plan(), trainer.programs().buffers(), names);
   if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);
   text.pop_back();  // the newline, which print_line() adds
   print_line(text);
+}
+
+void Console::close() {
+  if (metrics_) metrics_->close();
 }
 
 }  // namespace barestep

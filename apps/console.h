@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/config.h"
 #include "core/output_file.h"
@@ -22,14 +23,23 @@ class Console final : public TrainObserver {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
 
-  /// Removes the progress bar, closes the metrics, and prints the summary. Throws
-  /// Error(kInputOutput) if the metrics may be incomplete.
-  void finish(const Trainer& trainer, const Device& device);
+  /// A step as another rank met it, for the metrics only.
+  void on_step_of(int rank, const StepReport& report);
+
+  /// Removes the progress bar and prints the summary with `more` behind it. `names` are those of
+  /// the devices, where there are more than `device`.
+  void show_summary(const Trainer& trainer, const Device& device, const std::string& more = "",
+                    std::vector<std::string> names = {});
+
+  /// A line on stdout, in place of the progress bar.
+  void print_line(const std::string& line);
+
+  /// Closes the metrics. Throws Error(kInputOutput) if they may be incomplete.
+  void close();
 
   [[nodiscard]] const RunSummary& summary() const { return summary_; }
 
  private:
-  void print_line(const std::string& line);
   void draw_bar(const StepReport& report);
 
   const TrainConfig& config_;

@@ -10,13 +10,11 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/config.h"
-#include "core/output_file.h"
-#include "core/plan.h"
-#include "core/printer.h"
-#include "core/units.h"
-#include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "profiling.h"
 #include "run_program.h"
+#include "scalar_log.h"
+#include "setup.h"
 #include "train/dataset.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
@@ -26,72 +24,68 @@ namespace {
 
 constexpr const char* kName = "mlp_single";
 
-/// What --plan and --explain print; needs no device.
-std::string preview(const TrainConfig& config, const StepPrograms& programs,
-                    const MemoryPlan& plan) {
-  std::string text;
-  if (config.output.plan) {
-    text += fmt::format("{} parameters\n\n", grouped(programs.spec().model.layout.parameters()));
-    text += plan_table(plan, programs.buffers());
+/// Trains and tells of it, as the configuration asks.
+SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms& programs,
+                  const Dataset* dataset, FlatWeights loaded) {
+  const StepSpec& spec = programs.spec();
+  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  Console console(config, steps);
+  TrainObserver* observer = &console;
+  std::optional<ScalarLog> scalars;
+  if (!config.output.tensorboard.empty()) {
+    observer = &scalars.emplace(config.output.tensorboard, *observer);
   }
-  if (config.output.explain) {
-    if (!text.empty()) text += "\n";
-    text += explain(programs.train().program);
+  std::optional<Profiling> profiling;
+  if (config.output.records()) {
+    observer = &profiling.emplace(config, programs, device, *observer);
   }
-  return text;
-}
-
-/// A build for GPUs that trains on the CPU says so.
-void note_missing_gpu() {
-  const std::string why = why_no_cuda_device();
-  if (!why.empty()) fmt::print(stderr, "{}: note: training on the CPU: {}\n", kName, why);
+  Trainer trainer(config, programs, {profiling ? &profiling->device() : &device}, nullptr, dataset,
+                  std::move(loaded));
+  print_now(run_header(programs, device));
+  trainer.run(*observer);
+  // What is known already is told before a file can fail.
+  console.show_summary(trainer, device);
+  if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
+  if (!config.output.save.empty()) {
+    FlatWeights weights = trainer.weights();
+    save_weights(config.output.save, spec.model, weights);
+  }
+  console.close();
+  if (scalars) scalars->close();
+  if (profiling) profiling->write_files();
+  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
+                  console.summary().samples_per_s()};
 }
 
 /// Nothing where the run is only shown beforehand.
 std::optional<SweepRow> train(const TrainConfig& config) {
-  for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
-    if (!path.empty()) require_writable(path);
-  }
+  require_outputs(config);
   const DeviceKind kind = device_kind(config.device.device);
-  const std::int64_t dim = kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
-  std::optional<Dataset> dataset;
-  if (config.data.kind == DataKind::kIdx) {
-    dataset = load_dataset(config.data, widths_of(config.model, dim), config.model.loss);
-  }
-  StepSpec spec = spec_of(config, dim, dataset ? &*dataset : nullptr);
-  spec.workspace_bytes = workspace_bytes(kind);
-  spec.generator = generator_of(kind);
+  const std::optional<Dataset> dataset = open_data(config, kind);
+  const StepSpec spec = spec_of(config, kind, dataset ? &*dataset : nullptr);
   const StepPrograms programs(spec);
-  const MemoryPlan plan(programs.buffers());
-  // Known only now where the files say how long an epoch is; throws if no step is left to measure.
-  warmup_of(config.training, steps_of(config.training, spec.train_rows, spec.step_rows()));
+  // Known only now where the files say how long an epoch is. Both throw for steps that the run has
+  // not.
+  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  warmup_of(config.training, steps);
+  profiled_steps_of(config, steps);
   if (config.output.memory) {
-    require_memory(spec, plan, *config.output.memory, kind, "the device that --memory states");
+    require_memory(programs, *config.output.memory, kind, "the device that --memory states");
   }
   if (config.output.plan || config.output.explain) {
-    print_now(preview(config, programs, plan));
+    print_now(preview(config, programs));
     return std::nullopt;
   }
 
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
 
-  if (config.device.device == "auto") note_missing_gpu();
+  if (config.device.device == "auto") note_missing_gpu(kName);
   const auto device = make_device(config.device);
   if (!config.output.memory) {
-    require_memory(spec, plan, device->info().free_bytes, kind, device->name());
+    require_memory(programs, device->info().free_bytes, kind, device->name());
   }
-  Trainer trainer(config, programs, *device, dataset ? &*dataset : nullptr, std::move(loaded));
-  Console console(config, trainer.steps());
-  print_now(run_header(programs, *device));
-  trainer.run(console);
-  if (!config.output.save.empty()) {
-    FlatWeights weights = trainer.weights();
-    save_weights(config.output.save, spec.model, weights);
-  }
-  console.finish(trainer, *device);
-  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
-                  console.summary().samples_per_s()};
+  return train_on(*device, config, programs, dataset ? &*dataset : nullptr, std::move(loaded));
 }
 
 /// A run for each batch size, then the practical's table.

@@ -148,6 +148,22 @@ std::int64_t byte_count(const Given& given) {
   return bytes;
 }
 
+StepRange step_range(const Given& given) {
+  const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
+  const auto parts = split(given.text, ':');
+  if (parts.size() != 2) refuse(given, "not two numbers", remedy);
+  StepRange range;
+  for (const auto& [part, number] : {std::pair(parts[0], &range.first), {parts[1], &range.end}}) {
+    const Reading reading = read(part, *number);
+    if (reading == Reading::kIllFormed) refuse(given, "not two whole numbers", remedy);
+    if (reading == Reading::kTooLarge || !limits::kProfiledSteps.contains(*number)) {
+      refuse(given, "out of range", remedy);
+    }
+  }
+  if (range.size() < 1) refuse(given, "holds no step", remedy);
+  return range;
+}
+
 void no_value(const Given& given) {
   if (given.text != "true") refuse(given, "takes no value", "leave the value out");
 }
@@ -162,21 +178,58 @@ std::string device_name(const Given& given) {
   return given.text;
 }
 
+std::vector<std::string> device_names(const Given& given) {
+  std::vector<std::string> names;
+  for (const std::string_view part : split(given.text, ',')) {
+    if (part == "auto" || !is_device_name(part)) {
+      refuse(given, fmt::format("'{}' is not a device", part),
+             "list cpu, cuda or cuda:N, as cuda:0,cuda:1");
+    }
+    // One name for each: "cuda" and "cuda:00" are "cuda:0".
+    int ordinal = 0;
+    if (part.starts_with("cuda:")) read(part.substr(5), ordinal);
+    names.push_back(part == "cpu" ? "cpu" : fmt::format("cuda:{}", ordinal));
+  }
+  return names;
+}
+
 void data_source(const Given& given, DataConfig& data) {
-  const std::string remedy = "use randn, or idx:X,Y with a file of images and a file of labels";
-  constexpr std::string_view kIdx = "idx:";
+  const std::string remedy =
+      "use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
+      "safetensors:F with tensors x and y";
   if (given.text == "randn") {
     data.kind = DataKind::kRandn;
     return;
   }
-  if (!given.text.starts_with(kIdx)) refuse(given, "not a data source", remedy);
-  const auto files = split(std::string_view(given.text).substr(kIdx.size()), ',');
-  if (files.size() != 2 || files[0].empty() || files[1].empty()) {
-    refuse(given, "not two files", remedy);
+  constexpr std::pair<std::string_view, DataKind> kKinds[] = {
+      {"idx", DataKind::kIdx}, {"npy", DataKind::kNpy}, {"safetensors", DataKind::kSafetensors}};
+  const std::size_t colon = std::min(given.text.find(':'), given.text.size());
+  const auto* const kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& candidate) {
+        return candidate.first == std::string_view(given.text).substr(0, colon);
+      });
+  if (kind == std::end(kKinds) || colon == given.text.size()) {
+    refuse(given, "not a data source", remedy);
   }
-  data.kind = DataKind::kIdx;
-  data.x = files[0];
-  data.y = files[1];
+  const auto files = split(std::string_view(given.text).substr(colon + 1), ',');
+  const std::size_t wanted = kind->second == DataKind::kSafetensors ? 1 : 2;
+  if (files.size() != wanted || files.front().empty() || files.back().empty()) {
+    refuse(given, wanted == 1 ? "not one file" : "not two files", remedy);
+  }
+  data.kind = kind->second;
+  data.x = files.front();
+  data.y = wanted == 2 ? files.back() : "";
+}
+
+SlowRank slow_rank(const Given& given) {
+  const std::vector<std::string_view> parts = split(given.text, ':');
+  SlowRank slow;
+  const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
+                     read(parts[1], slow.delay_ms) == Reading::kWhole;
+  if (!whole || !limits::kRanks.contains(slow.rank) || !limits::kDelays.contains(slow.delay_ms)) {
+    refuse(given, "is not a rank and milliseconds", "give them as 1:20");
+  }
+  return slow;
 }
 
 std::size_t choice(const Given& given, std::span<const std::string_view> names) {

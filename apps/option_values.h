@@ -42,6 +42,9 @@ std::pair<double, double> two_shares(const Given& given);
 /// "16GiB", "1.5MiB", "4096": what parse_bytes() reads.
 std::int64_t byte_count(const Given& given);
 
+/// "10:20", the steps 10 to 19: `first` below `end`.
+StepRange step_range(const Given& given);
+
 /// A flag has no text of its own: on the command line its presence is "true".
 void no_value(const Given& given);
 
@@ -50,8 +53,14 @@ std::filesystem::path file_path(const Given& given);
 /// "auto", "cpu", "cuda", "cuda:1"
 std::string device_name(const Given& given);
 
-/// "randn" or "idx:X,Y": fills kind, x and y.
+/// "cuda:0,cuda:1", "cpu,cpu": one or more; "cuda" is "cuda:0".
+std::vector<std::string> device_names(const Given& given);
+
+/// "randn", "idx:X,Y", "npy:X,Y" or "safetensors:F": fills kind, x and y.
 void data_source(const Given& given, DataConfig& data);
+
+/// "1:20": rank 1, 20 ms.
+SlowRank slow_rank(const Given& given);
 
 /// The index of the text in `names`.
 std::size_t choice(const Given& given, std::span<const std::string_view> names);

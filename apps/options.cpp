@@ -1,20 +1,17 @@
 #include "options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <tuple>
+
+#include "option_table.h"
 
 namespace barestep {
 namespace {
-
-constexpr std::string_view kModel = "Model";
-constexpr std::string_view kData = "Data";
-constexpr std::string_view kTraining = "Training";
-constexpr std::string_view kDevice = "Device";
-constexpr std::string_view kInjected = "Injected";
-constexpr std::string_view kObserving = "Observing";
-constexpr std::string_view kFiles = "Files";
 
 // Names of enumerators, in their order.
 constexpr std::string_view kActivations[] = {"relu", "none"};
@@ -24,12 +21,13 @@ constexpr std::string_view kLrScales[] = {"none", "linear"};
 constexpr std::string_view kGemms[] = {"auto", "onednn", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32"};
-
-/// `help`, and the range on a line of its own.
-template <typename AnyRange>
-std::string with_range(std::string_view help, const AnyRange& range) {
-  return fmt::format("{};\n{}", help, text_of(range));
-}
+constexpr std::string_view kSortKeys[] = {"cuda_time_total",
+                                          "self_cuda_time_total",
+                                          "cuda_time",
+                                          "cpu_time_total",
+                                          "self_cpu_time_total",
+                                          "cpu_time",
+                                          "count"};
 
 std::vector<Option> model_options() {
   return {
@@ -84,16 +82,49 @@ std::vector<Option> model_options() {
 
 std::vector<Option> data_options() {
   return {
-      {"data", kData, "randn|idx:X,Y", JsonKind::kString,
-       "fresh random numbers each step, or idx files of samples and their\n"
-       "labels or targets, plain or .gz (default randn)",
+      {"data", kData, "randn|idx:X,Y|npy:X,Y|safetensors:F", JsonKind::kString,
+       "fresh random numbers each step, or files of samples and of their\n"
+       "labels or targets: idx (plain or .gz), npy, or tensors x and y of\n"
+       "safetensors; shards by a pattern, as npy:x-*.npy,y-*.npy\n"
+       "(default randn)",
        [](const Given& given, TrainConfig& c) { data_source(given, c.data); }},
-      {"batch-size", kData, "N|N1,N2,...", JsonKind::kNumberOrNumbers,
+      {"workers", kData, "N", JsonKind::kNumber,
+       with_range(fmt::format("threads that load batches ahead; 0 loads them inside the step\n"
+                              "(default {}; files only)",
+                              DataConfig{}.workers),
+                  limits::kWorkers),
+       [](const Given& given, TrainConfig& c) {
+         c.data.workers = static_cast<int>(whole_number(given, limits::kWorkers));
+       }},
+      {"prefetch", kData, "N", JsonKind::kNumber,
+       with_range(
+           fmt::format("batches each worker may be ahead (default {})", DataConfig{}.prefetch),
+           limits::kPrefetches),
+       [](const Given& given, TrainConfig& c) {
+         c.data.prefetch = static_cast<int>(whole_number(given, limits::kPrefetches));
+       }},
+      {"no-pin", kData, "", JsonKind::kBoolean,
+       "copy batches from pageable memory instead of page-locked memory",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.data.pin = false;
+       }},
+      {"drop-last", kData, "", JsonKind::kBoolean, "leave out the smaller last batch of an epoch",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.data.drop_last = true;
+       }},
+      {"batch-size",
+       kData,
+       "N|N1,N2,...",
+       JsonKind::kNumberOrNumbers,
        with_range(fmt::format("samples in a step (default {}), or a list: a run for each and a\n"
                               "table of all at the end",
                               DataConfig{}.batch_size),
                   limits::kBatchSizes),
-       [](const Given& given, TrainConfig& c) { batch_sizes(given, c.data); }},
+       [](const Given& given, TrainConfig& c) { batch_sizes(given, c.data); },
+       {},
+       {"mlp_single"}},
       {"test-split", kData, "SHARE", JsonKind::kNumber,
        with_range("share of the samples, the last ones, to test with (default 0)", limits::kShares),
        [](const Given& given, TrainConfig& c) {
@@ -209,7 +240,9 @@ std::vector<Option> step_options() {
          c.training.zero_grad = false;
        }},
       {"log-every", kTraining, "N", JsonKind::kNumber,
-       with_range(fmt::format("print each Nth step (default {})", TrainingConfig{}.log_every),
+       with_range(fmt::format("print each Nth step, and wait for these alone before the\n"
+                              "next one is queued (default {})",
+                              TrainingConfig{}.log_every),
                   limits::kCounts),
        [](const Given& given, TrainConfig& c) {
          c.training.log_every = whole_number(given, limits::kCounts);
@@ -256,13 +289,55 @@ std::vector<Option> device_options() {
 std::vector<Option> injected_options() {
   return {
       {"io-delay-ms", kInjected, "X", JsonKind::kNumber,
-       with_range("a slow disk: with randn a pause before each forward pass, with\n"
-                  "files before each fetch, which runs ahead of the step (default 0)",
+       with_range("a slow disk: a pause in each step, or where --workers load files\n"
+                  "in each worker before each batch (default 0)",
                   limits::kDelays),
        [](const Given& given, TrainConfig& c) {
          c.data.io_delay_ms = real_number(given, limits::kDelays);
        }},
+      {"delay-ms", kInjected, "X", JsonKind::kNumber,
+       with_range("a pause before each backward pass (default 0)", limits::kDelays),
+       [](const Given& given, TrainConfig& c) {
+         c.injected.delay_ms = real_number(given, limits::kDelays);
+       }},
   };
+}
+
+std::vector<Option> profiling_options() {
+  std::vector<Option> options = {
+      {"profile", kObserving, "", JsonKind::kBoolean,
+       "print where the time of a step goes: by op, layer and phase, in\n"
+       "PyTorch's columns",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.profile = true;
+       }},
+      {"trace", kObserving, "FILE", JsonKind::kString,
+       "write the profiled steps, and the one behind them, for Perfetto,\n"
+       "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz",
+       [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
+      {"tensorboard", kObserving, "DIR", JsonKind::kString,
+       "write loss, step time, throughput and utilisation of every step\n"
+       "as event files for TensorBoard",
+       [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); }},
+      {"profile-steps", kObserving, "A:B", JsonKind::kString,
+       "the steps from A to before B (default: the last half of those\n"
+       "behind warm-up, at most 50)",
+       [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
+      {"sort-by", kObserving, "KEY", JsonKind::kString,
+       fmt::format("what rows are sorted by, largest first: {}\n(default {})",
+                   fmt::join(kSortKeys, ",\n"), kSortKeys[0]),
+       [](const Given& given, TrainConfig& c) {
+         c.output.sort_by = static_cast<SortBy>(choice(given, kSortKeys));
+       }},
+      {"row-limit", kObserving, "N", JsonKind::kNumber,
+       with_range(fmt::format("rows of a table (default {})", kDefaultRowLimit), limits::kRows),
+       [](const Given& given, TrainConfig& c) {
+         c.output.row_limit = whole_number(given, limits::kRows);
+       }},
+  };
+  for (Option& option : options) option.programs = {"mlp_single"};
+  return options;
 }
 
 std::vector<Option> output_options() {
@@ -292,22 +367,25 @@ std::vector<Option> output_options() {
 
 }  // namespace
 
-std::span<const Option> trainer_options() {
-  static const std::vector<Option> options = [] {
-    std::vector<Option> all;
-    for (const auto& part :
-         {model_options(), data_options(), run_options(), optimizer_options(), step_options(),
-          device_options(), injected_options(), output_options()}) {
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }();
+std::span<const Option> options_of(std::string_view program) {
+  static std::map<std::string_view, std::vector<Option>, std::less<>> by_program;
+  std::vector<Option>& options = by_program[program];
+  if (!options.empty()) return options;
+  for (const auto& part :
+       {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
+        step_options(), device_options(), spread_options(), parallel_options(), injected_options(),
+        rank_injected_options(), profiling_options(), output_options()}) {
+    std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
+      return option.programs.empty() ||
+             std::ranges::find(option.programs, program) != option.programs.end();
+    });
+  }
   return options;
 }
 
-std::string hint_for(std::string_view name, bool dashes) {
+std::string hint_for(std::string_view program, std::string_view name, bool dashes) {
   std::vector<std::string_view> names;
-  for (const Option& option : trainer_options()) names.push_back(option.name);
+  for (const Option& option : options_of(program)) names.push_back(option.name);
   if (dashes) names.insert(names.end(), {"config", "help", "version"});
   const std::size_t leading = std::min(name.find_first_not_of('-'), name.size());
   const std::string_view near = nearest(name.substr(leading), names);

@@ -25,13 +25,14 @@ struct Option {
   std::function<void(const Given&, TrainConfig&)> apply;
   // Given on the command line, the option also takes the place of these in the config file.
   std::vector<std::string_view> replaces{};
+  std::vector<std::string_view> programs{};  // that have it; empty: all
 };
 
-/// The options of mlp_single, in the order of --help.
-std::span<const Option> trainer_options();
+/// The options of a program (mlp_single, mlp_dp, mlp_ddp), in the order of --help.
+std::span<const Option> options_of(std::string_view program);
 
-/// What to say about a name that no option has: "did you mean --lr?" (without dashes for the key of
-/// a config file), or where to look when nothing is near.
-std::string hint_for(std::string_view name, bool dashes);
+/// What to say about a name that no option of the program has: "did you mean --lr?" (without dashes
+/// for the key of a config file), or where to look when nothing is near.
+std::string hint_for(std::string_view program, std::string_view name, bool dashes);
 
 }  // namespace barestep

@@ -27,8 +27,7 @@ void open_standard_streams() {
 }
 
 int report(std::string_view name, const Error& error) {
-  const std::string line = fmt::format("{}: error: {}\n", name, error.what());
-  std::fputs(line.c_str(), stderr);
+  print_error(name, error);
   return static_cast<int>(error.code());
 }
 
@@ -55,6 +54,8 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
     return 0;
   } catch (const Error& error) {
     return report(name, error);
+  } catch (const QuietEnd& end) {
+    return end.code;
   } catch (const std::bad_alloc&) {
     return report(name, Error(ExitCode::kMemory, {.what = "memory",
                                                   .value = "",
@@ -95,6 +96,11 @@ int run_program(std::string_view name, int argc, const char* const* argv,
                              .value = "",
                              .why = std::generic_category().message(failed != 0 ? failed : at_end),
                              .remedy = "send it where there is room"}));
+}
+
+void print_error(std::string_view name, const Error& error) {
+  const std::string line = fmt::format("{}: error: {}\n", name, error.what());
+  std::fputs(line.c_str(), stderr);
 }
 
 void print_now(std::string_view text) {

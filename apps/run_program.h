@@ -7,7 +7,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace barestep {
+
+/// Thrown by a body that ends with a code and without a line, because another rank tells why.
+struct QuietEnd {
+  int code = 0;
+};
 
 /// Runs body(arguments, without the program's name) and returns the exit code for main().
 ///
@@ -18,6 +25,9 @@ namespace barestep {
 /// early.
 int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body);
+
+/// Prints `<name>: error: <line>` on stderr.
+void print_error(std::string_view name, const Error& error);
 
 /// Writes to stdout and flushes. Throws std::system_error if that fails.
 void print_now(std::string_view text);

@@ -104,8 +104,7 @@ def run_barestep(options, shape, steps):
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         text = run([options.build + "/mlp_single", "--dim", str(dim), "--depth", str(depth),
                     "--batch-size", str(options.batch_size), "--steps", str(steps), "--device",
-                    options.device, "--threads", str(options.threads), "--log-every", str(steps),
-                    "--metrics", str(metrics)])
+                    options.device, "--threads", str(options.threads), "--metrics", str(metrics)])
         records = [json.loads(line) for line in metrics.read_text().splitlines()]
     records = [record for record in records if not record["warmup"]]
     return {"device": text.splitlines()[1],

@@ -88,7 +88,7 @@ TrainConfig practical(std::int64_t dim, std::int64_t depth) {
 /// Median step time and, from a run of its own, the times of its ops.
 void step(benchmark::State& state) {
   const TrainConfig config = practical(state.range(0), state.range(1));
-  const StepPrograms programs(spec_of(config, 0, nullptr));
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const auto device =
       make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
   ThreadPool pool(setting().threads);
@@ -97,13 +97,13 @@ void step(benchmark::State& state) {
   double seconds = 0;
   for ([[maybe_unused]] const auto iteration : state) {
     StepTimesOnly times;
-    Trainer(config, programs, *device, nullptr).run(times);
+    Trainer(config, programs, {device.get()}, nullptr, nullptr).run(times);
     seconds = median(times.wall_s);
     state.SetIterationTime(seconds);
   }
   OpTimes ops(programs.train().program);
   {
-    Trainer trainer(config, programs, *device, nullptr);
+    Trainer trainer(config, programs, {device.get()}, nullptr, nullptr);
     device->set_record_sink(&ops);
     StepTimesOnly times;
     trainer.run(times);

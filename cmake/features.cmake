@@ -1,6 +1,7 @@
 # Settles what barestep is built with.
 #
-# The packages that it cannot do without come first. Then the features: each of BARESTEP_CUDA, _NCCL,
+# The packages that it cannot do without come first, from .deps/ where scripts/collect_deps.sh made
+# one. Then the features: each of BARESTEP_CUDA, _NCCL,
 # _MPI, _ONEDNN and _CBLAS is AUTO (take it if it is there), ON (stop if it is not) or OFF. For each
 # one this file sets BARESTEP_HAVE_<FEATURE>, for choosing sources, and, where that is true, provides
 # the target to link:
@@ -18,11 +19,16 @@ macro(barestep_require package debian)
 endmacro()
 
 barestep_require(Threads libc6-dev)
-barestep_require(fmt libfmt-dev)
-barestep_require(ZLIB zlib1g-dev)
-barestep_require(CLI11 libcli11-dev)
-barestep_require(nlohmann_json nlohmann-json3-dev)
-barestep_require(GTest "libgtest-dev and libgmock-dev")
+if(EXISTS ${PROJECT_SOURCE_DIR}/.deps)
+  include(cmake/collected.cmake)
+else()
+  barestep_require(fmt libfmt-dev)
+  barestep_require(ZLIB zlib1g-dev)
+  barestep_require(CLI11 libcli11-dev)
+  barestep_require(nlohmann_json nlohmann-json3-dev)
+  barestep_require(GTest "libgtest-dev and libgmock-dev")
+  find_package(benchmark QUIET)
+endif()
 
 # barestep_library(<name> <header> <library> [HINTS...]): an imported target barestep::<name>. Sets
 # found, and where to the library's path.
@@ -57,7 +63,29 @@ macro(barestep_xxhash)
     message(FATAL_ERROR "xxHash was not found; run scripts/setup.sh, or install libxxhash-dev")
   endif()
 endmacro()
-barestep_xxhash()
+if(NOT TARGET barestep::xxhash)
+  barestep_xxhash()
+endif()
+
+# Sets BARESTEP_CUDA_ARCHITECTURES_TEXT to what code is made for: "80, 90". What `all` and `all-major`
+# stand for only this nvcc knows; CMake's own lists are of the versions that it knew.
+function(barestep_cuda_architectures)
+  set(list ${CMAKE_CUDA_ARCHITECTURES})
+  if(list MATCHES "^(all|all-major)$")
+    execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
+    string(REGEX MATCHALL "[0-9]+" known "${known}")
+    list(SORT known COMPARE NATURAL)
+    list(GET known 0 oldest)
+    if(list STREQUAL "all-major")
+      list(FILTER known INCLUDE REGEX "^(${oldest}|[0-9]+0)$")
+    endif()
+    set(list ${known})
+  endif()
+  string(REGEX REPLACE "-(real|virtual)" "" list "${list}")
+  list(REMOVE_DUPLICATES list)
+  list(JOIN list ", " list)
+  set(BARESTEP_CUDA_ARCHITECTURES_TEXT ${list} PARENT_SCOPE)
+endfunction()
 
 # CUDA 12 is the first whose nvcc compiles C++20. check_language tries the compiler in a project of
 # its own, so that one that does not get on with this machine's g++ counts as missing under AUTO.
@@ -70,7 +98,11 @@ macro(barestep_find_CUDA)
     list(APPEND CMAKE_LIBRARY_PATH ${CUDAToolkit_ROOT}/lib)
     set(ENV{LIBRARY_PATH} "${CUDAToolkit_ROOT}/lib:$ENV{LIBRARY_PATH}")
   endif()
+  # CMake 3.25.1 stops at toolkits without nvToolsExt, CUDA 13 for one, if a project asks for 3.25.
+  set(minimum ${CMAKE_MINIMUM_REQUIRED_VERSION})
+  set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
   find_package(CUDAToolkit 12.0 QUIET)
+  set(CMAKE_MINIMUM_REQUIRED_VERSION ${minimum})
   set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
   if(CUDAToolkit_FOUND)
     if(NOT DEFINED ENV{CUDACXX})
@@ -78,27 +110,20 @@ macro(barestep_find_CUDA)
     endif()
     include(CheckLanguage)
     check_language(CUDA)
+  elseif(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.0)
+    set(why "CUDA ${CUDAToolkit_VERSION} has nvcc, but no headers or no runtime library")
   elseif(CUDAToolkit_VERSION)
     set(why "CUDA ${CUDAToolkit_VERSION} is too old")
   endif()
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       set(CMAKE_CUDA_ARCHITECTURES all-major CACHE STRING "GPU architectures that code is made for")
     endif()
     enable_language(CUDA)
-    set(BARESTEP_CUDA_ARCHITECTURES_TEXT ${CMAKE_CUDA_ARCHITECTURES})
-    if(CMAKE_CUDA_ARCHITECTURES MATCHES "^(all|all-major)$")
-      string(TOUPPER ${CMAKE_CUDA_ARCHITECTURES} list)
-      string(REPLACE "-" "_" list ${list})
-      set(BARESTEP_CUDA_ARCHITECTURES_TEXT ${CMAKE_CUDA_ARCHITECTURES_${list}})
-    endif()
-    string(REGEX REPLACE "-(real|virtual)" "" BARESTEP_CUDA_ARCHITECTURES_TEXT
-      "${BARESTEP_CUDA_ARCHITECTURES_TEXT}")
-    list(REMOVE_DUPLICATES BARESTEP_CUDA_ARCHITECTURES_TEXT)
-    list(JOIN BARESTEP_CUDA_ARCHITECTURES_TEXT ", " BARESTEP_CUDA_ARCHITECTURES_TEXT)
+    barestep_cuda_architectures()
     set(found ON)
     set(version ${CMAKE_CUDA_COMPILER_VERSION})
-    set(where ${CMAKE_CUDA_COMPILER})
+    set(where "${CMAKE_CUDA_COMPILER}, for ${BARESTEP_CUDA_ARCHITECTURES_TEXT}")
   endif()
 endmacro()
 

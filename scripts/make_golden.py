@@ -55,6 +55,7 @@ if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
 sys.dont_write_bytecode = True
 import torch  # noqa: E402
 
+from golden_ddp import DdpRun, ddp_rules  # noqa: E402
 from golden_runs import Run  # noqa: E402
 from golden_streams import rng_cpu  # noqa: E402
 
@@ -109,6 +110,11 @@ def all_files():
     for optimizer in ("adam_wd", "adamw", "sgd", "sgd_momentum"):
         files[f"opt_{optimizer}_d256_l3_b16_s0"] = Run(square(256, 3), 16, 10, 0,
                                                        optimizer=optimizer)
+    files["ddp_rules"] = ddp_rules
+    for world in (2, 3):
+        files[f"ddp_w{world}"] = DdpRun(world, [12, 10, 10, 7], 12, 6, 0)
+        files[f"ddp_w{world}_perrank"] = DdpRun(world, [12, 10, 10, 7], 12, 6, 3,
+                                                per_rank_seed=True)
     return files
 
 

@@ -23,3 +23,17 @@ configured() {
   fi
   logged "configure_$1" cmake -S "$root" --preset "$1"
 }
+
+# Prints "passed failed skipped" of a file that ctest --output-junit wrote. A test that did not run
+# is skipped only if it said so itself; one whose program is missing has failed.
+count_tests() {
+  awk '
+    /^\t<testcase / {
+      if (/ status="run"/) passed++
+      else if (/ status="disabled"/) skipped++
+      else failed++
+    }
+    /^\t\t<skipped message="SKIP_/ { failed--; skipped++ }
+    END { print passed + 0, failed + 0, skipped + 0 }
+  ' "$1"
+}

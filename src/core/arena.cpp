@@ -7,14 +7,14 @@
 
 namespace barestep {
 
-Arena::Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers)
-    : device_(&device), plan_(&plan), buffers_(&buffers) {
+Arena::Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers, MemoryKind host_kind)
+    : device_(&device), plan_(&plan), buffers_(&buffers), host_kind_(host_kind) {
   const std::int64_t bytes = plan.device_bytes(device.index());
   const std::int64_t pinned_bytes = plan.pinned_bytes(device.index());
   if (bytes > 0) memory_ = device.allocate(bytes, MemoryKind::kDevice);
   if (pinned_bytes > 0) {
     try {
-      pinned_ = device.allocate(pinned_bytes, MemoryKind::kPinned);
+      pinned_ = device.allocate(pinned_bytes, host_kind_);
     } catch (...) {
       if (memory_ != nullptr) device.release(memory_, MemoryKind::kDevice);
       throw;
@@ -24,13 +24,14 @@ Arena::Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers)
 
 Arena::~Arena() {
   if (memory_ != nullptr) device_->release(memory_, MemoryKind::kDevice);
-  if (pinned_ != nullptr) device_->release(pinned_, MemoryKind::kPinned);
+  if (pinned_ != nullptr) device_->release(pinned_, host_kind_);
 }
 
 Arena::Arena(Arena&& other) noexcept
     : device_(other.device_),
       plan_(other.plan_),
       buffers_(other.buffers_),
+      host_kind_(other.host_kind_),
       memory_(std::exchange(other.memory_, nullptr)),
       pinned_(std::exchange(other.pinned_, nullptr)),
       high_water_bytes_(other.high_water_bytes_) {}

@@ -17,8 +17,10 @@ namespace barestep {
 /// must outlive the arena.
 class Arena {
  public:
-  /// Allocates what the plan gives to this device; throws Error(kMemory). Blocks.
-  Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers);
+  /// Allocates what the plan gives to this device; throws Error(kMemory). Pinned buffers lie in
+  /// `host_kind` memory. Blocks.
+  Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers,
+        MemoryKind host_kind = MemoryKind::kPinned);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena(const Arena&) = delete;
@@ -36,6 +38,7 @@ class Arena {
   Device* device_;
   const MemoryPlan* plan_;
   const Buffers* buffers_;
+  MemoryKind host_kind_;
   std::byte* memory_ = nullptr;
   std::byte* pinned_ = nullptr;
   mutable std::int64_t high_water_bytes_ = 0;

@@ -30,6 +30,10 @@ class Communicator {
   virtual void run(const Collective& collective, const Addresses& addresses,
                    std::span<Stream* const> streams, Tag tag) = 0;
 
+  /// Sends a record of every collective to `sink` from now on, its start being when this rank
+  /// began; null stops that. Call while no work is queued. Those that cannot measure send none.
+  virtual void set_record_sink(RecordSink* /*sink*/) {}
+
   /// Host bytes from `root` to every rank. Blocks.
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
 

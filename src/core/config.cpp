@@ -1,6 +1,7 @@
 #include "core/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,20 +60,31 @@ void check_data(const TrainConfig& config) {
     check("--batch-size", size, limits::kBatchSizes);
   }
   check("--test-split", config.data.test_split, limits::kShares);
+  check("--workers", config.data.workers, limits::kWorkers);
+  check("--prefetch", config.data.prefetch, limits::kPrefetches);
   check("--io-delay-ms", config.data.io_delay_ms, limits::kDelays);
+  check("--delay-ms", config.injected.delay_ms, limits::kDelays);
+  check("--jitter-ms", config.injected.jitter_ms, limits::kDelays);
   const bool random = config.data.kind == DataKind::kRandn;
   const bool classes = config.model.loss == LossKind::kCrossEntropy;
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
                                     .value = "cross-entropy",
                                     .why = "needs labels, which --data randn has not",
-                                    .remedy = "use --data idx:X,Y"});
+                                    .remedy = "use --data with files"});
   }
   if (random && (config.training.epochs || config.data.test_split > 0)) {
     fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
                                     .why = "--data randn is not a fixed set of samples",
-                                    .remedy = "use --data idx:X,Y"});
+                                    .remedy = "use --data with files"});
   }
+}
+
+void check_pinning(const TrainConfig& config) {
+  if (config.data.pin || !config.device.graph) return;
+  fail(ExitCode::kConfiguration, {.what = "--no-pin",
+                                  .why = "a graph cannot hold copies to and from pageable memory",
+                                  .remedy = "leave out --no-pin or --graph"});
 }
 
 void check_optimizer(const TrainingConfig& training) {
@@ -96,9 +108,14 @@ void check_optimizer(const TrainingConfig& training) {
 /// What would run once for each batch size, one over the other.
 void check_sweep(const TrainConfig& config) {
   if (config.data.sweep.empty()) return;
-  const bool save = !config.output.save.empty();
-  if (!save && config.output.metrics.empty()) return;
-  fail(ExitCode::kConfiguration, {.what = save ? "--save" : "--metrics",
+  const OutputConfig& output = config.output;
+  const char* const file = !output.save.empty()          ? "--save"
+                           : !output.metrics.empty()     ? "--metrics"
+                           : !output.trace.empty()       ? "--trace"
+                           : !output.tensorboard.empty() ? "--tensorboard"
+                                                         : nullptr;
+  if (file == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = file,
                                   .why = "does not go with several batch sizes",
                                   .remedy = "give one --batch-size, or leave it out"});
 }
@@ -145,6 +162,40 @@ void check_training(const TrainingConfig& training) {
   if (!training.epochs) warmup_of(training, training.steps.value_or(kDefaultSteps));
 }
 
+void check_parallel(const ParallelConfig& parallel, DataKind data) {
+  check("--bucket-mib", parallel.bucket_mib, limits::kBucketMibs);
+  if (parallel.global_batch && parallel.batch_per_rank) {
+    fail(ExitCode::kConfiguration, {.what = "--batch-size",
+                                    .why = "does not go with --global-batch-size",
+                                    .remedy = "give one of the two"});
+  }
+  if (parallel.seed_per_rank && data != DataKind::kRandn) {
+    fail(ExitCode::kConfiguration, {.what = "--data-seeding",
+                                    .value = "per-rank",
+                                    .why = "files hold the same samples for every rank",
+                                    .remedy = "leave it out, or use --data randn"});
+  }
+}
+
+void check_devices(const DeviceConfig& device) {
+  if (device.devices.empty()) return;
+  const auto refuse = [&](std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--devices",
+                                    .value = fmt::format("{}", fmt::join(device.devices, ",")),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (device.device != "auto") refuse("does not go with --device", "give one of the two");
+  const auto on_cpu = std::ranges::count(device.devices, "cpu");
+  if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
+    refuse("names the CPU and GPUs", "give devices of one kind");
+  }
+  if (!limits::kDevices.contains(std::ssize(device.devices))) {
+    refuse(fmt::format("names {} devices", device.devices.size()),
+           fmt::format("give at most {}", limits::kDevices.last));
+  }
+}
+
 void check_device(const DeviceConfig& device) {
   if (!is_device_name(device.device)) {
     fail(ExitCode::kUsage, {.what = "--device",
@@ -152,17 +203,40 @@ void check_device(const DeviceConfig& device) {
                             .why = "not a device",
                             .remedy = "use auto, cpu, cuda or cuda:N"});
   }
-  if (device.device == "cpu") require_fit_for_cpu(device);
+  check_devices(device);
+  const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
+  if (on_cpu) require_fit_for_cpu(device);
   if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
+}
+
+/// Two options that write to one file would lose one of the two.
+void check_files(const OutputConfig& output) {
+  const std::pair<const char*, const std::filesystem::path&> files[] = {
+      {"--metrics", output.metrics}, {"--save", output.save}, {"--trace", output.trace}};
+  for (const auto& [option, path] : files) {
+    for (const auto& [other, other_path] : files) {
+      if (option == other) break;
+      if (path.empty() || path.lexically_normal() != other_path.lexically_normal()) continue;
+      fail(ExitCode::kConfiguration, {.what = option,
+                                      .value = path.string(),
+                                      .why = fmt::format("{} writes to the same file", other),
+                                      .remedy = "give two files"});
+    }
+  }
 }
 
 void check_output(const OutputConfig& output) {
   check("--memory", output.memory, limits::kMemorySizes);
-  if (!output.save.empty() && output.save.lexically_normal() == output.metrics.lexically_normal()) {
-    fail(ExitCode::kConfiguration, {.what = "--save",
-                                    .value = output.save.string(),
-                                    .why = "--metrics writes to the same file",
-                                    .remedy = "give two files"});
+  check("--row-limit", output.row_limit, limits::kRows);
+  check_files(output);
+  const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
+                             : output.row_limit && !output.profile       ? "--row-limit"
+                             : output.profile_steps && !output.records() ? "--profile-steps"
+                                                                         : nullptr;
+  if (lonely != nullptr) {
+    fail(ExitCode::kConfiguration, {.what = lonely,
+                                    .why = "there is nothing to profile for",
+                                    .remedy = "give --profile too, or leave it out"});
   }
 }
 
@@ -230,7 +304,9 @@ void validate(const TrainConfig& config) {
   check_model(config.model);
   check_training(config.training);
   check_data(config);
+  check_pinning(config);
   check_device(config.device);
+  check_parallel(config.parallel, config.data.kind);
   check_output(config.output);
   check_sweep(config);
   check_micro_steps(config);
@@ -256,6 +332,21 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
         .value = std::to_string(*training.warmup),
         .why = fmt::format("the run has {} steps, and no other would be left to measure", steps),
         .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
+}
+
+StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps) {
+  constexpr std::int64_t kMost = 50;
+  if (!config.output.profile_steps) {
+    const std::int64_t measured = steps - warmup_of(config.training, steps);
+    return {steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMost), steps};
+  }
+  const StepRange asked = *config.output.profile_steps;
+  if (asked.end <= steps) return asked;
+  fail(ExitCode::kConfiguration, {.what = "--profile-steps",
+                                  .value = fmt::format("{}:{}", asked.first, asked.end),
+                                  .why = fmt::format("the run has the steps 0 to {}", steps - 1),
+                                  .remedy = fmt::format("{}:{} fits, or give more --steps",
+                                                        std::min(asked.first, steps - 1), steps)});
 }
 
 }  // namespace barestep

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/step_range.h"
+
 namespace barestep {
 
 /// Whole numbers an option accepts, first and last included.
@@ -47,11 +49,18 @@ constexpr Range kCounts{1, 1'000'000'000};   // --steps, --epochs, --log-every
 constexpr Range kWarmups{0, 1'000'000'000};  // --warmup, --lr-warmup
 constexpr Range kMicroSteps{1, 10'000};
 constexpr Range kThreads{1, 1024};
+constexpr Range kWorkers{0, 256};
+constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity()};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity()};
 constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
+constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
+constexpr RealRange kBucketMibs{0, false, 1e6};
+constexpr Range kProfiledSteps{0, 1'000'000'000};
+constexpr Range kRows{1, 1'000'000};  // --row-limit
+constexpr Range kDevices{1, 64};
 
 }  // namespace limits
 
@@ -65,14 +74,27 @@ constexpr std::int64_t kDefaultDimCuda = 8192;
 constexpr std::int64_t kDefaultDepth = 6;
 constexpr std::int64_t kDefaultSteps = 20;
 constexpr std::int64_t kDefaultWarmup = 5;
+constexpr std::int64_t kDefaultRowLimit = 100;
 
 enum class Activation { kRelu, kNone };
 enum class LossKind { kMse, kCrossEntropy };
-enum class DataKind { kRandn, kIdx };
+enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
 enum class OptimizerKind { kAdam, kAdamW, kSgd };
 enum class LrScale { kNone, kLinear };
 enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 enum class Precision { kFp32, kTf32 };
+enum class Transport { kAuto, kNccl, kMpi };
+
+/// What rows of the operator table are sorted by; PyTorch's names are cuda_time_total, ...
+enum class SortBy {
+  kDeviceTotal,
+  kSelfDeviceTotal,
+  kDeviceTime,
+  kCpuTotal,
+  kSelfCpuTotal,
+  kCpuTime,
+  kCount
+};
 
 struct ModelConfig {
   std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU
@@ -85,10 +107,14 @@ struct ModelConfig {
 
 struct DataConfig {
   DataKind kind = DataKind::kRandn;
-  std::filesystem::path x{}, y{};     // of idx:X,Y
+  std::filesystem::path x{}, y{};     // of idx:X,Y and npy:X,Y; of safetensors:X, y is empty
   std::int64_t batch_size = 64;       // of a micro-step
   std::vector<std::int64_t> sweep{};  // batch sizes to run one after the other, or none
+  bool drop_last = false;             // leave out the smaller last batch of an epoch
   double test_split = 0;              // the last share of the samples is the test set
+  int workers = 1;                    // threads that gather batches ahead; 0: inside the step
+  int prefetch = 2;                   // batches each of them may be ahead
+  bool pin = true;                    // --no-pin: batches are copied from pageable memory
   double io_delay_ms = 0;             // injected: what a slow disk would cost each step
 };
 
@@ -113,8 +139,9 @@ struct TrainingConfig {
 };
 
 struct DeviceConfig {
-  std::string device = "auto";  // auto, cpu, cuda, cuda:1
-  int threads = 0;              // of the CPU device; 0: all cores this process may use
+  std::string device = "auto";         // auto, cpu, cuda, cuda:1
+  std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
+  int threads = 0;                     // of the CPU device; 0: all cores this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;                      // bias and ReLU inside the forward product
   bool graph = false;                      // capture the step once, launch it as one piece
@@ -122,13 +149,49 @@ struct DeviceConfig {
   std::filesystem::path autotune{};        // measured choices of product algorithms; a GPU's
 };
 
+struct SlowRank {
+  std::int64_t rank = 0;
+  double delay_ms = 0;
+
+  friend bool operator==(const SlowRank&, const SlowRank&) = default;
+};
+
+/// Pauses before backward.
+struct InjectedConfig {
+  double delay_ms = 0;
+  std::optional<SlowRank> slow_rank{};
+  double jitter_ms = 0;  // random, from 0 to this
+};
+
+/// What only ranks have: mlp_ddp's.
+struct ParallelConfig {
+  bool batch_per_rank = false;  // data.batch_size is each rank's (--batch-size)
+  bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
+  bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
+  Transport transport = Transport::kAuto;
+  double bucket_mib = 25;           // at which a bucket of gradients is closed, but the first
+  bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
+  bool overlap = true;              // communication while backward goes on
+  bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
+};
+
 struct OutputConfig {
   std::filesystem::path metrics{};  // JSON Lines, one record a step
   std::filesystem::path save{};     // weights, safetensors
   std::filesystem::path load{};
-  bool plan = false;                     // print the memory plan and exit
-  bool explain = false;                  // print the step's program and exit
-  std::optional<std::int64_t> memory{};  // bytes the device is taken to have
+  bool show_split = false;                   // print the rows of each device in each step
+  bool plan = false;                         // print the memory plan and exit
+  bool explain = false;                      // print the step's program and exit
+  std::optional<std::int64_t> memory{};      // bytes the device is taken to have
+  bool profile = false;                      // print the operator table
+  std::filesystem::path trace{};             // JSON, or .json.gz, for Perfetto and its like
+  std::filesystem::path tensorboard{};       // folder of event files
+  std::optional<StepRange> profile_steps{};  // read it through profiled_steps_of()
+  std::optional<SortBy> sort_by{};           // default: kDeviceTotal
+  std::optional<std::int64_t> row_limit{};   // default: kDefaultRowLimit
+
+  /// Whether anything needs records.
+  [[nodiscard]] bool records() const { return profile || !trace.empty(); }
 };
 
 struct TrainConfig {
@@ -136,6 +199,8 @@ struct TrainConfig {
   DataConfig data{};
   TrainingConfig training{};
   DeviceConfig device{};
+  ParallelConfig parallel{};
+  InjectedConfig injected{};
   OutputConfig output{};
 };
 
@@ -160,5 +225,9 @@ double weight_decay_of(const TrainingConfig& training);
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
+
+/// Which of the `steps` of a run are profiled: as asked for, else the last half of those behind
+/// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.
+StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps);
 
 }  // namespace barestep

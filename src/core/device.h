@@ -82,7 +82,8 @@ constexpr std::int64_t workspace_bytes(DeviceKind kind) {
 
 enum class MemoryKind {
   kDevice,
-  kPinned,  // host memory the device can copy from and to without staging
+  kPinned,    // host memory the device can copy from and to without staging
+  kPageable,  // any other host memory; copies may make the host wait, and no graph can hold them
 };
 
 struct DeviceInfo {
@@ -139,8 +140,8 @@ class Device {
   /// carry `step`.
   virtual void launch(Graph& graph, Stream& stream, std::int64_t step) = 0;
 
-  /// Sends a record of every op to `sink` from now on; null stops that. Call while no work is
-  /// queued.
+  /// Sends a record of every op to `sink` from now on; null stops that. Work that is queued already
+  /// may go either way, so a sink must outlive it.
   virtual void set_record_sink(RecordSink* sink) = 0;
 };
 

@@ -22,17 +22,24 @@ constexpr int kMaxDims = 8;
 constexpr std::int64_t kFirstChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
 
-bool is_known(IdxType type) {
-  switch (type) {
-    case IdxType::kU8:
-    case IdxType::kI8:
-    case IdxType::kI16:
-    case IdxType::kI32:
-    case IdxType::kF32:
-    case IdxType::kF64:
-      return true;
+/// The element types, numbered as in the file.
+std::optional<ElementType> type_of(unsigned code) {
+  switch (code) {
+    case 0x08:
+      return ElementType::kU8;
+    case 0x09:
+      return ElementType::kI8;
+    case 0x0B:
+      return ElementType::kI16;
+    case 0x0C:
+      return ElementType::kI32;
+    case 0x0D:
+      return ElementType::kF32;
+    case 0x0E:
+      return ElementType::kF64;
+    default:
+      return std::nullopt;
   }
-  return false;
 }
 
 /// The bytes of a file, decompressed if they are gzip; zlib passes other files through.
@@ -40,7 +47,6 @@ class IdxBytes {
  public:
   explicit IdxBytes(const std::filesystem::path& path) : path_(path) {
     InputFile file(path, "idx file");
-    file_bytes_ = file.size_bytes();
     const int descriptor = file.release();
     gz_.reset(gzdopen(descriptor, "rb"));
     BARESTEP_REQUIRE(gz_ != nullptr, "zlib takes a descriptor just opened for reading");
@@ -57,12 +63,6 @@ class IdxBytes {
   /// True when gzip data stopped before its end.
   [[nodiscard]] bool is_cut() const { return status() == Z_BUF_ERROR; }
 
-  /// How many bytes lie behind the header, where that is known without reading on.
-  [[nodiscard]] std::string size_text(std::int64_t header_bytes) const {
-    return is_plain() ? std::to_string(file_bytes_ - header_bytes) : "more than that";
-  }
-
-  [[nodiscard]] std::int64_t file_bytes() const { return file_bytes_; }
   [[nodiscard]] bool is_plain() const { return gzdirect(gz_.get()) != 0; }
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy = kRemedy) const {
@@ -100,10 +100,9 @@ class IdxBytes {
 
   std::filesystem::path path_;
   std::unique_ptr<gzFile_s, Close> gz_;
-  std::int64_t file_bytes_ = 0;
 };
 
-void read_header(IdxBytes& bytes, std::span<std::byte> out, std::int64_t position) {
+void read_exactly(IdxBytes& bytes, std::span<std::byte> out, std::int64_t position) {
   const std::int64_t got = bytes.read(out);
   if (got == static_cast<std::int64_t>(out.size())) return;
   bytes.refuse(fmt::format("too short: {} bytes{}, its header needs {}", position + got,
@@ -111,135 +110,81 @@ void read_header(IdxBytes& bytes, std::span<std::byte> out, std::int64_t positio
                            position + static_cast<std::int64_t>(out.size())));
 }
 
-/// Type and dims. Returns the header's size in bytes.
-std::int64_t read_type_and_dims(IdxBytes& bytes, IdxArray& array) {
+ArrayHeader read_header(IdxBytes& bytes) {
   std::array<std::byte, 4> magic{};
-  read_header(bytes, magic, 0);
+  read_exactly(bytes, magic, 0);
   const auto number = [](std::byte b) { return std::to_integer<unsigned>(b); };
   if (number(magic[0]) != 0 || number(magic[1]) != 0) {
     bytes.refuse(fmt::format("starts with bytes {:02x} {:02x}, an idx file starts with 00 00",
                              number(magic[0]), number(magic[1])));
   }
-  array.type = static_cast<IdxType>(magic[2]);
-  if (!is_known(array.type)) {
-    bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
-  }
+  const std::optional<ElementType> type = type_of(number(magic[2]));
+  if (!type) bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
   const auto dims = static_cast<int>(number(magic[3]));
   if (dims < 1 || dims > kMaxDims) {
     bytes.refuse(fmt::format("has {} dimensions, 1 to {} are allowed", dims, kMaxDims));
   }
+  ArrayHeader header{.type = *type, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
   std::array<std::byte, std::size_t{4} * kMaxDims> raw{};
-  read_header(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
+  read_exactly(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
   for (std::size_t d = 0; d < static_cast<std::size_t>(dims); ++d) {
     std::int64_t extent = 0;
     for (std::size_t i = 0; i < 4; ++i) extent = extent * 256 + number(raw[4 * d + i]);
-    array.dims.push_back(extent);
+    header.dims.push_back(extent);
   }
-  return 4 + 4 * dims;
+  return header;
 }
 
-std::int64_t data_bytes(const IdxBytes& bytes, const IdxArray& array) {
-  std::int64_t total = bytes_of(array.type);
-  bool is_empty = false;
-  for (const std::int64_t extent : array.dims) {
-    is_empty = is_empty || extent == 0;
-    // An empty dimension does not excuse the others: products of some of them are taken too.
-    if (__builtin_mul_overflow(total, std::max<std::int64_t>(extent, 1), &total)) {
-      bytes.refuse(fmt::format("its size, {}, overflows", shape_of(array)));
-    }
-  }
-  return is_empty ? 0 : total;
+std::int64_t data_bytes(const IdxBytes& bytes, const ArrayHeader& header) {
+  const std::optional<std::int64_t> total = header.bytes();
+  if (!total) bytes.refuse(fmt::format("its size, {}, overflows", shape_of(header)));
+  return *total;
 }
 
-void read_data(IdxBytes& bytes, IdxArray& array, std::int64_t header_bytes) {
-  const std::int64_t want = data_bytes(bytes, array);
-  if (bytes.is_plain()) {
-    array.data.reserve(static_cast<std::size_t>(std::min(want, bytes.file_bytes())));
-  }
+/// The elements of a compressed file.
+std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header) {
+  const std::int64_t want = data_bytes(bytes, header);
+  const auto refuse = [&](const std::string& holds) {
+    bytes.refuse(
+        fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, holds));
+  };
+  std::vector<std::byte> data;
   std::int64_t have = 0;
   while (have < want) {
     const std::int64_t chunk =
         std::min({want - have, std::max(have, kFirstChunkBytes), kMaxChunkBytes});
-    array.data.resize(static_cast<std::size_t>(have + chunk));
-    const std::int64_t got =
-        bytes.read(std::span(array.data).last(static_cast<std::size_t>(chunk)));
+    data.resize(static_cast<std::size_t>(have + chunk));
+    const std::int64_t got = bytes.read(std::span(data).last(static_cast<std::size_t>(chunk)));
     have += got;
     if (got == chunk) continue;
-    bytes.refuse(fmt::format("its header says {} = {} bytes, it holds {}{}", shape_of(array), want,
-                             have, bytes.is_cut() ? " before its gzip data is cut off" : ""));
+    refuse(fmt::format("{}{}", have, bytes.is_cut() ? " before its gzip data is cut off" : ""));
   }
-  // One byte more: tells longer files, and makes zlib check the end of gzip data.
+  // One byte more: makes zlib check the end of the data.
   std::byte extra{};
-  if (bytes.read(std::span(&extra, 1)) != 0) {
-    bytes.refuse(fmt::format("its header says {} = {} bytes, it holds {}", shape_of(array), want,
-                             bytes.size_text(header_bytes)));
-  }
+  if (bytes.read(std::span(&extra, 1)) != 0) refuse("more than that");
   if (bytes.is_cut()) {
     bytes.refuse(fmt::format("its gzip data is cut off behind byte {} of {}", want, want));
   }
-}
-
-void to_host_order(std::vector<std::byte>& data, std::size_t width) {
-  if constexpr (std::endian::native == std::endian::big) return;
-  for (std::size_t at = 0; width > 1 && at < data.size(); at += width) {
-    std::reverse(&data[at], &data[at] + width);
-  }
+  return data;
 }
 
 }  // namespace
 
-std::int64_t bytes_of(IdxType type) {
-  switch (type) {
-    case IdxType::kU8:
-    case IdxType::kI8:
-      return 1;
-    case IdxType::kI16:
-      return 2;
-    case IdxType::kI32:
-    case IdxType::kF32:
-      return 4;
-    case IdxType::kF64:
-      return 8;
-  }
-  return 0;
-}
-
-std::string_view name_of(IdxType type) {
-  switch (type) {
-    case IdxType::kU8:
-      return "u8";
-    case IdxType::kI8:
-      return "i8";
-    case IdxType::kI16:
-      return "i16";
-    case IdxType::kI32:
-      return "i32";
-    case IdxType::kF32:
-      return "f32";
-    case IdxType::kF64:
-      return "f64";
-  }
-  return "?";
-}
-
-std::int64_t IdxArray::cols() const {
-  std::int64_t product = 1;
-  for (std::size_t d = 1; d < dims.size(); ++d) product *= dims[d];
-  return product;
-}
-
-std::string shape_of(const IdxArray& array) {
-  return fmt::format("{} of {}", fmt::join(array.dims, " x "), name_of(array.type));
-}
-
-IdxArray read_idx(const std::filesystem::path& path) {
+ArrayFile open_idx(const std::filesystem::path& path) {
   try {
     IdxBytes bytes(path);
-    IdxArray array;
-    const std::int64_t header_bytes = read_type_and_dims(bytes, array);
-    read_data(bytes, array, header_bytes);
-    to_host_order(array.data, static_cast<std::size_t>(bytes_of(array.type)));
-    return array;
+    ArrayHeader header = read_header(bytes);
+    if (!bytes.is_plain()) {
+      std::vector<std::byte> elements = read_data(bytes, header);
+      return {path, std::move(header), std::move(elements)};
+    }
+    const std::int64_t want = data_bytes(bytes, header);
+    auto file = std::make_shared<const InputFile>(path, "idx file");
+    if (const std::int64_t there = file->size_bytes() - header.begin_bytes; there != want) {
+      bytes.refuse(
+          fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, there));
+    }
+    return {path, std::move(header), std::move(file)};
   } catch (const std::bad_alloc&) {
     fail(ExitCode::kMemory, {.what = "idx file",
                              .value = path.string(),

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -45,14 +46,28 @@ InputFile::~InputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void InputFile::read(std::span<std::byte> out) {
+template <class ReadSome>
+void InputFile::fill(std::span<std::byte> out, const ReadSome& read_some) const {
   while (!out.empty()) {
-    const ssize_t got = ::read(descriptor_, out.data(), out.size());
+    const ssize_t got = read_some(out);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_reading(std::strerror(errno));
     if (got == 0) fail_reading("the file became shorter while it was read");
     out = out.subspan(static_cast<std::size_t>(got));
   }
+}
+
+void InputFile::read(std::span<std::byte> out) {
+  fill(out,
+       [this](std::span<std::byte> rest) { return ::read(descriptor_, rest.data(), rest.size()); });
+}
+
+void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) const {
+  fill(out, [&, this](std::span<std::byte> rest) {
+    const ssize_t got = ::pread(descriptor_, rest.data(), rest.size(), offset_bytes);
+    offset_bytes += std::max<ssize_t>(got, 0);
+    return got;
+  });
 }
 
 void InputFile::skip(std::int64_t bytes) {

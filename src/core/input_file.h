@@ -26,6 +26,10 @@ class InputFile {
   /// become shorter than it was.
   void read(std::span<std::byte> out);
 
+  /// Fills `out` with the bytes from `offset_bytes` on, with the errors of read(). Leaves alone
+  /// where read() goes on; several threads may read at once.
+  void read_at(std::int64_t offset_bytes, std::span<std::byte> out) const;
+
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);
 
@@ -33,6 +37,8 @@ class InputFile {
   int release();
 
  private:
+  template <class ReadSome>
+  void fill(std::span<std::byte> out, const ReadSome& read_some) const;
   [[noreturn]] void fail_reading(const std::string& why) const;
 
   std::filesystem::path path_;

@@ -73,7 +73,9 @@ Operands operands_of_device_op(const DeviceOp& op) {
           [](const Randn& o) {
             return Operands{{"out", o.out}, {"state", o.state, DType::kU8}};
           },
-          [](const Delay&) { return Operands{}; },
+          [](const Delay& o) {
+            return o.more_seconds ? Operands{{"more_seconds", *o.more_seconds}} : Operands{};
+          },
       },
       op);
 }
@@ -214,6 +216,7 @@ class Rules {
   }
   void operator()(const Delay& o) const {
     demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");
+    demand(!o.more_seconds || has_shape(*o.more_seconds, 1, 1), "more_seconds must be 1 by 1");
   }
 
   void operator()(const AllReduce& o) const { check_parts(o.tensors); }

@@ -52,7 +52,10 @@ class Words {
   std::string operator()(const Randn& o) const {
     return fmt::format("{} = normal numbers drawn from {}", t(o.out), t(o.state));
   }
-  std::string operator()(const Delay& o) const { return fmt::format("{} ms", o.seconds * 1e3); }
+  std::string operator()(const Delay& o) const {
+    return fmt::format("{} ms{}", o.seconds * 1e3,
+                       o.more_seconds ? fmt::format(" and {} s", t(*o.more_seconds)) : "");
+  }
 
   std::string operator()(const AllReduce& o) const {
     std::string text = list(o.tensors) + " summed over all ranks";

@@ -73,7 +73,9 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                    list = {writes(o.out)};
                    updates(o.state);
                  },
-                 [&](const Delay&) {},
+                 [&](const Delay& o) {
+                   if (o.more_seconds) list = {reads(*o.more_seconds)};
+                 },
              },
              op);
   return list;

@@ -129,9 +129,10 @@ struct Randn {
   Generator generator = Generator::kTorchCpu;
 };
 
-/// Occupies its lane for a while.
+/// Occupies its lane for a while: `seconds`, and what `more_seconds` (1 x 1) holds.
 struct Delay {
   double seconds = 0;
+  std::optional<Tensor> more_seconds{};
 };
 
 using DeviceOp = std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy,

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
+#include <memory>
 #include <new>
+#include <utility>
 
 #include "core/error.h"
 #include "core/input_file.h"
@@ -96,6 +99,45 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
                                                    std::as_bytes(std::span(header))};
   for (const NamedTensor* tensor : sorted) parts.push_back(std::as_bytes(tensor->values));
   replace_file(path, parts);
+}
+
+ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name) {
+  constexpr std::pair<std::string_view, ElementType> kTypes[] = {
+      {"U8", ElementType::kU8},   {"BOOL", ElementType::kU8}, {"I8", ElementType::kI8},
+      {"I16", ElementType::kI16}, {"I32", ElementType::kI32}, {"I64", ElementType::kI64},
+      {"F32", ElementType::kF32}, {"F64", ElementType::kF64}};
+  auto file = std::make_shared<InputFile>(path, "safetensors file");
+  const std::vector<SafetensorsEntry> entries = read_entries(*file, path);
+  const auto entry = std::find_if(entries.begin(), entries.end(),
+                                  [name](const auto& candidate) { return candidate.name == name; });
+  if (entry == entries.end()) {
+    std::vector<std::string_view> names;
+    for (const SafetensorsEntry& there : entries) names.push_back(there.name);
+    if (names.size() > 3) names.resize(3);
+    fail(ExitCode::kBadData,
+         {.what = "safetensors file",
+          .value = path.string(),
+          .why = names.empty()
+                     ? fmt::format("has no tensor '{}', nor any other", name)
+                     : fmt::format("has no tensor '{}', but {}{}", name, fmt::join(names, ", "),
+                                   entries.size() > 3 ? ", ..." : ""),
+          .remedy = "name the samples 'x' and their labels or targets 'y'"});
+  }
+  const auto* const type =
+      std::find_if(std::begin(kTypes), std::end(kTypes),
+                   [&](const auto& pair) { return pair.first == entry->dtype; });
+  if (type == std::end(kTypes)) {
+    fail(ExitCode::kBadData, {.what = "safetensors file",
+                              .value = path.string(),
+                              .why = fmt::format("tensor '{}' is {}", name, entry->dtype),
+                              .remedy = "save it as U8, I8, I16, I32, I64, F32 or F64"});
+  }
+  const std::int64_t tensors_bytes = entries.back().end_bytes;
+  ArrayHeader header{.type = type->second,
+                     .big_endian = false,
+                     .dims = entry->shape,
+                     .begin_bytes = file->size_bytes() - tensors_bytes + entry->begin_bytes};
+  return {path, std::move(header), std::move(file)};
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/array_file.h"
+
 namespace barestep {
 
 /// A tensor to be saved. Owns the name and the shape, not the values.
@@ -34,6 +36,12 @@ struct SafetensorsEntry {
   std::int64_t begin_bytes = 0;
   std::int64_t end_bytes = 0;
 };
+
+/// Opens one tensor of a file whose header is checked as SafetensorsFile's is; its elements stay in
+/// the file. Throws Error: kNoInput, kBadData, kInputOutput, as SafetensorsFile does, and kBadData
+/// when there is no such tensor or its dtype is not U8, I8, I16, I32, I64, F32, F64 or BOOL (as
+/// u8).
+ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name);
 
 /// A whole file, read and checked. Owns the values of its F32 tensors; the bytes of others are not
 /// kept.

@@ -4,13 +4,13 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
 #include <string>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/host_memory.h"
 #include "core/units.h"
@@ -21,10 +21,6 @@
 
 namespace barestep {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int cores_of_this_process() {
   cpu_set_t set;

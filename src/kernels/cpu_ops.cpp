@@ -165,7 +165,8 @@ struct Runner {
   }
 
   void operator()(const Delay& op) const {
-    std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds));
+    const double more_seconds = op.more_seconds ? *addresses.at(*op.more_seconds) : 0;
+    std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
   }
 
   const std::int32_t* checked_labels(const Tensor& labels, std::int64_t classes) const {

@@ -1,18 +1,14 @@
 #include "kernels/cpu_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace barestep {
 namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Blocks until `counter` has come to `generation`. Looks for about 5 microseconds before it goes
 /// to sleep: a wake-up costs more. Longer spins take a core from the pool where there are few. Nor

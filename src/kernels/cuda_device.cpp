@@ -19,6 +19,8 @@
 namespace barestep {
 namespace {
 
+constexpr std::align_val_t kPageableAlignment{256};
+
 std::string model_of(CudaContext& context) {
   cudaDeviceProp properties{};
   context.require(cudaGetDeviceProperties(&properties, context.ordinal()),
@@ -117,7 +119,9 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
   context_.use();
   const auto size = static_cast<std::size_t>(std::max(std::int64_t{1}, bytes));
   void* memory = nullptr;
-  if (kind == MemoryKind::kPinned) {
+  if (kind == MemoryKind::kPageable) {
+    memory = ::operator new(size, kPageableAlignment);
+  } else if (kind == MemoryKind::kPinned) {
     const cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
@@ -127,7 +131,6 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
                                .remedy = "use a smaller --batch-size"});
     }
     context_.require(status, "cudaHostAlloc");
-    if (BARESTEP_POISON != 0) std::memset(memory, 0xFF, size);
   } else {
     context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
     if (BARESTEP_POISON != 0) {
@@ -136,10 +139,12 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
       context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
   }
+  if (BARESTEP_POISON != 0 && kind != MemoryKind::kDevice) std::memset(memory, 0xFF, size);
   return static_cast<std::byte*>(memory);
 }
 
 void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
+  if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
   // It fails only after the device was lost, which was reported then.
   static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
 }

@@ -12,8 +12,11 @@
 namespace barestep {
 namespace {
 
-__global__ void spin(std::uint64_t duration_ns) {
+__global__ void spin(std::uint64_t duration_ns, const float* more_seconds) {
   const std::uint64_t begin = clock_ns();
+  if (more_seconds != nullptr && *more_seconds > 0) {
+    duration_ns += static_cast<std::uint64_t>(1e9 * *more_seconds);
+  }
   while (clock_ns() - begin < duration_ns) {
   }
 }
@@ -105,7 +108,9 @@ struct Launcher {
   }
 
   cudaError_t operator()(const Delay& op) const {
-    return start(stream, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9));
+    const float* const more = op.more_seconds ? addresses.at(*op.more_seconds) : nullptr;
+    return start(stream, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9),
+                 more);
   }
 
   cudaError_t operator()(const Gemm&) const { return no_kernel(); }

@@ -1,12 +1,18 @@
 #include "parallel/ddp.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "parallel/split.h"
+#include "train/mlp.h"
+#include "train/trainer.h"
 
 namespace barestep {
 namespace {
@@ -128,6 +134,72 @@ Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& 
     for (auto node = begin; node != end; ++node) result.add(node->second);
   }
   return result;
+}
+
+DdpSettings ddp_settings_of(const ParallelConfig& parallel) {
+  return {.bucket_bytes = std::llround(parallel.bucket_mib * 0x1p20),
+          .whole_first_bucket = parallel.whole_first_bucket,
+          .overlap = parallel.overlap,
+          .update_per_bucket = parallel.update_per_bucket};
+}
+
+StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
+                      int ranks) {
+  StepSpec spec = spec_of(config, kind, dataset);
+  spec.rank = rank;
+  spec.ranks = ranks;
+  if (const auto& slow = config.injected.slow_rank) {
+    if (slow->rank >= ranks) {
+      fail(ExitCode::kConfiguration,
+           {.what = "--slow-rank",
+            .value = fmt::format("{}:{}", slow->rank, slow->delay_ms),
+            .why = fmt::format("there {} {} rank{}", ranks == 1 ? "is" : "are", ranks,
+                               ranks == 1 ? "" : "s"),
+            .remedy = fmt::format("ranks are numbered from 0 to {}", ranks - 1)});
+    }
+    if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
+  }
+  spec.own_data = config.parallel.seed_per_rank;
+  if (config.parallel.batch_per_rank) spec.batch_size *= ranks;
+  if (spec.batch_size < ranks) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--global-batch-size",
+          .value = std::to_string(spec.batch_size),
+          .why = fmt::format("is not a sample for each of {} ranks", ranks),
+          .remedy = fmt::format("give at least {}, or start fewer ranks", ranks)});
+  }
+  if (!limits::kBatchSizes.contains(spec.step_rows())) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--batch-size",
+          .value = std::to_string(config.data.batch_size),
+          .why = fmt::format("{} ranks make {} samples in a step", ranks, spec.step_rows()),
+          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+  return spec;
+}
+
+std::vector<Tensor> Ddp::buckets(const ParameterLayout& layout, BufferId gradients) const {
+  return gradient_buckets(layout, gradients, settings_.first_bucket_bytes, settings_.bucket_bytes);
+}
+
+void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
+                bool is_first_step) const {
+  const ParameterLayout& layout = spec.model.layout;
+  const BufferId gradients = Mlp(buffers, spec.model, 0).gradients();
+  const GlobalLoss loss{
+      .local = step.tensors.loss,
+      .global = buffers.tensor("global_loss", Category::kCommunication, 1, 1, DType::kF32, 0, 2),
+      .host = buffers.tensor("global_loss_host", Category::kData, 1, 1, DType::kF32, 0, 2, true)};
+  const std::int64_t own_rows = spec.own_rows(step.rows).count;
+  const DdpOptions options{
+      .scale = static_cast<float>(static_cast<double>(own_rows) / static_cast<double>(step.rows)),
+      .overlap = settings_.overlap,
+      .update_per_bucket = settings_.update_per_bucket};
+  const bool whole = is_first_step && settings_.whole_first_bucket;
+  step.program = with_gradient_reduction(
+      step.program, whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients), loss,
+      options);
+  step.tensors.loss_host = loss.host;
 }
 
 }  // namespace barestep

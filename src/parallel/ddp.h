@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/config.h"
 #include "core/program.h"
+#include "train/dataset.h"
 #include "train/parameter_layout.h"
+#include "train/step.h"
 
 namespace barestep {
 
@@ -39,5 +42,43 @@ struct GlobalLoss {
 /// order().
 Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& buckets,
                                 const GlobalLoss& loss, const DdpOptions& options);
+
+struct DdpSettings {
+  std::int64_t first_bucket_bytes = kFirstBucketBytes;
+  std::int64_t bucket_bytes = kBucketBytes;
+  // PyTorch's first step reduces all gradients as one: it has not seen yet in which order they
+  // become ready (torch/csrc/distributed/c10d/reducer.cpp).
+  bool whole_first_bucket = false;
+  bool overlap = true;
+  bool update_per_bucket = false;
+};
+
+DdpSettings ddp_settings_of(const ParallelConfig& parallel);
+
+/// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
+/// there are ranks, or too many.
+StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
+                      int ranks);
+
+/// Training steps as ranks take them: gradients and loss are sums over all ranks, each rank's
+/// weighted by its share of the step's rows, which makes them those of the whole batch. For equal
+/// shares the weight is 1/ranks, as PyTorch's.
+class Ddp final : public Scheme {
+ public:
+  explicit Ddp(const DdpSettings& settings) : settings_(settings) {}
+
+  /// What is reduced in every step but a whole first one; see gradient_buckets().
+  [[nodiscard]] std::vector<Tensor> buckets(const ParameterLayout& layout,
+                                            BufferId gradients) const;
+
+  [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
+
+  /// Takes the buffers "global_loss" and "global_loss_host".
+  void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
+             bool is_first_step) const override;
+
+ private:
+  DdpSettings settings_;
+};
 
 }  // namespace barestep

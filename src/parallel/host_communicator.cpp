@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "core/clock.h"
+
 namespace barestep {
 
 void HostCommunicator::prepare(const Collective& collective) {
@@ -11,16 +13,25 @@ void HostCommunicator::prepare(const Collective& collective) {
 }
 
 void HostCommunicator::run(const Collective& collective, const Addresses& addresses,
-                           std::span<Stream* const> streams, Tag /*tag*/) {
+                           std::span<Stream* const> streams, Tag tag) {
   const auto [call, is_new] =
-      calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses});
+      calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses, tag});
+  // The last call of this slot is done: its step was finished before this one was queued.
+  call->second.tag = tag;
   streams[0]->call(&HostCommunicator::perform_call, &call->second);
 }
 
 void HostCommunicator::perform_call(void* argument) {
   const auto& call = *static_cast<Call*>(argument);
+  const double start_s = now_s();
   try {
     call.self->perform(*call.collective, *call.addresses);
+    if (RecordSink* const sink = call.self->sink_) {
+      sink->on_record({.tag = call.tag,
+                       .label = label_of(*call.collective),
+                       .start_s = start_s,
+                       .end_s = now_s()});
+    }
   } catch (const std::exception& error) {
     call.self->report(error.what());
   }

@@ -17,6 +17,7 @@ class HostCommunicator : public Communicator {
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
+  void set_record_sink(RecordSink* sink) override { sink_ = sink; }
   [[nodiscard]] std::string poll_error() override;
 
  protected:
@@ -32,11 +33,13 @@ class HostCommunicator : public Communicator {
     HostCommunicator* self;
     const Collective* collective;
     const Addresses* addresses;
+    Tag tag;
   };
   static void perform_call(void* argument);
 
   // Kept for as long as the communicator: streams read them later. One per slot of a step.
   std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
+  RecordSink* sink_ = nullptr;
   std::mutex mutex_;
   std::string error_;
 };

@@ -28,7 +28,7 @@ void must(int code, const char* call) {
                              .remedy = "see the errors of the other ranks"});
 }
 
-/// One call for each piece of at most kPieceNumbers.
+/// One call for each piece of at most kPieceNumbers: a count is an int.
 template <class F>
 void for_pieces(std::int64_t size, const F& f) {
   for (std::int64_t first = 0; first < size; first += kPieceNumbers) {
@@ -97,8 +97,9 @@ class MpiHostCommunicator final : public HostCommunicator {
   [[nodiscard]] const Group& local() const { return local_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
-    must(MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, root, host_calls_.get()),
-         "MPI_Bcast");
+    for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, host_calls_.get()), "MPI_Bcast");
+    });
   }
 
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
@@ -126,7 +127,9 @@ class MpiHostCommunicator final : public HostCommunicator {
     float* const values = addresses.at(op.tensors[0]);
     for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
-      std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
+      if (op.scale != 1) {
+        std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
+      }
       must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, collectives_.get()),
            "MPI_Allreduce");
     });

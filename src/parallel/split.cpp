@@ -17,14 +17,6 @@ std::vector<Rows> chunk(std::int64_t rows, int pieces) {
   return all;
 }
 
-Rows share_of_rank(std::int64_t rows, int rank, int ranks) {
-  BARESTEP_REQUIRE(rows >= 0 && rank >= 0 && rank < ranks, "a rank is one of the ranks");
-  const std::int64_t each = rows / ranks;
-  const std::int64_t with_one_more = rows % ranks;
-  return {rank * each + std::min<std::int64_t>(rank, with_one_more),
-          each + (rank < with_one_more ? 1 : 0)};
-}
-
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes_bytes,
                                              std::span<const std::int64_t> limits_bytes) {
   BARESTEP_REQUIRE(!limits_bytes.empty(), "buckets need a limit");

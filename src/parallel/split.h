@@ -1,26 +1,17 @@
-// How work is divided: batches over devices and ranks, tensors over buckets.
+// How work is divided: batches over devices, tensors over buckets.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "train/rank_rows.h"
+
 namespace barestep {
-
-/// `count` rows from `first` on.
-struct Rows {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-
-  friend bool operator==(const Rows&, const Rows&) = default;
-};
 
 /// torch.chunk: pieces of ceil(rows / pieces) until the rows are used up. The last may be smaller,
 /// and there may be fewer pieces than asked for: 16 rows in 5 pieces make four of 4.
 std::vector<Rows> chunk(std::int64_t rows, int pieces);
-
-/// The rows of one of `ranks` ranks: as even as can be, the first ranks take one more.
-Rows share_of_rank(std::int64_t rows, int rank, int ranks);
 
 /// Numbers of the tensors that share a bucket, in the order given: a bucket is closed as soon as it
 /// holds at least its limit, then the next limit counts, and the last one for all that follow

@@ -1,183 +1,203 @@
 #include "train/dataset.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_pattern.h"
+#include "core/idx.h"
+#include "core/npy.h"
 #include "core/random.h"
+#include "core/safetensors.h"
 
 namespace barestep {
 namespace {
-
-/// A row's elements may not be aligned for T: the array is bytes.
-template <class T>
-T element(const std::byte* data, std::int64_t index) {
-  T value;
-  std::memcpy(&value, data + index * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
-/// Calls `visit` with a function index -> element of the array's own type.
-template <class Visit>
-auto visit_elements(const IdxArray& array, Visit&& visit) {
-  const std::byte* data = array.data.data();
-  switch (array.type) {
-    case IdxType::kU8:
-      return visit([data](std::int64_t i) { return element<std::uint8_t>(data, i); });
-    case IdxType::kI8:
-      return visit([data](std::int64_t i) { return element<std::int8_t>(data, i); });
-    case IdxType::kI16:
-      return visit([data](std::int64_t i) { return element<std::int16_t>(data, i); });
-    case IdxType::kI32:
-      return visit([data](std::int64_t i) { return element<std::int32_t>(data, i); });
-    case IdxType::kF32:
-      return visit([data](std::int64_t i) { return element<float>(data, i); });
-    case IdxType::kF64:
-      return visit([data](std::int64_t i) { return element<double>(data, i); });
-  }
-  fail(ExitCode::kBug, {.what = "idx array", .value = {}, .why = "unknown type", .remedy = {}});
-}
-
-bool is_float(IdxType type) {
-  return type == IdxType::kF32 || type == IdxType::kF64;
-}
-
-/// Rows of `array` to floats, each divided by `divisor`.
-void gather_rows(const IdxArray& array, std::int64_t cols, std::span<const std::int64_t> rows,
-                 float divisor, float* out) {
-  visit_elements(array, [&](auto at) {
-    for (const std::int64_t row : rows) {
-      const std::int64_t first = row * cols;
-      if (divisor == 1) {
-        for (std::int64_t c = 0; c < cols; ++c) out[c] = static_cast<float>(at(first + c));
-      } else {
-        for (std::int64_t c = 0; c < cols; ++c) {
-          out[c] = static_cast<float>(at(first + c)) / divisor;
-        }
-      }
-      out += cols;
-    }
-  });
-}
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why,
                          const std::string& remedy) {
   fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
 }
 
-/// NaN and infinities, also those that arise when f64 becomes f32.
-void require_finite(const IdxArray& array, const std::filesystem::path& path) {
-  if (!is_float(array.type)) return;
-  const std::int64_t cols = array.cols();
-  const std::int64_t size = array.rows() * cols;
-  std::int64_t first = -1;
-  std::int64_t count = 0;
-  visit_elements(array, [&](auto at) {
-    for (std::int64_t i = 0; i < size; ++i) {
-      if (std::isfinite(static_cast<float>(at(i)))) continue;
-      if (count++ == 0) first = i;
-    }
-  });
-  if (count == 0) return;
-  refuse(path,
-         "row " + std::to_string(first / cols) + ", column " + std::to_string(first % cols) +
-             " is not a finite 32-bit number, the first of " + std::to_string(count),
-         "remove or replace such samples");
+/// The arrays behind one of the two names that --data gives; of a safetensors file the tensor
+/// `name`.
+Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::string_view name) {
+  std::vector<ArrayFile> files;
+  for (const std::filesystem::path& path : matching_files(pattern)) {
+    files.push_back(kind == DataKind::kIdx   ? open_idx(path)
+                    : kind == DataKind::kNpy ? open_npy(path)
+                                             : open_safetensors(path, name));
+  }
+  return Shards(std::move(files));
 }
 
-std::vector<std::int32_t> checked_labels(const IdxArray& array, std::int64_t classes,
-                                         const std::filesystem::path& path) {
-  if (is_float(array.type)) {
-    refuse(path,
-           "labels are " + std::string(name_of(array.type)) + ", cross-entropy needs integers",
+template <class T, class Visit>
+void visit_as(const ArrayFile& file, const Visit& visit) {
+  // In pieces, since the file may be larger than memory.
+  constexpr std::int64_t kPiece = 4096;
+  std::vector<T> piece(static_cast<std::size_t>(kPiece));
+  const std::int64_t size = file.rows() * file.cols();
+  for (std::int64_t first = 0; first < size; first += kPiece) {
+    const auto part =
+        std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, size - first)));
+    file.read(first, std::as_writable_bytes(part));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      visit(first + static_cast<std::int64_t>(i), part[i]);
+    }
+  }
+}
+
+/// Calls visit(index, element) for every element, in the array's own type.
+template <class Visit>
+void visit_elements(const ArrayFile& file, const Visit& visit) {
+  switch (file.type()) {
+    case ElementType::kU8:
+      return visit_as<std::uint8_t>(file, visit);
+    case ElementType::kI8:
+      return visit_as<std::int8_t>(file, visit);
+    case ElementType::kI16:
+      return visit_as<std::int16_t>(file, visit);
+    case ElementType::kI32:
+      return visit_as<std::int32_t>(file, visit);
+    case ElementType::kI64:
+      return visit_as<std::int64_t>(file, visit);
+    case ElementType::kF32:
+      return visit_as<float>(file, visit);
+    case ElementType::kF64:
+      return visit_as<double>(file, visit);
+  }
+}
+
+/// NaN and infinities, also those that arise when f64 becomes f32.
+void require_finite(const Shards& shards) {
+  if (!is_float(shards.type())) return;
+  for (const ArrayFile& file : shards.files()) {
+    std::int64_t first = -1;
+    std::int64_t count = 0;
+    visit_elements(file, [&](std::int64_t index, auto value) {
+      if (std::isfinite(static_cast<float>(value))) return;
+      if (count++ == 0) first = index;
+    });
+    if (count == 0) continue;
+    refuse(file.path(),
+           fmt::format("row {}, column {} is not a finite 32-bit number, the first of {}",
+                       first / file.cols(), first % file.cols(), count),
+           "remove or replace such samples");
+  }
+}
+
+std::vector<std::int32_t> checked_labels(const Shards& shards, std::int64_t classes) {
+  const std::filesystem::path& path = shards.files().front().path();
+  if (is_float(shards.type())) {
+    refuse(path, fmt::format("labels are {}, cross-entropy needs integers", name_of(shards.type())),
            "use integer labels or --loss mse");
   }
-  if (array.cols() != 1) {
-    refuse(path,
-           "has " + std::to_string(array.cols()) + " numbers per sample, cross-entropy needs 1",
+  if (shards.cols() != 1) {
+    refuse(path, fmt::format("has {} numbers per sample, cross-entropy needs 1", shards.cols()),
            "use one label per sample or --loss mse");
   }
-  std::vector<std::int32_t> labels(static_cast<std::size_t>(array.rows()));
-  visit_elements(array, [&](auto at) {
-    for (std::int64_t row = 0; row < array.rows(); ++row) {
-      const auto label = static_cast<std::int32_t>(at(row));
+  std::vector<std::int32_t> labels;
+  labels.reserve(static_cast<std::size_t>(shards.rows()));
+  for (const ArrayFile& file : shards.files()) {
+    visit_elements(file, [&](std::int64_t row, auto value) {
+      const auto label = static_cast<std::int64_t>(value);
       if (label < 0 || label >= classes) {
-        refuse(path,
-               "row " + std::to_string(row) + " has label " + std::to_string(label) +
-                   ", the last of --layers gives " + std::to_string(classes) +
-                   " classes, numbered from 0",
+        refuse(file.path(),
+               fmt::format("row {} has label {}, the last of --layers gives {} classes, numbered "
+                           "from 0",
+                           row, label, classes),
                "correct the labels or widen the last layer");
       }
-      labels[static_cast<std::size_t>(row)] = label;
-    }
-  });
+      labels.push_back(static_cast<std::int32_t>(label));
+    });
+  }
   return labels;
 }
 
-void require_shapes_fit(const DataConfig& data, const IdxArray& x, const IdxArray& y,
-                        std::int64_t inputs) {
+void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
+  const std::filesystem::path& path = x.files().front().path();
   if (x.rows() != y.rows()) {
-    refuse(data.x,
-           "has " + std::to_string(x.rows()) + " samples, '" + data.y.string() + "' has " +
-               std::to_string(y.rows()),
+    refuse(path,
+           fmt::format("has {} samples, '{}' has {}", x.rows(), y.files().front().path().string(),
+                       y.rows()),
            "use files that belong together");
   }
-  if (x.rows() == 0) refuse(data.x, "has no samples", "use a file that has some");
+  if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
   if (x.cols() != inputs) {
-    refuse(data.x,
-           "data has " + std::to_string(x.cols()) + " features, --layers starts with " +
-               std::to_string(inputs),
-           "start --layers with " + std::to_string(x.cols()));
+    refuse(path, fmt::format("data has {} features, --layers starts with {}", x.cols(), inputs),
+           fmt::format("start --layers with {}", x.cols()));
   }
 }
 
 }  // namespace
 
-Dataset::Dataset(IdxArray features, IdxArray targets, std::vector<std::int32_t> labels,
+Dataset::Dataset(Shards features, std::vector<Shards> targets, std::vector<std::int32_t> labels,
                  std::int64_t test_rows)
     : features_(std::move(features)),
       targets_(std::move(targets)),
       labels_(std::move(labels)),
-      feature_cols_(features_.cols()),
       test_rows_(test_rows) {
   BARESTEP_REQUIRE(test_rows_ >= 0 && test_rows_ <= features_.rows(),
                    "the test set is a part of the samples");
 }
 
+std::int64_t Dataset::y_bytes() const {
+  // Labels are std::int32_t, targets floats.
+  return 4 * (has_labels() ? 1 : targets_.front().cols());
+}
+
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
-  gather_rows(features_, feature_cols_, rows, features_.type == IdxType::kU8 ? 255.0F : 1.0F, x);
+  const float divisor = features_.type() == ElementType::kU8 ? 255.0F : 1.0F;
+  for (const std::int64_t row : rows) {
+    features_.read(row, divisor, x);
+    x += features();
+  }
   if (!has_labels()) {
-    return gather_rows(targets_, targets_.cols(), rows, 1, static_cast<float*>(y));
+    auto* out = static_cast<float*>(y);
+    for (const std::int64_t row : rows) {
+      targets_.front().read(row, 1, out);
+      out += targets_.front().cols();
+    }
+    return;
   }
   auto* labels = static_cast<std::int32_t*>(y);
   for (const std::int64_t row : rows) *labels++ = labels_[static_cast<std::size_t>(row)];
 }
 
-Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss) {
+Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
+                     std::int64_t memory_bytes) {
   BARESTEP_REQUIRE(widths.size() >= 2, "a model has at least one layer");
-  IdxArray x = read_idx(data.x);
-  IdxArray y = read_idx(data.y);
-  require_shapes_fit(data, x, y, widths.front());
-  require_finite(x, data.x);
+  Shards x = open_shards(data.kind, data.x, "x");
+  Shards y = open_shards(data.kind, data.kind == DataKind::kSafetensors ? data.x : data.y, "y");
+  require_shapes_fit(x, y, widths.front());
+  const bool is_loaded = x.bytes() <= memory_bytes && y.bytes() <= memory_bytes - x.bytes();
+  if (is_loaded) {
+    x.load();
+    require_finite(x);
+  }
   const auto test_rows =
       static_cast<std::int64_t>(std::floor(static_cast<double>(x.rows()) * data.test_split));
   if (loss == LossKind::kCrossEntropy) {
-    std::vector<std::int32_t> labels = checked_labels(y, widths.back(), data.y);
+    std::vector<std::int32_t> labels = checked_labels(y, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
   }
   if (y.cols() != widths.back()) {
-    const bool labels = y.cols() == 1 && !is_float(y.type);
-    refuse(data.y,
-           "data has " + std::to_string(y.cols()) + " targets per sample, --layers ends with " +
-               std::to_string(widths.back()),
-           "end --layers with " + std::to_string(y.cols()) +
-               (labels ? ", or use --loss cross-entropy if they are labels" : ""));
+    const bool labels = y.cols() == 1 && !is_float(y.type());
+    refuse(y.files().front().path(),
+           fmt::format("data has {} targets per sample, --layers ends with {}", y.cols(),
+                       widths.back()),
+           fmt::format("end --layers with {}{}", y.cols(),
+                       labels ? ", or use --loss cross-entropy if they are labels" : ""));
   }
-  require_finite(y, data.y);
-  return {std::move(x), std::move(y), {}, test_rows};
+  if (is_loaded) {
+    y.load();
+    require_finite(y);
+  }
+  return {std::move(x), {std::move(y)}, {}, test_rows};
 }
 
 void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order) {

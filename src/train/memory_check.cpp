@@ -11,38 +11,55 @@
 namespace barestep {
 namespace {
 
-std::int64_t needed_bytes(const StepSpec& spec, DeviceKind kind) {
-  const StepPrograms programs(spec);
+/// On the CPU, pinned memory comes out of the same memory.
+std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
-  return plan.device_bytes(0) + (kind == DeviceKind::kCpu ? plan.pinned_bytes(0) : 0);
+  std::int64_t bytes = 0;
+  for (const int device : pool.devices) {
+    if (device >= plan.devices()) continue;
+    bytes += plan.device_bytes(device);
+    if (pool.kind == DeviceKind::kCpu) bytes += plan.pinned_bytes(device);
+  }
+  return bytes;
 }
 
-/// The largest half, quarter, eighth, ... of the batch that fits.
-std::optional<std::int64_t> fitting_batch(StepSpec spec, std::int64_t available_bytes,
-                                          DeviceKind kind) {
-  while (spec.batch_size > 1) {
+/// The largest half, quarter, eighth, ... of the batch that fits and leaves each rank a row.
+std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool,
+                                          std::int64_t share_bytes) {
+  StepSpec spec = programs.spec();
+  while (spec.batch_size / 2 >= spec.ranks) {
     spec.batch_size /= 2;
-    if (needed_bytes(spec, kind) <= available_bytes) return spec.batch_size;
+    const StepPrograms smaller(spec, programs.scheme());
+    if (needed_bytes(smaller, pool) <= share_bytes) return spec.batch_size;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-void require_memory(const StepSpec& spec, const MemoryPlan& plan, std::int64_t available_bytes,
-                    DeviceKind kind, std::string_view device_name) {
-  // On the CPU, pinned memory comes out of the same memory.
-  const std::int64_t needed =
-      plan.device_bytes(0) + (kind == DeviceKind::kCpu ? plan.pinned_bytes(0) : 0);
-  if (needed <= available_bytes) return;
-  const auto batch = fitting_batch(spec, available_bytes, kind);
+void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
+  const std::int64_t needed = needed_bytes(programs, pool);
+  const std::int64_t share_bytes = pool.available_bytes / pool.sharers;
+  if (needed <= share_bytes) return;
+  const auto batch = fitting_batch(programs, pool, share_bytes);
+  const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
+  std::string who;
+  if (pool.sharers > 1) who = fmt::format(" in each of {} ranks", pool.sharers);
+  if (pool.devices.size() > 1) who = fmt::format(" for {} devices", pool.devices.size());
   fail(ExitCode::kMemory,
        {.what = "too little memory",
         .value = "",
-        .why = fmt::format("needs {}, {} has {} free", human_bytes(needed), device_name,
-                           human_bytes(available_bytes)),
-        .remedy = batch ? fmt::format("--batch-size {} fits", *batch)
+        .why = fmt::format("needs {}{}, {} has {} free", human_bytes(needed), who, pool.name,
+                           human_bytes(pool.available_bytes)),
+        .remedy = batch ? fmt::format("{} {} fits", option, *batch)
                         : "no batch size fits, use a smaller --dim, --depth or --layers"});
+}
+
+void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,
+                    std::string_view device_name, int sharers) {
+  require_memory(
+      programs,
+      {.name = device_name, .kind = kind, .available_bytes = available_bytes, .sharers = sharers});
 }
 
 }  // namespace barestep

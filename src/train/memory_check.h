@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "core/device.h"
 #include "core/plan.h"
@@ -10,8 +11,20 @@
 
 namespace barestep {
 
-/// Throws Error(kMemory) when `plan`, which is that of `spec`, needs more than `available_bytes`.
-void require_memory(const StepSpec& spec, const MemoryPlan& plan, std::int64_t available_bytes,
-                    DeviceKind kind, std::string_view device_name);
+/// Memory that some of a program's devices take from.
+struct MemoryPool {
+  std::string_view name;  // as messages show it
+  DeviceKind kind = DeviceKind::kCpu;
+  std::int64_t available_bytes = 0;
+  int sharers = 1;                 // processes that take as much from it, this one included
+  std::vector<int> devices = {0};  // of the programs; those that they do not use count as nothing
+};
+
+/// Throws Error(kMemory) when the plan of `programs` needs more than there is.
+void require_memory(const StepPrograms& programs, const MemoryPool& pool);
+
+/// The same for device 0 alone, and `sharers` ranks.
+void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,
+                    std::string_view device_name, int sharers = 1);
 
 }  // namespace barestep

@@ -4,6 +4,28 @@
 
 namespace barestep {
 
+void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
+              float beta, Phase phase) {
+  const auto& [loss, grad, output, target] = tensors;
+  if (kind == LossKind::kMse) {
+    program.add({.op = DeviceOp{MseLoss{.loss = loss,
+                                        .grad = grad,
+                                        .output = output,
+                                        .target = target,
+                                        .count = count_rows * output.cols,
+                                        .beta = beta}},
+                 .phase = phase});
+  } else {
+    program.add({.op = DeviceOp{CrossEntropy{.loss = loss,
+                                             .grad = grad,
+                                             .logits = output,
+                                             .labels = target,
+                                             .count = count_rows,
+                                             .beta = beta}},
+                 .phase = phase});
+  }
+}
+
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device)
     : spec_(&spec),
       device_(device),
@@ -56,27 +78,9 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
 
 void Mlp::loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
                float beta, Phase phase) const {
-  const Tensor& out = out_.back();
-  const Tensor& grad = grad_out_.back();
-  if (spec_->loss == LossKind::kMse) {
-    add(program,
-        MseLoss{.loss = loss,
-                .grad = grad,
-                .output = out,
-                .target = target,
-                .count = count_rows * out.cols,
-                .beta = beta},
-        phase, -1);
-  } else {
-    add(program,
-        CrossEntropy{.loss = loss,
-                     .grad = grad,
-                     .logits = out,
-                     .labels = target,
-                     .count = count_rows,
-                     .beta = beta},
-        phase, -1);
-  }
+  add_loss(program, spec_->loss,
+           {.loss = loss, .grad = grad_out_.back(), .output = out_.back(), .target = target},
+           count_rows, beta, phase);
 }
 
 void Mlp::backward(Program& program, const Tensor& x, float beta) const {

@@ -23,26 +23,50 @@ struct MlpSpec {
   }
 };
 
+/// loss = loss of `output` + beta * loss, and the gradient with respect to it in `grad`; on device
+/// 0. `count_rows` are the rows of the whole step.
+struct LossTensors {
+  Tensor loss, grad, output, target;
+};
+void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
+              float beta, Phase phase);
+
+/// The passes of a model over a batch, wherever they run.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  /// output() = what the model makes of x.
+  virtual void forward(Program& program, const Tensor& x, Phase phase) const = 0;
+
+  /// The loss of output(), and the gradient of it; see add_loss().
+  virtual void loss(Program& program, const Tensor& target, const Tensor& loss,
+                    std::int64_t count_rows, float beta, Phase phase) const = 0;
+
+  /// Gradients of all parameters, last layer first. `beta` 1 adds to what is there.
+  virtual void backward(Program& program, const Tensor& x, float beta) const = 0;
+
+  /// On device 0, as are x, target and loss.
+  [[nodiscard]] virtual const Tensor& output() const = 0;
+};
+
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
-class Mlp {
+class Mlp final : public Model {
  public:
   /// Takes its buffers: "parameters", "gradients", "out0", "grad_out0", ... `spec` must outlive it.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0);
 
   /// out0 = relu(x W0^T + b0), out1 = ...
-  void forward(Program& program, const Tensor& x, Phase phase = Phase::kForward) const;
-
-  /// loss = loss of the outputs + beta * loss, and the gradient of it; `count_rows` are the rows of
-  /// the whole step.
+  void forward(Program& program, const Tensor& x, Phase phase) const override;
   void loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-            float beta = 0, Phase phase = Phase::kLoss) const;
-
-  /// Gradients of all parameters, last layer first. `beta` 1 adds to what is there.
-  void backward(Program& program, const Tensor& x, float beta) const;
+            float beta, Phase phase) const override;
+  void backward(Program& program, const Tensor& x, float beta) const override;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
   [[nodiscard]] BufferId gradients() const { return gradients_; }
-  [[nodiscard]] const Tensor& output() const { return out_.back(); }
+  [[nodiscard]] const Tensor& output() const override { return out_.back(); }
+  /// The gradient of the loss with respect to the output.
+  [[nodiscard]] const Tensor& grad_output() const { return grad_out_.back(); }
 
  private:
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;

@@ -73,6 +73,13 @@ void PreparedProgram::find_borders(Device& main) {
   }
 }
 
+void PreparedProgram::find_last_reduced(Device& main) {
+  for (NodeId id = 0; id < program->size(); ++id) {
+    if (lanes_of(*program, node(id)).front() == LaneId{0, Lane::kComm}) last_reduced = id;
+  }
+  if (last_reduced >= 0) reduced = new_events(main, EventUse::kTime);
+}
+
 void PreparedProgram::make_events(std::span<Device* const> devices) {
   start = new_events(*devices[0], EventUse::kTime);
   std::vector<bool> awaited(nodes.size(), false);

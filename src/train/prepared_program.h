@@ -66,6 +66,7 @@ struct PreparedProgram {
     }
     find_roles();
     find_borders(*devices[0]);
+    find_last_reduced(*devices[0]);
     make_events(devices);
   }
 
@@ -81,14 +82,17 @@ struct PreparedProgram {
   int index;  // what the tags of its work carry
   std::vector<PreparedNode> nodes;
   std::vector<PhaseBorder> borders;
-  EventPerSet start;                             // where a step begins on the main lane
-  std::vector<NodeId> last_of_lane;              // the last node on each lane, data nodes left out
-  std::vector<NodeId> last_data_of_lane;         // the same of the data nodes
+  EventPerSet start;                      // where a step begins on the main lane
+  NodeId last_reduced = -1;               // of the main device's comm lane; -1: there is none
+  EventPerSet reduced;                    // behind it
+  std::vector<NodeId> last_of_lane;       // the last node on each lane, data nodes left out
+  std::vector<NodeId> last_data_of_lane;  // the same of the data nodes
   std::array<std::unique_ptr<Graph>, 2> graphs;  // of each slot, once captured
 
  private:
   void find_roles();
   void find_borders(Device& main);
+  void find_last_reduced(Device& main);
   void make_events(std::span<Device* const> devices);
 };
 

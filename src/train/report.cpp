@@ -56,6 +56,7 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
   if (spec.accumulate > 1) {
     text += fmt::format(" in {} micro-steps of {}", spec.accumulate, grouped(spec.batch_size));
   }
+  if (spec.ranks > 1) text += fmt::format(" over {} ranks", spec.ranks);
   if (spec.train_rows > 0) {
     text += fmt::format(", {} training and {} test samples", grouped(spec.train_rows),
                         grouped(spec.test_rows));
@@ -90,6 +91,9 @@ std::string metrics_record(const StepReport& report, int rank) {
       fmt::format(R"({{"step": {}, "rank": {}, "loss": {}, "step_time_s": {}, "samples_per_s": {})",
                   report.step, rank, loss, report.times.wall_s,
                   static_cast<double>(report.samples) / report.times.wall_s);
+  if (report.own_loss) {
+    record += fmt::format(R"(, "own_loss": {})", static_cast<double>(*report.own_loss));
+  }
   record += fmt::format(R"(, "warmup": {}, "phases_s": {{)", report.warmup);
   for (int phase = 0; phase < kPhases; ++phase) {
     record += fmt::format(R"("{}": {}, )", name_of(static_cast<Phase>(phase)),

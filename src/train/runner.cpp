@@ -3,22 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <numeric>
 #include <string>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace barestep {
-namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 double StepTimes::residue_s() const {
   return wall_s - std::accumulate(phase_s.begin(), phase_s.end(), idle_s);
 }
@@ -31,7 +23,7 @@ Runner::Runner(std::span<Device* const> devices, Communicator* communicator, con
       options_(options) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
-  for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers);
+  for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
   addresses_ = bind(buffers, arenas_);
   stream_of(kMainLane);
 }
@@ -139,6 +131,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   }
 
   if (border != nullptr && border->last == id) border->end[set]->record(*made.streams[0]);
+  if (program.last_reduced == id) program.reduced[set]->record(*made.streams[0]);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
     made.events[set][part]->record(*made.streams[part]);
   }
@@ -216,6 +209,8 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   PreparedProgram& now = prepared(program);
   if (current_ != &now) enter(now);
   const std::int64_t step = queued_;
+  Unfinished& unfinished = unfinished_[slot_of(step)];
+  unfinished = {.program = &now, .host = {.begin_s = now_s()}};
   if (options_.fetch == Fetch::kBeforeClock) {
     fetch(now, step, input);
     for (const NodeId id : now.last_data_of_lane) {
@@ -223,15 +218,16 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
     }
   }
 
-  Unfinished& unfinished = unfinished_[slot_of(step)];
-  unfinished = {.program = &now, .start_s = now_s(), .fetch_end_s = 0};
+  unfinished.host.start_s = now_s();
+  unfinished.behind = queued_ > finished_;
   now.start[set_of(step)]->record(*streams_.at(kMainLane));
   if (fetched_ != step) fetch(now, step, input);
   queue_work(now, step);
   ++queued_;
+  unfinished.host.queued_s = unfinished.host.fetched_s = now_s();
   if (options_.fetch == Fetch::kAhead && next == &program) {
     fetch(now, step + 1, input);
-    unfinished.fetch_end_s = now_s();
+    unfinished.host.fetched_s = now_s();
   }
 }
 
@@ -251,6 +247,11 @@ StepTimes Runner::times_of(const PreparedProgram& program, std::int64_t step) co
     times.phase_s[static_cast<std::size_t>(border.phase)] += end.seconds_since(begin);
     previous = &end;
   }
+  // Updates behind each bucket's reduction end the step on their own lane.
+  if (program.last_reduced >= 0) {
+    const double behind_s = program.reduced[set]->seconds_since(*previous);
+    times.phase_s[static_cast<std::size_t>(Phase::kReduce)] += std::max(0.0, behind_s);
+  }
   return times;
 }
 
@@ -262,6 +263,13 @@ void Runner::check_for_errors(std::int64_t step) {
                                .why = fmt::format("{}, at step {}", why, step),
                                .remedy = "see the errors of the other ranks"});
   }
+}
+
+double Runner::seconds_to_next(const PreparedProgram& program, std::int64_t step) const {
+  const PreparedProgram& next = *unfinished_[slot_of(step + 1)].program;
+  const Event& next_start = *next.start[set_of(step + 1)];
+  next_start.synchronize();
+  return next_start.seconds_since(*program.start[set_of(step)]);
 }
 
 StepTimes Runner::finish_step() {
@@ -279,13 +287,24 @@ StepTimes Runner::finish_step() {
   check_for_errors(step);
 
   StepTimes times = times_of(program, step);
-  times.wall_s = end_s - unfinished.start_s;
-  // The host may still have been fetching the next input when the device was done.
-  const double device_s = times.wall_s - times.residue_s();
-  const double fetch_s = unfinished.fetch_end_s - unfinished.start_s;
-  if (fetch_s > device_s) {
-    times.phase_s[static_cast<std::size_t>(Phase::kData)] += fetch_s - device_s;
+  times.step = step;
+  times.host = unfinished.host;
+  times.host.end_s = end_s;
+  const double device_s = -times.residue_s();
+  double fetching_s = 0;  // while the device stood still
+  if (unfinished.behind || queued_ > finished_) {
+    // Of steps in a row the host sees an end when it wakes up, perhaps late. The main lane knows
+    // when each began.
+    times.wall_s = queued_ > finished_ ? seconds_to_next(program, step) : device_s;
+    fetching_s = std::min(times.host.fetched_s - times.host.queued_s, times.wall_s - device_s);
+  } else {
+    times.wall_s = end_s - times.host.start_s;
+    // A step behind which nothing was fetched ends when it is queued, as far as the host goes.
+    if (times.host.fetched_s > times.host.queued_s) {
+      fetching_s = times.host.fetched_s - times.host.start_s - device_s;
+    }
   }
+  times.phase_s[static_cast<std::size_t>(Phase::kData)] += std::max(0.0, fetching_s);
   return times;
 }
 

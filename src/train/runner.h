@@ -31,9 +31,22 @@ class StepInput {
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
 };
 
+/// What the host did around a step, in seconds of its clock (core/clock.h).
+struct HostTimes {
+  double begin_s = 0;   // it starts on the step's input, where that is made before the clock starts
+  double start_s = 0;   // the clock starts
+  double queued_s = 0;  // the step's work is queued
+  double fetched_s = 0;  // the next step's input is made and queued; queued_s where it is not
+  double end_s = 0;      // the step is done
+};
+
 /// Where the time of a step went. phase_s[kData] is the wait for data, phase_s[kReduce] the
 /// communication that nothing hid; the others are what the compute lane of device 0 did.
 struct StepTimes {
+  std::int64_t step = 0;  // of the runner: what the tags of its work carry
+  HostTimes host{};
+  /// From host.start_s to host.end_s. Where steps are queued before the one before them is
+  /// finished: from the step's start on the main lane to that of the next.
   double wall_s = 0;
   std::array<double, kPhases> phase_s{};
   double idle_s = 0;  // gaps between phases that no wait explains
@@ -44,12 +57,14 @@ struct StepTimes {
 
 enum class Fetch {
   kAhead,       // a step's input is fetched while the step before it runs; waits are measured
+  kInStep,      // a step's input is fetched when its clock has started
   kBeforeClock  // a step's input is made and waited for before its clock starts
 };
 
 struct RunnerOptions {
   Fetch fetch = Fetch::kAhead;
-  bool graph = false;  // capture and launch; one device only
+  bool graph = false;                            // capture and launch; one device only
+  MemoryKind host_memory = MemoryKind::kPinned;  // of pinned buffers; a graph needs kPinned
 };
 
 class Runner {
@@ -79,6 +94,9 @@ class Runner {
   /// Steps queued so far, which is the number of the next one.
   [[nodiscard]] std::int64_t steps() const { return queued_; }
 
+  /// Steps finished so far, which is the number of the oldest that is not.
+  [[nodiscard]] std::int64_t finished() const { return finished_; }
+
   /// The memory of a step's slots.
   [[nodiscard]] const Addresses& addresses(std::int64_t step) const;
 
@@ -101,6 +119,8 @@ class Runner {
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);
   void check_for_errors(std::int64_t step);
+  /// From the start of `step` on the main lane to that of the next one, which is queued.
+  [[nodiscard]] double seconds_to_next(const PreparedProgram& program, std::int64_t step) const;
   [[nodiscard]] StepTimes times_of(const PreparedProgram& program, std::int64_t step) const;
 
   std::vector<Device*> devices_;
@@ -124,8 +144,8 @@ class Runner {
 
   struct Unfinished {
     PreparedProgram* program = nullptr;
-    double start_s = 0;  // steady clock
-    double fetch_end_s = 0;
+    HostTimes host{};
+    bool behind = false;  // the step before it was unfinished when it was queued
   };
   std::array<Unfinished, 2> unfinished_;  // by step mod 2
 };

@@ -13,30 +13,35 @@ std::int64_t batches(std::int64_t rows, std::int64_t batch_size) {
 
 }  // namespace
 
-std::int64_t steps_of(const TrainingConfig& training, std::int64_t train_rows,
+std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
                       std::int64_t batch_size) {
-  if (training.epochs) return *training.epochs * batches(train_rows, batch_size);
+  if (training.epochs) return *training.epochs * batches(epoch_rows, batch_size);
   return training.steps.value_or(kDefaultSteps);
 }
 
 Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs)
     : programs_(programs),
-      steps_(steps_of(training, programs.spec().train_rows, programs.spec().step_rows())) {}
+      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())) {}
 
 std::int64_t Schedule::batches_of_epoch() const {
-  return batches(programs_.spec().train_rows, programs_.spec().step_rows());
+  return batches(programs_.spec().epoch_rows(), programs_.spec().step_rows());
+}
+
+const StepProgram& Schedule::whole_step() const {
+  return step_ == 0 && programs_.first() != nullptr ? *programs_.first() : programs_.train();
 }
 
 std::optional<Batch> Schedule::next() {
   if (evaluating_) return next_evaluation();
   if (step_ == steps_) return std::nullopt;
   if (programs_.spec().train_rows == 0) {
-    return Batch{.program = &programs_.train(), .number = step_++};
+    const StepProgram& program = whole_step();
+    return Batch{.program = &program, .number = step_++};
   }
   const std::int64_t in_epoch = step_ % batches_of_epoch();
   const std::int64_t first = in_epoch * programs_.spec().step_rows();
-  const bool whole = first + programs_.spec().step_rows() <= programs_.spec().train_rows;
-  const Batch batch{.program = whole ? &programs_.train() : programs_.last_batch(),
+  const bool whole = first + programs_.spec().step_rows() <= programs_.spec().epoch_rows();
+  const Batch batch{.program = whole ? &whole_step() : programs_.last_batch(),
                     .epoch = step_ / batches_of_epoch(),
                     .number = step_,
                     .first = first};

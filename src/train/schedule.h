@@ -33,6 +33,7 @@ class Schedule {
  private:
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
+  [[nodiscard]] const StepProgram& whole_step() const;
 
   const StepPrograms& programs_;
   std::int64_t steps_;
@@ -42,8 +43,8 @@ class Schedule {
   bool evaluating_ = false;
 };
 
-/// Optimizer steps a configuration asks for, given the training set's size (0: random data).
-std::int64_t steps_of(const TrainingConfig& training, std::int64_t train_rows,
+/// Optimizer steps a configuration asks for, given the rows of an epoch (0: random data).
+std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
                       std::int64_t batch_size);
 
 }  // namespace barestep

@@ -1,8 +1,12 @@
 #include "train/step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/order.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -28,18 +32,33 @@ void read_back(Program& program, const Result& result, Phase phase) {
   program.add({.op = DeviceOp{Copy{.to = result.host, .from = result.device}}, .phase = phase});
 }
 
+void require_whole_step(const StepSpec& spec) {
+  if (!spec.drop_last || spec.train_rows == 0 || spec.epoch_rows() > 0) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--drop-last",
+        .value = "",
+        .why = fmt::format("the training set has {} samples, a step takes {}",
+                           grouped(spec.train_rows), grouped(spec.step_rows())),
+        .remedy = "use a smaller --batch-size"});
+}
+
 }  // namespace
 
-StepPrograms::StepPrograms(const StepSpec& spec) : spec_(spec) {
+StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
+    : spec_(spec), scheme_(scheme) {
+  require_whole_step(spec);
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
   train_ = std::make_unique<StepProgram>(training_step("train", spec.step_rows()));
-  if (const std::int64_t rest = spec.train_rows % spec.step_rows(); rest != 0) {
+  if (scheme != nullptr && scheme->has_first_step()) {
+    first_ = std::make_unique<StepProgram>(training_step("first step", spec.step_rows(), true));
+  }
+  if (const std::int64_t rest = spec.epoch_rows() % spec.step_rows(); rest != 0) {
     last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
   }
   if (spec.test_rows > 0) {
-    const std::int64_t rows = std::min(spec.batch_size, spec.test_rows);
+    const std::int64_t rows = std::min(spec.micro_rows(), spec.test_rows);
     evaluate_ = std::make_unique<StepProgram>(evaluation_step("evaluate", rows));
     if (const std::int64_t rest = spec.test_rows % rows; rest != 0) {
       last_evaluate_ = std::make_unique<StepProgram>(evaluation_step("last evaluate", rest));
@@ -47,7 +66,26 @@ StepPrograms::StepPrograms(const StepSpec& spec) : spec_(spec) {
   }
 }
 
-StepTensors StepPrograms::add_input(Program& program, std::int64_t rows) {
+std::vector<const StepProgram*> StepPrograms::all() const {
+  std::vector<const StepProgram*> found;
+  for (const auto* step : {&train_, &first_, &last_batch_, &evaluate_, &last_evaluate_}) {
+    if (*step != nullptr) found.push_back(step->get());
+  }
+  return found;
+}
+
+std::unique_ptr<Model> Scheme::new_model(Buffers& buffers, const StepSpec& spec,
+                                         std::int64_t rows) const {
+  return std::make_unique<Mlp>(buffers, spec.model, rows);
+}
+
+std::unique_ptr<Model> StepPrograms::new_model(std::int64_t rows) {
+  if (scheme_ != nullptr) return scheme_->new_model(buffers_, spec_, rows);
+  return std::make_unique<Mlp>(buffers_, spec_.model, rows);
+}
+
+/// Brings `rows` rows to the device; `own` of them are the step's x and y.
+StepTensors StepPrograms::add_input(Program& program, std::int64_t rows, const Rows& own) {
   const std::int64_t x_cols = spec_.model.layout.widths().front();
   const bool labels = spec_.model.loss == LossKind::kCrossEntropy;
   const std::int64_t y_cols = labels ? 1 : spec_.model.layout.widths().back();
@@ -73,6 +111,8 @@ StepTensors StepPrograms::add_input(Program& program, std::int64_t rows) {
     add_data(program, Copy{.to = tensors.x, .from = *tensors.x_host});
     add_data(program, Copy{.to = tensors.y, .from = *tensors.y_host});
   }
+  tensors.x = tensors.x.row_slice(own.first, own.count);
+  tensors.y = tensors.y.row_slice(own.first, own.count);
   return tensors;
 }
 
@@ -90,43 +130,76 @@ Tensor StepPrograms::add_scalars(Program& program, StepTensors& tensors) {
 
 void StepPrograms::add_io_delay(Program& program) const {
   if (spec_.io_delay_s == 0) return;
-  const Delay delay{spec_.io_delay_s};
-  if (spec_.data == DataKind::kRandn) {
-    program.add({.op = DeviceOp{delay}, .phase = Phase::kInjected});
-  } else {
-    add_data(program, delay);
-  }
+  program.add({.op = DeviceOp{Delay{spec_.io_delay_s}}, .phase = Phase::kInjected});
+}
+
+std::optional<Tensor> StepPrograms::add_jitter(Program& program, StepTensors& tensors) {
+  if (spec_.jitter_s == 0) return std::nullopt;
+  const Tensor jitter = buffers_.tensor("jitter", Category::kData, 1, 1, DType::kF32, 0, 2);
+  tensors.jitter_host =
+      buffers_.tensor("jitter_host", Category::kData, 1, 1, DType::kF32, 0, 2, true);
+  add_data(program, Copy{.to = jitter, .from = *tensors.jitter_host});
+  return jitter;
+}
+
+void StepPrograms::add_delay(Program& program, const std::optional<Tensor>& jitter) const {
+  if (spec_.delay_s == 0 && !jitter) return;
+  program.add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter}},
+               .phase = Phase::kInjected});
 }
 
 /// Each micro-step takes its rows of the input; gradients and loss add up.
-void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors) {
-  const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
+void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors,
+                                   const std::optional<Tensor>& jitter) {
   const std::int64_t rows = tensors.x.rows;
-  for (std::int64_t first = 0; first < rows; first += spec_.batch_size) {
-    const std::int64_t count = std::min(spec_.batch_size, rows - first);
-    const Mlp model(buffers_, spec_.model, count);
+  for (std::int64_t first = 0; first < rows; first += spec_.micro_rows()) {
+    const std::int64_t count = std::min(spec_.micro_rows(), rows - first);
+    const auto model = new_model(count);
     const Tensor x = tensors.x.row_slice(first, count);
-    model.forward(program, x);
-    model.loss(program, tensors.y.row_slice(first, count), loss.device, rows, first > 0 ? 1.0F : 0);
-    if (first + count == rows) read_back(program, loss, Phase::kLoss);
-    model.backward(program, x, first > 0 || !spec_.zero_grad ? 1.0F : 0);
-    parameters_ = model.parameters();
-    gradients_ = model.gradients();
+    model->forward(program, x, Phase::kForward);
+    model->loss(program, tensors.y.row_slice(first, count), tensors.loss, rows,
+                first > 0 ? 1.0F : 0, Phase::kLoss);
+    if (first + count == rows) read_back(program, {tensors.loss, tensors.loss_host}, Phase::kLoss);
+    if (first == 0) add_delay(program, jitter);
+    model->backward(program, x, first > 0 || !spec_.zero_grad ? 1.0F : 0);
   }
 }
 
-StepProgram StepPrograms::training_step(const char* name, std::int64_t rows) {
+/// The step of a rank that has no rows in it. What others add up counts this rank's gradients with
+/// the weight 0, so any number will do.
+void StepPrograms::add_zero_step(Program& program, const StepTensors& tensors) {
+  program.add({.op = DeviceOp{Fill{.out = tensors.loss}}, .phase = Phase::kLoss});
+  read_back(program, {tensors.loss, tensors.loss_host}, Phase::kLoss);
+  program.add({.op = DeviceOp{Fill{.out = spec_.model.layout.flat(gradients_)}},
+               .phase = Phase::kBackward});
+}
+
+StepProgram StepPrograms::training_step(const char* name, std::int64_t rows, bool is_first_step) {
   StepProgram step{.program = Program(name, buffers_), .rows = rows, .tensors = {}};
   Program& program = step.program;
   add_io_delay(program);
-  step.tensors = add_input(program, rows);
-  step.tensors.loss_host = take_result(buffers_, "loss", "loss_host", DType::kF32).host;
+  const Rows own = spec_.own_rows(rows);
+  const bool draws_all = spec_.data == DataKind::kRandn && !spec_.own_data;
+  step.tensors =
+      draws_all ? add_input(program, rows, own) : add_input(program, own.count, {0, own.count});
+  const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
+  step.tensors.loss = loss.device;
+  step.tensors.loss_host = step.tensors.own_loss_host = loss.host;
   const Tensor scalars = add_scalars(program, step.tensors);
-  add_micro_steps(program, step.tensors);
+  const std::optional<Tensor> jitter = add_jitter(program, step.tensors);
+  const Mlp model(buffers_, spec_.model, 0);
+  parameters_ = model.parameters();
+  gradients_ = model.gradients();
+  if (step.tensors.x.rows > 0) {
+    add_micro_steps(program, step.tensors, jitter);
+  } else {
+    add_zero_step(program, step.tensors);
+  }
 
   const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout);
   optimizer_state_ = optimizer.buffers();
   program.add({.op = optimizer.step(parameters_, gradients_, scalars), .phase = Phase::kOptimizer});
+  if (scheme_ != nullptr) scheme_->apply(step, buffers_, spec_, is_first_step);
   order(program);
   return step;
 }
@@ -134,20 +207,20 @@ StepProgram StepPrograms::training_step(const char* name, std::int64_t rows) {
 StepProgram StepPrograms::evaluation_step(const char* name, std::int64_t rows) {
   StepProgram step{.program = Program(name, buffers_), .rows = rows, .tensors = {}};
   Program& program = step.program;
-  step.tensors = add_input(program, rows);
+  step.tensors = add_input(program, rows, {0, rows});
 
-  const Mlp model(buffers_, spec_.model, rows);
+  const auto model = new_model(rows);
   const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
   step.tensors.loss_host = loss.host;
-  model.forward(program, step.tensors.x, Phase::kEvaluate);
-  model.loss(program, step.tensors.y, loss.device, rows, 0, Phase::kEvaluate);
+  model->forward(program, step.tensors.x, Phase::kEvaluate);
+  model->loss(program, step.tensors.y, loss.device, rows, 0, Phase::kEvaluate);
   read_back(program, loss, Phase::kEvaluate);
   if (spec_.model.loss == LossKind::kCrossEntropy) {
     const Result correct = take_result(buffers_, "correct", "correct_host", DType::kI32);
     step.tensors.correct_host = correct.host;
     program.add(
         {.op = DeviceOp{CountCorrect{
-             .correct = correct.device, .logits = model.output(), .labels = step.tensors.y}},
+             .correct = correct.device, .logits = model->output(), .labels = step.tensors.y}},
          .phase = Phase::kEvaluate});
     read_back(program, correct, Phase::kEvaluate);
   }

@@ -12,6 +12,7 @@
 #include "core/program.h"
 #include "train/mlp.h"
 #include "train/optimizer.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 
@@ -21,52 +22,108 @@ constexpr Generator generator_of(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? Generator::kTorchCuda : Generator::kTorchCpu;
 }
 
+/// The width of layers where none is asked for.
+constexpr std::int64_t default_dim(DeviceKind kind) {
+  return kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
+}
+
 /// Everything the programs of a run are built from.
 struct StepSpec {
   MlpSpec model;
   DataKind data = DataKind::kRandn;
   Generator generator = Generator::kTorchCpu;  // of random data; see generator_of
-  std::int64_t batch_size = 64;                // rows of a micro-step, whose activations are kept
-  std::int64_t accumulate = 1;                 // micro-steps of a step
-  std::int64_t train_rows = 0;                 // of the data set; 0: endless random data
+  int rank = 0;                                // of these programs, among `ranks`
+  int ranks = 1;
+  bool own_data = false;         // random data: of this rank's rows only, not of all rows
+  std::int64_t batch_size = 64;  // rows of a micro-step, all ranks together
+  std::int64_t accumulate = 1;   // micro-steps of a step
+  std::int64_t train_rows = 0;   // of the data set; 0: endless random data
   std::int64_t test_rows = 0;
+  bool drop_last = false;  // an epoch has whole steps only
   OptimizerSpec optimizer{};
   bool zero_grad = true;
-  double io_delay_s = 0;  // on the compute lane with random data, before the copies with files
+  double delay_s = 0;                // a pause before backward
+  double jitter_s = 0;               // and one of random length up to this
+  double io_delay_s = 0;             // ahead of everything on the compute lane
   std::int64_t workspace_bytes = 0;  // of the compute lane; see core/device.h
 
-  /// Rows of a whole step.
+  /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
+
+  /// The most rows this rank's micro-steps have, whose activations are kept.
+  [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
+
+  /// Rows of an epoch: the training set, its first rows once more where the ranks' shares would not
+  /// be equal, or fewer where the rows behind the last whole step are dropped.
+  [[nodiscard]] std::int64_t epoch_rows() const {
+    const std::int64_t rows = (train_rows + ranks - 1) / ranks * ranks;
+    return drop_last ? rows / step_rows() * step_rows() : rows;
+  }
+
+  /// This rank's rows of a step of `rows`. Of random data it takes just these; of files as many:
+  /// those at places rank, rank + ranks, ... of the step in the epoch's order, as
+  /// torch.utils.data.DistributedSampler has it.
+  [[nodiscard]] Rows own_rows(std::int64_t rows) const { return share_of_rank(rows, rank, ranks); }
 };
 
 /// The tensors through which the host and a program meet. Pinned ones have two slots.
 struct StepTensors {
-  Tensor x, y;                               // a batch on the device
+  Tensor x, y;                               // this rank's rows of a batch, on the device
   std::optional<Tensor> x_host{}, y_host{};  // pinned; files only
   std::optional<Tensor> generator{};         // the random stream's state; random data only
   std::optional<Tensor> scalars_host{};      // pinned: what the optimizer reads; training only
-  Tensor loss_host;                          // pinned, 1 x 1
+  std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; where there is jitter
+  Tensor loss;                               // of this rank's rows, on the device; 1 x 1
+  Tensor own_loss_host;                      // the same, pinned; training only
+  Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
   std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
 };
 
 struct StepProgram {
   Program program;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;  // all ranks together
   StepTensors tensors;
 };
 
-/// The buffers and programs of a run; ordered and ready to plan. `spec` is copied.
+/// A parallel scheme: makes the training steps of many ranks or devices from those of one.
+class Scheme {
+ public:
+  virtual ~Scheme() = default;
+
+  /// The model of `rows` samples: one on device 0, unless the scheme spreads it. `buffers` are
+  /// those of the run, `spec` outlives the model.
+  [[nodiscard]] virtual std::unique_ptr<Model> new_model(Buffers& buffers, const StepSpec& spec,
+                                                         std::int64_t rows) const;
+
+  /// Whether the first step of a run has a program of its own.
+  [[nodiscard]] virtual bool has_first_step() const { return false; }
+
+  /// `step` as built for one device, without waits, the optimizer its last node. May replace the
+  /// program, take buffers and move where the host finds the loss.
+  virtual void apply(StepProgram& /*step*/, Buffers& /*buffers*/, const StepSpec& /*spec*/,
+                     bool /*is_first_step*/) const {}
+};
+
+/// The buffers and programs of a run; ordered and ready to plan. `spec` is copied. `scheme` may be
+/// null and must outlive the programs. Throws Error(kConfiguration) when an epoch of whole steps
+/// has none.
 class StepPrograms {
  public:
-  explicit StepPrograms(const StepSpec& spec);
+  explicit StepPrograms(const StepSpec& spec, const Scheme* scheme = nullptr);
   // Its programs point to its buffers.
   StepPrograms(const StepPrograms&) = delete;
   StepPrograms& operator=(const StepPrograms&) = delete;
 
   [[nodiscard]] const StepSpec& spec() const { return spec_; }
+  [[nodiscard]] const Scheme* scheme() const { return scheme_; }
   [[nodiscard]] const Buffers& buffers() const { return buffers_; }
 
+  /// Those there are, each once.
+  [[nodiscard]] std::vector<const StepProgram*> all() const;
+
   [[nodiscard]] const StepProgram& train() const { return *train_; }
+  /// For step 0, where the scheme has a program of its own for it.
+  [[nodiscard]] const StepProgram* first() const { return first_.get(); }
   /// For the last batch of an epoch, where the batch size does not divide the training set.
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
@@ -78,19 +135,26 @@ class StepPrograms {
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
-  StepProgram training_step(const char* name, std::int64_t rows);
+  StepProgram training_step(const char* name, std::int64_t rows, bool is_first_step = false);
   StepProgram evaluation_step(const char* name, std::int64_t rows);
-  StepTensors add_input(Program& program, std::int64_t rows);
+  StepTensors add_input(Program& program, std::int64_t rows, const Rows& own);
   Tensor add_scalars(Program& program, StepTensors& tensors);
   void add_io_delay(Program& program) const;
-  void add_micro_steps(Program& program, const StepTensors& tensors);
+  std::optional<Tensor> add_jitter(Program& program, StepTensors& tensors);
+  void add_delay(Program& program, const std::optional<Tensor>& jitter) const;
+  void add_micro_steps(Program& program, const StepTensors& tensors,
+                       const std::optional<Tensor>& jitter);
+  void add_zero_step(Program& program, const StepTensors& tensors);
+  std::unique_ptr<Model> new_model(std::int64_t rows);
 
   StepSpec spec_;
+  const Scheme* scheme_;
   Buffers buffers_;
   BufferId parameters_ = kNoBuffer;
   BufferId gradients_ = kNoBuffer;
   std::vector<BufferId> optimizer_state_;
   std::unique_ptr<StepProgram> train_;
+  std::unique_ptr<StepProgram> first_;
   std::unique_ptr<StepProgram> last_batch_;
   std::unique_ptr<StepProgram> evaluate_;
   std::unique_ptr<StepProgram> last_evaluate_;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <random>
 #include <string_view>
 #include <utility>
 
@@ -12,12 +12,28 @@
 #include "core/philox.h"
 #include "core/price.h"
 #include "core/units.h"
+#include "train/loader.h"
 
 namespace barestep {
 namespace {
 
-/// Ranks whose gradients make up a step.
-constexpr int kWorld = 1;
+/// Ranks that draw data of their own seed their streams as torch.manual_seed(seed + rank) does.
+std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
+  return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.rank : 0);
+}
+
+/// The host waits for each step before it queues the next one. The profiler is turned on and off in
+/// between.
+bool is_one_by_one(const TrainConfig& config) {
+  return config.training.log_every == 1 || config.output.records();
+}
+
+/// Made before the clock, random data cannot hide behind the step before, so a run in which the
+/// host waits for few steps makes them ahead.
+Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
+  if (dataset == nullptr) return is_one_by_one(config) ? Fetch::kBeforeClock : Fetch::kAhead;
+  return config.data.workers == 0 ? Fetch::kInStep : Fetch::kAhead;
+}
 
 std::int64_t flops_of(const StepProgram* step) {
   return step == nullptr ? 0 : price_of(step->program).total.flops;
@@ -36,14 +52,18 @@ std::int64_t flops_of(const StepProgram* step) {
 
 }  // namespace
 
-/// Fills the pinned slots of a batch: its rows of the data set and the optimizer's numbers.
+/// Fills the pinned slots of a batch: its samples and the optimizer's numbers.
 class Trainer::Input final : public StepInput {
  public:
-  Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset)
-      : config_(config), dataset_(dataset) {
-    if (dataset_ == nullptr) return;
-    rows_.resize(static_cast<std::size_t>(spec.step_rows()));
-    order_.resize(static_cast<std::size_t>(spec.train_rows));
+  Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
+        const Schedule& schedule)
+      : config_(config), spec_(spec) {
+    if (dataset == nullptr) return;
+    loader_.emplace(*dataset, schedule, spec,
+                    LoaderOptions{.seed = config.training.seed,
+                                  .workers = config.data.workers,
+                                  .prefetch = config.data.prefetch,
+                                  .delay_s = config.data.io_delay_ms / 1e3});
   }
 
   /// The batch that runs as step `step` of the runner.
@@ -55,68 +75,76 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.training, batch.number + 1, kWorld,
+      write_scalars(config_.training, batch.number + 1, spec_.ranks,
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
-    if (dataset_ == nullptr) return;
-    const auto rows = std::span(rows_).first(static_cast<std::size_t>(batch.program->rows));
-    if (batch.evaluates) {
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i] = dataset_->train_rows() + batch.first + static_cast<std::int64_t>(i);
-      }
-    } else {
-      if (batch.epoch != ordered_epoch_) {
-        epoch_order(config_.training.seed, batch.epoch, order_);
-        ordered_epoch_ = batch.epoch;
-      }
-      std::copy_n(order_.begin() + batch.first, rows.size(), rows.begin());
+    if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
+    if (loader_) {
+      loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
     }
-    dataset_->gather(rows, addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
   }
 
  private:
+  float next_jitter_s() {
+    return std::uniform_real_distribution<float>(0, static_cast<float>(spec_.jitter_s))(random_);
+  }
+
   const TrainConfig& config_;
-  const Dataset* dataset_;
+  const StepSpec& spec_;
   std::array<Batch, 2> batches_{};
-  std::vector<std::int64_t> order_;
-  std::int64_t ordered_epoch_ = -1;
-  std::vector<std::int64_t> rows_;
+  std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
+  std::optional<Loader> loader_;
 };
 
-StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Dataset* dataset) {
+namespace {
+
+/// Workers sleep beside the step, which is what they are for.
+double io_delay_in_step_s(const DataConfig& data) {
+  const bool in_worker = data.kind != DataKind::kRandn && data.workers > 0;
+  return in_worker ? 0 : data.io_delay_ms / 1e3;
+}
+
+}  // namespace
+
+StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
   const ModelConfig& model = config.model;
-  return {.model = {.layout = ParameterLayout(widths_of(model, default_dim)),
+  return {.model = {.layout = ParameterLayout(widths_of(model, default_dim(kind))),
                     .activation = model.activation,
                     .last_relu = model.last_relu,
                     .loss = model.loss,
                     .fusion = config.device.fusion},
           .data = config.data.kind,
+          .generator = generator_of(kind),
           .batch_size = config.data.batch_size,
           .accumulate = config.training.accumulate,
           .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
           .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
+          .drop_last = config.data.drop_last,
           .optimizer = optimizer_of(config.training),
           .zero_grad = config.training.zero_grad,
-          .io_delay_s = config.data.io_delay_ms / 1e3};
+          .delay_s = config.injected.delay_ms / 1e3,
+          .jitter_s = config.injected.jitter_ms / 1e3,
+          .io_delay_s = io_delay_in_step_s(config.data),
+          .workspace_bytes = workspace_bytes(kind)};
 }
 
-Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
-                 const Dataset* dataset, FlatWeights loaded)
+Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
+                 std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
+                 FlatWeights loaded)
     : config_(config),
       programs_(programs),
-      device_(device),
+      devices_(std::move(devices)),
+      communicator_(communicator),
       plan_(programs.buffers()),
-      runner_(std::array<Device*, 1>{&device}, nullptr, programs.buffers(), plan_,
-              {.fetch = dataset == nullptr ? Fetch::kBeforeClock : Fetch::kAhead,
-               .graph = config.device.graph}),
+      runner_(devices_, communicator, programs.buffers(), plan_,
+              {.fetch = fetch_of(config, dataset),
+               .graph = config.device.graph,
+               .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable}),
       schedule_(config.training, programs),
-      input_(std::make_unique<Input>(config, programs.spec(), dataset)),
+      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_)),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())) {
-  for (const StepProgram* step :
-       {&programs.train(), programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
-    if (step != nullptr) runner_.add(step->program);
-  }
+  for (const StepProgram* step : programs.all()) runner_.add(step->program);
   initialise(std::move(loaded));
 }
 
@@ -124,37 +152,50 @@ Trainer::~Trainer() = default;
 
 void Trainer::initialise(FlatWeights loaded) {
   const ParameterLayout& layout = programs_.spec().model.layout;
-  TorchGenerator generator(config_.training.seed);
+  TorchGenerator generator(data_seed(config_, programs_.spec()));
   FlatWeights weights = initial_weights(layout, generator);
   if (!loaded.empty()) weights = std::move(loaded);
+  if (communicator_ != nullptr) {
+    communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  }
   upload(weights.data(), layout.flat(programs_.parameters()));
 
-  // Padding included: the optimizer runs over it, and zeros stay zeros.
-  fill_with_zeros(layout.flat(programs_.gradients()));
+  // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
+  // are added to device 0's, padding included too.
+  const Buffers& buffers = programs_.buffers();
+  for (BufferId id = 0; id < buffers.size(); ++id) {
+    if (buffers[id].category == Category::kGradients) fill_with_zeros(layout.flat(id));
+  }
   for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(layout.flat(buffer));
+  upload_generator(generator);
+}
+
+void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   const auto& state = programs_.train().tensors.generator;
   if (!state) return;
   if (programs_.spec().generator == Generator::kTorchCpu) {
     // The data continue the stream that the weights began, as in the practical's script.
-    upload(&generator, *state);
+    upload(&behind_weights, *state);
   } else {
     // The weights are drawn on the CPU and copied; the GPU's stream is fresh.
-    const PhiloxState fresh{.seed = config_.training.seed};
+    const PhiloxState fresh{.seed = data_seed(config_, programs_.spec())};
     upload(&fresh, *state);
   }
 }
 
 void Trainer::upload(const void* from, const Tensor& to) {
   Stream& stream = runner_.stream({0, Lane::kCompute});
-  device_.copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
+  devices_[0]->copy(runner_.addresses(0).at<std::byte>(to), from, to.bytes(), stream);
   stream.synchronize();
 }
 
 void Trainer::fill_with_zeros(const Tensor& tensor) {
   const DeviceOp fill = Fill{.out = tensor};
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  device_.prepare(fill);
-  device_.run(fill, runner_.addresses(0), stream, {});
+  const int number = programs_.buffers()[tensor.buffer].device;
+  Device& device = *devices_[static_cast<std::size_t>(number)];
+  Stream& stream = runner_.stream({number, Lane::kCompute});
+  device.prepare(fill);
+  device.run(fill, runner_.addresses(0), stream, {});
   stream.synchronize();
 }
 
@@ -162,7 +203,7 @@ FlatWeights Trainer::download(BufferId flat) {
   const Tensor from = programs_.spec().model.layout.flat(flat);
   FlatWeights host(static_cast<std::size_t>(from.size()));
   Stream& stream = runner_.stream({0, Lane::kCompute});
-  device_.copy(host.data(), runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
+  devices_[0]->copy(host.data(), runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
   stream.synchronize();
   return host;
 }
@@ -172,29 +213,46 @@ FlatWeights Trainer::weights() {
 }
 
 void Trainer::run(TrainObserver& observer) {
+  std::optional<Batch> unfinished;
   std::optional<Batch> batch = schedule_.next();
   while (batch) {
     const std::optional<Batch> next = schedule_.next();
-    const StepTimes times = run_batch(*batch, next ? &*next : nullptr);
-    if (batch->evaluates) {
-      report_evaluation(*batch, times, observer);
-    } else {
-      report_step(*batch, times, observer);
+    queue_batch(*batch, next ? &*next : nullptr);
+    if (unfinished) finish_batch(*unfinished, observer);
+    unfinished = batch;
+    if (!next || is_awaited(*batch)) {
+      finish_batch(*batch, observer);
+      unfinished.reset();
     }
     batch = next;
   }
 }
 
-StepTimes Trainer::run_batch(const Batch& batch, const Batch* next) {
+void Trainer::queue_batch(const Batch& batch, const Batch* next) {
   const std::int64_t step = runner_.steps();
   input_->announce(step, batch);
   if (next != nullptr) input_->announce(step + 1, *next);
-  return runner_.step(batch.program->program, next == nullptr ? nullptr : &next->program->program,
-                      *input_);
+  runner_.queue_step(batch.program->program, next == nullptr ? nullptr : &next->program->program,
+                     *input_);
 }
 
-void Trainer::report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer) {
-  const Addresses& addresses = runner_.addresses(runner_.steps() - 1);
+bool Trainer::is_awaited(const Batch& batch) const {
+  return batch.evaluates || is_one_by_one(config_) ||
+         batch.number % config_.training.log_every == 0;
+}
+
+void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
+  const Addresses& addresses = runner_.addresses(runner_.finished());
+  const StepTimes times = runner_.finish_step();
+  if (batch.evaluates) {
+    report_evaluation(batch, times, addresses, observer);
+  } else {
+    report_step(batch, times, addresses, observer);
+  }
+}
+
+void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
+                          TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
   if (!std::isfinite(loss)) {
     const std::string before =
@@ -204,22 +262,26 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, TrainObser
                       config_.training.lr);
   }
   last_loss_ = loss;
+  std::optional<float> own_loss;
+  if (communicator_ != nullptr) {
+    own_loss = *addresses.at(batch.program->tensors.own_loss_host);
+  }
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),
                     .samples = batch.program->rows,
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
+                    .own_loss = own_loss,
                     .warmup = batch.number < warmup_of(config_.training, schedule_.steps()),
                     .times = times});
 }
 
 void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
-                                TrainObserver& observer) {
+                                const Addresses& addresses, TrainObserver& observer) {
   if (batch.number == 0) {
     evaluation_ = {.epoch = batch.epoch, .epochs = config_.training.epochs.value_or(0)};
     correct_ = 0;
   }
-  const Addresses& addresses = runner_.addresses(runner_.steps() - 1);
   const StepTensors& tensors = batch.program->tensors;
   // Weighted by rows, so that a smaller last batch counts for what it is.
   evaluation_.loss += static_cast<double>(*addresses.at(tensors.loss_host)) *

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
 #include "core/plan.h"
@@ -20,10 +21,11 @@ namespace barestep {
 
 struct StepReport {
   std::int64_t step = 0;
-  std::int64_t steps = 0;  // of the whole run
-  std::int64_t samples = 0;
-  std::int64_t flops = 0;
-  float loss = 0;
+  std::int64_t steps = 0;           // of the whole run
+  std::int64_t samples = 0;         // all ranks together
+  std::int64_t flops = 0;           // of this process
+  float loss = 0;                   // over the rows of all ranks
+  std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
   bool warmup = false;
   StepTimes times;
 };
@@ -45,20 +47,25 @@ class TrainObserver {
   virtual void on_evaluation(const EvaluationReport& report) = 0;
 };
 
-/// The spec of a configuration's programs. `dataset` is null for random data.
-StepSpec spec_of(const TrainConfig& config, std::int64_t default_dim, const Dataset* dataset);
+/// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
+/// for random data.
+StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset);
 
 class Trainer {
  public:
-  /// Allocates everything there will ever be. Training begins with the weights `loaded`, or, if
-  /// they are empty, with nn.Linear's initialisation. `programs`, `device` and `dataset` must
+  /// Allocates everything there will ever be. `devices` are those of the programs, by index.
+  /// `communicator` joins the ranks that the programs are built for, and may be null for one.
+  /// Training begins with the weights `loaded`, or, if they are empty, with nn.Linear's
+  /// initialisation; with rank 0's, where there are several ranks. All that is referred to must
   /// outlive the trainer. Blocks.
-  Trainer(const TrainConfig& config, const StepPrograms& programs, Device& device,
-          const Dataset* dataset, FlatWeights loaded = {});
+  Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
+          Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {});
   ~Trainer();
 
-  /// Runs all steps. Throws Error(kDiverged), naming the step, when a loss is not a finite number.
-  /// Allocates nothing once each program ran in both slots.
+  /// Runs all steps. The host waits for those that --log-every names before it queues the next one;
+  /// of the others it reads the loss while the next one runs. Throws Error(kDiverged), naming the
+  /// step, when a loss is not a finite number. Allocates nothing once each program ran in both
+  /// slots.
   void run(TrainObserver& observer);
 
   /// The weights as they are now. Blocks.
@@ -77,15 +84,22 @@ class Trainer {
   class Input;
 
   void initialise(FlatWeights loaded);
+  void upload_generator(const TorchGenerator& behind_weights);
   void upload(const void* from, const Tensor& to);
   void fill_with_zeros(const Tensor& tensor);
-  StepTimes run_batch(const Batch& batch, const Batch* next);
-  void report_step(const Batch& batch, const StepTimes& times, TrainObserver& observer);
-  void report_evaluation(const Batch& batch, const StepTimes& times, TrainObserver& observer);
+  void queue_batch(const Batch& batch, const Batch* next);
+  [[nodiscard]] bool is_awaited(const Batch& batch) const;
+  /// Waits for the oldest batch that is queued, which is `batch`.
+  void finish_batch(const Batch& batch, TrainObserver& observer);
+  void report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
+                   TrainObserver& observer);
+  void report_evaluation(const Batch& batch, const StepTimes& times, const Addresses& addresses,
+                         TrainObserver& observer);
 
   const TrainConfig& config_;
   const StepPrograms& programs_;
-  Device& device_;
+  std::vector<Device*> devices_;
+  Communicator* communicator_;
   MemoryPlan plan_;
   Runner runner_;
   Schedule schedule_;

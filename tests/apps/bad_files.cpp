@@ -179,6 +179,7 @@ std::vector<BadInput> bad_weights_and_outputs() {
 
       {39, small({"--metrics", "full"}), 74, full, "", true},
       {39, small({"--save", "full"}), 74, full, "", true},
+      {39, small({"--trace", "full"}), 74, full, "", true},
   };
 }
 

@@ -10,7 +10,9 @@ const std::string kNeedsTwo = "; give two numbers from 0 to below 1, as 0.9,0.99
 const std::string kNotASize =
     ": is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, 1.5 GiB or 1048576";
 const std::string kNeedsBatch = "; give a whole number from 1 to 2147483647";
-const std::string kNeedsData = "; use randn, or idx:X,Y with a file of images and a file of labels";
+const std::string kNeedsData =
+    "; use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
+    "safetensors:F with tensors x and y";
 const std::string kNoOption = "mlp_single has no such option; ";
 
 }  // namespace
@@ -193,10 +195,26 @@ std::vector<BadInput> bad_command_lines() {
        "--lr-scale 'sqrt': not one of the choices; use none or linear"},
       {6, {"--fusion", "yes"}, 2, "--fusion 'yes': not one of the choices; use on or off"},
       {6, {"--data", "mnist"}, 2, "--data 'mnist': not a data source" + kNeedsData},
-      {6, {"--data", "npy:a,b"}, 2, "--data 'npy:a,b': not a data source" + kNeedsData},
+      {6, {"--data", "csv:a,b"}, 2, "--data 'csv:a,b': not a data source" + kNeedsData},
       {6, {"--data", "idx:a"}, 2, "--data 'idx:a': not two files" + kNeedsData},
       {6, {"--data", "idx:a,"}, 2, "--data 'idx:a,': not two files" + kNeedsData},
       {6, {"--data", "idx:a,b,c"}, 2, "--data 'idx:a,b,c': not two files" + kNeedsData},
+      {6,
+       {"--workers", "-1"},
+       2,
+       "--workers '-1': out of range; give a whole number from 0 to 256"},
+      {6,
+       {"--prefetch", "0"},
+       2,
+       "--prefetch '0': out of range; give a whole number from 1 to 1024"},
+      {7,
+       {"--no-pin", "--graph"},
+       78,
+       "--no-pin: a graph cannot hold copies to and from pageable memory; leave out --no-pin or "
+       "--graph"},
+      {6, {"--data", "npy:a"}, 2, "--data 'npy:a': not two files" + kNeedsData},
+      {6, {"--data", "safetensors:a,b"}, 2, "--data 'safetensors:a,b': not one file" + kNeedsData},
+      {6, {"--data", "safetensors"}, 2, "--data 'safetensors': not a data source" + kNeedsData},
 
       {7,
        {"--steps", "3", "--epochs", "2"},
@@ -213,15 +231,15 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--epochs", "2"},
        78,
-       "--epochs: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+       "--epochs: --data randn is not a fixed set of samples; use --data with files"},
       {7,
        {"--test-split", "0.2"},
        78,
-       "--test-split: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+       "--test-split: --data randn is not a fixed set of samples; use --data with files"},
       {7,
        {"--loss", "cross-entropy"},
        78,
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data idx:X,Y"},
+       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
       {7,
        {"--warmup", "20"},
        78,

@@ -68,6 +68,10 @@ TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());
 }
 
+TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {
+  expect_refused(bad_profiling());
+}
+
 TEST_F(MlpSingle, RefusesBadConfigFilesInOneLine) {
   expect_refused(bad_config_files());
 }
@@ -128,6 +132,10 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"no-last-relu", kTiny + std::vector<std::string>{"--no-last-relu"}},
       {"loss", kTiny + std::vector<std::string>{"--loss", "mse"}},
       {"data", files + std::vector<std::string>{"--steps", "1"}},
+      {"workers", files + std::vector<std::string>{"--steps", "1", "--workers", "2"}},
+      {"prefetch", files + std::vector<std::string>{"--steps", "1", "--prefetch", "3"}},
+      {"no-pin", files + std::vector<std::string>{"--steps", "1", "--no-pin"}},
+      {"drop-last", files + std::vector<std::string>{"--steps", "1", "--drop-last"}},
       {"batch-size", kTiny + std::vector<std::string>{"--batch-size", "4"}},
       {"test-split", files + std::vector<std::string>{"--epochs", "1", "--test-split", "0.25"}},
       {"steps", kTiny},
@@ -144,6 +152,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"lr-warmup", kTiny + std::vector<std::string>{"--lr-warmup", "3"}},
       {"lr-scale", kTiny + std::vector<std::string>{"--lr-scale", "linear"}},
       {"accumulate", kTiny + std::vector<std::string>{"--accumulate", "2"}},
+      {"delay-ms", kTiny + std::vector<std::string>{"--delay-ms", "1.5"}},
       {"io-delay-ms", kTiny + std::vector<std::string>{"--io-delay-ms", "1.5"}},
       {"no-zero-grad", kTiny + std::vector<std::string>{"--no-zero-grad"}},
       {"log-every", kTiny + std::vector<std::string>{"--log-every", "2"}},
@@ -158,6 +167,12 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"plan", kTiny + std::vector<std::string>{"--plan"}},
       {"memory", kTiny + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
       {"explain", kTiny + std::vector<std::string>{"--explain"}},
+      {"profile", kTiny + std::vector<std::string>{"--profile"}},
+      {"profile-steps", kTiny + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
+      {"trace", kTiny + std::vector<std::string>{"--trace", "trace.json.gz"}},
+      {"tensorboard", kTiny + std::vector<std::string>{"--tensorboard", "runs"}},
+      {"sort-by", kTiny + std::vector<std::string>{"--profile", "--sort-by", "count"}},
+      {"row-limit", kTiny + std::vector<std::string>{"--profile", "--row-limit", "2"}},
       {"save", kTiny + std::vector<std::string>{"--save", "weights.safetensors"}},
       {"load", kTiny + std::vector<std::string>{"--load", "weights.safetensors"}},
       {"config", {"--config", "run.json"}},

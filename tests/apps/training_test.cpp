@@ -11,6 +11,7 @@
 #include "core/safetensors.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
@@ -65,6 +66,59 @@ class Training : public TempDirTest {
     return all;
   }
 };
+
+/// The rates of a table's rows, and the sentences behind it.
+TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
+  const std::string out =
+      output_of(kSmall + Arguments{"--steps", "40", "--warmup", "2", "--profile", "--profile-steps",
+                                   "30:40", "--log-every", "100", "--metrics", "profiled.jsonl"});
+  EXPECT_THAT(out, HasSubstr("\nProfile of the steps 30 to 39, "));
+  // Two layers: two products forward, three backward.
+  EXPECT_THAT(out, ContainsRegex("\n +gemm +[0-9.]+% .* 50 "));
+  EXPECT_THAT(out, ContainsRegex("\n +adam +[0-9.]+% .* 10 "));
+  EXPECT_THAT(out, ContainsRegex("\nSelf CPU time total: [0-9.]+[mu]s\n"));
+  EXPECT_THAT(out, ContainsRegex("\nBy layer\n.*\n.*\n.*\n +(layer|no layer)"));
+  EXPECT_THAT(out, ContainsRegex("\n +backward +[0-9.]+% "));
+  EXPECT_THAT(out, ContainsRegex("\n +wait for the step +[0-9.]+[mu]s +[0-9.]+[mu]s +10 "));
+  EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n"));
+  EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
+  EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
+  EXPECT_THAT(out, ContainsRegex("\nA step does [0-9.]+ GFLOP/s, [0-9.]+ % of the "));
+  // 38 steps behind warm-up, less 10 profiled ones and the one before them: 27 make 6 groups.
+  EXPECT_THAT(out, ContainsRegex("\nProfiling adds .* \\(95 % interval .*, 6 groups of steps "));
+
+  EXPECT_THAT(out,
+              ContainsRegex("\nAt most [0-9.]+ KiB of the [0-9.]+ KiB are in use, at #[0-9]+ "));
+
+  output_of(kSmall + Arguments{"--steps", "40", "--metrics", "plain.jsonl"});
+  EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
+}
+
+/// One step more than was asked for, which readers that drop the last one drop.
+TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
+  const std::string out = output_of(
+      kSmall + Arguments{"--steps", "20", "--profile-steps", "10:13", "--trace", "trace.json"});
+  EXPECT_EQ(out.find("Profile of"), std::string::npos);
+  const std::string text = read_file(folder() / "trace.json");
+  EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+  for (const char* step : {"#10\"", "#11\"", "#12\"", "#13\""}) EXPECT_THAT(text, HasSubstr(step));
+  EXPECT_EQ(text.find("#14\""), std::string::npos);
+
+  EXPECT_THAT(text, HasSubstr("\"[memory]\""));
+
+  output_of(kSmall + Arguments{"--graph", "--steps", "8", "--trace", "graph.json"});
+  EXPECT_THAT(broken_rules(read_file(folder() / "graph.json")), testing::IsEmpty());
+}
+
+/// Four numbers a step behind the file's version; what they look like is event_file_test's.
+TEST_F(Training, WritesEventFilesForTensorBoard) {
+  output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});
+  const auto file = *std::filesystem::directory_iterator(folder() / "runs");
+  const std::string bytes = read_file(file.path());
+  for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilisation"}) {
+    EXPECT_THAT(bytes, HasSubstr(tag));
+  }
+}
 
 /// PyTorch reaches 96.2 and 96.3 % in five epochs; under a sanitizer there is time for one.
 TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {

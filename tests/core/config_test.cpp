@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "support/expect_error.h"
 
 namespace barestep {
 namespace {
@@ -94,16 +95,16 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
       {[](auto& c) { c.training.steps = c.training.epochs = 1; },
        "--steps: does not go with --epochs; give one of the two"},
       {[](auto& c) { c.training.epochs = 1; },
-       "--epochs: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+       "--epochs: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) { c.data.test_split = 0.1; },
-       "--test-split: --data randn is not a fixed set of samples; use --data idx:X,Y"},
+       "--test-split: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) {
          c.model.layers = {4, 4};
          c.model.dim = 4;
        },
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data idx:X,Y"},
+       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
       {[](auto& c) { c.training.momentum = 0.9; },
        "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) { c.training.nesterov = true; },
@@ -219,6 +220,25 @@ TEST(WarmupOf, ShrinksUnlessItWasAskedFor) {
                  "--warmup '20': the run has 20 steps, and no other would be left to measure; "
                  "--warmup 19 or --steps 21 fits");
   }
+}
+
+TEST(ProfiledStepsOf, AreTheLastHalfBehindWarmUpUnlessOthersWereAskedFor) {
+  using Steps = std::pair<std::int64_t, std::int64_t>;
+  const auto steps_of = [](const TrainConfig& config, std::int64_t steps) {
+    const StepRange range = profiled_steps_of(config, steps);
+    return Steps(range.first, range.end);
+  };
+  TrainConfig config;
+  EXPECT_EQ(steps_of(config, 20), Steps(12, 20));
+  EXPECT_EQ(steps_of(config, 1), Steps(0, 1));
+  EXPECT_EQ(steps_of(config, 1000), Steps(950, 1000));
+  config.output.profile_steps = StepRange{3, 7};
+  EXPECT_EQ(steps_of(config, 20), Steps(3, 7));
+  EXPECT_EQ(steps_of(config, 7), Steps(3, 7));
+  expect_error(
+      ExitCode::kConfiguration,
+      "--profile-steps '3:7': the run has the steps 0 to 5; 3:6 fits, or give more --steps",
+      [&] { profiled_steps_of(config, 6); });
 }
 
 TEST(DeviceName, IsAutoCpuOrCudaWithANumber) {

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <numeric>
+#include <span>
 
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
@@ -17,47 +19,74 @@ namespace {
 
 using testing::ElementsAre;
 
+/// With its elements.
+ArrayFile read_idx(const std::filesystem::path& path) {
+  ArrayFile array = open_idx(path);
+  array.load();
+  return array;
+}
+
 class Idx : public TempDirTest {
  protected:
   template <class T>
-  void expect_round_trip(IdxType type, const std::vector<T>& elements) {
+  void expect_round_trip(ElementType type, int code, const std::vector<T>& elements) {
     const auto count = static_cast<std::uint32_t>(elements.size());
-    const IdxArray array =
-        read_idx(file("a.idx", idx_bytes(static_cast<int>(type), {count}, elements)));
-    ASSERT_EQ(array.type, type);
-    ASSERT_EQ(array.data.size(), elements.size() * sizeof(T));
-    EXPECT_EQ(std::memcmp(array.data.data(), elements.data(), array.data.size()), 0)
-        << name_of(type);
+    const std::string bytes = idx_bytes(code, {count}, elements);
+    // Compressed, they are in memory at once; else when they are asked for.
+    for (const std::string& stored : {bytes, gzipped(bytes)}) {
+      const ArrayFile array = read_idx(file("a.idx", stored));
+      ASSERT_EQ(array.type(), type);
+      ASSERT_EQ(array.elements().size(), elements.size() * sizeof(T));
+      EXPECT_EQ(std::memcmp(array.elements().data(), elements.data(), array.elements().size()), 0)
+          << name_of(type);
+    }
   }
 };
 
 TEST_F(Idx, ReadsEveryElementTypeIntoHostOrder) {
-  expect_round_trip<std::uint8_t>(IdxType::kU8, {0, 1, 255});
-  expect_round_trip<std::int8_t>(IdxType::kI8, {-128, -1, 127});
-  expect_round_trip<std::int16_t>(IdxType::kI16, {-32768, 258, 32767});
-  expect_round_trip<std::int32_t>(IdxType::kI32, {-2147483647, 16909060, 5});
-  expect_round_trip<float>(IdxType::kF32, {-1.5F, 3.0e38F, 1.0e-40F});
-  expect_round_trip<double>(IdxType::kF64, {-1.5, 1e300, 1e-310});
+  expect_round_trip<std::uint8_t>(ElementType::kU8, 0x08, {0, 1, 255});
+  expect_round_trip<std::int8_t>(ElementType::kI8, 0x09, {-128, -1, 127});
+  expect_round_trip<std::int16_t>(ElementType::kI16, 0x0B, {-32768, 258, 32767});
+  expect_round_trip<std::int32_t>(ElementType::kI32, 0x0C, {-2147483647, 16909060, 5});
+  expect_round_trip<float>(ElementType::kF32, 0x0D, {-1.5F, 3.0e38F, 1.0e-40F});
+  expect_round_trip<double>(ElementType::kF64, 0x0E, {-1.5, 1e300, 1e-310});
 }
 
 TEST_F(Idx, KeepsTheDimensions) {
-  const IdxArray array =
+  const ArrayFile array =
       read_idx(file("a.idx", idx_bytes<std::int16_t>(0x0B, {2, 3, 1}, {1, 2, 3, 4, 5, 6})));
-  EXPECT_THAT(array.dims, ElementsAre(2, 3, 1));
+  EXPECT_THAT(array.header().dims, ElementsAre(2, 3, 1));
   EXPECT_EQ(array.rows(), 2);
   EXPECT_EQ(array.cols(), 3);
-  EXPECT_EQ(shape_of(array), "2 x 3 x 1 of i16");
+  EXPECT_EQ(shape_of(array.header()), "2 x 3 x 1 of i16");
+}
+
+TEST_F(Idx, LeavesPlainElementsInTheFileUntilTheyAreRead) {
+  const auto path = file("a.idx", idx_bytes<std::int16_t>(0x0B, {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}));
+  const ArrayFile array = open_idx(path);
+  EXPECT_FALSE(array.is_loaded());
+  std::array<std::int16_t, 3> some{};
+  array.read(3, std::as_writable_bytes(std::span(some)));
+  EXPECT_THAT(some, ElementsAre(4, 5, 6));
+  std::filesystem::resize_file(path, 20);
+  expect_error(
+      ExitCode::kInputOutput,
+      "reading idx file '" + path.string() + "': the file became shorter while it was read",
+      [&] { array.read(3, std::as_writable_bytes(std::span(some))); });
 }
 
 TEST_F(Idx, AcceptsEmptyDimensionsAndEightOfThem) {
-  EXPECT_EQ(read_idx(file("a", idx_header(0x08, {0, 28}))).data.size(), 0U);
-  EXPECT_EQ(read_idx(file("b", idx_header(0x08, {1, 1, 1, 1, 1, 1, 1, 1}) + "x")).dims.size(), 8U);
+  EXPECT_EQ(read_idx(file("a", idx_header(0x08, {0, 28}))).elements().size(), 0U);
+  EXPECT_EQ(
+      read_idx(file("b", idx_header(0x08, {1, 1, 1, 1, 1, 1, 1, 1}) + "x")).header().dims.size(),
+      8U);
 }
 
 TEST_F(Idx, SeesGzipByItsFirstBytesAndNotByItsName) {
   const std::string plain = idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9});
   for (const auto& path : {file("plain.gz", plain), file("packed.idx", gzipped(plain))}) {
-    EXPECT_THAT(read_idx(path).data, ElementsAre(std::byte{7}, std::byte{8}, std::byte{9})) << path;
+    EXPECT_THAT(read_idx(path).elements(), ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}))
+        << path;
   }
 }
 
@@ -65,32 +94,33 @@ TEST_F(Idx, ReadsConcatenatedGzipMembers) {
   const std::string plain = idx_bytes<std::uint8_t>(0x08, {3}, {7, 8, 9});
   const auto path = file(
       "a", gzipped(plain.substr(0, 2)) + gzipped(plain.substr(2, 7)) + gzipped(plain.substr(9)));
-  EXPECT_THAT(read_idx(path).data, ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
+  EXPECT_THAT(read_idx(path).elements(), ElementsAre(std::byte{7}, std::byte{8}, std::byte{9}));
 }
 
 TEST_F(Idx, ReadsArraysOfManyChunks) {
   const std::string data(5'000'000, 'z');
   const auto path = file("a", gzipped(idx_header(0x08, {5000, 1000}) + data));
-  const IdxArray array = read_idx(path);
-  EXPECT_EQ(std::memcmp(array.data.data(), data.data(), data.size()), 0);
+  const ArrayFile array = read_idx(path);
+  EXPECT_EQ(std::memcmp(array.elements().data(), data.data(), data.size()), 0);
 }
 
 /// Sums and first values were taken from the files with NumPy.
 TEST(IdxOfMnist, HoldsTheTenThousandTestDigits) {
   const std::filesystem::path folder = BARESTEP_TEST_DATA "/mnist";
-  const IdxArray images = read_idx(folder / "t10k-images-idx3-ubyte.gz");
-  const IdxArray labels = read_idx(folder / "t10k-labels-idx1-ubyte.gz");
-  EXPECT_EQ(shape_of(images), "10000 x 28 x 28 of u8");
-  EXPECT_EQ(shape_of(labels), "10000 of u8");
+  const ArrayFile images = read_idx(folder / "t10k-images-idx3-ubyte.gz");
+  const ArrayFile labels = read_idx(folder / "t10k-labels-idx1-ubyte.gz");
+  EXPECT_EQ(shape_of(images.header()), "10000 x 28 x 28 of u8");
+  EXPECT_EQ(shape_of(labels.header()), "10000 of u8");
   const auto sum = [&](std::int64_t first, std::int64_t count) {
-    const auto* begin = reinterpret_cast<const std::uint8_t*>(images.data.data()) + first * 784;
+    const auto* begin =
+        reinterpret_cast<const std::uint8_t*>(images.elements().data()) + first * 784;
     return std::accumulate(begin, begin + count * 784, std::int64_t{0});
   };
   EXPECT_EQ(sum(0, 10000), 264923200);
   EXPECT_EQ(sum(0, 1), 18454);
   EXPECT_EQ(sum(9999, 1), 41833);
-  EXPECT_EQ(labels.data.front(), std::byte{7});
-  EXPECT_EQ(labels.data.back(), std::byte{6});
+  EXPECT_EQ(labels.elements().front(), std::byte{7});
+  EXPECT_EQ(labels.elements().back(), std::byte{6});
 }
 
 TEST_F(Idx, RefusesDamagedFilesWithBothNumbers) {
@@ -192,7 +222,7 @@ TEST_F(Idx, SaysThatAnArrayDoesNotFitIntoMemory) {
     }
   };
   EXPECT_EXIT(read_with_little_memory(), testing::ExitedWithCode(71),
-              "large.idx': does not fit into this machine's memory; use fewer samples");
+              "data '.*large.idx': does not fit into this machine's memory; use fewer samples");
 }
 
 }  // namespace

@@ -89,6 +89,7 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {DeviceOp{Fill{f32(0, 4, 5)}}, {}, {0}},
       {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {1}, {0, 1}},
       {DeviceOp{Delay{0.001}}, {}, {}},
+      {DeviceOp{Delay{0.001, f32(0, 1, 1)}}, {0}, {}},
       {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
       {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
       {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
@@ -145,6 +146,7 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{Fill{f32(0, 4, 5)}}, {0, 80}},
       {DeviceOp{Randn{f32(0, 4, 5), state(1)}}, {110, 80 + 2 * kState}},
       {DeviceOp{Delay{1}}, {0, 0}},
+      {DeviceOp{Delay{1, f32(0, 1, 1)}}, {0, 4}},
       {Collective{AllReduce{{f32(0, 1, 9)}}}, {0, 0, 36}},
       {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
       {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
@@ -290,6 +292,7 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
       {DeviceOp{Fill{i32(0, 4, 5)}}, "out must be f32"},
       {DeviceOp{Delay{-0.1}}, "seconds must be zero or more"},
       {DeviceOp{Delay{infinity}}, "seconds must be zero or more"},
+      {DeviceOp{Delay{1, f32(0, 1, 2)}}, "more_seconds must be 1 by 1"},
   });
 }
 

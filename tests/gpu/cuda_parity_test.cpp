@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -127,6 +128,33 @@ TEST_F(CudaDevice, DrawsTheNormalNumbersOfPyTorch) {
   }
 }
 
+/// Of files that bench/torch_worker.py wrote on this machine: consecutive calls of torch.randn.
+TEST_F(CudaDevice, DrawsWhatPyTorchDrewHere) {
+  const char* const folder = std::getenv("BARESTEP_TORCH_RANDN");
+  if (folder == nullptr)
+    GTEST_SKIP() << "BARESTEP_TORCH_RANDN names no folder of PyTorch's numbers";
+  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    std::ifstream file(std::string(folder) + "/randn_" + std::to_string(seed) + ".f32");
+    PhiloxState state{.seed = seed, .offset = 0};
+    for (const std::int64_t count : {64 * 8192, 64 * 1024, 33}) {
+      Memory memory;
+      const Randn op{.out = memory.add(1, count),
+                     .state = memory.add(1, sizeof(PhiloxState), DType::kU8),
+                     .generator = Generator::kTorchCuda};
+      std::vector<float> expected(static_cast<std::size_t>(count));
+      file.read(reinterpret_cast<char*>(expected.data()), op.out.bytes());
+      ASSERT_TRUE(file) << "the file of seed " << seed << " ends early";
+      std::memcpy(memory.bytes(op.state).data(), &state, sizeof(state));
+      const auto bytes = run(op, memory);
+      std::memcpy(&state, bytes.data() + op.state.offset_bytes, sizeof(state));
+      for (std::int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(number_at<float>(bytes, op.out, i), expected[static_cast<std::size_t>(i)])
+            << "number " << i << " of " << count << ", seed " << seed;
+      }
+    }
+  }
+}
+
 TEST_F(CudaDevice, RefusesMoreMemoryThanThereIs) {
   const std::int64_t bytes = 2 * device->info().total_bytes;
   expect_error(ExitCode::kMemory, "memory of device 'cuda:0': ", [&] {
@@ -175,7 +203,7 @@ TrainConfig small_config() {
 TrainingResult train(const TrainConfig& config) {
   std::unique_ptr<Device> device;
   if (config.device.device == "cuda") device = make_cuda_device(config.device, 0);
-  TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda, std::move(device));
+  TrainerHarness run(config, Generator::kTorchCuda, std::move(device));
   run.run();
   const Arena& arena = run.trainer->runner().arenas()[0];
   EXPECT_EQ(arena.high_water_bytes(), run.trainer->plan().device_bytes(0));

@@ -244,8 +244,7 @@ TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
   config.model.layers = {8, 8};
   config.training.steps = 10;
   config.device.device = "cuda";
-  TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda,
-                     make_cuda_device(config.device, 0));
+  TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
   run.after_step = [](const StepReport& report) {
     if (report.step == 4) fake_cuda::fail_all(cudaErrorLaunchFailure);
   };
@@ -260,8 +259,7 @@ TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStep) {
   config.training.steps = 4;
   config.device = {.device = "cuda", .graph = true};
   {
-    TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda,
-                       make_cuda_device(config.device, 0));
+    TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
     run.run();
   }
   EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one graph a slot";

@@ -340,6 +340,15 @@ TEST(CudaDelay, LastsAsLongAsItSays) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
 }
 
+TEST(CudaDelay, LastsLongerByWhatItReads) {
+  Memory memory;
+  const Tensor more = memory.add(1, 1);
+  memory.values(more)[0] = 0.015F;
+  const auto start = std::chrono::steady_clock::now();
+  run_as_cuda(Delay{0.005, more}, memory);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+}
+
 TEST(CudaLaunch, RefusesWhatLibrariesDoAndStreamsOfTheCpu) {
   Memory memory;
   const Tensor square = memory.add(1, 1);

@@ -32,6 +32,15 @@ TEST(Delay, LastsAsLongAsItSays) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
 }
 
+TEST(Delay, LastsLongerByWhatItReads) {
+  Memory memory;
+  const Tensor more = memory.add(1, 1);
+  memory.values(more)[0] = 0.015F;
+  const auto start = std::chrono::steady_clock::now();
+  run(Delay{0.005, more}, memory);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
+}
+
 TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
   Memory memory;
   const BiasRelu op{memory.add(1, 5), memory.add(1, 5)};

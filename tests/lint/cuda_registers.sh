@@ -2,7 +2,7 @@
 # cuda_registers.sh <source root> <nvcc>: compiles our kernels for Hopper and prints what each of them
 # takes. Fails where one spills registers to memory.
 set -euo pipefail
-nvcc=$2
+nvcc=${2:-}
 if [ -z "$nvcc" ]; then
   echo "skipped: this build has no CUDA compiler"
   exit 77

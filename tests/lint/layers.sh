@@ -37,7 +37,7 @@ includes() {
               "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
-      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|poll|immintrin)\\.h)",
+      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|poll|glob|immintrin)\\.h)",
               "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
     }
     function library(headers, places, words) {

@@ -6,7 +6,7 @@
 
 #include "parallel/mpi_communicator.h"
 #include "parallel/thread_communicator.h"
-#include "support/rank_step.h"
+#include "support/rank_run.h"
 
 namespace barestep {
 namespace {
@@ -30,8 +30,9 @@ TEST(MpiRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
 }
 
 TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
-  EXPECT_EQ(train_rank(*mpi().communicator, {.overlap = true}),
-            train_rank(*mpi().communicator, {.overlap = false}));
+  DdpSettings apart = small_buckets();
+  apart.overlap = false;
+  EXPECT_EQ(train_rank(*mpi().communicator, rank_config(), apart), train_rank(*mpi().communicator));
 }
 
 TEST(MpiRanks, GatherBytesInRankOrder) {

@@ -55,9 +55,18 @@ TEST(ShareOfRank, CoversAllRowsForAnyNumberOfRanks) {
 // PyTorch's own unit tests of _compute_bucket_assignment_by_size
 // (test/distributed/test_c10d_common.py).
 TEST(AssignBuckets, ClosesABucketThatReachesItsLimit) {
-  const std::vector<std::int64_t> sizes{400, 800, 400, 800};
+  const std::vector<std::int64_t> sizes{400, 800, 400, 200};
   EXPECT_THAT(assign_buckets(sizes, std::vector<std::int64_t>{400}),
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
+  const std::vector<std::int64_t> tens(4, 40);
+  EXPECT_THAT(assign_buckets(tens, std::vector<std::int64_t>{40, 80}),
+              ElementsAre(ElementsAre(0), ElementsAre(1, 2), ElementsAre(3)));
+  // What two types in turn leave to each of them.
+  const std::vector<std::int64_t> of_one_type(3, 200);
+  EXPECT_THAT(assign_buckets(of_one_type, std::vector<std::int64_t>{400}),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
+  EXPECT_THAT(assign_buckets(of_one_type, std::vector<std::int64_t>{200, 400}),
+              ElementsAre(ElementsAre(0), ElementsAre(1, 2)));
   const std::vector<std::int64_t> equal(6, 80);
   EXPECT_THAT(assign_buckets(equal, std::vector<std::int64_t>{200}),
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));

@@ -8,76 +8,209 @@
 
 #include "core/checker.h"
 #include "core/error.h"
+#include "kernels/cpu_device.h"
+#include "parallel/staged_communicator.h"
 #include "parallel/thread_communicator.h"
-#include "support/rank_step.h"
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/rank_run.h"
+#include "support/temp_dir.h"
+#include "support/trainer_harness.h"
 
 namespace barestep {
 namespace {
 
-std::vector<Trained> train(int ranks, const DdpOptions& options = {},
-                           const OptimizerSpec& optimizer = {}) {
-  ThreadGroup group(ranks);
-  std::vector<Trained> results(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto communicator = group.join(rank);
-      results[static_cast<std::size_t>(rank)] = train_rank(*communicator, options, optimizer);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return results;
+ParameterLayout layout_of(const TrainConfig& config) {
+  return ParameterLayout(widths_of(config.model, 1));
 }
 
-TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
-  const Trained one = train(1)[0];
-  for (const int ranks : {2, 3, 4}) {
-    const auto all = train(ranks);
-    for (const Trained& rank : all) EXPECT_EQ(rank, all[0]) << ranks << " ranks";
-    // Each gradient is a sum of at most 10 numbers in another order: some ulp a step.
-    EXPECT_LT(relative_distance(all[0].parameters, one.parameters), 1e-6) << ranks << " ranks";
-    EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6) << ranks << " ranks";
+/// All ranks hold the same bits, and those of one rank but for rounding.
+void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
+                          const TrainConfig& config) {
+  for (const Trained& rank : all) {
+    EXPECT_EQ(rank.parameters, all[0].parameters);
+    EXPECT_EQ(rank.losses, all[0].losses);
   }
+  ASSERT_EQ(all[0].losses.size(), one.losses.size());
+  EXPECT_LT(largest_distance(layout_of(config), all[0].parameters, one.parameters), 1e-6);
+  EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
+}
+
+// With 3 and 4 ranks the shares of the 10 rows are not equal.
+TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
+  const Trained one = train_threads(1)[0];
+  for (const int ranks : {2, 3, 4}) {
+    SCOPED_TRACE(ranks);
+    expect_near_one_rank(train_threads(ranks), one, rank_config());
+  }
+}
+
+TEST(ThreadRanks, OneRankComputesTheBitsOfATrainerWithoutRanks) {
+  TrainerHarness alone(rank_config());
+  alone.run();
+  const Trained one = train_threads(1)[0];
+  EXPECT_EQ(one.losses, alone.losses());
+  EXPECT_EQ(one.own_losses, alone.losses());
+  EXPECT_EQ(one.parameters, alone.trainer->weights());
 }
 
 TEST(ThreadRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
-  EXPECT_EQ(train(3, {.overlap = true}), train(3, {.overlap = false}));
+  DdpSettings apart = small_buckets();
+  apart.overlap = false;
+  EXPECT_EQ(train_threads(3, rank_config(), apart), train_threads(3));
 }
 
 TEST(ThreadRanks, ComputeTheSameBitsWhenEachBucketIsUpdatedAtOnce) {
-  EXPECT_EQ(train(3, {.update_per_bucket = true}), train(3));
+  DdpSettings at_once = small_buckets();
+  at_once.update_per_bucket = true;
+  EXPECT_EQ(train_threads(3, rank_config(), at_once), train_threads(3));
 }
 
-TEST(ThreadRanks, TrainWithEveryOptimizer) {
-  const OptimizerSpec optimizers[] = {
-      {.kind = OptimizerKind::kAdamW, .weight_decay = 0.1},
-      {.kind = OptimizerKind::kSgd},
-      {.kind = OptimizerKind::kSgd, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1},
-  };
-  std::vector<std::vector<float>> parameters{train(1)[0].parameters};
-  for (const OptimizerSpec& optimizer : optimizers) {
-    const Trained one = train(1, {}, optimizer)[0];
-    EXPECT_THAT(parameters, testing::Not(testing::Contains(one.parameters)));
-    parameters.push_back(one.parameters);
-    const auto all = train(3, {}, optimizer);
-    EXPECT_LT(relative_distance(all[0].parameters, one.parameters), 1e-6);
-    EXPECT_EQ(train(3, {.update_per_bucket = true}, optimizer), all);
-    const RankStep step(0, 3, {.update_per_bucket = true}, optimizer);
-    EXPECT_THAT(check(step.program), testing::IsEmpty());
+TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
+  const std::vector<Trained> expected = train_threads(2);
+  EXPECT_EQ(train_threads(2, rank_config(), {}), expected);
+  DdpSettings whole = small_buckets();
+  whole.whole_first_bucket = true;
+  EXPECT_EQ(train_threads(2, rank_config(), whole), expected);
+}
+
+TEST(ThreadRanks, AccumulateAsALargerBatchDoes) {
+  TrainConfig parts = rank_config();
+  parts.training.accumulate = 3;
+  TrainConfig whole = rank_config();
+  whole.data.batch_size = 30;
+  const Trained one = train_threads(1, whole)[0];
+  for (const int ranks : {1, 2, 4}) {
+    SCOPED_TRACE(ranks);
+    expect_near_one_rank(train_threads(ranks, parts), one, parts);
   }
 }
 
-class DdpProgram : public testing::TestWithParam<DdpOptions> {};
+TEST(ThreadRanks, AddGradientsUpFromStepToStepAsOneRankDoes) {
+  TrainConfig config = rank_config();
+  config.training.zero_grad = false;
+  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
+}
+
+TEST(ThreadRanks, TrainWithEveryOptimizer) {
+  TrainConfig adamw = rank_config();
+  adamw.training.optimizer = OptimizerKind::kAdamW;
+  adamw.training.weight_decay = 0.1;
+  TrainConfig sgd = rank_config();
+  sgd.training.optimizer = OptimizerKind::kSgd;
+  TrainConfig nesterov = sgd;
+  nesterov.training.momentum = 0.9;
+  nesterov.training.nesterov = true;
+  nesterov.training.weight_decay = 0.1;
+  std::vector<FlatWeights> parameters{train_threads(1)[0].parameters};
+  for (const TrainConfig& config : {adamw, sgd, nesterov}) {
+    const Trained one = train_threads(1, config)[0];
+    EXPECT_THAT(parameters, testing::Not(testing::Contains(one.parameters)));
+    parameters.push_back(one.parameters);
+    const auto all = train_threads(3, config);
+    expect_near_one_rank(all, one, config);
+    DdpSettings at_once = small_buckets();
+    at_once.update_per_bucket = true;
+    EXPECT_EQ(train_threads(3, config, at_once), all);
+  }
+}
+
+TEST(ThreadRanks, KeepTheLossOfTheirOwnRows) {
+  TrainConfig config = rank_config();
+  const auto all = train_threads(3, config);
+  EXPECT_NE(all[0].own_losses, all[1].own_losses);
+  // 10 rows: shares of 4, 3 and 3.
+  const float mean =
+      0.4F * all[0].own_losses[0] + 0.3F * all[1].own_losses[0] + 0.3F * all[2].own_losses[0];
+  EXPECT_NEAR(all[0].losses[0], mean, 1e-6F);
+}
+
+TEST(ThreadRanks, WithABatchPerRankTheBatchGrows) {
+  TrainConfig weak = rank_config();
+  weak.parallel.batch_per_rank = true;
+  TrainConfig whole = rank_config();
+  whole.data.batch_size = 30;
+  expect_near_one_rank(train_threads(3, weak), train_threads(1, whole)[0], weak);
+}
+
+TEST(ThreadRanks, SeededPerRankDrawDataOfTheirOwn) {
+  TrainConfig config = rank_config();
+  config.parallel.seed_per_rank = true;
+  config.training.steps = 1;
+  const auto all = train_threads(2, config);
+  EXPECT_EQ(all[0].parameters, all[1].parameters) << "weights are rank 0's";
+  EXPECT_NE(all[0].losses, train_threads(2)[0].losses);
+
+  // Rank 0 draws what a run of its 5 rows draws; rank 1 would with the next seed, but has rank 0's
+  // weights.
+  TrainConfig own = rank_config();
+  own.data.batch_size = 5;
+  EXPECT_EQ(train_threads(1, own)[0].losses[0], all[0].own_losses[0]);
+}
+
+class RanksOfFiles : public TempDirTest {};
+
+TEST_F(RanksOfFiles, TrainAndEvaluateAsOneRankDoes) {
+  const TrainConfig config = class_run(folder());
+  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
+}
+
+/// 30 rows in steps of 7: the last step has 2, and none for the third rank.
+TEST_F(RanksOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
+  TrainConfig config = number_run(folder());
+  config.data.batch_size = 7;
+  expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
+}
+
+TEST(ThreadRanks, APauseBelongsToTheRankItIsFor) {
+  TrainConfig config = rank_config();
+  config.injected = {.delay_ms = 1, .slow_rank = SlowRank{1, 20}};
+  EXPECT_DOUBLE_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2).delay_s, 0.001);
+  EXPECT_DOUBLE_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 2).delay_s, 0.021);
+  expect_error(ExitCode::kConfiguration,
+               "--slow-rank '1:20': there is 1 rank; ranks are numbered from 0 to 0",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1); });
+}
+
+TEST(ThreadRanks, PausesOfAnyKindChangeNoBit) {
+  TrainConfig config = rank_config();
+  config.training.steps = 3;
+  const auto expected = train_threads(2, config);
+  config.injected = {.delay_ms = 0.1, .slow_rank = SlowRank{1, 2}, .jitter_ms = 1};
+  EXPECT_EQ(train_threads(2, config), expected);
+}
+
+TEST(ThreadRanks, AStepWithoutASampleForEachRankIsRefused) {
+  TrainConfig config = rank_config();
+  config.data.batch_size = 3;
+  expect_error(ExitCode::kConfiguration,
+               "--global-batch-size '3': is not a sample for each of 4 ranks; give at least 4, or "
+               "start fewer ranks",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+  config.parallel.batch_per_rank = true;
+  EXPECT_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4).batch_size, 12);
+  config.data.batch_size = 1 << 30;
+  expect_error(ExitCode::kConfiguration,
+               "--batch-size '1073741824': 4 ranks make 4294967296 samples in a step; a step has "
+               "at most 2147483647",
+               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+}
+
+class DdpProgram : public testing::TestWithParam<DdpSettings> {
+ protected:
+  const Ddp scheme_{GetParam()};
+  StepPrograms programs_{spec_of_rank(rank_config(), DeviceKind::kCpu, nullptr, 0, 2), &scheme_};
+};
 
 TEST_P(DdpProgram, IsOrderedAndNeedsEveryWait) {
-  RankStep step(0, 2, GetParam());
-  ASSERT_THAT(check(step.program), testing::IsEmpty());
+  Program program = programs_.train().program;
+  ASSERT_THAT(check(program), testing::IsEmpty());
   int deleted = 0;
-  for (Node& node : step.program.nodes()) {
+  for (Node& node : program.nodes()) {
     const std::vector<Wait> waits = node.waits;
     for (std::size_t i = 0; i < waits.size(); ++i) {
       node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_THAT(check(step.program), testing::Not(testing::IsEmpty()));
+      EXPECT_THAT(check(program), testing::Not(testing::IsEmpty()));
       node.waits = waits;
       ++deleted;
     }
@@ -86,57 +219,64 @@ TEST_P(DdpProgram, IsOrderedAndNeedsEveryWait) {
 }
 
 TEST_P(DdpProgram, ReducesEveryGradientOnceAndTheLossFirst) {
-  RankStep step(0, 2, GetParam());
   std::vector<Tensor> reduced;
-  for (const Node& node : step.program.nodes()) {
+  for (const Node& node : programs_.train().program.nodes()) {
     if (const auto* op = std::get_if<Collective>(&node.op)) {
       reduced.push_back(std::get<AllReduce>(*op).tensors[0]);
     }
   }
   ASSERT_GT(reduced.size(), 3U);
-  EXPECT_EQ(step.buffers[reduced[0].buffer].name, "global_loss");
+  EXPECT_EQ(programs_.buffers()[reduced[0].buffer].name, "global_loss");
   std::int64_t end_bytes = 0;
   for (std::size_t i = 1; i < reduced.size(); ++i) {
     EXPECT_GE(reduced[i].offset_bytes, end_bytes);
     EXPECT_LT(reduced[i].offset_bytes - end_bytes, 64) << "only padding lies between buckets";
     end_bytes = reduced[i].end_bytes();
   }
-  EXPECT_GT(end_bytes, rank_model().layout.bytes() - 64);
+  EXPECT_GT(end_bytes, programs_.spec().model.layout.bytes() - 64);
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, DdpProgram,
-                         testing::Values(DdpOptions{}, DdpOptions{.overlap = false},
-                                         DdpOptions{.update_per_bucket = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Settings, DdpProgram,
+    testing::Values(DdpSettings{.first_bucket_bytes = 50, .bucket_bytes = 100},
+                    DdpSettings{.first_bucket_bytes = 50, .bucket_bytes = 100, .overlap = false},
+                    DdpSettings{
+                        .first_bucket_bytes = 50, .bucket_bytes = 100, .update_per_bucket = true}));
+
+// With pieces of 12 bytes every bucket takes several.
+TEST(StagedRanks, ComputeTheSameBitsAsRanksWhoseMemoryTheHostReaches) {
+  const auto expected = train_threads(2);
+  std::vector<Trained> staged(2);
+  on_threads(2, [&](Communicator& communicator) {
+    const auto device = make_cpu_device({.threads = 1});
+    StagedCommunicator by_way_of_the_host(communicator, *device, 12);
+    staged[static_cast<std::size_t>(communicator.rank())] = train_rank(by_way_of_the_host);
+  });
+  EXPECT_EQ(staged, expected);
+}
 
 TEST(ThreadRanks, HostCallsCarryBytesInRankOrder) {
-  constexpr int kRanks = 3;
-  ThreadGroup group(kRanks);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto communicator = group.join(rank);
-      const int mine = 10 + rank;
-      std::array<int, kRanks> all{};
-      communicator->all_gather(std::as_bytes(std::span(&mine, 1)),
-                               std::as_writable_bytes(std::span(all)));
-      EXPECT_THAT(all, testing::ElementsAre(10, 11, 12));
-      int told = rank;
-      communicator->broadcast(std::as_writable_bytes(std::span(&told, 1)), 2);
-      EXPECT_EQ(told, 2);
-      communicator->barrier();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_threads(3, [](Communicator& communicator) {
+    const int mine = 10 + communicator.rank();
+    std::array<int, 3> all{};
+    communicator.all_gather(std::as_bytes(std::span(&mine, 1)),
+                            std::as_writable_bytes(std::span(all)));
+    EXPECT_THAT(all, testing::ElementsAre(10, 11, 12));
+    int told = communicator.rank();
+    communicator.broadcast(std::as_writable_bytes(std::span(&told, 1)), 2);
+    EXPECT_EQ(told, 2);
+    communicator.barrier();
+  });
 }
 
 TEST(ThreadRanks, ARankThatGivesUpReleasesTheOthers) {
-  ThreadGroup group(2);
-  std::thread waiting([&] {
-    const auto communicator = group.join(0);
-    EXPECT_THROW(communicator->barrier(), Error);
+  on_threads(2, [](Communicator& communicator) {
+    if (communicator.rank() == 0) {
+      EXPECT_THROW(communicator.barrier(), Error);
+    } else {
+      communicator.abort(ExitCode::kTryAgain);
+    }
   });
-  group.join(1)->abort(ExitCode::kTryAgain);
-  waiting.join();
 }
 
 }  // namespace

@@ -19,16 +19,6 @@
 
 namespace barestep {
 
-/// Every program of a run.
-inline std::vector<const StepProgram*> programs_of(const StepPrograms& programs) {
-  std::vector<const StepProgram*> all{&programs.train()};
-  for (const StepProgram* step :
-       {programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
-    if (step != nullptr) all.push_back(step);
-  }
-  return all;
-}
-
 /// What every program that a test builds must pass.
 inline void expect_ordered(const Program& program) {
   for (const Violation& violation : check(program)) {
@@ -38,8 +28,7 @@ inline void expect_ordered(const Program& program) {
 
 class TrainerHarness final : public TrainObserver {
  public:
-  explicit TrainerHarness(TrainConfig wanted, std::int64_t default_dim = kDefaultDimCpu,
-                          Generator generator = Generator::kTorchCpu,
+  explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr)
       : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
@@ -47,17 +36,17 @@ class TrainerHarness final : public TrainObserver {
       device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
     }
     if (c.data.kind == DataKind::kIdx) {
-      dataset.emplace(load_dataset(c.data, widths_of(c.model, default_dim), c.model.loss));
+      dataset.emplace(load_dataset(c.data, widths_of(c.model, kDefaultDimCpu), c.model.loss));
     }
     const Dataset* data = dataset ? &*dataset : nullptr;
-    StepSpec spec = spec_of(c, default_dim, data);
-    spec.generator = generator;
-    spec.workspace_bytes = workspace_bytes(device->kind());
+    StepSpec spec = spec_of(c, device->kind(), data);
+    if (generator) spec.generator = *generator;
     programs = std::make_unique<StepPrograms>(spec);
-    for (const StepProgram* step : programs_of(*programs)) expect_ordered(step->program);
+    for (const StepProgram* step : programs->all()) expect_ordered(step->program);
     FlatWeights loaded;
     if (!c.output.load.empty()) loaded = load_weights(c.output.load, programs->spec().model);
-    trainer = std::make_unique<Trainer>(c, *programs, *device, data, std::move(loaded));
+    trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, nullptr, data,
+                                        std::move(loaded));
   }
 
   void run() { trainer->run(*this); }

@@ -60,7 +60,7 @@ TEST(Accumulation, EqualsTheLargerBatchWhereGradientsAddUpFromStepToStep) {
 
 TEST(Accumulation, KeepsTheActivationsOfOneMicroStep) {
   const auto activations = [](const TrainConfig& config) {
-    const StepPrograms programs(spec_of(config, kDefaultDimCpu, nullptr));
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
     return MemoryPlan(programs.buffers()).category_bytes(0, Category::kActivations);
   };
   EXPECT_EQ(activations(small(32, 4)), activations(small(32, 1)));
@@ -74,7 +74,7 @@ TEST(Accumulation, CountsTheSamplesOfAllMicroSteps) {
 }
 
 TEST(Accumulation, MakesALastMicroStepOfTheRowsThatAreLeft) {
-  StepSpec spec = spec_of(small(6, 4), kDefaultDimCpu, nullptr);
+  StepSpec spec = spec_of(small(6, 4), DeviceKind::kCpu, nullptr);
   spec.data = DataKind::kIdx;
   spec.train_rows = 24 + 15;
   const StepPrograms programs(spec);
@@ -98,14 +98,14 @@ TEST(StepPrograms, AreOrderedWithEveryOptimizerDataSourceAndDelay) {
   };
   for (const OptimizerSpec& optimizer : optimizers) {
     for (const DataKind data : {DataKind::kRandn, DataKind::kIdx}) {
-      StepSpec spec = spec_of(small(6, 3), kDefaultDimCpu, nullptr);
+      StepSpec spec = spec_of(small(6, 3), DeviceKind::kCpu, nullptr);
       spec.optimizer = optimizer;
       spec.data = data;
       spec.train_rows = data == DataKind::kIdx ? 31 : 0;
       spec.test_rows = data == DataKind::kIdx ? 7 : 0;
       spec.io_delay_s = 0.001;
       const StepPrograms programs(spec);
-      for (const StepProgram* step : programs_of(programs)) expect_ordered(step->program);
+      for (const StepProgram* step : programs.all()) expect_ordered(step->program);
     }
   }
 }

@@ -26,7 +26,7 @@ TEST_P(PredictedForCuda, LossesLieWithinAMillionth) {
   config.training.seed = golden.at("seed");
   config.training.steps = static_cast<std::int64_t>(golden.at("losses").size());
   config.device.threads = 2;
-  TrainerHarness run(config, kDefaultDimCpu, Generator::kTorchCuda);
+  TrainerHarness run(config, Generator::kTorchCuda);
   const Tensor x = run.programs->train().tensors.x;
   run.after_step = [&](const StepReport& report) {
     const double expected = golden.at("losses")[static_cast<std::size_t>(report.step)];

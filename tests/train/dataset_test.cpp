@@ -4,10 +4,14 @@
 
 #include <array>
 #include <limits>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "core/safetensors.h"
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
+#include "support/npy_bytes.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -21,12 +25,13 @@ class DatasetFiles : public TempDirTest {
  protected:
   /// Loads x and y, given as the bytes of idx files, for a model of these widths.
   Dataset load(const std::string& x, const std::string& y, std::vector<std::int64_t> widths,
-               LossKind loss, double test_split = 0) {
+               LossKind loss, double test_split = 0,
+               std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max()) {
     const DataConfig config{.kind = DataKind::kIdx,
                             .x = file("x.idx", x),
                             .y = file("y.idx", y),
                             .test_split = test_split};
-    return load_dataset(config, widths, loss);
+    return load_dataset(config, widths, loss, memory_bytes);
   }
 
   void expect_refused(const std::string& text, const std::string& x, const std::string& y,
@@ -61,6 +66,103 @@ TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {
   data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
   EXPECT_THAT(x, ElementsAre(0.1F, -2, 3, 1e-3F));
   EXPECT_THAT(y, ElementsAre(255, 2, 3, 4));
+}
+
+TEST_F(DatasetFiles, StayWhereTheyAreWhenMemoryIsTooSmallForThem) {
+  std::vector<float> x(3 * 5000);  // rows longer than what is read at a time
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 7;
+  const std::string x_bytes = idx_bytes<float>(kF32, {3, 5000}, x);
+  const std::string y_bytes = idx_bytes<double>(kF64, {3, 2}, {1, 2, 3, 4, 5, 6});
+  const auto gathered = [&](std::int64_t memory_bytes, bool is_loaded) {
+    const Dataset data = load(x_bytes, y_bytes, {5000, 2}, LossKind::kMse, 0, memory_bytes);
+    EXPECT_EQ(data.is_loaded(), is_loaded);
+    std::vector<float> rows(2 * 5000 + 4);
+    data.gather(std::array<std::int64_t, 2>{2, 0}, rows.data(), &rows[2 * 5000]);
+    return rows;
+  };
+  const std::vector<float> rows = gathered(60'048, true);
+  EXPECT_EQ(gathered(60'047, false), rows);
+  EXPECT_THAT(std::span(rows).last(4), ElementsAre(5, 6, 1, 2));
+  EXPECT_EQ(rows[0], x[10'000]);
+}
+
+TEST_F(DatasetFiles, ThatStayWhereTheyAreAreLookedThroughAsTheyAreGathered) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Dataset data = load(idx_bytes<float>(kF32, {2, 2}, {1, 2, 3, nan}),
+                            idx_bytes<float>(kF32, {2, 1}, {1, 2}), {2, 1}, LossKind::kMse, 0, 0);
+  std::array<float, 2> x{};
+  float y = 0;
+  data.gather(std::array<std::int64_t, 1>{0}, x.data(), &y);
+  expect_error(ExitCode::kBadData,
+               "/x.idx': row 1, column 1 is not a finite 32-bit number; remove or replace",
+               [&] { data.gather(std::array<std::int64_t, 1>{1}, x.data(), &y); });
+}
+
+/// What --data names, for two features and one target or three classes.
+struct Source {
+  DataKind kind = DataKind::kIdx;
+  std::filesystem::path x, y;
+};
+
+Dataset load_source(const Source& source, LossKind loss, std::vector<std::int64_t> widths) {
+  return load_dataset({.kind = source.kind, .x = source.x, .y = source.y}, widths, loss);
+}
+
+TEST_F(DatasetFiles, OfEveryFormatHoldTheSameSamples) {
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6}, y = {7, 8, 9};
+  const auto tensors = folder() / "xy.safetensors";
+  save_safetensors(tensors, std::vector<NamedTensor>{{"x", {3, 2}, x}, {"y", {3}, y}});
+  const Source sources[] = {{DataKind::kIdx, file("x.idx", idx_bytes<float>(kF32, {3, 2}, x)),
+                             file("y.idx", idx_bytes<float>(kF32, {3}, y))},
+                            {DataKind::kNpy, file("x.npy", npy_bytes<float>("<f4", "3, 2", x)),
+                             file("y.npy", npy_bytes<std::int64_t>("<i8", "3,", {7, 8, 9}))},
+                            {DataKind::kSafetensors, tensors, {}}};
+  for (const Source& source : sources) {
+    const Dataset data = load_source(source, LossKind::kMse, {2, 1});
+    std::array<float, 6> got_x{};
+    std::array<float, 3> got_y{};
+    data.gather(std::array<std::int64_t, 3>{0, 1, 2}, got_x.data(), got_y.data());
+    EXPECT_THAT(got_x, testing::ElementsAreArray(x)) << source.x;
+    EXPECT_THAT(got_y, testing::ElementsAreArray(y)) << source.x;
+  }
+}
+
+TEST_F(DatasetFiles, OfSeveralShardsFollowEachOtherByName) {
+  file("x-0.npy", npy_bytes<float>("<f4", "1, 2", {1, 2}));
+  file("x-1.npy", npy_bytes<float>("<f4", "0, 2", {}));
+  file("x-2.npy", npy_bytes<float>("<f4", "2, 2", {3, 4, 5, 6}));
+  // The labels are cut elsewhere.
+  file("y-0.npy", npy_bytes<std::uint8_t>("|u1", "2,", {2, 0}));
+  file("y-1.npy", npy_bytes<std::uint8_t>("|u1", "1,", {1}));
+  const Source source{DataKind::kNpy, folder() / "x-*.npy", folder() / "y-*.npy"};
+  const Dataset data = load_source(source, LossKind::kCrossEntropy, {2, 3});
+  EXPECT_EQ(data.train_rows(), 3);
+  std::array<float, 6> x{};
+  std::array<std::int32_t, 3> y{};
+  data.gather(std::array<std::int64_t, 3>{2, 0, 1}, x.data(), y.data());
+  EXPECT_THAT(x, ElementsAre(5, 6, 1, 2, 3, 4));
+  EXPECT_THAT(y, ElementsAre(1, 2, 0));
+
+  file("x-3.npy", npy_bytes<float>("<f4", "1, 3", {1, 2, 3}));
+  expect_error(ExitCode::kBadData,
+               "/x-3.npy': has 3 of f32 per sample, '" + (folder() / "x-0.npy").string() +
+                   "' has 2 of f32; use files that belong together",
+               [&] {
+                 load_source(source, LossKind::kCrossEntropy, {2, 3});
+               });
+}
+
+TEST_F(DatasetFiles, OfTensorsNameThemXAndY) {
+  const auto path = folder() / "other.safetensors";
+  const std::vector<float> numbers = {1, 2};
+  save_safetensors(path,
+                   std::vector<NamedTensor>{{"images", {1, 2}, numbers}, {"labels", {2}, numbers}});
+  expect_error(ExitCode::kBadData,
+               "/other.safetensors': has no tensor 'x', but images, labels; name the samples 'x' "
+               "and their labels or targets 'y'",
+               [&] {
+                 load_source({DataKind::kSafetensors, path, {}}, LossKind::kMse, {2, 1});
+               });
 }
 
 TEST_F(DatasetFiles, TakesSamplesOfOneNumber) {

@@ -22,8 +22,7 @@ std::int64_t pinned_bytes(std::int64_t batch_size) {
 }
 
 void require(std::int64_t batch_size, std::int64_t available_bytes, DeviceKind kind) {
-  const StepSpec spec = spec_of_batch(batch_size);
-  require_memory(spec, MemoryPlan(StepPrograms(spec).buffers()), available_bytes, kind, "cuda:0");
+  require_memory(StepPrograms(spec_of_batch(batch_size)), available_bytes, kind, "cuda:0");
 }
 
 TEST(RequireMemory, LetsARunThroughThatFitsToTheByte) {
@@ -44,6 +43,26 @@ TEST(RequireMemory, NamesTheLargestHalvingOfTheBatchThatFits) {
                fmt::format("too little memory: needs {}, cuda:0 has {} free; --batch-size 250 fits",
                            human_bytes(device_bytes(1000)), human_bytes(available)),
                [&] { require(1000, available, DeviceKind::kCuda); });
+}
+
+TEST(RequireMemory, SharesTheMemoryOfAHostAmongItsRanks) {
+  const auto spec_of_rank = [](std::int64_t batch_size) {
+    StepSpec spec = spec_of_batch(batch_size);
+    spec.ranks = 4;
+    return spec;
+  };
+  const auto bytes = [&](std::int64_t batch_size) {
+    return MemoryPlan(StepPrograms(spec_of_rank(batch_size)).buffers()).device_bytes(0);
+  };
+  const auto require_ranks = [&](std::int64_t available_bytes) {
+    require_memory(StepPrograms(spec_of_rank(1000)), available_bytes, DeviceKind::kCuda, "host", 4);
+  };
+  EXPECT_NO_THROW(require_ranks(4 * bytes(1000)));
+  expect_error(ExitCode::kMemory,
+               fmt::format("too little memory: needs {} in each of 4 ranks, host has {} free; "
+                           "--global-batch-size 500 fits",
+                           human_bytes(bytes(1000)), human_bytes(4 * bytes(500))),
+               [&] { require_ranks(4 * bytes(500)); });
 }
 
 TEST(RequireMemory, SaysWhenNoBatchFits) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/product.h"
 #include "support/golden.h"
 #include "support/trainer_harness.h"
 
@@ -58,6 +59,7 @@ TrainConfig config_of(const Golden& golden) {
 class TinyRun : public testing::TestWithParam<const char*> {};
 
 TEST_P(TinyRun, HasEveryBitOfEveryStep) {
+  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   const Golden golden = load_golden(GetParam());
   ASSERT_EQ(golden.each_step.size(), golden.losses.size());
   for (const bool fusion : {true, false}) {
@@ -93,6 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, TinyRun,
 /// finishes a sum in one go the order of that one addition makes no difference; where it cuts a
 /// long sum into several, it does.
 TEST(Fusion, HasTheSameBitsOnAndOffWhereSumsAreShort) {
+  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   TrainConfig config;
   config.model.layers = {100, 200, 64, 10};
   config.data.batch_size = 16;
@@ -109,6 +112,7 @@ TEST(Fusion, HasTheSameBitsOnAndOffWhereSumsAreShort) {
 }
 
 TEST(Fusion, AgreesOnAndOffWithinFiveTenMillionths) {
+  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   TrainConfig config;
   config.model.dim = 1024;
   config.model.depth = 2;
@@ -150,6 +154,7 @@ class GoldenInput final : public StepInput {
 };
 
 TEST(CrossEntropyRun, HasPyTorchsLossesGradientsAndParameters) {
+  if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   const Golden golden = load_golden("ce_tiny");
   const auto steps = static_cast<std::int64_t>(golden.each_step.size());
   const StepPrograms programs({.model = {.layout = ParameterLayout(golden.layers),

@@ -62,7 +62,7 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
   int programs_seen = 0;
   for (const StepSpec& spec : specs) {
     const StepPrograms programs(spec);
-    for (const StepProgram* step : programs_of(programs)) {
+    for (const StepProgram* step : programs.all()) {
       expect_ordered(step->program);
       EXPECT_GT(expect_every_deletion_found(step->program), 0) << step->program.name();
       ++programs_seen;
@@ -82,7 +82,7 @@ TEST(StepPrograms, ShareTheirBuffers) {
   ASSERT_NE(programs.last_evaluate(), nullptr);
   EXPECT_EQ(programs.last_batch()->rows, 2);
   EXPECT_EQ(programs.last_evaluate()->rows, 3);
-  for (const StepProgram* step : programs_of(programs)) {
+  for (const StepProgram* step : programs.all()) {
     EXPECT_EQ(step->tensors.x.buffer, programs.train().tensors.x.buffer);
     EXPECT_EQ(step->tensors.loss_host.buffer, programs.train().tensors.loss_host.buffer);
   }

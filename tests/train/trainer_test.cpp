@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -64,12 +67,58 @@ TEST(Trainer, DivergenceNamesTheStepAndTheLossBefore) {
   expect_error(ExitCode::kDiverged, "; use a smaller --lr (it is 1e+30)", [&] { advised.run(); });
 }
 
+TEST(Trainer, ReadsTheLossOfAStepThatIsNotLoggedWhileTheNextOneRuns) {
+  const auto queued_at_reports = [](TrainConfig config, std::int64_t log_every) {
+    config.training.log_every = log_every;
+    TrainerHarness run(std::move(config));
+    std::vector<std::int64_t> ahead;
+    run.after_step = [&](const StepReport& report) {
+      ahead.push_back(run.trainer->runner().steps() - report.step - 1);
+    };
+    run.run();
+    return std::pair(ahead, run.losses());
+  };
+  const auto [one_by_one, losses] = queued_at_reports(random_run(8), 1);
+  EXPECT_THAT(one_by_one, testing::Each(0));
+  const auto [pipelined, same_losses] = queued_at_reports(random_run(8), 3);
+  EXPECT_THAT(pipelined, testing::ElementsAre(0, 1, 1, 0, 1, 1, 0, 0));
+  EXPECT_EQ(same_losses, losses);
+}
+
+TEST(Trainer, StepsThatOverlapOnTheHostAddUpToTheTimeOfTheRun) {
+  TrainConfig config = random_run(12);
+  config.training.log_every = 100;
+  config.data.io_delay_ms = 5;
+  TrainerHarness run(config);
+  const auto start = std::chrono::steady_clock::now();
+  run.run();
+  const double all_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  double sum_s = 0;
+  for (const StepReport& report : run.steps) {
+    EXPECT_GT(report.times.wall_s, 0.004);
+    sum_s += report.times.wall_s;
+  }
+  EXPECT_LE(sum_s, all_s);
+}
+
+TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
+  TrainConfig config = random_run(20);
+  config.training.lr = 1e30;
+  config.training.log_every = 100;
+  TrainerHarness run(config);
+  expect_error(ExitCode::kDiverged, "training diverged: the loss is ", [&] { run.run(); });
+  TrainerHarness again(config);
+  expect_error(ExitCode::kDiverged, " at step " + std::to_string(run.steps.size()) + ", it was ",
+               [&] { again.run(); });
+}
+
 TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
   TrainConfig config = random_run(2);
   TrainerHarness built(config);
   FlatWeights weights = built.trainer->weights();
   for (float& weight : weights) weight *= 1e30F;
-  Trainer trainer(built.config, *built.programs, *built.device, nullptr, weights);
+  Trainer trainer(built.config, *built.programs, {built.device.get()}, nullptr, nullptr, weights);
   expect_error(ExitCode::kDiverged, "training diverged: the loss is nan at step 0; use a smaller",
                [&] { trainer.run(built); });
 }
@@ -92,7 +141,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
   first.run();
   const FlatWeights weights = first.trainer->weights();
   TrainerHarness second(random_run(1));
-  Trainer loaded(second.config, *second.programs, *second.device, nullptr, weights);
+  Trainer loaded(second.config, *second.programs, {second.device.get()}, nullptr, nullptr, weights);
   EXPECT_EQ(loaded.weights(), weights);
   loaded.run(second);
   EXPECT_NE(loaded.weights(), weights);
@@ -100,7 +149,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
 
   TrainerHarness fresh(random_run(1));
   const FlatWeights start = fresh.trainer->weights();
-  Trainer same(fresh.config, *fresh.programs, *fresh.device, nullptr, start);
+  Trainer same(fresh.config, *fresh.programs, {fresh.device.get()}, nullptr, nullptr, start);
   same.run(fresh);
   EXPECT_EQ(fresh.losses().front(), first.losses().front()) << "x and y are the same";
 }
@@ -161,10 +210,11 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   TrainerHarness whole(config);
   EXPECT_EQ(whole.dataset->train_rows(), 40);
   // The same training set as before, cut from the files.
-  StepSpec spec = spec_of(with, 0, &*evaluated.dataset);
+  StepSpec spec = spec_of(with, DeviceKind::kCpu, &*evaluated.dataset);
   spec.test_rows = 0;
   const StepPrograms programs(spec);
-  Trainer trainer(evaluated.config, programs, *evaluated.device, &*evaluated.dataset);
+  Trainer trainer(evaluated.config, programs, {evaluated.device.get()}, nullptr,
+                  &*evaluated.dataset);
   TrainerHarness observer(with);
   trainer.run(observer);
   EXPECT_EQ(observer.losses(), evaluated.losses());

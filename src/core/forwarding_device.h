@@ -1,4 +1,4 @@
-// A device that hands everything on to another; tests override what they want to see.
+// A device that hands everything on to another, for those who want to see some of it.
 #pragma once
 
 #include <memory>
@@ -41,6 +41,9 @@ class ForwardingDevice : public Device {
     inner_.launch(graph, stream, step);
   }
   void set_record_sink(RecordSink* sink) override { inner_.set_record_sink(sink); }
+
+ protected:
+  [[nodiscard]] Device& inner() const { return inner_; }
 
  private:
   Device& inner_;

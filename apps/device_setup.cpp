@@ -1,0 +1,163 @@
+#include "device_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "core/error.h"
+#include "kernels/cuda_device.h"
+#include "kernels/make_device.h"
+#include "parallel/local_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/nccl_devices.h"
+#include "train/memory_check.h"
+
+namespace barestep {
+namespace {
+
+std::vector<std::string> devices_asked(const DeviceConfig& config) {
+  if (!config.devices.empty()) return config.devices;
+  if (device_kind(config.device) == DeviceKind::kCpu) return {"cpu", "cpu"};
+  if (config.device.starts_with("cuda:")) return {config.device};
+  // Where there is none, opening the first one says why.
+  std::vector<std::string> all;
+  for (int i = 0; i < std::max(1, cuda_device_count()); ++i)
+    all.push_back(fmt::format("cuda:{}", i));
+  return all;
+}
+
+std::vector<std::string> names_of(const std::vector<std::string>& devices) {
+  std::map<std::string, int> seen;
+  std::vector<std::string> names;
+  for (const std::string& device : devices) {
+    const int place = seen[device]++;
+    const bool alone = std::ranges::count(devices, device) == 1;
+    const char* const mark = device == "cpu" ? ":" : "#";
+    names.push_back(alone ? device : fmt::format("{}{}{}", device, mark, place));
+  }
+  return names;
+}
+
+int ordinal_of(const std::string& device) {
+  int ordinal = 0;
+  const std::size_t colon = device.find(':');
+  std::from_chars(device.data() + colon + 1, device.data() + device.size(), ordinal);
+  return ordinal;
+}
+
+/// The cores that device `place` of `count` gets: equal shares, the first ones one more.
+int fair_share(int place, int count) {
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return std::max(1, cores / count + (place < cores % count ? 1 : 0));
+}
+
+}  // namespace
+
+DeviceSetup::DeviceSetup(const DeviceConfig& config)
+    : config_(config), devices_(devices_asked(config)), names_(names_of(devices_)) {
+  if (config.graph && size() > 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--graph",
+          .why = fmt::format("captures the work of one device, and there are {}", size()),
+          .remedy = "leave it out, or give one device"});
+  }
+  const std::set<std::string> distinct(devices_.begin(), devices_.end());
+  if (distinct.size() > 1) {
+    const bool nccl = has_nccl() && distinct.size() == devices_.size();
+    exchanges_ = nccl ? Exchanges::kNccl : Exchanges::kPieces;
+  }
+}
+
+DeviceKind DeviceSetup::kind() const {
+  return devices_[0] == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+}
+
+Route DeviceSetup::route() const {
+  return exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
+}
+
+void DeviceSetup::require_stated_memory(const StepPrograms& programs,
+                                        std::int64_t stated_bytes) const {
+  for (int i = 0; i < size(); ++i) {
+    const std::string name = size() == 1
+                                 ? "the device that --memory states"
+                                 : names_[static_cast<std::size_t>(i)] + ", as --memory states,";
+    require_memory(programs, {.name = name,
+                              .kind = kind(),
+                              .available_bytes = stated_bytes,
+                              .sharers = 1,
+                              .devices = {i}});
+  }
+}
+
+void DeviceSetup::require_free_memory(const StepPrograms& programs) const {
+  std::map<std::string, std::vector<int>> by_memory;
+  for (int i = 0; i < static_cast<int>(opened_.size()); ++i) {
+    by_memory[devices_[static_cast<std::size_t>(i)]].push_back(i);
+  }
+  for (const auto& [name, sharers] : by_memory) {
+    const Device& device = *opened_[static_cast<std::size_t>(sharers[0])];
+    require_memory(programs, {.name = name,
+                              .kind = kind(),
+                              .available_bytes = device.info().free_bytes,
+                              .sharers = 1,
+                              .devices = sharers});
+  }
+}
+
+void DeviceSetup::open(int count) {
+  for (int i = 0; i < count; ++i) {
+    DeviceConfig config = config_;
+    config.device = devices_[static_cast<std::size_t>(i)];
+    if (config.threads == 0) config.threads = fair_share(i, count);
+    opened_.push_back(make_device(config, i));
+  }
+}
+
+std::vector<Device*> DeviceSetup::opened() const {
+  std::vector<Device*> all;
+  for (const auto& device : opened_) all.push_back(device.get());
+  return all;
+}
+
+std::unique_ptr<Communicator> DeviceSetup::join(const StepPrograms& programs) const {
+  if (exchanges_ != Exchanges::kNccl) {
+    return std::make_unique<LocalCommunicator>(opened(), reduce_piece_of(programs.buffers()));
+  }
+  std::vector<int> ordinals;
+  for (std::size_t i = 0; i < opened_.size(); ++i) ordinals.push_back(ordinal_of(devices_[i]));
+  return join_devices_by_nccl(ordinals);
+}
+
+std::string DeviceSetup::text(const std::vector<Rows>& split) const {
+  std::vector<std::string> parts;
+  int threads = 0;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const int own = i < opened_.size() ? opened_[i]->info().threads : 0;
+    threads += own;
+    std::string part = fmt::format("{} {} row{}", names_[i], i < split.size() ? split[i].count : 0,
+                                   i < split.size() && split[i].count == 1 ? "" : "s");
+    if (own > 0) part += fmt::format(" on {} thread{}", own, own == 1 ? "" : "s");
+    parts.push_back(std::move(part));
+  }
+  std::string text =
+      fmt::format("{} device{}: {}", size(), size() == 1 ? "" : "s", fmt::join(parts, ", "));
+  if (split.size() > 1) {
+    constexpr std::string_view kHow[] = {"copies and sums in their common memory",
+                                         "peer copies, gradients summed piece by piece", "NCCL"};
+    text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
+  }
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (threads > cores && opened_.size() > 1) {
+    text += fmt::format("\nOversubscribed: {} threads on {} core{}", threads, cores,
+                        cores == 1 ? "" : "s");
+  }
+  return text + "\n";
+}
+
+}  // namespace barestep

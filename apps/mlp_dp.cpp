@@ -1,0 +1,133 @@
+// mlp_dp: trains on several devices of one process.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command_line.h"
+#include "console.h"
+#include "core/config.h"
+#include "device_setup.h"
+#include "parallel/data_parallel.h"
+#include "parallel/data_parallel_account.h"
+#include "parallel/step_meter.h"
+#include "run_program.h"
+#include "setup.h"
+#include "train/dataset.h"
+#include "train/trainer.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kName = "mlp_dp";
+
+/// Shows the run, with the split of each step where that is asked for, and keeps the account.
+class SpreadObserver final : public TrainObserver {
+ public:
+  SpreadObserver(const TrainConfig& config, const StepPrograms& programs,
+                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps)
+      : config_(config),
+        programs_(programs),
+        scheme_(scheme),
+        setup_(setup),
+        console_(config, steps),
+        account_(programs, scheme, setup.names(), setup.route()) {}
+
+  /// From now on the account is of what `meter` measures.
+  void listen_to(const StepMeter& meter) { meter_ = &meter; }
+
+  void on_step(const StepReport& report) override {
+    if (config_.output.show_split) show_split(report.samples);
+    StepReport shown = report;
+    shown.own_loss.reset();  // this process has all rows
+    console_.on_step(shown);
+    if (meter_ != nullptr) account_.add(*meter_, report);
+  }
+
+  void on_evaluation(const EvaluationReport& report) override { console_.on_evaluation(report); }
+
+  void show_summary(const Trainer& trainer, const Device& device) {
+    std::string account = account_.text();
+    if (!account.empty()) account += "\n";
+    console_.show_summary(trainer, device, account, setup_.names());
+  }
+  void close() { console_.close(); }
+
+ private:
+  /// The line that the practical's model prints in its forward pass.
+  void show_split(std::int64_t step_rows) {
+    const StepSpec& spec = programs_.spec();
+    for (std::int64_t first = 0; first < step_rows; first += spec.batch_size) {
+      const auto split = scheme_.split(std::min(spec.batch_size, step_rows - first));
+      for (std::size_t i = 0; i < split.size(); ++i) {
+        console_.print_line(fmt::format("Inside model on device {}, shape: [{}, {}]",
+                                        setup_.names()[i], split[i].count,
+                                        spec.model.layout.widths().front()));
+      }
+    }
+  }
+
+  const TrainConfig& config_;
+  const StepPrograms& programs_;
+  const DataParallel& scheme_;
+  const DeviceSetup& setup_;
+  Console console_;
+  DataParallelAccount account_;
+  const StepMeter* meter_ = nullptr;
+};
+
+void train(const TrainConfig& config) {
+  require_outputs(config);
+  DeviceSetup setup(config.device);
+  const std::optional<Dataset> dataset = open_data(config, setup.kind());
+  const Dataset* const data = dataset ? &*dataset : nullptr;
+  const StepSpec spec = spec_of(config, setup.kind(), data);
+  const DataParallel scheme(setup.size(), setup.exchanges() == Exchanges::kPieces);
+  const StepPrograms programs(spec, &scheme);
+  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  warmup_of(config.training, steps);
+  if (config.output.memory) setup.require_stated_memory(programs, *config.output.memory);
+  if (config.output.plan || config.output.explain) {
+    return print_now(preview(config, programs, setup.names()));
+  }
+
+  FlatWeights loaded;
+  if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
+  if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kName);
+  setup.open(MemoryPlan(programs.buffers()).devices());
+  if (!config.output.memory) setup.require_free_memory(programs);
+  const auto communicator = setup.join(programs);
+  SpreadObserver observer(config, programs, scheme, setup, steps);
+  const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
+  if (!config.device.graph) observer.listen_to(meter);
+  Trainer trainer(config, programs, meter.devices(), meter.communicator(), data, std::move(loaded));
+  const Device& first = *meter.devices()[0];
+  print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
+  trainer.run(observer);
+  observer.show_summary(trainer, first);
+  if (!config.output.save.empty()) {
+    FlatWeights weights = trainer.weights();
+    save_weights(config.output.save, spec.model, weights);
+  }
+  observer.close();
+}
+
+void run(const std::vector<std::string>& arguments) {
+  const CommandLine line = parse_command_line(kName, arguments);
+  if (!line.answer.empty()) return print_now(line.answer);
+  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
+  validate(line.config);
+  train(line.config);
+}
+
+}  // namespace
+}  // namespace barestep
+
+int main(int argc, char** argv) {
+  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+}

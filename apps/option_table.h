@@ -1,0 +1,37 @@
+// The parts of the table of options, and what they share.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "options.h"
+
+namespace barestep {
+
+inline constexpr std::string_view kModel = "Model";
+inline constexpr std::string_view kData = "Data";
+inline constexpr std::string_view kTraining = "Training";
+inline constexpr std::string_view kDevice = "Device";
+inline constexpr std::string_view kParallel = "Parallel";
+inline constexpr std::string_view kInjected = "Injected";
+inline constexpr std::string_view kObserving = "Observing";
+inline constexpr std::string_view kFiles = "Files";
+
+/// `help`, and the range on a line of its own.
+template <typename AnyRange>
+std::string with_range(std::string_view help, const AnyRange& range) {
+  return fmt::format("{};\n{}", help, text_of(range));
+}
+
+/// Those of mlp_dp alone.
+std::vector<Option> spread_options();
+
+/// Those of programs that run on many ranks.
+std::vector<Option> rank_data_options();
+std::vector<Option> parallel_options();
+std::vector<Option> rank_injected_options();
+
+}  // namespace barestep

@@ -1,0 +1,67 @@
+// What a rank sets up before ranks meet in a step.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/device.h"
+#include "parallel/ddp.h"
+#include "parallel/mpi_communicator.h"
+#include "train/dataset.h"
+#include "train/step.h"
+#include "train/trainer.h"
+
+namespace barestep {
+
+/// From the command line to a device. `place` must outlive it.
+class RankSetup {
+ public:
+  /// Works on this rank alone. Throws Error.
+  RankSetup(const char* program, const std::vector<std::string>& arguments, const MpiRank& place);
+
+  /// Throws Error(kConfiguration) on a rank that was told to train otherwise than rank 0. Every
+  /// rank calls it.
+  void require_what_rank_0_has() const;
+
+  [[nodiscard]] bool is_first() const { return ranks_.rank() == 0; }
+  /// What to print instead of training; may be empty.
+  [[nodiscard]] const std::string& answer() const { return answer_; }
+  [[nodiscard]] const TrainConfig& config() const { return config_; }
+  [[nodiscard]] const StepPrograms& programs() const { return *programs_; }
+  [[nodiscard]] Device& device() const { return *device_; }
+
+  /// Joins the ranks' devices by what --transport asks for. Every rank calls it. Blocks.
+  void connect();
+
+  /// What carries collectives, once connected.
+  [[nodiscard]] Communicator& transport() const { return *transport_; }
+
+  std::unique_ptr<Trainer> new_trainer();
+
+  /// How many ranks there are, and how they reduce their gradients; a line or two.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
+  void build_programs();
+  void open_device();
+
+  Communicator& ranks_;
+  const MpiRank& place_;
+  TrainConfig config_;
+  std::string answer_;
+  DeviceKind kind_ = DeviceKind::kCpu;
+  std::optional<Dataset> dataset_;
+  std::optional<Ddp> scheme_;
+  std::unique_ptr<StepPrograms> programs_;
+  FlatWeights loaded_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
+  Communicator* transport_ = nullptr;
+  std::string transport_name_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,44 @@
+#include "scalar_log.h"
+
+#include <chrono>
+
+namespace barestep {
+namespace {
+
+double unix_now_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+/// The share of a step's wall time in which the compute lane worked, 0 to 1.
+double utilisation(const StepTimes& times) {
+  double work_s = 0;
+  for (const Phase phase :
+       {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer, Phase::kEvaluate}) {
+    work_s += times.phase_s[static_cast<std::size_t>(phase)];
+  }
+  return work_s / times.wall_s;
+}
+
+}  // namespace
+
+void ScalarLog::on_step(const StepReport& report) {
+  told_.on_step(report);
+  last_step_ = report.step;
+  const double now_s = unix_now_s();
+  const double seconds = report.times.wall_s;
+  for (const Scalar& scalar : {Scalar{"loss", report.loss},
+                               {"step_time_s", seconds},
+                               {"samples_per_s", static_cast<double>(report.samples) / seconds},
+                               {"utilisation", utilisation(report.times)}}) {
+    file_.add(report.step, now_s, scalar);
+  }
+}
+
+void ScalarLog::on_evaluation(const EvaluationReport& report) {
+  told_.on_evaluation(report);
+  file_.add(last_step_, unix_now_s(), {"test_loss", report.loss});
+  if (report.accuracy) file_.add(last_step_, unix_now_s(), {"test_accuracy", *report.accuracy});
+}
+
+}  // namespace barestep

@@ -1,0 +1,315 @@
+// barestep_cuda_bench: single ops on a GPU, each beside the best that the same process measured:
+// memory against a copy from device memory to device memory, products against the larger of their
+// bytes by that copy and their flops by a large product. Google Benchmark's options.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "kernels/cuda_device.h"
+#include "measure.h"
+
+namespace barestep::bench {
+namespace {
+
+constexpr std::int64_t kBatch = 64;
+
+/// The first GPU, in one precision, with a stream and memory of its own.
+class Gpu {
+ public:
+  /// `floats` of device memory filled with normal numbers. Throws Error(kMemory).
+  Gpu(Precision precision, std::int64_t floats)
+      : device_(make_cuda_device({.device = "cuda", .precision = precision}, 0)),
+        stream_(device_->new_stream("compute")),
+        begin_(device_->new_event(EventUse::kTime)),
+        end_(device_->new_event(EventUse::kTime)),
+        floats_(floats + kWorkspaceFloats + kStateFloats),
+        memory_(device_->allocate(4 * floats_, MemoryKind::kDevice)),
+        addresses_({memory_}) {
+    const Tensor workspace = take(1, kWorkspaceFloats);
+    stream_->set_workspace({addresses_.at<std::byte>(workspace), 4 * kWorkspaceFloats});
+    state_ = take(1, kStateFloats);
+    state_.cols = sizeof(PhiloxState);
+    state_.dtype = DType::kU8;
+    const PhiloxState state{.seed = 1, .offset = 0};
+    device_->copy(addresses_.at<std::byte>(state_), &state, sizeof(state), *stream_);
+    // A GPU runs faster, because cooler, on zeros.
+    if (floats > 0) run(randn({0, 4 * taken_, 1, floats}));
+    stream_->synchronize();
+  }
+  ~Gpu() {
+    stream_.reset();
+    device_->release(memory_, MemoryKind::kDevice);
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  /// The next numbers, on 256 bytes.
+  Tensor take(std::int64_t rows, std::int64_t cols) {
+    const Tensor tensor{0, 4 * taken_, rows, cols};
+    taken_ += padded(rows * cols);
+    BARESTEP_REQUIRE(taken_ <= floats_, "a benchmark asked for too little memory");
+    return tensor;
+  }
+  static constexpr std::int64_t padded(std::int64_t floats) { return (floats + 63) / 64 * 64; }
+
+  [[nodiscard]] Randn randn(const Tensor& out) const {
+    return {.out = out, .state = state_, .generator = Generator::kTorchCuda};
+  }
+
+  void prepare(const DeviceOp& op) { device_->prepare(op); }
+  void run(const DeviceOp& op) { device_->run(op, addresses_, *stream_, {}); }
+
+  /// Seconds on the device's clock that `times` calls of body() take, for one of them.
+  double seconds_of(int times, const std::function<void()>& body) {
+    begin_->record(*stream_);
+    for (int i = 0; i < times; ++i) body();
+    end_->record(*stream_);
+    stream_->synchronize();
+    return end_->seconds_since(*begin_) / times;
+  }
+
+  /// The shortest of some tries.
+  double shortest(const std::function<void()>& body) {
+    constexpr int kTries = 10;
+    double best_s = HUGE_VAL;
+    for (int i = 0; i < kTries; ++i) best_s = std::min(best_s, seconds_of(1, body));
+    return best_s;
+  }
+
+  [[nodiscard]] DeviceInfo info() const { return device_->info(); }
+
+ private:
+  static constexpr std::int64_t kWorkspaceFloats = workspace_bytes(DeviceKind::kCuda) / 4;
+  static constexpr std::int64_t kStateFloats = 64;
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> begin_, end_;
+  std::int64_t floats_;
+  std::byte* memory_;
+  Addresses addresses_;
+  std::int64_t taken_ = 0;
+  Tensor state_;
+};
+
+/// Bytes a second, read and written, of a copy of 2 GiB, or less on a small GPU.
+double copy_bandwidth() {
+  static const double bandwidth = [] {
+    const std::int64_t free_bytes = Gpu(Precision::kFp32, 0).info().free_bytes;
+    const std::int64_t floats = std::min<std::int64_t>(std::int64_t{1} << 29, free_bytes / 32);
+    Gpu gpu(Precision::kFp32, 2 * Gpu::padded(floats));
+    const Copy op{.to = gpu.take(1, floats), .from = gpu.take(1, floats)};
+    return 2 * 4.0 * static_cast<double>(floats) / gpu.shortest([&] { gpu.run(op); });
+  }();
+  return bandwidth;
+}
+
+/// Flops a second of a square product.
+double product_rate(Precision precision) {
+  static std::map<Precision, double> rates;
+  double& rate = rates[precision];
+  if (rate == 0) {
+    const bool is_small = Gpu(precision, 0).info().total_bytes < std::int64_t{4} << 30;
+    const std::int64_t extent = is_small ? 256 : 8192;
+    Gpu gpu(precision, 3 * extent * extent);
+    const Gemm op{.c = gpu.take(extent, extent),
+                  .a = gpu.take(extent, extent),
+                  .b = gpu.take(extent, extent)};
+    gpu.prepare(op);
+    rate = 2 * std::pow(static_cast<double>(extent), 3) / gpu.shortest([&] { gpu.run(op); });
+  }
+  return rate;
+}
+
+/// How often an op is queued between two events: so that what an event costs does not count.
+int calls_for(double bytes) {
+  constexpr double kLargeBytes = 1e9;
+  return static_cast<int>(std::clamp(kLargeBytes / bytes, 1.0, 50.0));
+}
+
+/// Times the iterations of a benchmark; returns the median of one call of body(). Its error is what
+/// the benchmark is skipped for.
+double time_on_gpu(benchmark::State& state, Gpu& gpu, double bytes,
+                   const std::function<void()>& body) {
+  const int calls = calls_for(bytes);
+  gpu.seconds_of(calls, body);
+  std::vector<double> times;
+  for ([[maybe_unused]] const auto iteration : state) {
+    times.push_back(gpu.seconds_of(calls, body));
+    state.SetIterationTime(times.back());
+  }
+  return times.empty() ? HUGE_VAL : median(std::move(times));
+}
+
+/// An op that is bound by memory.
+void time_memory_op(benchmark::State& state, Gpu& gpu, const DeviceOp& op) {
+  const auto bytes = static_cast<double>(cost_of(op).bytes);
+  const double seconds = time_on_gpu(state, gpu, bytes, [&] { gpu.run(op); });
+  state.counters["GB/s"] = bytes / seconds / 1e9;
+  state.counters["copy GB/s"] = copy_bandwidth() / 1e9;
+  state.counters["% of copy"] = 100 * bytes / seconds / copy_bandwidth();
+}
+
+void cuda_copy(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  Gpu gpu(Precision::kFp32, 2 * Gpu::padded(n));
+  time_memory_op(state, gpu, Copy{.to = gpu.take(1, n), .from = gpu.take(1, n)});
+}
+
+/// Writes only.
+void cuda_fill(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  Gpu gpu(Precision::kFp32, Gpu::padded(n));
+  time_memory_op(state, gpu, Fill{.out = gpu.take(1, n), .value = 1});
+}
+
+/// Reads next to only.
+void cuda_sum_rows(benchmark::State& state) {
+  const std::int64_t cols = state.range(0) / kBatch;
+  Gpu gpu(Precision::kFp32, Gpu::padded(kBatch * cols) + Gpu::padded(cols));
+  time_memory_op(state, gpu, SumRows{.out = gpu.take(1, cols), .in = gpu.take(kBatch, cols)});
+}
+
+void cuda_adam(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  Gpu gpu(Precision::kFp32, 4 * Gpu::padded(n) + 64);
+  const Adam op{gpu.take(1, n), gpu.take(1, n), gpu.take(1, n), gpu.take(1, n), gpu.take(1, 2)};
+  // Second moments are squares.
+  gpu.run(Fill{.out = op.moments2, .value = 0.01F});
+  gpu.run(Fill{.out = op.scalars, .value = 0.001F});
+  time_memory_op(state, gpu, op);
+  state.counters["bytes/param"] =
+      static_cast<double>(cost_of(DeviceOp{op}).bytes - 8) / static_cast<double>(n);
+}
+
+/// Against a copy: what of it is arithmetic.
+void cuda_randn(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  Gpu gpu(Precision::kFp32, Gpu::padded(n));
+  time_memory_op(state, gpu, gpu.randn(gpu.take(1, n)));
+}
+
+void cuda_mse(benchmark::State& state) {
+  const std::int64_t cols = state.range(0) / kBatch;
+  Gpu gpu(Precision::kFp32, 3 * Gpu::padded(kBatch * cols) + 64);
+  const MseLoss op{.loss = gpu.take(1, 1),
+                   .grad = gpu.take(kBatch, cols),
+                   .output = gpu.take(kBatch, cols),
+                   .target = gpu.take(kBatch, cols),
+                   .count = kBatch * cols};
+  time_memory_op(state, gpu, op);
+}
+
+enum Direction { kForward, kInputGradient, kWeightGradient };
+
+Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y, const Tensor& weight,
+                    const Tensor& bias) {
+  if (direction == kForward) {
+    return {.c = y, .a = x, .b = weight, .transpose_b = true, .bias = bias, .relu = true};
+  }
+  if (direction == kInputGradient) return {.c = x, .a = y, .b = weight};
+  return {.c = weight, .a = y, .b = x, .transpose_a = true};
+}
+
+void cuda_product(benchmark::State& state) {
+  const auto direction = static_cast<Direction>(state.range(0));
+  const std::int64_t dim = state.range(1);
+  const auto precision = state.range(2) == 0 ? Precision::kFp32 : Precision::kTf32;
+  // As many weights as are no longer in a cache when their turn comes again.
+  const std::int64_t weights =
+      std::max<std::int64_t>(2, (std::int64_t{128} << 20) / (4 * dim * dim));
+  Gpu gpu(precision, weights * dim * dim + 2 * kBatch * dim + Gpu::padded(dim));
+  const Tensor x = gpu.take(kBatch, dim);
+  const Tensor y = gpu.take(kBatch, dim);
+  const Tensor bias = gpu.take(1, dim);
+  std::vector<Gemm> ops;
+  for (std::int64_t i = 0; i < weights; ++i) {
+    ops.push_back(linear_product(direction, x, y, gpu.take(dim, dim), bias));
+  }
+  gpu.prepare(ops.front());
+  const Cost cost = cost_of(DeviceOp{ops.front()});
+  std::size_t next = 0;
+  const double seconds = time_on_gpu(state, gpu, static_cast<double>(cost.bytes),
+                                     [&] { gpu.run(ops[next++ % ops.size()]); });
+  const double rate = product_rate(precision);
+  const double floor_s = std::max(static_cast<double>(cost.flops) / rate,
+                                  static_cast<double>(cost.bytes) / copy_bandwidth());
+  state.counters["TFLOP/s"] = static_cast<double>(cost.flops) / seconds / 1e12;
+  state.counters["peak TFLOP/s"] = rate / 1e12;
+  state.counters["GB/s"] = static_cast<double>(cost.bytes) / seconds / 1e9;
+  state.counters["% of floor"] = 100 * floor_s / seconds;
+  state.SetLabel(fmt::format("{} {}", precision == Precision::kFp32 ? "fp32" : "tf32",
+                             direction == kForward         ? "forward"
+                             : direction == kInputGradient ? "input gradient"
+                                                           : "weight gradient"));
+}
+
+using Run = void (*)(benchmark::State&);
+
+/// Whatever the device refuses is why that benchmark is left out.
+void guarded(benchmark::State& state, Run run) {
+  try {
+    run(state);
+  } catch (const Error& error) {
+    state.SkipWithError(error.what());
+  }
+}
+
+benchmark::internal::Benchmark* add(const char* name, Run run) {
+  return benchmark::RegisterBenchmark(name, guarded, run)
+      ->UseManualTime()
+      ->MinTime(0.02)
+      ->Unit(benchmark::kMicrosecond);
+}
+
+void add_all() {
+  // The practical's parameters at 1024 x 2 and at 8192 x 6; its batch at both.
+  constexpr std::int64_t kSmall = 2'099'200;
+  constexpr std::int64_t kLarge = 402'702'336;
+  constexpr std::int64_t kBatches[] = {kBatch * 1024, kBatch * 8192};
+  add("cuda_copy", cuda_copy)->Arg(kSmall)->Arg(kLarge);
+  add("cuda_fill", cuda_fill)->Arg(kLarge);
+  add("cuda_sum_rows", cuda_sum_rows)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
+  add("cuda_adam", cuda_adam)->Arg(kSmall)->Arg(kLarge);
+  add("cuda_randn", cuda_randn)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
+  add("cuda_mse", cuda_mse)->Arg(kBatches[0])->Arg(kBatches[1]);
+  add("cuda_product", cuda_product)
+      ->ArgsProduct({{kForward, kInputGradient, kWeightGradient}, {1024, 8192}, {0, 1}});
+}
+
+void describe_gpu() {
+  const DeviceInfo info = Gpu(Precision::kFp32, 0).info();
+  benchmark::AddCustomContext("GPU", info.model);
+  benchmark::AddCustomContext("products", info.product_library);
+  benchmark::AddCustomContext("copy GB/s", fmt::format("{:.0f}", copy_bandwidth() / 1e9));
+}
+
+}  // namespace
+}  // namespace barestep::bench
+
+int main(int argc, char** argv) {
+  using namespace barestep;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return static_cast<int>(ExitCode::kUsage);
+  try {
+    if (cuda_device_count() == 0) {
+      const std::string why = why_no_cuda_device();
+      fmt::print(stderr, "barestep_cuda_bench: skipped: {}\n",
+                 why.empty() ? "this build has no CUDA" : why);
+      return static_cast<int>(ExitCode::kNoDevice);
+    }
+    bench::describe_gpu();
+    bench::add_all();
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const Error& error) {
+    fmt::print(stderr, "barestep_cuda_bench: error: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""ncu_step.py <log>: what ncu counted in one training step, as JSON: its kernels in order with their
+time and the bytes that they moved through device memory, and the sums.
+
+The log is what this wrote (scripts/gpu_check.sh):
+  ncu --csv --print-units base --log-file <log> --metrics \
+    dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum <program>
+A step is what lies between the last two launches of the kernel adam, the last one included.
+"""
+
+import csv
+import json
+import pathlib
+import sys
+
+
+def kernels_of(path):
+    lines = pathlib.Path(path).read_text().splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        said = next((line for line in lines if "==ERROR==" in line), "it names no kernel")
+        sys.exit(f"ncu_step: error: log '{path}': {said.replace('==ERROR==', '').strip()}")
+    kernels = {}
+    for row in csv.DictReader(line for line in lines[start:] if line.startswith('"')):
+        kernel = kernels.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"]})
+        value = row["Metric Value"].replace(",", "")
+        kernel[row["Metric Name"]] = float(value) if value.replace(".", "", 1).isdigit() else None
+    return [kernels[number] for number in sorted(kernels)]
+
+
+def step_of(kernels):
+    updates = [i for i, kernel in enumerate(kernels) if "adam" in kernel["kernel"]]
+    if len(updates) < 2:
+        sys.exit(f"ncu_step: error: kernels: {len(updates)} launches of adam, not two")
+    rows = []
+    for kernel in kernels[updates[-2] + 1:updates[-1] + 1]:
+        rows.append({"kernel": kernel["kernel"][:100],
+                     "us": (kernel["gpu__time_duration.sum"] or 0) / 1e3,
+                     "read_bytes": kernel["dram__bytes_read.sum"] or 0,
+                     "written_bytes": kernel["dram__bytes_write.sum"] or 0})
+    return {"us": sum(row["us"] for row in rows),
+            "bytes": sum(row["read_bytes"] + row["written_bytes"] for row in rows), "kernels": rows}
+
+
+if __name__ == "__main__":
+    print(json.dumps(step_of(kernels_of(sys.argv[1]))))

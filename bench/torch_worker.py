@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""PyTorch's side of side_by_side.py: a process that keeps PyTorch loaded and, for each line of JSON
+on its standard input, trains or draws numbers and answers with a line of JSON.
+
+{"do": "info"}
+{"do": "randn", "seed", "sizes", "file"}: consecutive calls of torch.randn, written as raw float32
+{"do": "train", "dim", "depth", "batch", "tf32", "steps", "warmup"}: the practical's loop, with seed 0
+where the way is eager or fused; compiled and captured steps train on from call to call
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import torch
+from torch import nn
+
+
+class Worker:
+    def __init__(self, variant, device):
+        self.variant = variant
+        self.device = torch.device(device)
+        self.cuda = self.device.type == "cuda"
+        self.weights = {}
+        self.kept = (None, None)  # the case that was last prepared at length, and its step
+
+    def synchronize(self):
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def info(self, _):
+        name = torch.cuda.get_device_name() if self.cuda else "cpu"
+        return {"torch": torch.__version__, "cuda": torch.version.cuda, "device": name}
+
+    def randn(self, order):
+        torch.manual_seed(order["seed"])
+        with open(order["file"], "wb") as file:
+            for size in order["sizes"]:
+                file.write(torch.randn(size, device=self.device).cpu().numpy().tobytes())
+        return {}
+
+    def model(self, dim, depth):
+        """With the weights of seed 0, and PyTorch's generators where they are behind them."""
+        torch.manual_seed(0)
+        if (dim, depth) not in self.weights:
+            model = nn.Sequential(*(part for _ in range(depth)
+                                    for part in (nn.Linear(dim, dim), nn.ReLU())))
+            self.weights = {(dim, depth): ({k: v.clone() for k, v in model.state_dict().items()},
+                                           torch.get_rng_state())}
+        else:
+            model = nn.Sequential(*(part for _ in range(depth)
+                                    for part in (nn.utils.skip_init(nn.Linear, dim, dim), nn.ReLU())))
+            weights, state = self.weights[(dim, depth)]
+            model.load_state_dict(weights)
+            torch.set_rng_state(state)
+        return model.to(self.device)
+
+    def step_of(self, model):
+        """A function of x and y that trains one step and returns the loss."""
+        how = {"eager": {}, "fused": {"fused": True}, "compile": {},
+               "graph": {"fused": True, "capturable": True}}[self.variant]
+        criterion = nn.MSELoss()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
+        update = optimizer.step
+        if self.variant == "compile":
+            torch._dynamo.reset()
+            model = torch.compile(model)
+            update = torch.compile(optimizer.step)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            update()
+            return loss.detach()
+
+        return self.captured(step) if self.variant == "graph" else step
+
+    def captured(self, step):
+        """The step as one CUDA graph; its first steps, eager ones, are lost in the losses."""
+        still = {}
+
+        def run(x, y):
+            if not still:
+                still["x"], still["y"] = x.clone(), y.clone()
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(3):
+                        step(still["x"], still["y"])
+                torch.cuda.current_stream().wait_stream(side)
+                still["graph"] = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(still["graph"]):
+                    still["loss"] = step(still["x"], still["y"])
+            still["graph"].replay()
+            return still["loss"].clone()
+
+        run.inputs = still
+        return run
+
+    def train(self, order):
+        torch.backends.cuda.matmul.allow_tf32 = order["tf32"]
+        case = (order["dim"], order["depth"], order["batch"], order["tf32"])
+        if self.kept[0] == case:
+            step = self.kept[1]
+        else:
+            self.kept = (None, None)
+            step = self.step_of(self.model(order["dim"], order["depth"]))
+            if self.variant in ("compile", "graph"):
+                self.kept = (case, step)
+        inputs = getattr(step, "inputs", {})
+        shape = (order["batch"], order["dim"])
+        times, losses = [], []
+        for _ in range(order["steps"]):
+            x = torch.randn(shape, device=self.device)
+            y = torch.randn(shape, device=self.device)
+            if inputs:
+                inputs["x"].copy_(x)
+                inputs["y"].copy_(y)
+            self.synchronize()
+            start = time.perf_counter()
+            losses.append(step(x, y))
+            self.synchronize()
+            times.append(time.perf_counter() - start)
+        return {"step_time_s": times[order["warmup"]:], "loss": [loss.item() for loss in losses]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variant", choices=["eager", "fused", "compile", "graph"], default="eager")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    worker = Worker(options.variant, options.device)
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = getattr(worker, order["do"])(order)
+        except Exception as error:  # whatever PyTorch throws: this variant cannot do that here
+            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        print("answer " + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

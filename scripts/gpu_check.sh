@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [pytorch] [bench] [profile]:
+# everything that needs a GPU, in stages that can run alone; without a name all of them run.
+#
+#   build     configures and builds for this GPU's architecture, in build/gpu
+#   test      ctest's labels gpu and unit
+#   sanitize  compute-sanitizer's four tools on small shapes
+#   pytorch   the same losses and random numbers as PyTorch, and both programs' step times side by side
+#   bench     copy bandwidth, ops against it, what cuBLASLt fuses, chosen against timed algorithms
+#   profile   bytes per step and time per kernel by ncu, and nsys, where they are
+#
+# A stage ends within a limit of its own, all of them within --seconds (540), and what fails or is
+# skipped stops no other. A table comes last. Results go to one JSON file, beside a log, in $OUT, or in
+# bench/results/<machine>/ where that is not set, or in build/logs/ where there is no GPU. COMMIT names
+# the commit where git is not there.
+#
+# Without a GPU every stage is skipped. With --rehearse those that can run on the CPU do, at small
+# shapes, so that this script is tested where it is written.
+#
+# Exit: 0; 1 where a stage failed or there was no time for it; 69 where every stage was skipped.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd -P)
+. "$root/scripts/phase.sh"
+. "$root/scripts/gpu_stages.sh"
+all_stages=(build test sanitize pytorch bench profile)
+declare -A limits=([build]=300 [test]=180 [sanitize]=150 [pytorch]=400 [bench]=150 [profile]=120)
+
+usage() {
+  echo "gpu_check: error: $1; take --rehearse, --seconds N, or stages: ${all_stages[*]}" >&2
+  exit 2
+}
+
+# A stage runs in a process of its own, so that it can be ended.
+if [ "${1:-}" = --stage ]; then
+  work=$2
+  "stage_$3"
+  exit
+fi
+
+export rehearse=0
+seconds=540
+stages=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --rehearse) rehearse=1 ;;
+    --seconds)
+      seconds=${2:-}
+      [[ $seconds =~ ^[1-9][0-9]{0,4}$ ]] || usage "--seconds '$seconds': not a number of seconds"
+      shift
+      ;;
+    *)
+      [[ " ${all_stages[*]} " = *" $1 "* ]] || usage "stage '$1': not known"
+      stages+=("$1")
+      ;;
+  esac
+  shift
+done
+if [ ${#stages[@]} = 0 ]; then stages=("${all_stages[@]}"); fi
+
+find_tools
+find_gpu
+stamp=$(date -u +%Y%m%d_%H%M%S)
+results=$root/bench/results/$machine
+if [ -n "$no_gpu" ]; then results=$logs; fi
+results=${OUT:-$results}
+mkdir -p "$results" || exit 73
+log=$results/gpu_check_$stamp.log
+json=$results/gpu_check_$stamp.json
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+: >"$log"
+
+# run_stage <name>: leaves <name>.state, .why, .seconds and .fields in the work folder.
+run_stage() {
+  local name=$1 begin=$SECONDS limit=${limits[$1]} left=$((seconds - SECONDS)) status=0 state
+  if [ $rehearse = 1 ]; then limit=$((10 * limit)); fi  # where it is written may be slow
+  if [ "$left" -lt "$limit" ]; then limit=$left; fi
+  echo "=== $name" >>"$log"
+  : >"$work/$name.fields"
+  if [ -n "$no_gpu" ] && [ $rehearse = 0 ]; then
+    status=69
+    echo "$no_gpu" >"$work/$name.why"
+  elif [ "$limit" -lt 2 ]; then
+    status=1
+    echo "no time left of $seconds s; run it alone" >"$work/$name.why"
+  else
+    stage_seconds=$limit timeout --kill-after=10 "$limit" bash "$0" --stage "$work" "$name" \
+      >>"$log" 2>&1 </dev/null || status=$?
+    collect "$name"
+  fi
+  case $status in
+    0) state=passed ;;
+    69) state=skipped ;;
+    124 | 137)
+      state=failed
+      echo "not done after $limit s" >"$work/$name.why"
+      ;;
+    *) state=failed ;;
+  esac
+  echo "$state" >"$work/$name.state"
+  echo $((SECONDS - begin)) >"$work/$name.seconds"
+  if [ ! -s "$work/$name.why" ]; then echo "exit $status; see the log" >"$work/$name.why"; fi
+}
+
+# The JSON file, whole or not at all. It is written after each stage.
+write_results() {
+  local name separator=""
+  {
+    printf '{"machine": %s, "gpu": %s, "driver": %s, "architecture": %s,\n' "$(quoted "$machine")" \
+      "$(quoted "$gpu")" "$(quoted "$driver")" "$(quoted "$architecture")"
+    printf ' "commit": %s, "time": %s, "rehearsal": %s,\n "stages": {' "$(quoted "$commit")" \
+      "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")" "$([ $rehearse = 1 ] && echo true || echo false)"
+    for name in "${stages[@]}"; do
+      if [ ! -f "$work/$name.state" ]; then continue; fi
+      printf '%s\n  "%s": {"state": "%s", "seconds": %d, "said": %s%s}' "$separator" "$name" \
+        "$(cat "$work/$name.state")" "$(cat "$work/$name.seconds")" \
+        "$(quoted "$(cat "$work/$name.why")")" "$(cat "$work/$name.fields")"
+      separator=,
+    done
+    printf '\n }}\n'
+  } >"$json.new"
+  mv "$json.new" "$json"
+}
+
+commit=${COMMIT:-$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)}
+for name in "${stages[@]}"; do
+  run_stage "$name"
+  write_results
+done
+
+printf '\n%s, driver %s, commit %s\n' "${gpu:-no GPU}" "${driver:-none}" "$commit"
+printf '%-9s %-8s %5s  %s\n' stage state s ""
+failed=0
+skipped=0
+for name in "${stages[@]}"; do
+  state=$(cat "$work/$name.state")
+  printf '%-9s %-8s %5d  %s\n' "$name" "$state" "$(cat "$work/$name.seconds")" "$(cat "$work/$name.why")"
+  if [ "$state" = failed ]; then failed=$((failed + 1)); fi
+  if [ "$state" = skipped ]; then skipped=$((skipped + 1)); fi
+done
+echo "written to $json"
+if [ $failed -gt 0 ]; then exit 1; fi
+if [ $skipped = ${#stages[@]} ]; then exit 69; fi

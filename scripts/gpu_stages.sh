@@ -1,0 +1,302 @@
+# The stages of gpu_check.sh, which sources it. A stage says in one line how it went (said) and may
+# add fields to its part of the JSON (field). Its return code is 0, 1, or 69 where it is skipped.
+
+build=${GPU_BUILD:-$root/build/gpu}
+
+quoted() {  # a string of JSON
+  local text=${1//\\/\\\\}
+  text=${text//\"/\\\"}
+  text=${text//$'\n'/\\n}
+  text=${text//$'\t'/ }
+  printf '"%s"' "$(tr -d '\000-\010\013-\037' <<<"$text")"
+}
+
+said() { sed -E 's/^ +| +$//g' <<<"$1" >"$work/${FUNCNAME[1]#stage_}.why"; }
+
+# field <stage> <name> <JSON>
+field() { printf ', "%s": %s' "$2" "$3" >>"$work/$1.fields"; }
+
+# file_field <stage> <name> <file>: the file's JSON, if it is there and whole.
+file_field() {
+  if [ -s "$3" ] && "$python" -m json.tool "$3" "$3.checked" 2>/dev/null; then
+    field "$1" "$2" "$(cat "$3.checked")"
+  fi
+}
+
+# collect <stage>: adds what its programs wrote, also where the stage was ended.
+collect() {
+  case $1 in
+    pytorch) file_field pytorch comparison "$work/side.json" ;;
+    bench)
+      file_field bench ops "$work/bench.json"
+      file_field bench epilogues "$work/epilogues.json"
+      ;;
+    profile) file_field profile step_by_ncu "$work/ncu.json" ;;
+  esac
+}
+
+# What other stages need: nvcc's folder in PATH, the Python that has torch.
+find_tools() {
+  local folder
+  for folder in /usr/local/cuda/bin /usr/local/nvidia/bin; do
+    if [ -d "$folder" ]; then PATH=$PATH:$folder; fi
+  done
+  export PATH
+  export python=${PYTHON:-python3}
+}
+
+# Sets gpu, driver, architecture, machine, and no_gpu to why there is none.
+find_gpu() {
+  local line name=""
+  gpu="" driver="" architecture="" no_gpu=""
+  if ! command -v nvidia-smi >/dev/null; then
+    no_gpu="no NVIDIA driver (nvidia-smi was not found)"
+  elif ! line=$(timeout 30 nvidia-smi --query-gpu=name,driver_version,compute_cap \
+    --format=csv,noheader 2>&1 | head -n 1) || [[ $line != *,*,* ]]; then
+    no_gpu="no GPU (nvidia-smi: ${line:-said nothing})"
+  else
+    IFS=, read -r gpu driver architecture <<<"$line"
+    driver=${driver# }
+    architecture=${architecture//[ .]/}
+    name=$gpu
+  fi
+  if [ -z "$name" ]; then
+    name=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+    name="${name:-$(uname -m)} $(nproc) cores"
+  fi
+  machine=$(tr '[:upper:]' '[:lower:]' <<<"$name" | sed -E 's/[^a-z0-9]+/-/g; s/^-|-$//g')
+  export gpu driver architecture no_gpu machine
+}
+
+# Where nvcc has no cuBLAS beside it, the Python packages' is taken. Sets cuda_options.
+find_cublas() {
+  local wheels
+  cuda_options=()
+  if [ -f "$(dirname "$(readlink -f "$(command -v nvcc)")")/../include/cublasLt.h" ]; then return; fi
+  wheels=$("$python" -c 'import nvidia.cublas as m; print(list(m.__path__)[0])' 2>/dev/null) ||
+    wheels=$("$python" -c 'import nvidia, glob
+print(next(p for r in nvidia.__path__ for p in glob.glob(r + "/cu1[0-9]")))' 2>/dev/null) || return 0
+  if [ ! -f "$wheels/include/cublasLt.h" ]; then return 0; fi
+  echo "cuBLAS of the Python packages: $wheels"
+  export CPATH=$wheels/include:${CPATH:-} LIBRARY_PATH=$wheels/lib:${LIBRARY_PATH:-}
+  cuda_options=("-DCMAKE_LIBRARY_PATH=$wheels/lib")
+}
+
+# built <target...>: configures if that was not done, and builds.
+built() {
+  local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF)
+  if [ ! -f "$build/build.ninja" ]; then
+    if [ -n "$no_gpu" ]; then
+      options+=(-DBARESTEP_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=90)
+    else
+      find_cublas
+      options+=(-DBARESTEP_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$architecture" "${cuda_options[@]}")
+    fi
+    if ! cmake -S "$root" -B "$build" "${options[@]}" >"$work/configure" 2>&1; then
+      cat "$work/configure"
+      return 1
+    fi
+    cat "$work/configure"
+  fi
+  ninja -C "$build" "$@"
+}
+
+has_target() { ninja -C "$build" -t query "$1" >/dev/null 2>&1; }
+
+stage_build() {
+  local begin=$SECONDS configured failures target
+  if ! built -t targets >/dev/null; then
+    cat "$work/configure"
+    said "configure:$(grep -A 3 'CMake Error' "$work/configure" | sed -n '2,3p' | tr -s ' \n' ' ')"
+    return 1
+  fi
+  configured=$((SECONDS - begin))
+  # What other stages need comes first; an error in one program leaves the others.
+  ninja -C "$build" -k 0 mlp_single
+  for target in cuda_parity_test barestep_cuda_bench barestep_cuda_epilogues barestep_bench; do
+    if has_target "$target"; then ninja -C "$build" -k 0 "$target"; fi
+  done
+  ninja -C "$build" -k 0 >"$work/ninja" 2>&1
+  failures=$(grep -c '^FAILED:' "$work/ninja")
+  tail -n 100 "$work/ninja"
+  field build configure_s "$configured"
+  field build build_s $((SECONDS - begin - configured))
+  field build cores "$(nproc)"
+  said "architecture ${architecture:-none}, $configured s to configure, $((SECONDS - begin - configured)) s to build on $(nproc) cores, $failures failures"
+  [ "$failures" = 0 ] && [ -x "$build/mlp_single" ]
+}
+
+# ctest_label <label> <ctest's options...>: adds "N passed, N failed, N skipped" to `line`.
+ctest_label() {
+  local label=$1 results=$work/$1.xml ok bad left
+  shift
+  ctest --test-dir "$build" -L "^$label\$" --timeout 60 --output-on-failure --output-junit "$results" "$@" \
+    >"$work/ctest" 2>&1
+  grep -vE '^ *Start +[0-9]+: | Passed +[0-9.]+ sec$' "$work/ctest"
+  read -r ok bad left < <(count_tests "$results" 2>/dev/null || echo 0 0 0)
+  field test "$label" "{\"passed\": $ok, \"failed\": $bad, \"skipped\": $left}"
+  line+="${line:+; }$label: $ok passed, $bad failed, $left skipped"
+  all_failed=$((all_failed + bad))
+  all_passed=$((all_passed + ok))
+}
+
+stage_test() {
+  local line="" all_failed=0 all_passed=0 names
+  if ! built >/dev/null; then
+    said "the tests were not built; see the stage build"
+    return 1
+  fi
+  ctest_label gpu -j 4
+  names=$(sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$work/ctest" | head -n 3 | tr '\n' ' ')
+  ctest_label unit -j "$(nproc)"
+  names+=$(sed -nE 's/^.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$work/ctest" | head -n 3 | tr '\n' ' ')
+  said "$line${names:+ (failed: $names...)}"
+  [ $all_failed = 0 ] && [ $all_passed -gt 0 ]
+}
+
+# sanitized <tool> <name> <command...>: in the background; leaves <tool>.<name>.log.
+sanitized() {
+  local tool=$1 name=$2 options=()
+  shift 2
+  # Calls that the libraries try and that fail are no matter; ours check what they return.
+  if [ "$tool" = memcheck ]; then options=(--report-api-errors no); fi
+  timeout --kill-after=5 100 compute-sanitizer --tool "$tool" --print-limit 20 "${options[@]}" "$@" \
+    >"$work/$tool.$name.log" 2>&1 &
+}
+
+# A reading is of our kernels where a line names one of them. The libraries' kernels may be more than
+# racecheck and initcheck understand, so only memcheck and synccheck count those as failures.
+stage_sanitize() {
+  local tool name log summary all ours line="" bad=0 seen=0
+  local test=$build/tests/cuda_parity_test
+  local train=("$build/mlp_single" --device cuda --dim 64 --depth 2 --steps 3 --warmup 1)
+  if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
+  if ! command -v compute-sanitizer >/dev/null; then said "compute-sanitizer is not here"; return 69; fi
+  if ! built mlp_single cuda_parity_test >/dev/null; then said "the programs were not built"; return 1; fi
+  for tool in memcheck racecheck initcheck synccheck; do
+    sanitized $tool ops "$test" '--gtest_filter=CudaDevice.*-*TimesADelay*'
+    sanitized $tool train "${train[@]}"
+  done
+  sanitized memcheck graph "${train[@]}" --graph
+  wait
+  for tool in memcheck racecheck initcheck synccheck; do
+    all=0
+    ours=0
+    for log in "$work/$tool".*.log; do
+      name=$(basename "$log" .log)
+      echo "--- $name"
+      head -n 60 "$log"
+      summary=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
+      if [ -z "$summary" ]; then
+        line+="${line:+, }$name did not run: $(grep -m 1 -iE 'error|not supported' "$log" | tr -d '=' || echo no summary)"
+        bad=1
+        continue
+      fi
+      seen=1
+      all=$((all + summary))
+      ours=$((ours + $(grep -cE '^=+ .*\bat .*barestep' "$log")))
+    done
+    field sanitize $tool "{\"reports\": $all, \"of_our_kernels\": $ours}"
+    line+="${line:+, }$tool $all"
+    if [ $all != $ours ]; then line+=" ($ours in ours)"; fi
+    case $tool in
+      memcheck | synccheck) if [ $all -gt 0 ]; then bad=1; fi ;;
+      *) if [ $ours -gt 0 ]; then bad=1; fi ;;
+    esac
+  done
+  said "$line"
+  if [ $seen = 0 ] && grep -qi 'not supported' "$work"/memcheck.*.log; then return 69; fi
+  return $bad
+}
+
+stage_pytorch() {
+  local status=0 where=(--device cuda)
+  if [ -n "$no_gpu" ]; then where=(--device cpu --small); fi
+  if ! "$python" -c 'import torch' 2>/dev/null; then said "$python has no PyTorch"; return 69; fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  if has_target cuda_parity_test; then built cuda_parity_test >/dev/null; fi
+  # A case takes a minute where PyTorch compiles.
+  "$python" "$root/bench/side_by_side.py" --build "$build" "${where[@]}" --output "$work/side.json" \
+    --seconds $((stage_seconds > 160 ? stage_seconds - 80 : stage_seconds / 2)) 2>&1 | tee "$work/side.log"
+  status=${PIPESTATUS[0]}
+  said "$(grep -vE '^    ' "$work/side.log" | tail -n 2 | tr -s ' \n' ' ')"
+  return "$status"
+}
+
+# step_ms <option...>: mlp_single's median step at 8192 x 6 in milliseconds.
+step_ms() {
+  timeout 60 "$build/mlp_single" --device cuda --dim 8192 --depth 6 --steps 25 --log-every 25 "$@" |
+    tee /dev/stderr | sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
+}
+
+stage_bench() {
+  local program=barestep_cuda_bench chosen timed name line="" status=0
+  if [ -n "$no_gpu" ]; then program=barestep_bench; fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  if ! has_target $program; then said "Google Benchmark is not here"; return 69; fi
+  if ! built $program >/dev/null; then said "$program was not built"; return 1; fi
+  if [ -n "$no_gpu" ]; then
+    "$build/$program" --threads=1 --benchmark_filter='^randn/65536' --benchmark_min_time=0.01 \
+      --benchmark_out="$work/bench.json" || status=1
+    said "one op of the CPU"
+    return $status
+  fi
+  timeout 90 "$build/$program" --benchmark_out="$work/bench.json" || status=1
+  if has_target barestep_cuda_epilogues && built barestep_cuda_epilogues >/dev/null; then
+    timeout 60 "$build/barestep_cuda_epilogues" "$work/epilogues.json" || status=1
+  fi
+  for name in fp32 tf32; do
+    chosen=$(step_ms --precision $name)
+    timed=$(step_ms --precision $name --autotune "$work/choices.$name")
+    field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null}}"
+    line+=", step $name ${chosen:-?} ms, autotuned ${timed:-?} ms"
+  done
+  said "$("$python" - "$work/bench.json" <<'END'
+import json, sys
+rows = {r["name"].split("/manual")[0].split("/min_time")[0]: r for r in json.load(open(sys.argv[1]))["benchmarks"]}
+copy, adam = rows["cuda_copy/402702336"], rows["cuda_adam/402702336"]
+print("copy {:.0f} GB/s, Adam {:.1f} % of it".format(copy["copy GB/s"], adam["% of copy"]), end="")
+END
+)$line"
+  return $status
+}
+
+stage_profile() {
+  local train=("$build/mlp_single" --device cuda --dim 8192 --depth 6 --steps 3 --warmup 1)
+  local line="" seen=0 status=0
+  if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  if command -v ncu >/dev/null; then
+    timeout --kill-after=5 80 ncu --csv --print-units base --log-file "$work/ncu.log" --clock-control none \
+      --cache-control none --metrics dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum \
+      "${train[@]}"
+    tail -n 3 "$work/ncu.log"
+    if "$python" "$root/bench/ncu_step.py" "$work/ncu.log" >"$work/ncu.json" 2>"$work/ncu.error"; then
+      line=$("$python" -c 'import json, sys
+step = json.load(open(sys.argv[1]))
+print("{:.2f} GB a step, {:.3f} ms in {} kernels".format(step["bytes"] / 1e9, step["us"] / 1e3, len(step["kernels"])))' \
+        "$work/ncu.json")
+      seen=1
+    else
+      line="ncu: $(tail -n 1 "$work/ncu.error")"
+      status=1
+    fi
+  else
+    line="ncu is not here"
+  fi
+  if command -v nsys >/dev/null; then
+    if timeout --kill-after=5 60 nsys profile --trace=cuda --force-overwrite=true -o "$work/nsys" "${train[@]}" &&
+      timeout 30 nsys stats --report cuda_gpu_kern_sum --format csv "$work/nsys.nsys-rep" >"$work/nsys.csv"; then
+      cat "$work/nsys.csv"
+      line+="; nsys: table in the log"
+      seen=1
+    else
+      line+="; nsys did not report"
+    fi
+  else
+    line+="; nsys is not here"
+  fi
+  said "$line"
+  if [ $status = 0 ] && [ $seen = 0 ]; then return 69; fi
+  return $status
+}

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""trace_picture.py TRACE STEP OUT.svg: draws one profiled step of a trace that --trace wrote.
+
+docs/profiler_step.svg was made with it."""
+
+import gzip
+import html
+import json
+import sys
+
+WIDTH, ROW, LEFT, TOP = 1000, 30, 110, 40
+COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "backward": "#f58518", "optimizer": "#54a24b",
+           "data": "#9d755d", "reduce": "#e45756", "host": "#bab0ac"}
+
+
+def main():
+    path, number, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    step = next(e for e in events if e["name"] == f"ProfilerStep#{number}")
+    begin, end = step["ts"], step["ts"] + step["dur"]
+    rows = {"host": 0}
+    bars = []
+    for event in events:
+        if event["ph"] != "X" or not begin <= event["ts"] <= end:
+            continue
+        if event["cat"] == "cpu_op":
+            bars.append(("host", event, "host"))
+        elif event["cat"] in ("kernel", "gpu_memcpy"):
+            stream = f"stream {event['tid']}"
+            rows.setdefault(stream, 0)
+            bars.append((stream, event, event["args"]["phase"]))
+    for index, name in enumerate(sorted(rows)):
+        rows[name] = TOP + index * ROW
+    height = TOP + len(rows) * ROW + 40
+    scale = (WIDTH - LEFT - 10) / (end - begin)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+             'font-family="sans-serif" font-size="12">',
+             f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+             f'<text x="10" y="20">Step {number}: {(end - begin) / 1e3:.3f} ms</text>']
+    for name, y in rows.items():
+        parts.append(f'<text x="10" y="{y + 18}">{html.escape(name)}</text>')
+    for name, event, phase in bars:
+        x = LEFT + (event["ts"] - begin) * scale
+        width = max(0.5, event["dur"] * scale)
+        label = f"{event['name']}, {event['dur']:.1f} us"
+        parts.append(f'<rect x="{x:.2f}" y="{rows[name] + 3}" width="{width:.2f}" '
+                     f'height="{ROW - 6}" fill="{COLOURS.get(phase, "#999")}" stroke="white" '
+                     f'stroke-width="0.4"><title>{html.escape(label)}</title></rect>')
+        if width > 8 * len(event["name"]):
+            parts.append(f'<text x="{x + 4:.2f}" y="{rows[name] + 19}" fill="white">'
+                         f'{html.escape(event["name"])}</text>')
+    for index, (phase, colour) in enumerate(COLOURS.items()):
+        x = LEFT + index * 110
+        parts.append(f'<rect x="{x}" y="{height - 24}" width="12" height="12" fill="{colour}"/>'
+                     f'<text x="{x + 16}" y="{height - 13}">{phase}</text>')
+    parts.append("</svg>\n")
+    with open(out, "w", encoding="utf-8") as file:
+        file.write("\n".join(parts))
+
+
+main()

@@ -1,0 +1,13 @@
+// The clock of the host, to which records and step times belong.
+#pragma once
+
+#include <chrono>
+
+namespace barestep {
+
+/// Seconds of std::chrono::steady_clock. Ranks of one host share it; others are aligned.
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace barestep

@@ -1,0 +1,215 @@
+#include "parallel/communication_account.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/clock.h"
+#include "core/text_table.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+/// Seconds of [from, to] that lie behind `border`.
+double behind(double from, double to, double border) {
+  return std::max(0.0, to - std::max(from, border));
+}
+
+bool computes(const Node& node) {
+  return node.lane == Lane::kCompute && node.phase != Phase::kOptimizer;
+}
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.4f}", 1e3 * seconds);
+}
+
+/// One collective of one step: adds what it came to on every rank to `of_collective`, and to
+/// `waited_for_s` how long each rank was waited for.
+void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t index,
+                    CommunicationSummary::OfCollective& of_collective,
+                    std::vector<double>& waited_for_s) {
+  std::size_t last = 0;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank].collectives[index].start_s > ranks[last].collectives[index].start_s) {
+      last = rank;
+    }
+  }
+  const double all_there_s = ranks[last].collectives[index].start_s;
+  for (const CommunicatedStep& rank : ranks) {
+    const CollectiveTimes& times = rank.collectives[index];
+    const double border_s = rank.computing_end_s;
+    const CommunicationParts parts{
+        .hidden_s = times.end_s - times.start_s - behind(times.start_s, times.end_s, border_s),
+        .waiting_s = behind(times.start_s, all_there_s, border_s),
+        .moving_s = behind(all_there_s, times.end_s, border_s)};
+    of_collective.parts += parts;
+    of_collective.ready_before_start_s += times.start_s - times.ready_s;
+    waited_for_s[last] += parts.waiting_s;
+  }
+}
+
+}  // namespace
+
+CommunicationParts& CommunicationParts::operator+=(const CommunicationParts& other) {
+  hidden_s += other.hidden_s;
+  waiting_s += other.waiting_s;
+  moving_s += other.moving_s;
+  return *this;
+}
+
+CommunicationParts& CommunicationParts::operator/=(double divisor) {
+  hidden_s /= divisor;
+  waiting_s /= divisor;
+  moving_s /= divisor;
+  return *this;
+}
+
+CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps) {
+  CommunicationSummary summary{.steps = static_cast<std::int64_t>(steps.size())};
+  if (steps.empty()) return summary;
+  const std::size_t ranks = steps.front().size();
+  summary.ranks.resize(ranks);
+  summary.collectives.resize(steps.front().front().collectives.size());
+  for (const std::vector<CommunicatedStep>& step : steps) {
+    std::vector<double> waited_for_s(ranks);
+    for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
+      add_collective(step, i, summary.collectives[i], waited_for_s);
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      summary.ranks[rank].cost_s += waited_for_s[rank];
+    }
+    const auto longest = std::ranges::max_element(waited_for_s);
+    if (*longest > 0) {
+      ++summary.ranks[static_cast<std::size_t>(longest - waited_for_s.begin())].steps_waited_for;
+    }
+  }
+  const auto count = static_cast<double>(steps.size());
+  for (auto& of_collective : summary.collectives) {
+    of_collective.parts /= count * static_cast<double>(ranks);
+    of_collective.ready_before_start_s /= count * static_cast<double>(ranks);
+    summary.parts += of_collective.parts;
+  }
+  for (auto& rank : summary.ranks) {
+    rank.cost_s /= count * std::max(1.0, static_cast<double>(ranks) - 1);
+  }
+  return summary;
+}
+
+std::string CommunicationSummary::text() const {
+  if (steps == 0) return "";
+  std::string text =
+      fmt::format("Communication of a step, mean of {} step{} and {} rank{}\n", steps,
+                  steps == 1 ? "" : "s", ranks.size(), ranks.size() == 1 ? "" : "s");
+  const double total_s = parts.hidden_s + parts.waiting_s + parts.moving_s;
+  const auto row = [&](const char* name, double seconds) {
+    text += fmt::format("  {:<24}{:>12} ms\n", name, milliseconds(seconds));
+  };
+  row("all", total_s);
+  row("hidden", parts.hidden_s);
+  row("exposed, waiting", parts.waiting_s);
+  row("exposed, moving bytes", parts.moving_s);
+  text += "\n";
+  TextTable table({{"Reduced", Align::kLeft},
+                   {"Size", Align::kRight},
+                   {"Queued (ms)", Align::kRight},
+                   {"Hidden", Align::kRight},
+                   {"Waiting", Align::kRight},
+                   {"Moving", Align::kRight}});
+  for (const OfCollective& each : collectives) {
+    table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
+                   milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
+                   milliseconds(each.parts.moving_s)});
+  }
+  text += table.text() + "\n";
+  if (ranks.size() == 1) return text;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    text += fmt::format("Waited for rank {}: longest in {} of {} steps, {} ms a step\n", rank,
+                        ranks[rank].steps_waited_for, steps, milliseconds(ranks[rank].cost_s));
+  }
+  return text +
+         fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);
+}
+
+CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t first_step)
+    : program_(programs.train().program),
+      first_step_(first_step),
+      feeds_(program_.nodes().size()),
+      computing_end_s_(kMostSteps) {
+  for (NodeId id = 0; id < program_.size(); ++id) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
+    if (!std::holds_alternative<Collective>(node.op)) continue;
+    for (const Wait& wait : node.waits) {
+      if (wait.steps_back > 0) continue;
+      feeds_[static_cast<std::size_t>(wait.node)].push_back(collectives_.size());
+    }
+    collectives_.push_back(id);
+  }
+  times_.resize(computing_end_s_.size() * collectives_.size());
+}
+
+void CommunicationAccount::on_record(const Record& record) {
+  // The trainer's runner knows the training program first.
+  if (record.tag.program != 0 || record.tag.step < first_step_) return;
+  const auto step = static_cast<std::size_t>(record.tag.step - first_step_);
+  if (step >= computing_end_s_.size()) return;
+  // Nodes of one lane report from one thread, in order, and each to places of its own.
+  const auto times = std::span(times_).subspan(step * collectives_.size(), collectives_.size());
+  const auto id = static_cast<std::size_t>(record.tag.node);
+  for (const std::size_t fed : feeds_[id]) times[fed].ready_s = record.end_s;
+  if (const auto found = std::ranges::find(collectives_, record.tag.node);
+      found != collectives_.end()) {
+    CollectiveTimes& mine = times[static_cast<std::size_t>(found - collectives_.begin())];
+    mine.start_s = record.start_s;
+    mine.end_s = record.end_s;
+  } else if (computes(program_.nodes()[id])) {
+    computing_end_s_[step] = record.end_s;
+  }
+}
+
+std::int64_t CommunicationAccount::steps_heard() const {
+  const auto last = std::find_if(computing_end_s_.rbegin(), computing_end_s_.rend(),
+                                 [](double end_s) { return end_s > 0; });
+  return computing_end_s_.rend() - last;
+}
+
+CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
+  const ClockAlignment clocks = align_clocks(ranks, &now_s);
+  const auto steps = static_cast<std::size_t>(steps_heard());
+  const auto size = static_cast<std::size_t>(ranks.size());
+  const std::size_t count = collectives_.size();
+  std::vector<double> ends(size * steps);
+  ranks.all_gather(std::as_bytes(std::span(computing_end_s_).first(steps)),
+                   std::as_writable_bytes(std::span(ends)));
+  std::vector<CollectiveTimes> times(size * steps * count);
+  ranks.all_gather(std::as_bytes(std::span(times_).first(steps * count)),
+                   std::as_writable_bytes(std::span(times)));
+
+  std::vector<std::vector<CommunicatedStep>> all;
+  for (std::size_t step = 0; step < steps; ++step) {
+    if (computing_end_s_[step] == 0) continue;  // another program ran
+    auto& of_ranks = all.emplace_back();
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      const double shift_s = clocks.shift_s[rank];
+      CommunicatedStep mine{.computing_end_s = ends[rank * steps + step] + shift_s,
+                            .collectives = {}};
+      for (std::size_t i = 0; i < count; ++i) {
+        const CollectiveTimes& raw = times[(rank * steps + step) * count + i];
+        mine.collectives.push_back(
+            {raw.ready_s + shift_s, raw.start_s + shift_s, raw.end_s + shift_s});
+      }
+      of_ranks.push_back(std::move(mine));
+    }
+  }
+  CommunicationSummary summary = summary_of(all);
+  summary.clock_error_s = clocks.largest_error_s();
+  for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
+    summary.collectives[i].name = i == 0 ? "loss" : fmt::format("bucket {}", i);
+    summary.collectives[i].bytes = cost_of(node.op).message_bytes;
+  }
+  return summary;
+}
+
+}  // namespace barestep

@@ -1,0 +1,18 @@
+// Stands in for NCCL in builds without it.
+#include "core/error.h"
+#include "parallel/nccl_communicator.h"
+
+namespace barestep {
+
+bool has_nccl() {
+  return false;
+}
+
+std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/) {
+  fail(ExitCode::kConfiguration, {.what = "--transport",
+                                  .value = "nccl",
+                                  .why = "this build has no NCCL",
+                                  .remedy = "use mpi, or configure with -DBARESTEP_NCCL=ON"});
+}
+
+}  // namespace barestep

@@ -1,0 +1,43 @@
+// TensorBoard's event files: numbers by name and step, as its own writers write them.
+//
+// The format is that of TensorFlow's tf.train.Event protocol buffers in TFRecord frames: length,
+// masked CRC-32C of the length, bytes, masked CRC-32C of the bytes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "core/output_file.h"
+
+namespace barestep {
+
+struct Scalar {
+  std::string_view tag;
+  double value = 0;
+};
+
+class EventFile {
+ public:
+  /// Makes the folder, and in it a file of a name that TensorBoard looks for and that no other
+  /// process takes. Throws Error(kCannotCreate).
+  explicit EventFile(const std::filesystem::path& folder);
+
+  /// Adds a number and hands it to the operating system. `unix_s` is when it was measured. Throws
+  /// Error(kInputOutput).
+  void add(std::int64_t step, double unix_s, Scalar scalar);
+
+  /// Throws Error(kInputOutput) if any byte may be missing.
+  void close() { file_.close(); }
+
+ private:
+  void write_event(const std::string& event);
+
+  OutputFile file_;
+};
+
+/// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
+std::uint32_t crc32c(std::string_view bytes);
+
+}  // namespace barestep

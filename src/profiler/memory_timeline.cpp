@@ -1,0 +1,169 @@
+#include "profiler/memory_timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "core/text_table.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+/// Places among the points of the device.
+struct Life {
+  std::optional<std::size_t> first, last;
+  bool always = false;
+};
+
+std::vector<Life> lives_of(const Program& program, int device,
+                           const std::vector<MemoryPoint>& points) {
+  std::vector<Life> lives(static_cast<std::size_t>(program.buffers().size()));
+  for (std::size_t at = 0; at < points.size(); ++at) {
+    const Node& node = program.nodes()[static_cast<std::size_t>(points[at].node)];
+    for (const Access& access : accesses_of(node.op)) {
+      Life& life = lives[static_cast<std::size_t>(access.tensor.buffer)];
+      if (!life.first) life.first = at;
+      life.last = at;
+      if (life.first == at && !access.writes) life.always = true;
+    }
+  }
+  for (BufferId id = 0; id < program.buffers().size(); ++id) {
+    Life& life = lives[static_cast<std::size_t>(id)];
+    const Buffer& buffer = program.buffers()[id];
+    if (buffer.slots > 1 || !life.first) life.always = true;
+    if (buffer.device != device || buffer.pinned) life = {};
+  }
+  return lives;
+}
+
+bool runs_on(const Program& program, const Node& node, int device) {
+  const auto lanes = lanes_of(program, node);
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [&](const LaneId& lane) { return lane.device == device; });
+}
+
+std::int64_t bytes_of_all(const std::vector<BufferId>& buffers, const MemoryPlan& plan) {
+  return std::accumulate(
+      buffers.begin(), buffers.end(), std::int64_t{0},
+      [&](std::int64_t sum, BufferId buffer) { return sum + plan.buffer_bytes(buffer); });
+}
+
+std::string signed_bytes(std::int64_t bytes) {
+  if (bytes == 0) return "";
+  return fmt::format("{}{}", bytes > 0 ? "+" : "", grouped(bytes));
+}
+
+std::string node_text(const Program& program, NodeId id) {
+  const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+  const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
+  return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), layer);
+}
+
+std::string high_water_text(const Program& program, const MemoryTimeline& timeline) {
+  const MemoryPoint& highest = timeline.points[timeline.highest];
+  std::string parts;
+  for (int i = 0; i < kCategories; ++i) {
+    const std::int64_t bytes = highest.in_use_bytes[static_cast<std::size_t>(i)];
+    if (bytes == 0) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
+                         human_bytes(bytes));
+  }
+  const std::int64_t most = highest.total_bytes();
+  return fmt::format("At most {} of the {} are in use, at {}: {}.\n", human_bytes(most),
+                     human_bytes(timeline.reserved_bytes), node_text(program, highest.node), parts);
+}
+
+}  // namespace
+
+std::int64_t MemoryPoint::total_bytes() const {
+  return std::accumulate(in_use_bytes.begin(), in_use_bytes.end(), std::int64_t{0});
+}
+
+MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, int device) {
+  MemoryTimeline timeline{.points = {}, .reserved_bytes = plan.device_bytes(device)};
+  for (NodeId id = 0; id < program.size(); ++id) {
+    if (runs_on(program, program.nodes()[static_cast<std::size_t>(id)], device)) {
+      timeline.points.push_back({.node = id, .begins = {}, .ends = {}});
+    }
+  }
+  const std::vector<Life> lives = lives_of(program, device, timeline.points);
+  for (BufferId id = 0; id < program.buffers().size(); ++id) {
+    const Life& life = lives[static_cast<std::size_t>(id)];
+    if (timeline.points.empty() || (!life.always && !life.first)) continue;
+    const std::size_t first = life.always ? 0 : *life.first;
+    const std::size_t last = life.always ? timeline.points.size() - 1 : *life.last;
+    const auto category = static_cast<std::size_t>(program.buffers()[id].category);
+    for (std::size_t at = first; at <= last; ++at) {
+      timeline.points[at].in_use_bytes[category] += plan.buffer_bytes(id);
+    }
+    if (life.always) continue;
+    timeline.points[first].begins.push_back(id);
+    timeline.points[last].ends.push_back(id);
+  }
+  for (std::size_t at = 0; at < timeline.points.size(); ++at) {
+    const std::int64_t most = timeline.points[timeline.highest].total_bytes();
+    if (timeline.points[at].total_bytes() > most) timeline.highest = at;
+  }
+  return timeline;
+}
+
+std::string memory_table(const Program& program, const MemoryPlan& plan, int device,
+                         std::int64_t row_limit) {
+  const MemoryTimeline timeline = memory_timeline(program, plan, device);
+  if (timeline.points.empty()) return "";
+  TextTable table({{"op"},
+                   {"before it (B)", Align::kRight},
+                   {"in use (B)", Align::kRight},
+                   {"behind it (B)", Align::kRight}});
+  std::int64_t rows = 0;
+  for (const MemoryPoint& point : timeline.points) {
+    if (point.begins.empty() && point.ends.empty()) continue;
+    if (rows++ >= row_limit) continue;
+    table.add_row({node_text(program, point.node), signed_bytes(bytes_of_all(point.begins, plan)),
+                   grouped(point.total_bytes()), signed_bytes(-bytes_of_all(point.ends, plan))});
+  }
+  if (rows > row_limit) table.add_line(fmt::format("... and {} more", rows - row_limit));
+  return table.text() + high_water_text(program, timeline);
+}
+
+void add_memory(TraceEvents& events, const Profile& profile, const MemoryPlan& plan,
+                const TraceContext& context) {
+  std::map<const Program*, MemoryTimeline> timelines;
+  std::int64_t index = 0;
+  for (const TimedOp& op : profile.ops) {
+    if (op.device != context.device) continue;
+    const auto [at, is_new] = timelines.try_emplace(op.program);
+    if (is_new) at->second = memory_timeline(*op.program, plan, context.device);
+    const MemoryTimeline& timeline = at->second;
+    const auto point =
+        std::lower_bound(timeline.points.begin(), timeline.points.end(), op.tag.node,
+                         [](const MemoryPoint& p, NodeId node) { return p.node < node; });
+    if (point->begins.empty() && point->ends.empty()) continue;
+    std::string counts;
+    for (int i = 0; i < kCategories; ++i) {
+      counts += fmt::format(R"({}"{}": {})", i == 0 ? "" : ", ", name_of(static_cast<Category>(i)),
+                            point->in_use_bytes[static_cast<std::size_t>(i)]);
+    }
+    const TraceRow row = host_row(context);
+    events.counter("memory in use", row, events.ns(op.start_s), counts);
+    std::int64_t in_use = point->total_bytes() - bytes_of_all(point->begins, plan);
+    const auto change = [&](BufferId buffer, std::int64_t sign, double at_s) {
+      in_use += sign * plan.buffer_bytes(buffer);
+      events.instant(
+          "cpu_instant_event", "[memory]", row, events.ns(at_s),
+          fmt::format(R"("Total Reserved": {}, "Total Allocated": {}, "Bytes": {}, "Addr": {}, )"
+                      R"("Device Id": {}, "Device Type": {}, "Ev Idx": {})",
+                      timeline.reserved_bytes, in_use, sign * plan.buffer_bytes(buffer),
+                      plan.offset_bytes(buffer, 0), context.device,
+                      context.kind == DeviceKind::kCuda ? 1 : 0, index++));
+    };
+    for (const BufferId buffer : point->begins) change(buffer, 1, op.start_s);
+    for (const BufferId buffer : point->ends) change(buffer, -1, op.end_s);
+  }
+}
+
+}  // namespace barestep

@@ -1,0 +1,280 @@
+#include "profiler/operator_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "core/statistics.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::size_t kColumnWidth = 12;
+constexpr std::size_t kMostNameWidth = 55;
+
+/// Cells on the right of columns two blanks apart, between lines of dashes.
+class DashedTable {
+ public:
+  DashedTable(std::vector<std::string> titles, std::size_t name_width)
+      : titles_(std::move(titles)), name_width_(name_width) {
+    text_ = dashes() + row(titles_) + dashes();
+  }
+  void add(const std::vector<std::string>& cells) { text_ += row(cells); }
+  std::string finish() { return text_ + dashes(); }
+
+ private:
+  [[nodiscard]] std::size_t width(std::size_t column) const {
+    return column == 0 ? name_width_ : kColumnWidth;
+  }
+  [[nodiscard]] std::string row(const std::vector<std::string>& cells) const {
+    std::string line;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      line += fmt::format("{:>{}}  ", cells[i], width(i));
+    }
+    return line + "\n";
+  }
+  [[nodiscard]] std::string dashes() const {
+    std::string line;
+    for (std::size_t i = 0; i < titles_.size(); ++i) line += std::string(width(i), '-') + "  ";
+    return line + "\n";
+  }
+
+  std::vector<std::string> titles_;
+  std::size_t name_width_;
+  std::string text_;
+};
+
+std::string share(double part, double whole) {
+  return whole == 0 ? "NaN" : fmt::format("{:.2f}%", 100 * part / whole);
+}
+
+std::string shortened(const std::string& name) {
+  return name.size() < kMostNameWidth - 3 ? name : name.substr(0, kMostNameWidth - 3) + "...";
+}
+
+std::size_t name_width(const std::vector<OperatorRow>& rows) {
+  std::size_t longest = 0;
+  for (const OperatorRow& row : rows) longest = std::max(longest, row.name.size());
+  return std::min(longest + 4, kMostNameWidth);
+}
+
+/// One unit for the whole table, from the least flops that a row has.
+struct FlopsUnit {
+  std::string name;
+  double flops = 1;
+};
+
+FlopsUnit flops_unit(const std::vector<OperatorRow>& rows) {
+  constexpr std::array kNames = {"FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs"};
+  std::int64_t least = 0;
+  for (const OperatorRow& row : rows) {
+    if (row.cost.flops > 0 && (least == 0 || row.cost.flops < least)) least = row.cost.flops;
+  }
+  if (least == 0) return {};
+  const double power = std::floor(std::log10(static_cast<double>(least)) / 3);
+  const auto unit = std::clamp(static_cast<std::size_t>(power), std::size_t{0}, kNames.size() - 1);
+  return {fmt::format("Total {}", kNames[unit]), std::pow(1000.0, static_cast<double>(unit))};
+}
+
+std::string rate(std::int64_t work, double seconds) {
+  if (work == 0 || seconds == 0) return "--";
+  return fmt::format("{:.2f}", static_cast<double>(work) / seconds / 1e9);
+}
+
+std::string row_name(const TimedOp& op, RowsBy by) {
+  const Node& node = *op.node;
+  if (by == RowsBy::kOp) return std::string(label_of(node.op));
+  if (by == RowsBy::kPhase) return std::string(name_of(node.phase));
+  const std::string layer = node.layer < 0 ? "no layer" : fmt::format("layer {}", node.layer);
+  return fmt::format("{}, {}", layer, name_of(node.phase));
+}
+
+double sort_key(const OperatorRow& row, SortBy by, bool on_cpu) {
+  const double host_s = on_cpu ? row.device_s : row.host_s;
+  const auto calls = static_cast<double>(row.calls);
+  switch (by) {
+    case SortBy::kDeviceTotal:
+    case SortBy::kSelfDeviceTotal:
+      return row.device_s;
+    case SortBy::kCpuTotal:
+    case SortBy::kSelfCpuTotal:
+      return host_s;
+    case SortBy::kDeviceTime:
+      return row.device_s / calls;
+    case SortBy::kCpuTime:
+      return host_s / calls;
+    case SortBy::kCount:
+      return calls;
+  }
+  return 0;
+}
+
+struct Sums {
+  double host_s = 0, device_s = 0;
+};
+
+std::vector<std::string> titles_of(bool on_cpu, const FlopsUnit& unit) {
+  std::vector<std::string> titles{"Name",        "Self CPU %", "Self CPU",
+                                  "CPU total %", "CPU total",  "CPU time avg"};
+  if (!on_cpu) {
+    titles.insert(titles.end(), {"Self CUDA", "Self CUDA %", "CUDA total", "CUDA time avg"});
+  }
+  titles.emplace_back("# of Calls");
+  if (!unit.name.empty()) titles.push_back(unit.name);
+  titles.insert(titles.end(), {"GFLOP/s", "GB/s", "% of roof", "p50", "p99"});
+  return titles;
+}
+
+std::vector<std::string> cells_of(const OperatorRow& row, bool on_cpu, const FlopsUnit& unit,
+                                  const Sums& sums) {
+  const auto calls = static_cast<double>(row.calls);
+  const double cpu_s = on_cpu ? row.device_s : row.host_s;
+  const double cpu_sum_s = on_cpu ? sums.device_s : sums.host_s;
+  const std::string percent = share(cpu_s, cpu_sum_s);
+  std::vector<std::string> cells{shortened(row.name), percent,
+                                 table_time(cpu_s),   percent,
+                                 table_time(cpu_s),   table_time(cpu_s / calls)};
+  if (!on_cpu) {
+    const std::string time = table_time(row.device_s);
+    cells.insert(cells.end(), {time, share(row.device_s, sums.device_s), time,
+                               table_time(row.device_s / calls)});
+  }
+  cells.push_back(fmt::format("{}", row.calls));
+  if (!unit.name.empty()) {
+    const double flops = static_cast<double>(row.cost.flops) / unit.flops;
+    cells.push_back(row.cost.flops == 0 ? "--" : fmt::format("{:8.3f}", flops));
+  }
+  const std::int64_t bytes = row.cost.bytes + row.cost.message_bytes;
+  const bool has_roof = row.least_s > 0 && row.device_s > 0;
+  cells.insert(cells.end(),
+               {rate(row.cost.flops, row.device_s), rate(bytes, row.device_s),
+                has_roof ? share(row.least_s, row.device_s) : "--",
+                table_time(percentile(row.call_s, 50)), table_time(percentile(row.call_s, 99))});
+  return cells;
+}
+
+}  // namespace
+
+std::string table_time(double seconds) {
+  const double us = 1e6 * seconds;
+  if (us >= 1e6) return fmt::format("{:.3f}s", us / 1e6);
+  if (us >= 1e3) return fmt::format("{:.3f}ms", us / 1e3);
+  return fmt::format("{:.3f}us", us);
+}
+
+std::vector<OperatorRow> operator_rows(const Profile& profile, RowsBy by, const Peaks& peaks) {
+  std::vector<OperatorRow> rows;
+  std::map<std::string, std::size_t> found;
+  std::map<std::pair<std::int64_t, NodeId>, std::size_t> row_of_node;
+  for (const TimedOp& op : profile.ops) {
+    const std::string name = row_name(op, by);
+    const auto [at, is_new] = found.try_emplace(name, rows.size());
+    if (is_new) rows.push_back({.name = name, .cost = {}, .call_s = {}});
+    OperatorRow& row = rows[at->second];
+    ++row.calls;
+    row.device_s += op.seconds();
+    row.least_s += peaks.least_s(op.cost);
+    row.cost += op.cost;
+    row.call_s.push_back(op.seconds());
+    row_of_node[{op.tag.step, op.tag.node}] = at->second;
+  }
+  for (const Record& record : profile.queued) {
+    const auto at = row_of_node.find({record.tag.step, record.tag.node});
+    if (at != row_of_node.end()) rows[at->second].host_s += record.end_s - record.start_s;
+  }
+  for (OperatorRow& row : rows) std::sort(row.call_s.begin(), row.call_s.end());
+  return rows;
+}
+
+std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& layout) {
+  if (rows.empty()) return "";
+  const bool on_cpu = layout.device == DeviceKind::kCpu;
+  std::stable_sort(rows.begin(), rows.end(), [&](const OperatorRow& a, const OperatorRow& b) {
+    return sort_key(a, layout.sort_by, on_cpu) > sort_key(b, layout.sort_by, on_cpu);
+  });
+  Sums sums;
+  for (const OperatorRow& row : rows) {
+    sums.host_s += row.host_s;
+    sums.device_s += row.device_s;
+  }
+  const FlopsUnit unit = flops_unit(rows);
+  DashedTable table(titles_of(on_cpu, unit), name_width(rows));
+  for (std::size_t i = 0; i < rows.size() && std::cmp_less(i, layout.row_limit); ++i) {
+    table.add(cells_of(rows[i], on_cpu, unit, sums));
+  }
+  std::string text = table.finish();
+  if (!layout.footer) return text;
+  text +=
+      fmt::format("Self CPU time total: {}\n", table_time(on_cpu ? sums.device_s : sums.host_s));
+  if (!on_cpu) text += fmt::format("Self CUDA time total: {}\n", table_time(sums.device_s));
+  return text;
+}
+
+std::string host_table(const Profile& profile) {
+  if (profile.steps.empty()) return "";
+  struct Row {
+    const char* name;
+    double seconds = 0;
+    std::size_t calls = 0;
+  };
+  std::array<Row, 5> rows{
+      {{"make input"}, {"queue work"}, {"wait for the step"}, {"report"}, {"queue one op"}}};
+  for (const HostStep& step : profile.steps) {
+    rows[0].seconds += step.start_s - step.begin_s + step.fetched_s - step.queued_s;
+    rows[1].seconds += step.queued_s - step.start_s;
+    rows[2].seconds += step.end_s - step.fetched_s;
+    rows[3].seconds += step.reported_s - step.end_s;
+  }
+  for (std::size_t i = 0; i < 4; ++i) rows[i].calls = profile.steps.size();
+  for (const Record& record : profile.queued) {
+    rows[4].seconds += record.end_s - record.start_s;
+    ++rows[4].calls;
+  }
+  DashedTable table({"Host", "total", "avg", "# of Calls"},
+                    std::string("wait for the step").size() + 4);
+  for (const Row& row : rows) {
+    if (row.calls == 0) continue;
+    table.add({row.name, table_time(row.seconds),
+               table_time(row.seconds / static_cast<double>(row.calls)),
+               fmt::format("{}", row.calls)});
+  }
+  return table.finish();
+}
+
+std::string backward_ratio(const Profile& profile) {
+  double forward_s = 0;
+  double backward_s = 0;
+  for (const TimedOp& op : profile.ops) {
+    if (op.node->phase == Phase::kForward) forward_s += op.seconds();
+    if (op.node->phase == Phase::kBackward) backward_s += op.seconds();
+  }
+  if (forward_s == 0 || backward_s == 0 || profile.steps.empty()) return "";
+  const auto steps = static_cast<double>(profile.steps.size());
+  return fmt::format("Backward takes {:.2f} times as long as forward: {} and {} of a step.\n",
+                     backward_s / forward_s, table_time(backward_s / steps),
+                     table_time(forward_s / steps));
+}
+
+std::string step_rate(const Profile& profile, const Peaks& peaks) {
+  double flops = 0;
+  double wall_s = 0;
+  for (const HostStep& step : profile.steps) wall_s += step.end_s - step.start_s;
+  for (const TimedOp& op : profile.ops) {
+    // Random input is no work of the model's, evaluation none of a training step's.
+    const Phase phase = op.node->phase;
+    if (phase != Phase::kData && phase != Phase::kEvaluate) {
+      flops += static_cast<double>(op.cost.flops);
+    }
+  }
+  if (wall_s == 0 || peaks.flops_per_s == 0) return "";
+  return fmt::format(
+      "A step does {:.2f} GFLOP/s, {:.1f} % of the {:.2f} that large products do here (MFU); "
+      "memory moves {:.2f} GB/s at best.\n",
+      flops / wall_s / 1e9, 100 * flops / wall_s / peaks.flops_per_s, peaks.flops_per_s / 1e9,
+      peaks.bytes_per_s / 1e9);
+}
+
+}  // namespace barestep

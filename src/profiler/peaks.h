@@ -1,0 +1,41 @@
+// What a device can do at best, measured once and remembered.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/config.h"
+#include "core/device.h"
+
+namespace barestep {
+
+/// The roof of the roofline model (Williams, Waterman & Patterson 2009): no op runs faster than its
+/// flops at the rate of products, nor than its bytes at the rate of memory.
+struct Peaks {
+  double flops_per_s = 0;  // of large matrix products in the run's precision
+  double bytes_per_s = 0;  // read and written, beyond the caches
+
+  /// The least seconds that so much work takes; 0 for none.
+  [[nodiscard]] double least_s(const Cost& cost) const;
+};
+
+/// Everything that peaks depend on: model, threads, products' library and precision.
+std::string peaks_key(const Device& device, Precision precision);
+
+/// Measures with products of growing extent, and with a copy and an update in place of 128 MiB,
+/// whichever is faster. Takes about half a second and 256 MiB of device memory, all given back.
+/// Throws Error(kMemory). Blocks.
+Peaks measure_peaks(Device& device);
+
+/// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing where neither variable is set.
+std::optional<std::filesystem::path> peaks_file();
+
+/// The peaks that `file` keeps under `key`. Nothing where it has none; lines that are not as they
+/// should be count as not there.
+std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key);
+
+/// Keeps them beside those of other keys; makes the folder. Throws Error as replace_file() does.
+void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks);
+
+}  // namespace barestep

@@ -1,0 +1,127 @@
+#include "train/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+
+Loader::Loader(const Dataset& dataset, const Schedule& schedule, const StepSpec& spec,
+               const LoaderOptions& options)
+    : dataset_(dataset),
+      spec_(spec),
+      schedule_(schedule),
+      options_(options),
+      order_(static_cast<std::size_t>(std::max(spec.epoch_rows(), spec.train_rows))),
+      y_bytes_(dataset.y_bytes()),
+      slots_(static_cast<std::size_t>(std::max(1, options.workers * options.prefetch))) {
+  const auto most_rows =
+      static_cast<std::size_t>(std::max(spec.own_rows(spec.step_rows()).count, spec.micro_rows()));
+  for (Slot& slot : slots_) {
+    slot.rows.resize(most_rows);
+    if (options.workers == 0) continue;
+    slot.x.resize(most_rows * static_cast<std::size_t>(dataset.features()));
+    slot.y.resize(most_rows * static_cast<std::size_t>(y_bytes_));
+  }
+  for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+/// The order of an epoch, repeated from its start until every rank has the same number of rows.
+void Loader::take_order(std::int64_t epoch) {
+  if (epoch == ordered_epoch_) return;
+  const auto train_rows = static_cast<std::size_t>(spec_.train_rows);
+  epoch_order(options_.seed, epoch, std::span(order_).first(train_rows));
+  for (std::size_t i = train_rows; i < order_.size(); ++i) order_[i] = order_[i - train_rows];
+  ordered_epoch_ = epoch;
+}
+
+bool Loader::next_rows(Slot& slot) {
+  const std::optional<Batch> batch = schedule_.next();
+  if (!batch) return false;
+  slot.count = batch->program->tensors.x.rows;
+  const auto rows = std::span(slot.rows).first(static_cast<std::size_t>(slot.count));
+  if (batch->evaluates) {
+    std::iota(rows.begin(), rows.end(), dataset_.train_rows() + batch->first);
+    return true;
+  }
+  take_order(batch->epoch);
+  auto place = static_cast<std::size_t>(batch->first + spec_.rank);
+  for (std::int64_t& row : rows) {
+    row = order_[place];
+    place += static_cast<std::size_t>(spec_.ranks);
+  }
+  return true;
+}
+
+void Loader::gather(Slot& slot) const {
+  try {
+    if (options_.delay_s > 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(options_.delay_s));
+    }
+    dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), slot.x.data(),
+                    slot.y.data());
+  } catch (...) {
+    slot.error = std::current_exception();
+  }
+}
+
+void Loader::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const auto slot_of = [this](std::int64_t batch) -> Slot& {
+      return slots_[static_cast<std::size_t>(batch) % slots_.size()];
+    };
+    changed_.wait(lock, [&] { return stopping_ || slot_of(started_).state == State::kFree; });
+    if (stopping_) return;
+    Slot& slot = slot_of(started_);
+    if (!next_rows(slot)) return;
+    ++started_;
+    slot.state = State::kTaken;
+    lock.unlock();
+    gather(slot);
+    lock.lock();
+    slot.state = State::kReady;
+    changed_.notify_all();
+  }
+}
+
+void Loader::take(float* x, void* y) {
+  Slot& slot = slots_[static_cast<std::size_t>(taken_++) % slots_.size()];
+  if (workers_.empty()) {
+    const bool is_there = next_rows(slot);
+    BARESTEP_REQUIRE(is_there, "there is a next batch");
+    dataset_.gather(std::span(slot.rows).first(static_cast<std::size_t>(slot.count)), x, y);
+    return;
+  }
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return slot.state == State::kReady; });
+  }
+  // Until it is free again, the slot is this thread's.
+  if (slot.error) std::rethrow_exception(slot.error);
+  std::memcpy(x, slot.x.data(),
+              sizeof(float) * static_cast<std::size_t>(slot.count * dataset_.features()));
+  std::memcpy(y, slot.y.data(), static_cast<std::size_t>(slot.count * y_bytes_));
+  {
+    const std::lock_guard lock(mutex_);
+    slot.state = State::kFree;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace barestep

@@ -1,0 +1,80 @@
+// The data loader: gathers the batches of a run in the order in which they are needed.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "train/dataset.h"
+#include "train/schedule.h"
+
+namespace barestep {
+
+struct LoaderOptions {
+  std::uint64_t seed = 0;
+  int workers = 0;     // threads that gather ahead; 0: take() gathers
+  int prefetch = 2;    // batches each worker may be ahead
+  double delay_s = 0;  // injected: what a slow disk would cost, for each batch a worker gathers
+};
+
+/// Which samples a batch holds is a function of seed and epoch alone, however many workers there
+/// are: torch.randperm of each epoch, of which this rank takes every ranks-th.
+class Loader {
+ public:
+  /// Starts the workers. `schedule` yields the batches of the run; `dataset` and the programs of
+  /// the schedule must outlive the loader.
+  Loader(const Dataset& dataset, const Schedule& schedule, const StepSpec& spec,
+         const LoaderOptions& options);
+
+  /// Stops the workers, which finish what they gather. Blocks.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// Copies the next batch, as Dataset::gather() lays it out. Blocks until it is there; throws what
+  /// gathering it threw. There must be a next one. Allocates nothing.
+  void take(float* x, void* y);
+
+ private:
+  enum class State { kFree, kTaken, kReady };
+
+  /// A batch on its way.
+  struct Slot {
+    State state = State::kFree;
+    std::vector<std::int64_t> rows;
+    std::int64_t count = 0;  // of rows
+    std::vector<float> x;
+    std::vector<std::byte> y;
+    std::exception_ptr error;
+  };
+
+  /// Writes the next batch's rows; false behind the last. Batches come out in their order, so
+  /// callers take turns.
+  bool next_rows(Slot& slot);
+  void take_order(std::int64_t epoch);
+  void work();
+  void gather(Slot& slot) const;
+
+  const Dataset& dataset_;
+  const StepSpec& spec_;
+  Schedule schedule_;
+  LoaderOptions options_;
+  std::vector<std::int64_t> order_;
+  std::int64_t ordered_epoch_ = -1;
+  std::int64_t y_bytes_;  // of a row
+
+  // Batch b is in slot b modulo the number of slots.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  std::int64_t started_ = 0;  // batches that a worker has taken on
+  std::int64_t taken_ = 0;    // batches that take() handed out
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace barestep

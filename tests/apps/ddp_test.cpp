@@ -1,0 +1,295 @@
+// The real mlp_ddp, as a user starts it: mpirun behind scripts/mpi_env.sh.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "apps/on_cpu.h"
+#include "command_line.h"
+#include "support/process.h"
+#include "support/rank_run.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+class MlpDdp : public TempDirTest {
+ protected:
+  /// A shell line behind scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  ProcessResult shell(const std::string& line) {
+    const std::string script =
+        fmt::format(". '{}' && ln -sf '{}' mlp_ddp && {}", BARESTEP_MPI_ENV, MLP_DDP, line);
+    return run_process({"/bin/bash", "-c", script},
+                       {.working_directory = folder(), .timeout_s = 60});
+  }
+
+  ProcessResult mpirun(int ranks, const Arguments& arguments) {
+    return shell(
+        fmt::format("exec mpirun -np {} ./mlp_ddp {}", ranks, fmt::join(on_cpu(arguments), " ")));
+  }
+
+  ProcessResult alone(const Arguments& arguments) {
+    return run_process(Arguments{MLP_DDP} + on_cpu(arguments), {.working_directory = folder()});
+  }
+
+  /// All weights a run saved, in the file's order.
+  std::vector<float> weights(const std::string& name) {
+    const std::string bytes = read_file(folder() / name);
+    std::uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    std::vector<float> values((bytes.size() - 8 - header) / sizeof(float));
+    std::memcpy(values.data(), bytes.data() + 8 + header, values.size() * sizeof(float));
+    return values;
+  }
+
+  std::vector<json> records(const std::string& name) {
+    std::vector<json> all;
+    std::istringstream lines(read_file(folder() / name));
+    for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+    return all;
+  }
+};
+
+TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
+  const Arguments run = {"--layers",  "12,16,9", "--global-batch-size", "10",     "--steps",
+                         "6",         "--gemm",  "reference",           "--save", "w",
+                         "--metrics", "m.jsonl"};
+  ASSERT_EQ(run_process(Arguments{MLP_SINGLE} +
+                            on_cpu({"--layers", "12,16,9", "--batch-size", "10", "--steps", "6",
+                                    "--gemm", "reference", "--save", "single"}),
+                        {.working_directory = folder()})
+                .exit_code,
+            0);
+  const std::vector<float> one = weights("single");
+  for (const int ranks : {1, 2, 3, 4}) {
+    SCOPED_TRACE(ranks);
+    const auto result = mpirun(ranks, run);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, StartsWith(fmt::format("{} rank{}, ", ranks, ranks == 1 ? "" : "s")));
+    EXPECT_EQ(count(result.out, "| Step time: "), 6) << "only rank 0 prints";
+    EXPECT_LT(relative_distance(weights("w"), one), 1e-6);
+    // Each rank's record of each step; the weighted mean of own losses is the loss.
+    const std::vector<json> steps = records("m.jsonl");
+    ASSERT_EQ(steps.size(), static_cast<std::size_t>(6 * ranks));
+    double mean = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const json& step = steps[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(step.at("step"), 0);
+      EXPECT_EQ(step.at("rank"), rank);
+      EXPECT_EQ(step.at("loss"), steps[0].at("loss"));
+      mean += step.at("own_loss").get<double>() *
+              static_cast<double>(share_of_rank(10, rank, ranks).count) / 10;
+    }
+    EXPECT_NEAR(mean, steps[0].at("loss").get<double>(), 1e-6);
+  }
+}
+
+TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
+  const Arguments run = {"--dim",  "300", "--depth",      "4",   "--steps",      "3",
+                         "--save", "w",   "--bucket-mib", "0.5", "--batch-size", "4"};
+  std::set<std::string> files;
+  for (const Arguments& more :
+       {Arguments{}, {"--no-overlap"}, {"--update", "per-bucket"}, {"--first-bucket", "whole"}}) {
+    const auto result = mpirun(2, run + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    files.insert(read_file(folder() / "w"));
+  }
+  EXPECT_EQ(files.size(), 1U);
+}
+
+TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {
+  // The best of several tries: on a busy machine a pause may last longer than it says.
+  double nearest_ms = 1e9;
+  for (int i = 0; i < 5 && std::abs(nearest_ms - 20) > 2; ++i) {
+    const auto result =
+        mpirun(2, {"--dim", "16", "--depth", "2", "--steps", "12", "--slow-rank", "1:20"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::smatch match;
+    const std::regex line("Waited for rank 1: longest in 7 of 7 steps, ([0-9.]+) ms a step\n");
+    if (!std::regex_search(result.out, match, line)) continue;
+    const double cost_ms = std::stod(match[1]);
+    if (std::abs(cost_ms - 20) < std::abs(nearest_ms - 20)) nearest_ms = cost_ms;
+  }
+  EXPECT_NEAR(nearest_ms, 20, 2);
+}
+
+TEST_F(MlpDdp, TellsAnErrorOfAllRanksOnce) {
+  const auto result = mpirun(2, {"--bucket-mob", "3"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: unknown option '--bucket-mob': mlp_ddp has "
+                                     "no such option; did you mean --bucket-mib?\n"));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, TellsADivergenceOnce) {
+  const auto result = mpirun(2, {"--dim", "8", "--depth", "1", "--lr", "1e30"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: training diverged: the loss is "));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, ARankThatCannotStartEndsTheOthers) {
+  const auto result = shell(
+      "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 1 ./mlp_ddp --device cuda:63 --dim "
+      "8");
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: device 'cuda:63': "));
+  EXPECT_EQ(result.out, "");
+}
+
+/// Rank 0 alone finds that its disk is full; rank 1 is waiting for it in a collective.
+TEST_F(MlpDdp, ARankThatFailsInTheMiddleEndsTheOthers) {
+  const auto result = shell(
+      "ln -s /dev/full full && exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 "
+      "--steps 3000 --log-every 3000 --metrics full");
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: output file 'full': writing failed: No space "
+                                    "left on device; free space or choose another disk\n"));
+  EXPECT_EQ(result.out.find("Summary"), std::string::npos);
+}
+
+TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
+  const auto result = shell(
+      "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 2 ./mlp_ddp --device cpu --dim 9");
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: ranks: rank 1 has --layers 9,9,9,9,9,9,9, "
+                                     "where rank 0 has --layers 8,8,8,8,8,8,8; give all ranks the "
+                                     "same options and files\n"));
+}
+
+/// The options of a help text, in its order, without dashes.
+std::set<std::string> options_of(const std::string& help) {
+  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
+  std::set<std::string> names;
+  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
+    names.insert((*match)[1]);
+  }
+  return names;
+}
+
+TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
+  const std::vector<Arguments> runs = {
+      {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
+       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1"},
+      {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
+       "--jitter-ms", "1"},
+  };
+  std::set<std::string> named = options_of(alone({"--help"}).out);
+  for (const std::string& name : options_of(run_process({MLP_SINGLE, "--help"}).out)) {
+    if (name != "batch-size" && name != "delay-ms") named.erase(name);
+  }
+  std::set<std::string> covered;
+  for (const Arguments& arguments : runs) {
+    for (const std::string& argument : arguments) {
+      if (argument.starts_with("--")) covered.insert(argument.substr(2));
+    }
+    const auto result = alone(kTiny + arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    EXPECT_THAT(result.out, StartsWith("1 rank, gradients reduced by MPI in 1 bucket"));
+  }
+  EXPECT_EQ(named, covered);
+}
+
+TEST_F(MlpDdp, RefusesNcclOnTheCpu) {
+  const auto result = alone(kTiny + Arguments{"--transport", "nccl"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: --transport 'nccl': joins GPUs, and this rank trains on the CPU; use "
+            "mpi or auto\n");
+}
+
+TEST_F(MlpDdp, ShowsHelpAndPlanOnce) {
+  const auto help = mpirun(2, {"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_EQ(count(help.out, "Usage: mlp_ddp"), 1);
+  const auto plan = mpirun(2, kTiny + Arguments{"--plan", "--explain"});
+  EXPECT_EQ(plan.exit_code, 0);
+  EXPECT_THAT(plan.out, HasSubstr("communication"));
+  EXPECT_THAT(plan.out, HasSubstr("all_reduce"));
+  EXPECT_EQ(count(plan.out, "72 parameters"), 1);
+}
+
+TEST(DdpOptions, RefuseBadInputInOneLine) {
+  const std::vector<std::tuple<Arguments, int, std::string>> cases = {
+      {{"--batch-size", "4", "--global-batch-size", "8"},
+       78,
+       "--batch-size: does not go with --global-batch-size; give one of the two"},
+      {{"--batch-size", "4,8"},
+       2,
+       "--batch-size '4,8': not a whole number; give a whole number from 1 to 2147483647"},
+      {{"--bucket-mib", "0"},
+       2,
+       "--bucket-mib '0': out of range; give a number above 0 to below 1000000"},
+      {{"--slow-rank", "20"},
+       2,
+       "--slow-rank '20': is not a rank and milliseconds; give them as 1:20"},
+      {{"--slow-rank", "-1:20"},
+       2,
+       "--slow-rank '-1:20': is not a rank and milliseconds; give them as 1:20"},
+      {{"--slow-rank", "1:x"},
+       2,
+       "--slow-rank '1:x': is not a rank and milliseconds; give them as 1:20"},
+      {{"--jitter-ms", "-1"},
+       2,
+       "--jitter-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {{"--delay-ms", "-1"},
+       2,
+       "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {{"--transport", "tcp"},
+       2,
+       "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},
+      {{"--update", "never"},
+       2,
+       "--update 'never': not one of the choices; use separate or per-bucket"},
+      {{"--data-seeding", "x"},
+       2,
+       "--data-seeding 'x': not one of the choices; use global or per-rank"},
+      {{"--first-bucket", "x"}, 2, "--first-bucket 'x': not one of the choices; use same or whole"},
+      {{"--data", "idx:a,b", "--data-seeding", "per-rank"},
+       78,
+       "--data-seeding 'per-rank': files hold the same samples for every rank; leave it out, or "
+       "use "
+       "--data randn"},
+  };
+  for (const auto& [arguments, code, line] : cases) {
+    try {
+      validate(parse_command_line("mlp_ddp", arguments).config);
+      ADD_FAILURE() << line;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), line);
+      EXPECT_EQ(static_cast<int>(error.code()), code) << line;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace barestep

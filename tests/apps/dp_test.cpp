@@ -1,0 +1,333 @@
+// The real mlp_dp, on CPU devices.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "command_line.h"
+#include "core/error.h"
+#include "support/file_runs.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class MlpDp : public TempDirTest {
+ protected:
+  ProcessResult run(const Arguments& arguments, const char* program = MLP_DP) {
+    return run_process(Arguments{program} + arguments, {.working_directory = folder()});
+  }
+
+  std::vector<double> losses(const std::string& name) {
+    std::vector<double> all;
+    std::istringstream lines(read_file(folder() / name));
+    for (std::string line; std::getline(lines, line);) {
+      const json record = json::parse(line);
+      EXPECT_FALSE(record.contains("own_loss"));
+      all.push_back(record.at("loss").get<double>());
+    }
+    return all;
+  }
+};
+
+TEST_F(MlpDp, ComputesTheLossesOfMlpSingle) {
+  for (const char* gemm : {"reference", "auto"}) {
+    const Arguments model = {"--dim", "64",     "--depth", "3",        "--steps",
+                             "8",     "--gemm", gemm,      "--metrics"};
+    ASSERT_EQ(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE).exit_code, 0);
+    const std::vector<double> one = losses("single");
+    for (const char* devices : {"cpu,cpu", "cpu,cpu,cpu", "cpu,cpu,cpu,cpu,cpu"}) {
+      SCOPED_TRACE(devices);
+      const auto result = run(model + Arguments{"spread", "--devices", devices});
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_EQ(result.err, "");
+      const std::vector<double> spread = losses("spread");
+      ASSERT_EQ(spread.size(), one.size());
+      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(spread[i], one[i], 5e-7 * one[i]);
+    }
+  }
+}
+
+TEST_F(MlpDp, OnOneDeviceSavesTheBytesOfMlpSingle) {
+  const Arguments model = {"--dim", "40", "--depth", "2", "--steps", "6", "--save"};
+  ASSERT_EQ(run(model + Arguments{"one", "--devices", "cpu"}).exit_code, 0);
+  ASSERT_EQ(run(model + Arguments{"single", "--device", "cpu"}, MLP_SINGLE).exit_code, 0);
+  EXPECT_EQ(read_file(folder() / "one"), read_file(folder() / "single"));
+}
+
+// The practical's line, in every step before its own.
+TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
+  const auto result = run(
+      {"--devices", "cpu,cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "1", "--show-split"});
+  EXPECT_THAT(result.out, HasSubstr("\n\nInside model on device cpu:0, shape: [22, 16]\n"
+                                    "Inside model on device cpu:1, shape: [22, 16]\n"
+                                    "Inside model on device cpu:2, shape: [20, 16]\n"
+                                    "Step 00 | "));
+  const auto micro = run({"--devices", "cpu,cpu", "--dim", "4", "--depth", "1", "--steps", "1",
+                          "--show-split", "--batch-size", "3", "--accumulate", "2"});
+  EXPECT_THAT(micro.out, HasSubstr("\n\nInside model on device cpu:0, shape: [2, 4]\n"
+                                   "Inside model on device cpu:1, shape: [1, 4]\n"
+                                   "Inside model on device cpu:0, shape: [2, 4]\n"
+                                   "Inside model on device cpu:1, shape: [1, 4]\n"
+                                   "Step 00 | "));
+}
+
+TEST_F(MlpDp, ShowsTheRowsOfASmallerLastBatch) {
+  class_run(folder());  // 30 samples to train with
+  const auto result = run({"--devices", "cpu,cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers",
+                           "6,4", "--no-last-relu", "--loss", "cross-entropy", "--test-split",
+                           "0.25", "--batch-size", "26", "--epochs", "1", "--show-split"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("cpu:0, shape: [9, 6]\nInside model on device cpu:1, shape: "
+                                    "[9, 6]\nInside model on device cpu:2, shape: [8, 6]\n"));
+  EXPECT_THAT(result.out, HasSubstr("cpu:0, shape: [2, 6]\nInside model on device cpu:1, shape: "
+                                    "[2, 6]\nStep 01 | "));
+  EXPECT_THAT(result.out, HasSubstr("\nTest accuracy: "));
+}
+
+TEST_F(MlpDp, EndsWithTheLoadOfEachDevice) {
+  const auto result =
+      run({"--devices", "cpu,cpu,cpu", "--threads", "1", "--dim", "64", "--depth", "2"});
+  EXPECT_THAT(result.out, StartsWith("3 devices: cpu:0 22 rows on 1 thread, cpu:1 22 rows on 1 "
+                                     "thread, cpu:2 20 rows on 1 thread\nExchange by copies and "
+                                     "sums in their common memory\n"));
+  // Two layers of 64 x 64 and 64 numbers, out of device 0 to two others and back.
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("\n  broadcast +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("\n  reduce +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
+  // Of 42 rows of 64 numbers, x and a gradient there, outputs back.
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("\n  scatter +[0-9.]+ ms +[0-9.]+ % +21.00 KiB  "));
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("\n  gather +[0-9.]+ ms +[0-9.]+ % +10.50 KiB  "));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:0 +22 .* 75.50 KiB +86.00 KiB\n"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:2 +20 .* 42.50 KiB +37.50 KiB\n"));
+  EXPECT_THAT(result.out,
+              ::testing::ContainsRegex("\ncpu:0 is busy [0-9.]+ times as long as the "));
+  for (const char* name : {"cpu:0", "cpu:1", "cpu:2"}) {
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("\nMemory plan of {}\n", name)));
+  }
+}
+
+TEST_F(MlpDp, SaysWhichDevicesABatchIsTooSmallFor) {
+  const auto result = run(kTiny + Arguments{"--devices", "cpu,cpu,cpu,cpu,cpu", "--batch-size",
+                                            "16", "--threads", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("cpu:3 4 rows on 1 thread, cpu:4 0 rows\n"));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n  cpu:4 +0 +0 B "));
+}
+
+TEST_F(MlpDp, SharesTheCoresFairlyAndSaysWhenTheyAreTooFew) {
+  const std::string many = fmt::format("{}", fmt::join(std::vector<std::string>(64, "cpu"), ","));
+  const auto result = run(kTiny + Arguments{"--devices", many, "--threads", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 128 threads on "));
+  EXPECT_THAT(run(kTiny + Arguments{"--device", "cpu"}).out,
+              StartsWith("2 devices: cpu:0 32 rows"));
+}
+
+TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
+  const auto plan = run(
+      {"--devices", "cuda:0,cuda:1,cuda:0", "--dim", "64", "--depth", "1", "--plan", "--explain"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(
+      plan.out,
+      AllOf(HasSubstr("\nMemory plan of cuda:0#0\n"), HasSubstr("\nMemory plan of cuda:1\n"),
+            HasSubstr("\nMemory plan of cuda:0#1\n"), HasSubstr("  reduce_piece (communication) "),
+            HasSubstr(" broadcast "), HasSubstr(" 0,1,2 ")));
+  const auto one = run({"--devices", "cuda:0,cuda", "--dim", "64", "--depth", "1", "--plan"});
+  EXPECT_THAT(one.out, HasSubstr("\nMemory plan of cuda:0#1\n"));
+  EXPECT_EQ(one.out.find("reduce_piece"), std::string::npos) << "one GPU has one memory";
+}
+
+/// The options of a help text, without dashes.
+std::set<std::string> options_of(const std::string& help) {
+  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
+  std::set<std::string> names;
+  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
+    names.insert((*match)[1]);
+  }
+  return names;
+}
+
+TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
+  number_run(folder());
+  write_file(folder() / "run.json", R"({"lr": 0.01})");
+  const Arguments spread = {"--devices", "cpu,cpu"};
+  const std::vector<Arguments> runs = {
+      {"--devices",
+       "cpu,cpu",
+       "--dim",
+       "8",
+       "--depth",
+       "2",
+       "--activation",
+       "relu",
+       "--loss",
+       "mse",
+       "--steps",
+       "3",
+       "--warmup",
+       "1",
+       "--seed",
+       "1",
+       "--optimizer",
+       "adam",
+       "--lr",
+       "0.01",
+       "--betas",
+       "0.8,0.9",
+       "--eps",
+       "1e-7",
+       "--weight-decay",
+       "0.1",
+       "--lr-warmup",
+       "2",
+       "--lr-scale",
+       "linear",
+       "--accumulate",
+       "2",
+       "--no-zero-grad",
+       "--log-every",
+       "2",
+       "--batch-size",
+       "6",
+       "--threads",
+       "1",
+       "--gemm",
+       "reference",
+       "--fusion",
+       "off",
+       "--precision",
+       "fp32",
+       "--show-split",
+       "--io-delay-ms",
+       "1",
+       "--delay-ms",
+       "1",
+       "--memory",
+       "1GiB",
+       "--metrics",
+       "m",
+       "--save",
+       "w"},
+      {"--device", "cpu", "--dim", "8", "--depth", "2", "--load", "w", "--optimizer", "sgd",
+       "--momentum", "0.9", "--nesterov", "--steps", "2", "--config", "run.json"},
+      {"--devices", "cpu", "--graph", "--data", "idx:x.idx,y.idx", "--test-split", "0.25",
+       "--layers", "6,4", "--no-last-relu", "--epochs", "1"},
+      {"--devices", "cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers", "6,4", "--epochs", "1",
+       "--workers", "2", "--prefetch", "1", "--no-pin", "--drop-last", "--batch-size", "16"},
+      {"--devices", "cpu,cpu", "--plan", "--explain"},
+      {"--version"},
+      {"--help"},
+  };
+  std::set<std::string> covered = {"autotune"};  // a GPU's: refused below
+  for (const Arguments& arguments : runs) {
+    for (const std::string& argument : arguments) {
+      if (argument.starts_with("--")) covered.insert(argument.substr(2));
+    }
+    const auto result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_EQ(options_of(run({"--help"}).out), covered);
+}
+
+TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
+  const std::vector<std::tuple<Arguments, int, std::string>> cases = {
+      {{"--device", "cpu", "--graph"},
+       78,
+       "--graph: captures the work of one device, and there are 2; leave it out, or give one "
+       "device"},
+      {{"--devices", "cpu,cpu", "--memory", "50KiB", "--batch-size", "1024"},
+       71,
+       "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
+       "--batch-size 128 fits"},
+      {{"--devices", "cpu,cpu", "--autotune", "f"},
+       78,
+       "--autotune 'f': there is nothing to choose from on the CPU; leave it out, or use --device "
+       "cuda"},
+      {{"--devices", "cpu,cpu", "--lr", "1e30"},
+       76,
+       "training diverged: the loss is inf at step 1, it was "},
+      {{"--devices", "cpu,cpu", "--metrics", "none/m"}, 73, "output file 'none/m': "},
+      {{"--devices", "cpu,cpu", "--load", "none"}, 66, "safetensors file 'none': "},
+      {{"--devices", "cpu,cpu", "--profile"}, 2, "unknown option '--profile': mlp_dp has no such "},
+      {{"--devces", "cpu,cpu"},
+       2,
+       "unknown option '--devces': mlp_dp has no such option; did you mean --devices?"},
+      {{"--devices", "cuda:63,cuda:63"}, 69, "device 'cuda:63': "},
+  };
+  for (const auto& [arguments, code, line] : cases) {
+    const auto result = run(kTiny + arguments);
+    EXPECT_EQ(result.exit_code, code) << line;
+    EXPECT_THAT(result.err, StartsWith("mlp_dp: error: " + line));
+    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  }
+}
+
+TEST(DevicesOption, RefusesBadInputInOneLine) {
+  const std::string remedy = "list cpu, cuda or cuda:N, as cuda:0,cuda:1";
+  const std::string many = fmt::format("{}", fmt::join(std::vector<std::string>(65, "cpu"), ","));
+  const std::vector<std::tuple<Arguments, int, std::string>> cases = {
+      {{"--devices", "0,9"}, 2, "--devices '0,9': '0' is not a device; " + remedy},
+      {{"--devices", "-1"}, 2, "--devices '-1': '-1' is not a device; " + remedy},
+      {{"--devices", "gpu"}, 2, "--devices 'gpu': 'gpu' is not a device; " + remedy},
+      {{"--devices", "auto"}, 2, "--devices 'auto': 'auto' is not a device; " + remedy},
+      {{"--devices", "cpu,,cpu"}, 2, "--devices 'cpu,,cpu': '' is not a device; " + remedy},
+      {{"--devices", "cuda:1000"},
+       2,
+       "--devices 'cuda:1000': 'cuda:1000' is not a device; " + remedy},
+      {{"--devices", "cpu", "--devices", "cpu"},
+       2,
+       "option '--devices': given twice; give it once"},
+      {{"--devices"}, 2, "option '--devices': needs a value; --help shows which"},
+      {{"--devices", "cpu,cuda:0"},
+       78,
+       "--devices 'cpu,cuda:0': names the CPU and GPUs; give devices of one kind"},
+      {{"--devices", "cpu", "--device", "cpu"},
+       78,
+       "--devices 'cpu': does not go with --device; give one of the two"},
+      {{"--devices", many}, 78, "--devices '" + many + "': names 65 devices; give at most 64"},
+      {{"--devices", "cpu,cpu", "--precision", "tf32"},
+       78,
+       "--precision 'tf32': the CPU computes in fp32 only; use --precision fp32, or --device cuda"},
+      {{"--batch-size", "4,8"},
+       2,
+       "--batch-size '4,8': not a whole number; give a whole number from 1 to 2147483647"},
+      {{"--show-split=1"}, 2, "--show-split"},
+  };
+  for (const auto& [arguments, code, line] : cases) {
+    try {
+      validate(parse_command_line("mlp_dp", arguments).config);
+      ADD_FAILURE() << line;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), StartsWith(line));
+      EXPECT_EQ(static_cast<int>(error.code()), code) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace barestep

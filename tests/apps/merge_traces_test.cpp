@@ -1,0 +1,103 @@
+// merge_traces, as a user meets it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/gzip.h"
+#include "profiler/trace.h"
+#include "support/process.h"
+#include "support/sample_profile.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+class MergeTraces : public TempDirTest {
+ protected:
+  ProcessResult run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), MERGE_TRACES);
+    return run_process(arguments, {.working_directory = folder()});
+  }
+
+  /// The sample's trace as that of a rank which began `late_ns` behind rank 0.
+  static std::string trace_of_rank(int rank, std::int64_t late_ns) {
+    const TraceContext context{.program = "mlp_ddp",
+                               .version = "0",
+                               .trace_name = "t",
+                               .rank = rank,
+                               .world = 2,
+                               .backend = "mpi",
+                               .device_name = "cpu",
+                               .pid = 4711,
+                               .thread = 4711};
+    TraceEvents events({.host_s = 100, .unix_ns = 1711964646000000000 + late_ns});
+    add_profile(events, SampleProfile().profile(), context);
+    events.close();
+    return events.file(trace_head(context), context.trace_name);
+  }
+
+  void expect_refused(const std::vector<std::string>& arguments, int code,
+                      const std::string& line) {
+    const ProcessResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_EQ(result.err, "merge_traces: error: " + line + "\n");
+    EXPECT_FALSE(std::filesystem::exists(folder() / "all.json"));
+  }
+};
+
+TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
+  file("0.json", trace_of_rank(0, 0));
+  const auto packed = gzip_of(trace_of_rank(1, 2'500'000));
+  file("1.json.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
+  const ProcessResult result = run({"all.json", "1.json.gz", "0.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Json merged = Json::parse(read_file(folder() / "all.json"));
+  EXPECT_EQ(merged.at("baseTimeNanoseconds"), 1711964646000000000);
+  std::map<std::int64_t, double> adam_of_process;
+  std::set<std::string> names;
+  std::map<std::int64_t, int> arrow_ends;
+  for (const Json& event : merged.at("traceEvents")) {
+    if (event.contains("cat") && event.at("cat") == "kernel" && event.at("name") == "adam") {
+      adam_of_process.try_emplace(event.at("pid"), event.at("ts"));
+    }
+    if (event.at("name") == "process_name") names.insert(event.at("args").at("name"));
+    if (event.contains("id")) ++arrow_ends[event.at("id")];
+  }
+  EXPECT_EQ(adam_of_process, (std::map<std::int64_t, double>{{0, 6600}, {10'000'000, 9100}}));
+  EXPECT_THAT(names, testing::ElementsAre("rank 0: mlp_ddp", "rank 1: mlp_ddp"));
+  for (const auto& [id, ends] : arrow_ends) EXPECT_EQ(ends, 2) << id;
+}
+
+TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
+  const std::string remedy = "; give the files that --trace wrote, each once";
+  file("good.json", trace_of_rank(0, 0));
+  file("bad.json", "{");
+  file("other.json", "{\"traceEvents\": []}");
+  file("event.json", R"({"distributedInfo": {"rank": 1}, "baseTimeNanoseconds": 1,
+                         "traceEvents": [{"ph": 3}]})");
+  file("cut.json.gz", std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13));
+  expect_refused({}, 2, "command line: needs the file to write and the files to read; see --help");
+  expect_refused({"all.json", "bad.json"}, 65,
+                 "trace 'bad.json': is no trace of one rank" + remedy);
+  expect_refused({"all.json", "other.json"}, 65,
+                 "trace 'other.json': is no trace of one rank" + remedy);
+  expect_refused({"all.json", "good.json", "event.json"}, 65,
+                 "trace 'event.json': an event of it is not as it should be" + remedy);
+  expect_refused({"all.json", "cut.json.gz"}, 65,
+                 "trace 'cut.json.gz': its gzip stream is broken" + remedy);
+  expect_refused({"all.json", "good.json", "good.json"}, 65,
+                 "trace 'good.json': another file is of rank 0 too" + remedy);
+  expect_refused({"all.json", "missing"}, 66,
+                 "trace 'missing': No such file or directory; check the path");
+  expect_refused(
+      {"no/all.json", "good.json"}, 73,
+      "output file 'no/all.json': cannot be created: No such file or directory; choose a "
+      "path that can be written");
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("Usage: merge_traces OUT IN..."));
+}
+
+}  // namespace
+}  // namespace barestep

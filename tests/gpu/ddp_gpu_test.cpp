@@ -1,0 +1,70 @@
+// mlp_ddp on a GPU, as a user starts it.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/cuda_device.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kRun =
+    "--device cuda --layers 64,128,32 --steps 6 --fusion off --metrics m.jsonl";
+
+class DdpOnGpu : public TempDirTest {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// The losses that rank 0 met, one a step.
+  std::vector<double> losses(const std::string& command, const std::string& says) {
+    const std::string line = fmt::format(". '{}' && exec {} {}", BARESTEP_MPI_ENV, command, kRun);
+    const auto result =
+        run_process({"/bin/bash", "-c", line}, {.working_directory = folder(), .timeout_s = 100});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(says));
+    std::vector<double> all;
+    const std::string records = read_file(folder() / "m.jsonl");
+    const std::string key = "\"rank\": 0, \"loss\": ";
+    for (std::size_t at = 0; (at = records.find(key, at)) != std::string::npos; ++at) {
+      all.push_back(std::stod(records.substr(at + key.size())));
+    }
+    return all;
+  }
+
+  void expect_near_single(const std::string& command, const std::string& says) {
+    const std::vector<double> single = losses(MLP_SINGLE, "batch 64");
+    const std::vector<double> ranks = losses(command, says);
+    ASSERT_EQ(ranks.size(), single.size());
+    for (std::size_t i = 0; i < single.size(); ++i) {
+      EXPECT_NEAR(ranks[i], single[i], 1e-6 * single[i]) << "at step " << i;
+    }
+  }
+};
+
+TEST_F(DdpOnGpu, OneRankOverNcclTrainsAsSingleDoes) {
+  expect_near_single(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "reduced by NCCL");
+}
+
+TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    expect_near_single(fmt::format("mpirun -np {} {} --transport mpi", ranks, MLP_DDP),
+                       "reduced by MPI through pinned memory");
+  }
+}
+
+TEST_F(DdpOnGpu, RanksWithAGpuEachTrainAsSingleDoes) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
+  expect_near_single(fmt::format("mpirun -np 2 {}", MLP_DDP), "reduced by NCCL");
+}
+
+}  // namespace
+}  // namespace barestep

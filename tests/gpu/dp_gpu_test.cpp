@@ -1,0 +1,63 @@
+// mlp_dp on GPUs, as a user starts it.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/cuda_device.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DpOnGpu : public TempDirTest {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// The losses of a run, one a step.
+  std::vector<double> losses(std::vector<std::string> command, const std::string& says) {
+    for (const char* argument :
+         {"--layers", "64,128,32", "--steps", "6", "--fusion", "off", "--metrics", "m.jsonl"}) {
+      command.emplace_back(argument);
+    }
+    const auto result = run_process(command, {.working_directory = folder(), .timeout_s = 100});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr(says));
+    std::vector<double> all;
+    const std::string records = read_file(folder() / "m.jsonl");
+    const std::string key = "\"loss\": ";
+    for (std::size_t at = 0; (at = records.find(key, at)) != std::string::npos; ++at) {
+      all.push_back(std::stod(records.substr(at + key.size())));
+    }
+    return all;
+  }
+
+  void expect_near_single(const std::string& devices, const std::string& says) {
+    const auto single = losses({MLP_SINGLE, "--device", "cuda"}, "batch 64");
+    const auto spread = losses({MLP_DP, "--devices", devices}, says);
+    ASSERT_EQ(spread.size(), 6U);
+    ASSERT_EQ(single.size(), 6U);
+    for (std::size_t i = 0; i < single.size(); ++i) {
+      EXPECT_NEAR(spread[i], single[i], 1e-6 * single[i]) << "at step " << i;
+    }
+  }
+};
+
+TEST_F(DpOnGpu, OneGpuGivenTwiceTrainsAsSingleDoes) {
+  expect_near_single("cuda:0,cuda:0", "Exchange by copies and sums in their common memory");
+}
+
+TEST_F(DpOnGpu, TwoGpusTrainAsSingleDoes) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
+  expect_near_single("cuda:0,cuda:1", "Exchange by ");
+}
+
+}  // namespace
+}  // namespace barestep

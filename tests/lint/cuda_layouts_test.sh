@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# cuda_layouts_test.sh <source root> <nvcc>: the configure takes CUDA from the layout of the pip wheels,
+# and says truly for which architectures code is made. The layout is made of links to this machine's
+# toolkit.
+set -euo pipefail
+root=$1
+nvcc=${2:-}
+if [ -z "$nvcc" ]; then
+  echo "skipped: this build has no CUDA compiler"
+  exit 77
+fi
+toolkit=$(cd "$(dirname "$(readlink -f "$nvcc")")/.." && pwd -P)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset CUDACXX CUDAARCHS CUDA_PATH
+
+# configure <CUDAARCHS> <option...>: leaves what it printed in $work/printed.
+configure() {
+  local architectures=$1
+  shift
+  rm -rf "$work/build"
+  env ${architectures:+CUDAARCHS="$architectures"} cmake -S "$root" -B "$work/build" -G Ninja \
+    -DBARESTEP_LINT=OFF -DBARESTEP_CUDA=ON -DBARESTEP_NCCL=OFF -DBARESTEP_MPI=OFF "$@" \
+    >"$work/printed" 2>&1 || { cat "$work/printed"; exit 1; }
+}
+
+summary() {
+  grep -qE -- "--   CUDA +ON +[0-9.]+, $1\$" "$work/printed" || { cat "$work/printed"; exit 1; }
+}
+
+# Libraries in lib, named with their versions alone; nvcc is a file of the layout, not a link, for it
+# looks for the rest beside itself.
+wheels=$work/site-packages/nvidia/cu13
+mkdir -p "$wheels/lib"
+for folder in bin nvvm include; do
+  cp -al "$toolkit/$folder" "$wheels/" 2>/dev/null || cp -a "$toolkit/$folder" "$wheels/"
+done
+for library in "$toolkit"/lib64/lib{cudart,cublas,cublasLt,curand}.so.1? "$toolkit"/lib64/lib*.a; do
+  ln -s "$library" "$wheels/lib/"
+done
+configure "80;90" "-DCUDAToolkit_ROOT=$wheels"
+summary "$wheels/bin/nvcc, for 80, 90"
+grep -qF "CUDA_cublasLt_LIBRARY:FILEPATH=$wheels/lib/libcublasLt.so.1" "$work/build/CMakeCache.txt"
+
+# By default, what nvcc itself makes of all-major; asked for by CMake's variable, just that.
+made=$("$nvcc" -arch=all-major --dryrun -x cu /dev/null -o "$work/none" 2>&1 |
+  grep -oE 'sm_[0-9]+' | sort -uV | sed 's/sm_//' | paste -sd ,)
+configure "" "-DCMAKE_CUDA_COMPILER=$nvcc"
+summary ".*, for ${made//,/, }"
+configure "80" "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=90-real"
+summary ".*, for 90"

@@ -1,0 +1,179 @@
+// What the account of DataParallel counts and measures.
+#include "parallel/data_parallel_account.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "core/order.h"
+#include "kernels/cpu_device.h"
+#include "parallel/local_communicator.h"
+#include "support/rank_run.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// 64 rows of 5 numbers in, 3 out: 22, 22 and 20 of them.
+struct ThreeDevices {
+  TrainConfig config = rank_config();
+  DataParallel scheme{3, false};
+  std::unique_ptr<StepPrograms> programs;
+
+  ThreeDevices() {
+    config.data.batch_size = 64;
+    programs = std::make_unique<StepPrograms>(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+  }
+  [[nodiscard]] const Program& program() const { return programs->train().program; }
+};
+
+TEST(Traffic, OfAStarGoesThroughDevice0) {
+  const ThreeDevices three;
+  const std::int64_t flat = three.programs->spec().model.layout.bytes();
+  const std::int64_t x = 5 * 4;
+  const std::int64_t y = 3 * 4;
+  const Traffic traffic = traffic_of(three.program(), 4, Route::kStar);
+  EXPECT_THAT(traffic.bytes, ElementsAre(2 * flat, 42 * (x + y), 42 * y, 2 * flat));
+  EXPECT_THAT(traffic.in_bytes,
+              ElementsAre(2 * flat + 42 * y, flat + 22 * (x + y), flat + 20 * (x + y), 0));
+  EXPECT_THAT(traffic.out_bytes,
+              ElementsAre(2 * flat + 42 * (x + y), flat + 22 * y, flat + 20 * y, 0));
+}
+
+TEST(Traffic, OfARingGoesFromNeighbourToNeighbour) {
+  const ThreeDevices three;
+  const std::int64_t flat = three.programs->spec().model.layout.bytes();
+  const Traffic traffic = traffic_of(three.program(), 3, Route::kRing);
+  EXPECT_EQ(traffic.bytes[0], 2 * flat);
+  EXPECT_EQ(traffic.out_bytes[0], flat + 42 * 8 * 4);
+  EXPECT_EQ(traffic.in_bytes[1], 2 * flat + 22 * 8 * 4);
+}
+
+// Each lane's nodes are in one span of it, and only those that nothing may come between share one.
+TEST(BusySpans, CoverEveryNodeThatIsNotDataOnce) {
+  const ThreeDevices three;
+  const Program& program = three.program();
+  std::map<LaneId, std::multiset<NodeId>> expected;
+  std::map<LaneId, std::multiset<NodeId>> covered;
+  for (NodeId id = 0; id < program.size(); ++id) {
+    const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+    if (node.phase == Phase::kData) continue;
+    for (const LaneId& lane : lanes_of(program, node)) expected[lane].insert(id);
+  }
+  for (const BusySpan& span : busy_spans(program)) {
+    const Phase phase = program.nodes()[static_cast<std::size_t>(span.first)].phase;
+    for (NodeId id = span.first; id <= span.last; ++id) {
+      const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+      const auto lanes = lanes_of(program, node);
+      if (std::ranges::find(lanes, span.lane) == lanes.end()) continue;
+      covered[span.lane].insert(id);
+      EXPECT_EQ(node.phase, phase);
+      EXPECT_TRUE(id == span.first || node.waits.empty());
+    }
+  }
+  EXPECT_EQ(covered, expected);
+}
+
+/// Two devices that pause, so that times are known from below.
+class Pauses : public testing::Test {
+ protected:
+  Pauses() : program_("pauses", buffers_) {
+    const auto add = [&](int device, double seconds, Phase phase) {
+      program_.add({.op = DeviceOp{Delay{seconds}}, .device = device, .phase = phase});
+    };
+    add(0, 0.002, Phase::kForward);
+    add(1, 0.004, Phase::kForward);
+    add(0, 0.001, Phase::kForward);
+    add(0, 0.005, Phase::kBackward);
+    for (int i = 0; i < 2; ++i) {
+      opened_.push_back(make_cpu_device({.index = i, .threads = 1}));
+      devices_.push_back(opened_.back().get());
+    }
+  }
+
+  Buffers buffers_;
+  Program program_;
+  std::vector<std::unique_ptr<Device>> opened_;
+  std::vector<Device*> devices_;
+};
+
+TEST_F(Pauses, AreMeasuredOnTheDeviceThatMakesThem) {
+  const StepProgram step{.program = program_, .rows = 1, .tensors = {}};
+  const StepMeter meter({&step}, devices_, {"one", "two"}, nullptr);
+  EXPECT_EQ(meter.devices()[1]->name(), "two");
+  EXPECT_EQ(meter.communicator(), nullptr);
+  const auto first = meter.devices()[0]->new_stream("compute");
+  const auto second = meter.devices()[1]->new_stream("compute");
+  const Addresses addresses;
+  for (std::int64_t number = 0; number < 5; ++number) {
+    for (NodeId id = 0; id < step.program.size(); ++id) {
+      const Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
+      meter.devices()[static_cast<std::size_t>(node.device)]->run(
+          std::get<DeviceOp>(node.op), addresses, node.device == 0 ? *first : *second,
+          {.program = 0, .step = number, .node = id});
+    }
+    first->synchronize();
+    second->synchronize();
+    std::map<std::pair<int, Phase>, double> seconds;
+    meter.visit(number, [&](const Program& program, const BusySpan& span, double busy_s) {
+      const Node& node = program.nodes()[static_cast<std::size_t>(span.first)];
+      seconds[{span.lane.device, node.phase}] += busy_s;
+    });
+    ASSERT_EQ(seconds.size(), 3U);
+    EXPECT_GE((seconds[{0, Phase::kForward}]), 0.003);
+    EXPECT_GE((seconds[{1, Phase::kForward}]), 0.004);
+    EXPECT_GE((seconds[{0, Phase::kBackward}]), 0.005);
+  }
+}
+
+class Accounted final : public TrainObserver {
+ public:
+  Accounted(DataParallelAccount& account, const StepMeter& meter)
+      : account_(account), meter_(meter) {}
+  void on_step(const StepReport& report) override { account_.add(meter_, report); }
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+
+ private:
+  DataParallelAccount& account_;
+  const StepMeter& meter_;
+};
+
+TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
+  ThreeDevices three;
+  std::vector<std::unique_ptr<Device>> opened;
+  std::vector<Device*> devices;
+  for (int i = 0; i < 3; ++i) {
+    opened.push_back(make_cpu_device({.index = i, .threads = 1}));
+    devices.push_back(opened.back().get());
+  }
+  LocalCommunicator local(devices, std::nullopt);
+  const std::vector<std::string> names = {"cpu:0", "cpu:1", "cpu:2"};
+  const StepMeter meter(three.programs->all(), devices, names, &local);
+  // Every second step is waited for only after the next one is queued.
+  three.config.training.log_every = 2;
+  three.config.injected.delay_ms = 0;
+  Trainer trainer(three.config, *three.programs, meter.devices(), meter.communicator(), nullptr);
+  DataParallelAccount account(*three.programs, three.scheme, names, Route::kStar);
+  EXPECT_EQ(account.text(), "");
+  Accounted observer(account, meter);
+  trainer.run(observer);
+  const std::string text = account.text();
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("DataParallel, mean of a step of "), HasSubstr("\n  cpu:0     22  "),
+                  HasSubstr("\n  cpu:1     22  "), HasSubstr("\n  cpu:2     20  "),
+                  HasSubstr("\n  broadcast "), HasSubstr("\n  scatter "), HasSubstr("\n  gather "),
+                  HasSubstr("\n  reduce "), HasSubstr("cpu:0 is busy ")));
+  const MemoryPlan plan(three.programs->buffers());
+  const double others = static_cast<double>(plan.device_bytes(1) + plan.device_bytes(2)) / 2;
+  EXPECT_THAT(
+      text,
+      HasSubstr(std::to_string(static_cast<double>(plan.device_bytes(0)) / others).substr(0, 3)));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,149 @@
+// DistributedDataParallel and DistributedSampler of PyTorch, by the files of scripts/golden_ddp.py.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <fstream>
+
+#include "kernels/cpu_device.h"
+#include "parallel/split.h"
+#include "support/golden.h"
+#include "support/idx_bytes.h"
+#include "support/rank_run.h"
+#include "support/temp_dir.h"
+#include "train/schedule.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+json golden(const std::string& name) {
+  return json::parse(std::ifstream(golden_path(name)));
+}
+
+class GoldenDdp : public testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenDdp, LossesAndParametersArePyTorchs) {
+  const json file = golden(GetParam());
+  TrainConfig config;
+  config.model.layers = file.at("layers").get<std::vector<std::int64_t>>();
+  config.data.batch_size = file.at("batch");
+  config.training.steps = file.at("steps").get<std::int64_t>();
+  config.training.seed = file.at("seed");
+  config.parallel.seed_per_rank = file.at("per_rank_seed");
+  config.device.threads = 1;
+  config.device.gemm = GemmProvider::kReference;
+  const auto all = train_threads(file.at("world"), config, {});
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto losses = file.at("losses")[rank].get<std::vector<float>>();
+    ASSERT_EQ(all[rank].own_losses.size(), losses.size());
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      EXPECT_NEAR(all[rank].own_losses[step], losses[step], 1e-6F * losses[step])
+          << "rank " << rank << ", step " << step;
+    }
+  }
+  const MlpSpec spec{.layout = ParameterLayout(config.model.layers)};
+  FlatWeights weights = all[0].parameters;
+  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+    const auto near = [&](const char* what, std::span<const float> values) {
+      const auto expected =
+          file.at("parameters").at(state_dict_name(spec, layer, what)).get<std::vector<float>>();
+      EXPECT_LT(relative_distance({values.begin(), values.end()}, expected), 1e-6)
+          << what << " of layer " << layer;
+    };
+    near("weight", weight_in(weights, spec.layout, layer));
+    near("bias", bias_in(weights, spec.layout, layer));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, GoldenDdp,
+                         testing::Values("ddp_w2", "ddp_w3", "ddp_w2_perrank", "ddp_w3_perrank"));
+
+TEST(GoldenBuckets, AreThoseOfRandomLists) {
+  const json rules = golden("ddp_rules");
+  ASSERT_GE(rules.at("bucket_lists").size(), 50U);
+  for (const json& list : rules.at("bucket_lists")) {
+    EXPECT_EQ(assign_buckets(list.at("sizes_bytes").get<std::vector<std::int64_t>>(),
+                             list.at("limits_bytes").get<std::vector<std::int64_t>>()),
+              list.at("buckets").get<std::vector<std::vector<int>>>())
+        << list;
+  }
+}
+
+class GoldenSampler : public TempDirTest {
+ protected:
+  /// The rows one rank takes in each epoch of a run with one row a step: the only feature of a
+  /// sample is its row.
+  std::vector<std::vector<int>> rows_of(const TrainConfig& config, const Dataset& data, int rank,
+                                        int ranks);
+};
+
+std::vector<std::vector<int>> GoldenSampler::rows_of(const TrainConfig& config, const Dataset& data,
+                                                     int rank, int ranks) {
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks));
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  Trainer trainer(config, programs, {device.get()}, nullptr, &data);
+  class Rows final : public TrainObserver {
+   public:
+    explicit Rows(const Trainer& trainer) : trainer_(trainer) {}
+    void on_step(const StepReport& report) override {
+      const Tensor x = trainer_.programs().train().tensors.x;
+      const float row = *trainer_.runner().addresses(report.step).at(x);
+      rows.push_back(static_cast<int>(row));
+    }
+    void on_evaluation(const EvaluationReport& /*report*/) override {}
+    std::vector<int> rows;
+
+   private:
+    const Trainer& trainer_;
+  } observer(trainer);
+  trainer.run(observer);
+  const auto half = static_cast<std::ptrdiff_t>(observer.rows.size() / 2);
+  return {{observer.rows.begin(), observer.rows.begin() + half},
+          {observer.rows.begin() + half, observer.rows.end()}};
+}
+
+TEST_F(GoldenSampler, GivesEachRankItsShareOfFiles) {
+  const json rules = golden("ddp_rules");
+  for (const json& expected : rules.at("sampler_shares")) {
+    SCOPED_TRACE(expected.dump());
+    const int ranks = expected.at("world");
+    const auto samples = expected.at("samples").get<std::uint32_t>();
+    std::vector<float> numbers(samples);
+    for (std::uint32_t i = 0; i < samples; ++i) numbers[i] = static_cast<float>(i);
+    TrainConfig config;
+    config.model.layers = {1, 1};
+    config.data = {.kind = DataKind::kIdx,
+                   .x = file("x.idx", idx_bytes(0x0D, {samples, 1}, numbers)),
+                   .y = folder() / "x.idx",
+                   .batch_size = ranks};
+    config.training.epochs = 2;
+    config.training.seed = expected.at("seed");
+    const Dataset data =
+        load_dataset(config.data, std::array<std::int64_t, 2>{1, 1}, LossKind::kMse);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto rows = rows_of(config, data, rank, ranks);
+      EXPECT_EQ(rows[expected.at("epoch").get<std::size_t>()],
+                expected.at("shares")[static_cast<std::size_t>(rank)].get<std::vector<int>>());
+    }
+  }
+}
+
+// Published runs of PyTorch's DDP tutorial: 2048 samples, 32 for each rank.
+TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
+  for (const auto& [ranks, steps] :
+       {std::pair{1, 64}, std::pair{2, 32}, std::pair{4, 16}, std::pair{8, 8}, std::pair{16, 4}}) {
+    const StepSpec spec{.model = {.layout = ParameterLayout({20, 1})},
+                        .data = DataKind::kIdx,
+                        .ranks = ranks,
+                        .batch_size = std::int64_t{32} * ranks,
+                        .train_rows = 2048};
+    EXPECT_EQ(steps_of({.epochs = 1}, spec.epoch_rows(), spec.step_rows()), steps);
+  }
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,96 @@
+#include "profiler/overhead.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "profiler/profiled_device.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Groups whose steps with profiling take `extra[i]` longer, on a machine that slows down evenly.
+std::vector<double> steps_with(const std::vector<double>& extra) {
+  std::vector<double> wall_s;
+  for (const double each : extra) {
+    for (int i = 0; i < 4; ++i) {
+      const auto index = static_cast<std::int64_t>(wall_s.size());
+      const double drift = 1e-6 * static_cast<double>(index);
+      wall_s.push_back(1e-3 + drift + (is_profiled_for_overhead(index) ? each : 0));
+    }
+  }
+  return wall_s;
+}
+
+TEST(Overhead, AlternatesWithoutWithWithWithout) {
+  const std::vector<bool> pattern{false, true, true, false, false, true, true, false};
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    EXPECT_EQ(is_profiled_for_overhead(static_cast<std::int64_t>(i)), pattern[i]);
+  }
+}
+
+TEST(Overhead, IsTheMedianOfTheGroupsWhateverTheDrift) {
+  const Overhead overhead = overhead_of(steps_with({5e-6, 1e-6, 2e-6}));
+  EXPECT_EQ(overhead.groups, 3);
+  EXPECT_NEAR(overhead.median_s, 2e-6, 1e-12);
+  EXPECT_FALSE(overhead.is_95);
+  EXPECT_NEAR(overhead.low_s, 1e-6, 1e-12);
+  EXPECT_NEAR(overhead.high_s, 5e-6, 1e-12);
+}
+
+/// Ranks of the interval for a median: 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 14 and 27 of 40
+/// (tables of order statistics, e.g. Conover, Practical Nonparametric Statistics).
+TEST(Overhead, HasTheIntervalOfOrderStatistics) {
+  for (const auto& [groups, low, high] :
+       {std::tuple{6, 1, 6}, {10, 2, 9}, {20, 6, 15}, {40, 14, 27}}) {
+    std::vector<double> extra;
+    for (int i = 1; i <= groups; ++i) extra.push_back(1e-6 * i);
+    const Overhead overhead = overhead_of(steps_with(extra));
+    EXPECT_TRUE(overhead.is_95);
+    EXPECT_NEAR(overhead.low_s, 1e-6 * low, 1e-12) << groups;
+    EXPECT_NEAR(overhead.high_s, 1e-6 * high, 1e-12) << groups;
+  }
+}
+
+TEST(Overhead, IsOneSentence) {
+  EXPECT_THAT(overhead_text(overhead_of(steps_with({2e-6}))),
+              HasSubstr("Profiling adds 2.000us to a step of 1.002ms, 0.20 % (too few for an "
+                        "interval; range 2.000us to 2.000us, 1 group of steps"));
+  EXPECT_THAT(
+      overhead_text(overhead_of(steps_with({-3e-6, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6}))),
+      HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, with, "
+                "without).\n"));
+  EXPECT_THAT(overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
+              HasSubstr("is not known: it takes four steps behind warm-up that are not profiled"));
+}
+
+/// Steps of 1024 x 2 in groups of four. Other work on the machine makes the interval wide; it fails
+/// only where it is sure.
+TEST(Overhead, IsBelowThreePercentOfAStepOf1024x2) {
+  TrainConfig config;
+  config.model.dim = 1024;
+  config.model.depth = 2;
+  config.training.steps = 4 + 4 * 15;
+  TrainerHarness run(config);
+  RecordCollector collector({.first = 0, .end = 1}, 100);
+  ProfiledDevice device(*run.device, collector);
+  Trainer trainer(run.config, *run.programs, {&device}, nullptr, nullptr);
+  run.after_step = [&](const StepReport& report) {
+    device.turn(is_profiled_for_overhead(report.step + 1));
+  };
+  trainer.run(run);
+  std::vector<double> wall_s;
+  for (const StepReport& report : run.steps) {
+    if (report.step >= 4) wall_s.push_back(report.times.wall_s);
+  }
+  const Overhead overhead = overhead_of(wall_s);
+  EXPECT_TRUE(overhead.is_95);
+  EXPECT_LT(overhead.low_s, 0.03 * overhead.plain_s) << overhead_text(overhead);
+}
+
+}  // namespace
+}  // namespace barestep

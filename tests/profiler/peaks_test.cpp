@@ -1,0 +1,117 @@
+#include "profiler/peaks.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/forwarding_device.h"
+#include "kernels/cpu_device.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+TEST(Peaks, LeastTimeIsThatOfTheSlowerOfArithmeticAndMemory) {
+  const Peaks peaks{.flops_per_s = 100, .bytes_per_s = 10};
+  EXPECT_DOUBLE_EQ(peaks.least_s({.flops = 500, .bytes = 20}), 5);
+  EXPECT_DOUBLE_EQ(peaks.least_s({.flops = 100, .bytes = 20}), 2);
+  EXPECT_DOUBLE_EQ(peaks.least_s({}), 0);
+  EXPECT_DOUBLE_EQ(Peaks{}.least_s({.flops = 100, .bytes = 20}), 0);
+}
+
+/// Counts what is taken and given back.
+class CountingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
+    ++held;
+    return ForwardingDevice::allocate(bytes, kind);
+  }
+  void release(std::byte* memory, MemoryKind kind) noexcept override {
+    --held;
+    ForwardingDevice::release(memory, kind);
+  }
+  int held = 0;
+};
+
+TEST(Peaks, AreMeasuredAndLeaveNothingBehind) {
+  const auto cpu = make_cpu_device({.threads = 1});
+  CountingDevice device(*cpu);
+  const Peaks peaks = measure_peaks(device);
+  // Any processor of the last twenty years does more, none in sight as much.
+  EXPECT_GT(peaks.flops_per_s, 1e7);
+  EXPECT_LT(peaks.flops_per_s, 1e15);
+  EXPECT_GT(peaks.bytes_per_s, 1e8);
+  EXPECT_LT(peaks.bytes_per_s, 1e14);
+  EXPECT_EQ(device.held, 0);
+}
+
+TEST(PeaksKey, NamesAllThatPeaksDependOn) {
+  const auto one = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  const auto two = make_cpu_device({.threads = 2, .gemm = GemmProvider::kReference});
+  EXPECT_NE(peaks_key(*one, Precision::kFp32), peaks_key(*two, Precision::kFp32));
+  EXPECT_NE(peaks_key(*one, Precision::kFp32), peaks_key(*one, Precision::kTf32));
+  EXPECT_EQ(peaks_key(*one, Precision::kFp32), peaks_key(*one, Precision::kFp32));
+  EXPECT_NE(peaks_key(*one, Precision::kFp32).find(one->info().model), std::string::npos);
+}
+
+class PeaksFile : public TempDirTest {
+ protected:
+  std::filesystem::path path_ = folder() / "cache" / "peaks.tsv";
+};
+
+TEST_F(PeaksFile, KeepsThePeaksOfSeveralDevices) {
+  EXPECT_FALSE(load_peaks(path_, "one"));
+  save_peaks(path_, "one", {.flops_per_s = 1.5e12, .bytes_per_s = 3e9});
+  save_peaks(path_, "two", {.flops_per_s = 7, .bytes_per_s = 8});
+  save_peaks(path_, "one", {.flops_per_s = 2e12, .bytes_per_s = 4e9});
+  const auto one = load_peaks(path_, "one");
+  ASSERT_TRUE(one);
+  EXPECT_EQ(one->flops_per_s, 2e12);
+  EXPECT_EQ(one->bytes_per_s, 4e9);
+  EXPECT_EQ(load_peaks(path_, "two")->bytes_per_s, 8);
+  EXPECT_FALSE(load_peaks(path_, "on"));
+  EXPECT_EQ(read_file(path_), "two\t7\t8\none\t2e+12\t4e+09\n");
+}
+
+TEST_F(PeaksFile, IsReadAroundWhatIsBroken) {
+  std::filesystem::create_directories(path_.parent_path());
+  for (const char* line : {"one\n", "one\t\n", "one\t5\n", "one\t0\t3\n", "one\t-1\t3\n",
+                           "one\tnan\t3\n", "one\tinf\t3\n", "\n", "\xff\xfe"}) {
+    write_file(path_, line);
+    EXPECT_FALSE(load_peaks(path_, "one")) << line;
+    write_file(path_, std::string(line) + "\none\t5\t6\n");
+    ASSERT_TRUE(load_peaks(path_, "one")) << line;
+    EXPECT_EQ(load_peaks(path_, "one")->flops_per_s, 5);
+  }
+}
+
+TEST_F(PeaksFile, SaysWhyItsFolderCannotBeMade) {
+  file("cache", "a file");
+  expect_error(ExitCode::kCannotCreate, "; set XDG_CACHE_HOME to one that can",
+               [&] { save_peaks(path_, "one", {}); });
+}
+
+TEST_F(PeaksFile, LiesInTheCacheOfTheUser) {
+  const auto with = [](const char* cache, const char* home) {
+    const auto set = [](const char* name, const char* value) {
+      value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
+    };
+    const char* const old_home = std::getenv("HOME");
+    const std::string kept = old_home != nullptr ? old_home : "";
+    set("XDG_CACHE_HOME", cache);
+    set("HOME", home);
+    const auto path = peaks_file();
+    set("XDG_CACHE_HOME", nullptr);
+    set("HOME", old_home != nullptr ? kept.c_str() : nullptr);
+    return path;
+  };
+  EXPECT_EQ(with("/c", "/h"), "/c/barestep/peaks.tsv");
+  EXPECT_EQ(with("relative", "/h"), "/h/.cache/barestep/peaks.tsv");
+  EXPECT_EQ(with(nullptr, "/h"), "/h/.cache/barestep/peaks.tsv");
+  EXPECT_EQ(with("", nullptr), std::nullopt);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""readers.py hta|tensorboard|perfetto TRACE: what a reader makes of a trace, as a line of JSON.
+
+Exits with 77 where the reader is not installed."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+# It rounds times inward to microseconds otherwise, which leaves less than nothing of short ops.
+os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
+
+
+def hta(path):
+    from hta.trace_analysis import TraceAnalysis
+
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(path, os.path.join(folder, "rank0.json"))
+        analysis = TraceAnalysis(trace_dir=folder)
+        row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+        idle = analysis.get_idle_time_breakdown(visualize=False)[0]
+        overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
+    return {
+        "span": float(row["kernel_time(us)"]),
+        "compute": float(row["compute_time(us)"]),
+        "non_compute": float(row["non_compute_time(us)"]),
+        "idle": float(row["idle_time(us)"]),
+        "overlap": None if overlap != overlap else float(overlap) / 100,
+        "streams": {
+            f"{int(r['stream'])} {r['idle_category']}": float(r["idle_time"])
+            for _, r in idle.iterrows()
+        },
+    }
+
+
+def tensorboard(path):
+    from torch_tb_profiler.io.cache import Cache
+    from torch_tb_profiler.profiler.loader import RunLoader
+
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(path, os.path.join(folder, "host_1.1700000000000.pt.trace.json"))
+        run = RunLoader("run", folder, Cache()).load()
+    # Where there is communication, a profile of all workers stands beside this one.
+    profile = next(p for p in run.profiles.values() if hasattr(p, "kernel_table"))
+    columns = [column["name"] for column in profile.kernel_table["data"]["columns"]]
+    return {
+        "views": [view.display_name for view in profile.views],
+        "kernels": {
+            row[0]: row[columns.index("Calls")] for row in profile.kernel_table["data"]["rows"]
+        },
+    }
+
+
+def perfetto(path):
+    from perfetto.trace_processor import TraceProcessor
+
+    try:
+        processor = TraceProcessor(trace=path)
+    except Exception as error:  # it fetches a program at first use
+        print(error, file=sys.stderr)
+        sys.exit(77)
+    errors = processor.query(
+        "select name, value from stats where value > 0 and severity in ('error', 'data_loss')")
+    slices = processor.query("select count(*) as n from slice")
+    return {"errors": {row.name: row.value for row in errors}, "slices": next(slices).n}
+
+
+if __name__ == "__main__":
+    try:
+        found = {"hta": hta, "tensorboard": tensorboard, "perfetto": perfetto}[sys.argv[1]](sys.argv[2])
+    except ModuleNotFoundError as missing:
+        print(missing, file=sys.stderr)
+        sys.exit(77)
+    print("\n" + json.dumps(found))

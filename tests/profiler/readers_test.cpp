@@ -1,0 +1,162 @@
+// What those who read traces make of ours. Their Python packages are looked for where
+// BARESTEP_READERS_PYTHON says, else in the python3 of the path; tests are skipped without them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <map>
+
+#include "profiler/breakdown.h"
+#include "profiler/trace.h"
+#include "support/process.h"
+#include "support/sample_profile.h"
+#include "support/sample_programs.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Three steps of a rank of two: forward and backward on the compute lane, each bucket's message on
+/// the comm lane, half hidden; all at made-up times that no rounding touches.
+class TwoRanks {
+ public:
+  TwoRanks() {
+    for (std::int64_t step = 0; step < 3; ++step) add_step(step);
+  }
+  [[nodiscard]] Profile profile() const {
+    const Program* const program = &ddp_.program;
+    return join(std::span(&program, 1), collector_, steps_);
+  }
+
+ private:
+  void add_step(std::int64_t step) {
+    const double begin_s = 100 + 0.1 * static_cast<double>(step);
+    std::map<Lane, double> free_s;
+    double queue_s = begin_s;
+    for (NodeId id = 0; id < ddp_.program.size(); ++id) {
+      const Node& node = ddp_.program.nodes()[static_cast<std::size_t>(id)];
+      const Tag tag{.program = 0, .step = step, .node = id};
+      collector_.on_queued({tag, label_of(node.op), 0, queue_s, queue_s + 1e-5});
+      // Some are queued late, some wait a little, some longer.
+      const double gap_s = id % 3 == 0 ? 2e-4 : id % 3 == 1 ? 1e-5 : 5e-5;
+      const double start_s = std::max(free_s[node.lane], queue_s + 1e-5) + gap_s;
+      free_s[node.lane] = start_s + 1e-4 * (1 + id % 4);
+      collector_.on_record({tag, label_of(node.op), 0, start_s, free_s[node.lane]});
+      queue_s += id % 5 == 4 ? 1e-3 : 2e-5;
+    }
+    const double end_s = begin_s + 0.09;
+    steps_.push_back({.step = step,
+                      .number = step,
+                      .begin_s = begin_s,
+                      .start_s = begin_s,
+                      .queued_s = queue_s,
+                      .fetched_s = queue_s,
+                      .end_s = end_s,
+                      .reported_s = end_s});
+  }
+
+  SampleProgram ddp_ = ddp_step({}, 2, 1, false);
+  RecordCollector collector_{{.first = 0, .end = 3}, 1000};
+  std::vector<HostStep> steps_;
+};
+
+class Readers : public TempDirTest {
+ protected:
+  Readers() {
+    const TraceContext context{.program = "mlp_ddp",
+                               .version = "0",
+                               .trace_name = "t",
+                               .world = 2,
+                               .backend = "mpi",
+                               .device_name = "cpu",
+                               .pid = 4711,
+                               .thread = 4711};
+    TraceEvents events({.host_s = 100, .unix_ns = 1711964646000000000});
+    add_profile(events, ranks_.profile(), context);
+    events.close();
+    file("trace.json", events.file(trace_head(context), "t"));
+  }
+
+  /// What the reader says, or nothing where it is not installed.
+  std::optional<Json> read_with(const std::string& reader) {
+    const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
+    const ProcessResult result =
+        run_process({"/usr/bin/env", python != nullptr ? python : "python3", READERS_PY, reader,
+                     (folder() / "trace.json").string()},
+                    {.timeout_s = 100});
+    if (result.exit_code == 77 || result.exit_code == 127) return std::nullopt;
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::size_t line = result.out.rfind("\n{");
+    return line == std::string::npos ? Json() : Json::parse(result.out.substr(line));
+  }
+
+  TwoRanks ranks_;
+};
+
+void expect_within_one_percent(double ours_s, double theirs_us, const std::string& what) {
+  EXPECT_NEAR(1e6 * ours_s, theirs_us, 0.01 * theirs_us + 1e-3) << what;
+}
+
+TEST_F(Readers, HolisticTraceAnalysisFindsTheSameTimes) {
+  const auto theirs = read_with("hta");
+  if (!theirs) GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
+  // It leaves out the last step.
+  const Breakdown ours = breakdown_of(ranks_.profile().of({.first = 0, .end = 2}), 0);
+  expect_within_one_percent(ours.span_s, theirs->at("span"), "span");
+  expect_within_one_percent(ours.compute_s, theirs->at("compute"), "compute");
+  expect_within_one_percent(ours.non_compute_s, theirs->at("non_compute"), "non_compute");
+  expect_within_one_percent(ours.idle_s, theirs->at("idle"), "idle");
+  ASSERT_TRUE(ours.overlap);
+  EXPECT_NEAR(*ours.overlap, theirs->at("overlap").get<double>(), 0.01);
+  EXPECT_GT(*ours.overlap, 0.1);
+  for (const StreamIdle& idle : ours.streams) {
+    const auto theirs_us = [&](const char* kind) {
+      return theirs->at("streams").value(std::to_string(idle.stream) + " " + kind, 0.0);
+    };
+    expect_within_one_percent(idle.host_wait_s, theirs_us("host_wait"), "host wait");
+    expect_within_one_percent(idle.kernel_wait_s, theirs_us("kernel_wait"), "kernel wait");
+    expect_within_one_percent(idle.other_s, theirs_us("other"), "other");
+  }
+}
+
+TEST_F(Readers, TensorBoardsPluginFindsCommunicationAndEveryKernel) {
+  const auto theirs = read_with("tensorboard");
+  if (!theirs) GTEST_SKIP() << "torch-tb-profiler is not installed";
+  EXPECT_THAT(theirs->at("views").get<std::vector<std::string>>(),
+              testing::IsSupersetOf({"Overview", "Operator", "Kernel", "Trace"}));
+  std::map<std::string, int> calls;
+  for (const TimedOp& op : ranks_.profile().ops) ++calls[std::string(label_of(op.node->op))];
+  for (const char* kernel : {"gemm", "adam", "mse_loss"}) {
+    EXPECT_EQ(theirs->at("kernels").at(kernel), calls.at(kernel)) << kernel;
+  }
+}
+
+TEST_F(Readers, PerfettoLosesNothing) {
+  const auto theirs = read_with("perfetto");
+  if (!theirs) GTEST_SKIP() << "Perfetto's trace_processor is not installed";
+  EXPECT_EQ(theirs->at("errors"), Json::object());
+  const Json trace = Json::parse(read_file(folder() / "trace.json"));
+  std::int64_t slices = 0;
+  for (const Json& event : trace.at("traceEvents")) slices += event.at("ph") == "X" ? 1 : 0;
+  EXPECT_GE(theirs->at("slices"), slices);
+}
+
+TEST(Breakdown, SumsUpToTheSpan) {
+  const Breakdown breakdown = breakdown_of(SampleProfile().profile(), 0);
+  // Two steps of 10 ms, from 0.2 to 17.6: copies 0.5, computation 6.5 of each.
+  EXPECT_NEAR(breakdown.span_s, 17.4e-3, 1e-12);
+  EXPECT_NEAR(breakdown.compute_s, 13e-3, 1e-12);
+  EXPECT_NEAR(breakdown.non_compute_s, 1e-3, 1e-12);
+  EXPECT_NEAR(breakdown.idle_s, 3.4e-3, 1e-12);
+  EXPECT_FALSE(breakdown.overlap);
+  EXPECT_EQ(breakdown_text(breakdown),
+            "From first to last op the device computes 74.7 % of 17.400ms, only copies or "
+            "communicates 5.7 %, and is idle 19.5 %.\n");
+  EXPECT_EQ(breakdown_text({}), "");
+}
+
+}  // namespace
+}  // namespace barestep

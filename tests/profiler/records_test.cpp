@@ -1,0 +1,122 @@
+#include "profiler/records.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "core/order.h"
+#include "kernels/cpu_device.h"
+#include "profiler/profiled_device.h"
+#include "train/runner.h"
+
+namespace barestep {
+namespace {
+
+Record record_of(std::int64_t step, NodeId node) {
+  return {.tag = {.program = 0, .step = step, .node = node}, .label = "gemm"};
+}
+
+TEST(RecordBuffer, CountsWhatDoesNotFit) {
+  RecordBuffer buffer(3);
+  for (NodeId node = 0; node < 5; ++node) buffer.add(record_of(0, node));
+  ASSERT_EQ(buffer.kept().size(), 3U);
+  EXPECT_EQ(buffer.kept()[2].tag.node, 2);
+  EXPECT_EQ(buffer.dropped(), 2);
+}
+
+TEST(RecordBuffer, LosesNothingThatManyThreadsAdd) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 1000;
+  RecordBuffer buffer(kThreads * kEach);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&buffer, thread] {
+      for (int i = 0; i < kEach; ++i) buffer.add(record_of(thread, i));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<std::pair<std::int64_t, NodeId>> seen;
+  for (const Record& record : buffer.kept()) seen.insert({record.tag.step, record.tag.node});
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kThreads * kEach));
+  EXPECT_EQ(buffer.dropped(), 0);
+}
+
+TEST(RecordCollector, KeepsItsStepsOnly) {
+  RecordCollector collector({.first = 2, .end = 4}, 100);
+  for (std::int64_t step = 0; step < 6; ++step) {
+    collector.on_record(record_of(step, 0));
+    collector.on_queued(record_of(step, 0));
+  }
+  ASSERT_EQ(collector.records().size(), 2U);
+  EXPECT_EQ(collector.records()[0].tag.step, 2);
+  EXPECT_EQ(collector.records()[1].tag.step, 3);
+  EXPECT_EQ(collector.queued().size(), 2U);
+  EXPECT_EQ(collector.dropped(), 0);
+}
+
+TEST(RecordCollector, ForgetsMoreThanItsMemoryHolds) {
+  RecordCollector collector({.first = 0, .end = 1}, 1);
+  for (std::int64_t i = 0; i < 100'000; ++i) collector.on_record(record_of(1, 0));
+  EXPECT_EQ(collector.records().size(), 0U);
+  EXPECT_EQ(collector.dropped(), 0);
+}
+
+class NoInput final : public StepInput {
+ public:
+  void fill(std::int64_t, const Program&, const Addresses&) override {}
+};
+
+/// Three delays on one lane, run for some steps with the device profiled in the middle ones.
+class ProfiledDeviceTest : public testing::TestWithParam<bool> {
+ protected:
+  void run_steps(std::int64_t first, std::int64_t end, bool on) {
+    profiled_.turn(on);
+    for (std::int64_t step = first; step < end; ++step) runner().step(program_, nullptr, input_);
+  }
+  Runner& runner() {
+    if (!runner_) {
+      for (int i = 0; i < 3; ++i) program_.add({.op = DeviceOp{Delay{.seconds = 1e-4}}});
+      order(program_);
+      plan_ = std::make_unique<MemoryPlan>(buffers_);
+      runner_ = std::make_unique<Runner>(std::array<Device*, 1>{&profiled_}, nullptr, buffers_,
+                                         *plan_, RunnerOptions{.graph = GetParam()});
+      runner_->add(program_);
+    }
+    return *runner_;
+  }
+
+  std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
+  RecordCollector collector_{{.first = 0, .end = 100}, 1000};
+  ProfiledDevice profiled_{*device_, collector_};
+  Buffers buffers_;
+  Program program_{"delays", buffers_};
+  NoInput input_;
+  std::unique_ptr<MemoryPlan> plan_;
+  std::unique_ptr<Runner> runner_;
+};
+
+TEST_P(ProfiledDeviceTest, RecordsWorkAndWhenItWasQueuedWhileItIsOn) {
+  run_steps(0, 3, false);
+  run_steps(3, 5, true);
+  run_steps(5, 8, false);
+  ASSERT_EQ(collector_.records().size(), 6U);
+  ASSERT_EQ(collector_.queued().size(), GetParam() ? 2U : 6U);
+  for (const Record& record : collector_.records()) {
+    EXPECT_TRUE(record.tag.step == 3 || record.tag.step == 4);
+    EXPECT_EQ(record.label, "delay");
+    EXPECT_GE(record.end_s - record.start_s, 1e-4);
+    for (const Record& queued : collector_.queued()) {
+      if (queued.tag.step != record.tag.step) continue;
+      EXPECT_EQ(queued.label, GetParam() ? "launch graph" : "delay");
+      if (queued.tag.node == record.tag.node || queued.tag.node == kGraphLaunch) {
+        EXPECT_LE(queued.start_s, record.start_s);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EagerAndGraph, ProfiledDeviceTest, testing::Bool());
+
+}  // namespace
+}  // namespace barestep

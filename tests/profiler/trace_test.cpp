@@ -1,0 +1,223 @@
+#include "profiler/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/clock.h"
+#include "support/sample_profile.h"
+#include "support/sample_programs.h"
+#include "support/temp_dir.h"
+#include "support/trace_rules.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::ordered_json;
+
+TraceContext context_of_rank(int rank, int world) {
+  return {.program = "mlp \"single\"",
+          .version = "0.1.0",
+          .trace_name = "t.json",
+          .rank = rank,
+          .world = world,
+          .backend = world > 1 ? "mpi" : "",
+          .device_name = "AMD EPYC",
+          .device_bytes = 1 << 30,
+          .pid = 4711,
+          .thread = 4712};
+}
+
+std::string trace_of(const Profile& profile, const TraceContext& context) {
+  TraceEvents events({.host_s = 99.5, .unix_ns = 1711964646000000000});
+  add_profile(events, profile, context);
+  events.counter("memory", host_row(context), events.ns(100.001), R"("activations": 12)");
+  events.instant("cpu_instant_event", "[memory]", host_row(context), events.ns(100.001),
+                 R"("Total Reserved": 9, "Total Allocated": 8, "Bytes": -3, "Addr": 64, )"
+                 R"("Device Id": 0, "Device Type": 0, "Ev Idx": 1)");
+  events.close();
+  return events.file(trace_head(context), context.trace_name);
+}
+
+std::string sample_trace() {
+  return trace_of(SampleProfile().profile(), context_of_rank(0, 1));
+}
+
+std::vector<Json> events_named(const std::string& text, const std::string& name) {
+  std::vector<Json> found;
+  const Json trace = Json::parse(text);
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("name") == name) found.push_back(event);
+  }
+  return found;
+}
+
+TEST(Trace, KeepsEveryRule) {
+  EXPECT_THAT(broken_rules(sample_trace()), IsEmpty());
+}
+
+/// A rank of two, with collectives on the comm lane.
+TEST(Trace, KeepsEveryRuleWithCommunication) {
+  const SampleProgram ddp = ddp_step({}, 2, 1, false);
+  RecordCollector collector({.first = 0, .end = 1}, 1000);
+  double now = 100;
+  for (NodeId id = 0; id < ddp.program.size(); ++id) {
+    const Node& node = ddp.program.nodes()[static_cast<std::size_t>(id)];
+    const Tag tag{.program = 0, .step = 0, .node = id};
+    collector.on_queued({tag, label_of(node.op), 0, now, now + 1e-5});
+    collector.on_record({tag, label_of(node.op), 0, now + 2e-5, now + 9e-5});
+    now += 1e-4;
+  }
+  const HostStep step{.begin_s = 100, .start_s = 100, .end_s = now, .reported_s = now};
+  const Program* const program = &ddp.program;
+  const Profile profile = join(std::span(&program, 1), collector, std::span(&step, 1));
+  const std::string text = trace_of(profile, context_of_rank(1, 2));
+  EXPECT_THAT(broken_rules(text), IsEmpty());
+  EXPECT_THAT(text, HasSubstr("\n\"rank\": 1,\n\"world_size\": 2\n"));
+  EXPECT_FALSE(events_named(text, "nccl:all_reduce").empty());
+}
+
+TEST(Trace, HasTheTimesOfTheRecords) {
+  const std::string text = sample_trace();
+  const auto gemms = events_named(text, "gemm");
+  // Two a step, each as an op of the host and as a kernel.
+  ASSERT_EQ(gemms.size(), 8U);
+  const auto kernel =
+      std::ranges::find_if(gemms, [](const Json& event) { return event.at("cat") == "kernel"; });
+  EXPECT_EQ(kernel->at("ts"), 501'000.0);
+  EXPECT_EQ(kernel->at("dur"), 2'000.0);
+  EXPECT_EQ(kernel->at("args").at("phase"), "forward");
+  EXPECT_EQ(kernel->at("args").at("layer"), 0);
+  const auto copy = events_named(text, "Memcpy HtoD (Pinned -> Device)").at(0);
+  EXPECT_EQ(copy.at("args").at("bytes"), 128);
+  EXPECT_EQ(copy.at("tid"), 2);
+  const auto step = events_named(text, "ProfilerStep#1").at(0);
+  EXPECT_EQ(step.at("ts"), 510'000.0);
+  EXPECT_EQ(step.at("dur"), 8'000.0);
+  EXPECT_EQ(Json::parse(text).at("baseTimeNanoseconds"), 1711964646000000000);
+}
+
+TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
+  const SampleProfile sample;
+  Profile profile = sample.profile();
+  profile.queued.clear();
+  for (const HostStep& step : profile.steps) {
+    profile.queued.push_back({.tag = {.program = 0, .step = step.step, .node = kGraphLaunch},
+                              .label = "launch graph",
+                              .start_s = step.start_s,
+                              .end_s = step.start_s + 1e-5});
+  }
+  const std::string text = trace_of(profile, context_of_rank(0, 1));
+  EXPECT_THAT(broken_rules(text), IsEmpty());
+  EXPECT_EQ(events_named(text, "cudaGraphLaunch").size(), 2U);
+  EXPECT_TRUE(events_named(text, "cudaLaunchKernel").empty());
+}
+
+/// Changes the first event that `which` picks, and returns what rules that breaks.
+template <class Which, class Change>
+std::vector<std::string> broken_by(const Which& which, const Change& change) {
+  Json trace = Json::parse(sample_trace());
+  auto& events = trace.at("traceEvents");
+  const auto event = std::ranges::find_if(events, which);
+  EXPECT_NE(event, events.end());
+  change(*event);
+  std::string text = trace.dump();
+  // What dump() does not keep of the file's layout.
+  text.replace(text.find("\"rank\":0"), 8, "\n\"rank\": 0\n");
+  return broken_rules(text);
+}
+
+auto named(const std::string& name) {
+  return [name](const Json& event) { return event.at("name") == name; };
+}
+auto in_category(const std::string& category) {
+  return [category](const Json& event) {
+    return event.contains("cat") && event.at("cat") == category && event.at("ph") == "X";
+  };
+}
+
+TEST(TraceRules, NoticeEachBreach) {
+  const auto expect = [](const std::vector<std::string>& broken, const std::string& what) {
+    EXPECT_THAT(broken, Contains(HasSubstr(what)));
+  };
+  const auto set = [](const char* key, const Json& value) {
+    return [key, value](Json& event) { event[key] = value; };
+  };
+  const auto set_arg = [](const char* key, const Json& value) {
+    return [key, value](Json& event) { event["args"][key] = value; };
+  };
+  const auto kernel = in_category("kernel");
+  expect(broken_rules("{"), "not JSON");
+  expect(broken_rules(Json::parse(sample_trace()).dump()), "the rank does not stand");
+  expect(broken_by(kernel, set("cat", "kernels")), "unknown category");
+  expect(broken_by(kernel, set("ts", "1")), "another type");
+  expect(broken_by(kernel, set("ts", 2e12)), "not small");
+  expect(broken_by(kernel, set("ts", 1.0)), "runs before it was queued");
+  expect(broken_by(kernel, set("dur", -1)), "without duration");
+  expect(broken_by(kernel, set("dur", 4000)), "overlaps");
+  expect(broken_by(kernel, set("pid", 3)), "pid is not its device");
+  expect(broken_by(kernel, set("tid", 3)), "tid is not its stream");
+  expect(broken_by(kernel, set_arg("stream", 0)), "stream is not above 0");
+  expect(broken_by(kernel, set_arg("correlation", 0)), "correlation is not above 0");
+  expect(broken_by(kernel, set_arg("correlation", 999)), "no call of the host");
+  expect(broken_by(kernel, set("name", "gemmSync")), "holds Sync");
+  expect(broken_by(kernel, set("name", "ncclKernel")), "described as such");
+  expect(broken_by(in_category("gpu_memcpy"), set("name", "Memcpy")), "unknown copy");
+  expect(broken_by(in_category("gpu_memcpy"), set_arg("bytes", 1 << 30)), "is not bytes / ns");
+  expect(broken_by(in_category("cuda_runtime"), set_arg("correlation", 100'003)), "two calls");
+  expect(broken_by(in_category("cuda_runtime"), set("name", "launch")), "unknown call");
+  expect(broken_by(named("thread_name"), set("name", "x")), "no thread_name");
+  expect(broken_by(named("process_labels"), set("name", "x")), "no process_labels");
+  expect(broken_by(named("ProfilerStep#1"), set("name", "ProfilerStep#7")), "does not follow");
+  expect(broken_by(named("ac2g"), set("ph", "f")), "has no bp");
+  expect(broken_by(named("ac2g"), set("ts", 0)), "touches no slice");
+  expect(broken_by(named("ac2g"), set("id", 12345)), "lacks an end");
+  expect(broken_by(named("memory"), set_arg("activations", "12")), "is no number");
+  expect(broken_by(named("[memory]"), set("s", "p")), "is an instant of a thread");
+  expect(broken_by(in_category("gpu_user_annotation"), set("dur", 1)), "is not its work's");
+  expect(broken_by(named("Record Window End"), set("name", "x")), "no Record Window End");
+}
+
+TEST(TraceEvents, EscapesWhatJsonDoesNotAllow) {
+  EXPECT_EQ(json_string("a\"b\\c\n\x01"), "\"a\\\"b\\\\c\\u000a\\u0001\"");
+}
+
+TEST(TraceEvents, KeepNanosecondsAndTheirSign) {
+  TraceEvents events({.host_s = 10, .unix_ns = 0});
+  events.slice("cpu_op", "x", {1, 1}, {-1'500, 2'034}, "");
+  EXPECT_THAT(events.file("", ""), HasSubstr("\"ts\": -1.500, \"dur\": 3.534"));
+  EXPECT_EQ(events.ns(10.000000007), 7);
+}
+
+TEST(ClockOrigin, ReadsBothClocksAtOnce) {
+  const double before_s = now_s();
+  const ClockOrigin origin = clock_origin();
+  EXPECT_LE(before_s, origin.host_s);
+  EXPECT_LE(origin.host_s, now_s());
+  const auto unix_s =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  EXPECT_NEAR(static_cast<double>(origin.unix_ns) / 1e9, unix_s, 60);
+}
+
+class TraceFile : public TempDirTest {};
+
+TEST_F(TraceFile, IsPackedWhereItsNameEndsInGz) {
+  const std::string text = sample_trace();
+  write_trace(folder() / "t.json", text);
+  write_trace(folder() / "t.json.gz", text);
+  EXPECT_EQ(read_file(folder() / "t.json"), text);
+  const std::string packed = read_file(folder() / "t.json.gz");
+  EXPECT_LT(packed.size(), text.size() / 4);
+  EXPECT_EQ(packed.substr(0, 2), "\x1f\x8b");
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("t.json", "t.json.gz"));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,112 @@
+#include "support/rank_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "kernels/cpu_device.h"
+#include "parallel/thread_communicator.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+
+TrainConfig rank_config() {
+  TrainConfig config;
+  config.model.layers = {5, 7, 6, 3};
+  config.model.last_relu = false;
+  config.data.batch_size = 10;
+  config.training.steps = 8;
+  config.training.lr = 1e-2;
+  config.device.threads = 1;
+  config.device.gemm = GemmProvider::kReference;
+  return config;
+}
+
+DdpSettings small_buckets() {
+  return {.first_bucket_bytes = 50, .bucket_bytes = 100};
+}
+
+namespace {
+
+class Losses final : public TrainObserver {
+ public:
+  explicit Losses(Trained& trained) : trained_(trained) {}
+  void on_step(const StepReport& report) override {
+    trained_.losses.push_back(report.loss);
+    trained_.own_losses.push_back(report.own_loss.value());
+  }
+  void on_evaluation(const EvaluationReport& report) override {
+    trained_.losses.push_back(static_cast<float>(report.loss));
+  }
+
+ private:
+  Trained& trained_;
+};
+
+}  // namespace
+
+Trained train_rank(Communicator& communicator, const TrainConfig& config,
+                   const DdpSettings& settings) {
+  std::optional<Dataset> dataset;
+  if (config.data.kind == DataKind::kIdx) {
+    dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
+  }
+  const Dataset* const data = dataset ? &*dataset : nullptr;
+  const Ddp scheme(settings);
+  const StepPrograms programs(
+      spec_of_rank(config, DeviceKind::kCpu, data, communicator.rank(), communicator.size()),
+      &scheme);
+  for (const StepProgram* step : programs.all()) expect_ordered(step->program);
+  const auto device =
+      make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+  Trained trained;
+  Losses losses(trained);
+  Trainer trainer(config, programs, {device.get()}, &communicator, data);
+  trainer.run(losses);
+  trained.parameters = trainer.weights();
+  return trained;
+}
+
+void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
+  ThreadGroup group(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&group, &body, rank] { body(*group.join(rank)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<Trained> train_threads(int ranks, const TrainConfig& config,
+                                   const DdpSettings& settings) {
+  std::vector<Trained> results(static_cast<std::size_t>(ranks));
+  on_threads(ranks, [&](Communicator& communicator) {
+    results[static_cast<std::size_t>(communicator.rank())] =
+        train_rank(communicator, config, settings);
+  });
+  return results;
+}
+
+double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    norm += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+double largest_distance(const ParameterLayout& layout, FlatWeights a, FlatWeights b) {
+  double largest = 0;
+  const auto compare = [&](std::span<float> x, std::span<float> y) {
+    largest = std::max(largest, relative_distance({x.begin(), x.end()}, {y.begin(), y.end()}));
+  };
+  for (int layer = 0; layer < layout.layers(); ++layer) {
+    compare(weight_in(a, layout, layer), weight_in(b, layout, layer));
+    compare(bias_in(a, layout, layer), bias_in(b, layout, layer));
+  }
+  return largest;
+}
+
+}  // namespace barestep

@@ -1,0 +1,47 @@
+// Small data-parallel runs, one rank at a time, over any communicator: what tests of ranks compare.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/config.h"
+#include "parallel/ddp.h"
+#include "train/trainer.h"
+
+namespace barestep {
+
+/// Eight steps of a small model with batches of 10; one thread and plain loops.
+TrainConfig rank_config();
+
+/// Limits so small that the model has several buckets.
+DdpSettings small_buckets();
+
+struct Trained {
+  FlatWeights parameters;
+  std::vector<float> losses;      // global ones
+  std::vector<float> own_losses;  // of this rank's rows
+
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+/// The whole run of one rank; every rank calls it. Programs are checked.
+Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_config(),
+                   const DdpSettings& settings = small_buckets());
+
+/// The same with ranks as threads.
+std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_config(),
+                                   const DdpSettings& settings = small_buckets());
+
+/// Runs body(communicator) on a thread for each rank and waits for all.
+void on_threads(int ranks, const std::function<void(Communicator&)>& body);
+
+/// L2 norm of the difference over that of b.
+double relative_distance(const std::vector<float>& a, const std::vector<float>& b);
+
+/// The largest of the tensors' relative distances, each weight and bias by itself.
+double largest_distance(const ParameterLayout& layout, FlatWeights a, FlatWeights b);
+
+}  // namespace barestep

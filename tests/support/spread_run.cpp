@@ -1,0 +1,74 @@
+#include "support/spread_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "core/plan.h"
+#include "parallel/data_parallel.h"
+#include "parallel/local_communicator.h"
+#include "support/rank_run.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+class Losses final : public TrainObserver {
+ public:
+  void on_step(const StepReport& report) override { values.push_back(report.loss); }
+  void on_evaluation(const EvaluationReport& report) override {
+    values.push_back(static_cast<float>(report.loss));
+    if (report.accuracy) values.push_back(static_cast<float>(*report.accuracy));
+  }
+
+  std::vector<float> values;
+};
+
+SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t most_numbers,
+                const OpenDevice& open) {
+  std::optional<Dataset> dataset;
+  if (config.data.kind == DataKind::kIdx) {
+    dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
+  }
+  const Dataset* const data = dataset ? &*dataset : nullptr;
+  std::vector<std::unique_ptr<Device>> opened;
+  opened.push_back(open(config.device, 0));
+  const StepPrograms programs(spec_of(config, opened[0]->kind(), data), scheme);
+  for (const StepProgram* step : programs.all()) expect_ordered(step->program);
+  for (int i = 1; i < MemoryPlan(programs.buffers()).devices(); ++i) {
+    opened.push_back(open(config.device, i));
+  }
+  std::vector<Device*> devices;
+  for (const auto& device : opened) devices.push_back(device.get());
+  std::optional<Tensor> piece = reduce_piece_of(programs.buffers());
+  if (piece) piece->cols = std::min(piece->cols, most_numbers);
+  LocalCommunicator communicator(devices, piece);
+  Trainer trainer(config, programs, devices, scheme == nullptr ? nullptr : &communicator, data);
+  Losses losses;
+  trainer.run(losses);
+  return {trainer.weights(), losses.values};
+}
+
+}  // namespace
+
+SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open) {
+  const DataParallel scheme(spread.devices, spread.adds_by_pieces);
+  return train(config, &scheme, spread.most_numbers, open);
+}
+
+SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open) {
+  return train(config, nullptr, 0, open);
+}
+
+void expect_near(const SpreadRun& run, const SpreadRun& one, const TrainConfig& config,
+                 double bound) {
+  ASSERT_EQ(run.losses.size(), one.losses.size());
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(run.losses[i], one.losses[i], bound * one.losses[i]) << "step " << i;
+  }
+  const ParameterLayout layout(widths_of(config.model, 1));
+  EXPECT_LT(largest_distance(layout, run.parameters, one.parameters), 1e-6);
+}
+
+}  // namespace barestep

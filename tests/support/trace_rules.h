@@ -1,0 +1,13 @@
+// The rules that a trace must keep for its readers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+/// One line for each breach in the text of a trace file: what Kineto writes, what
+/// HolisticTraceAnalysis, TensorBoard's plugin and Perfetto rely on.
+std::vector<std::string> broken_rules(const std::string& text);
+
+}  // namespace barestep

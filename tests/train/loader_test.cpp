@@ -1,0 +1,135 @@
+#include "train/loader.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "core/clock.h"
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+class LoaderOfFiles : public TempDirTest {};
+
+TrainConfig with_workers(TrainConfig config, int workers, int prefetch = 2) {
+  config.data.workers = workers;
+  config.data.prefetch = prefetch;
+  return config;
+}
+
+/// What every batch of a run holds, training and evaluation, one behind the other.
+std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks = 1) {
+  TrainerHarness run(config);
+  StepSpec spec = run.programs->spec();
+  spec.rank = rank;
+  spec.ranks = ranks;
+  const StepPrograms programs(spec);
+  Schedule schedule(config.training, programs);
+  Loader loader(*run.dataset, schedule, programs.spec(),
+                {.seed = config.training.seed,
+                 .workers = config.data.workers,
+                 .prefetch = config.data.prefetch,
+                 .delay_s = config.data.io_delay_ms / 1e3});
+  std::vector<float> all;
+  while (const std::optional<Batch> batch = schedule.next()) {
+    const auto rows = static_cast<std::size_t>(batch->program->tensors.x.rows);
+    std::vector<float> x(rows * 6);
+    std::vector<float> y(rows * 4);
+    loader.take(x.data(), y.data());
+    all.insert(all.end(), x.begin(), x.end());
+    all.insert(all.end(), y.begin(), y.end());
+  }
+  return all;
+}
+
+TEST_F(LoaderOfFiles, YieldsTheSameBatchesWhateverTheNumberOfWorkers) {
+  const TrainConfig config = number_run(folder());
+  for (const int rank : {0, 1}) {
+    const std::vector<float> none = samples_of(with_workers(config, 0), rank, 2);
+    EXPECT_EQ(samples_of(with_workers(config, 1, 1), rank, 2), none);
+    EXPECT_EQ(samples_of(with_workers(config, 3, 2), rank, 2), none);
+    EXPECT_EQ(samples_of(with_workers(config, 7, 5), rank, 2), none);
+  }
+  TrainConfig other = config;
+  other.training.seed = 1;
+  EXPECT_NE(samples_of(with_workers(other, 3)), samples_of(with_workers(config, 3)));
+}
+
+TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
+  for (const auto& write_files : {class_run, number_run}) {
+    const TrainConfig config = write_files(folder());
+    TrainerHarness none(with_workers(config, 0));
+    none.run();
+    for (const bool pin : {true, false}) {
+      TrainConfig wanted = with_workers(config, 3);
+      wanted.data.pin = pin;
+      TrainerHarness three(wanted);
+      three.run();
+      EXPECT_EQ(three.losses(), none.losses());
+    }
+  }
+}
+
+TEST_F(LoaderOfFiles, WorkersTakeTheDelayOutOfTheStep) {
+  TrainConfig config = number_run(folder());
+  config.training.epochs = 10;
+  config.training.warmup = 0;
+  config.data.io_delay_ms = 8;
+  const auto seconds_of_a_step = [&](int workers, Phase phase) {
+    TrainerHarness run(with_workers(config, workers));
+    run.run();
+    double sum_s = 0;
+    for (const StepReport& step : run.steps) {
+      sum_s += step.times.phase_s[static_cast<std::size_t>(phase)];
+    }
+    return sum_s / static_cast<double>(run.steps.size());
+  };
+  EXPECT_GE(seconds_of_a_step(0, Phase::kInjected), 0.008);
+  // The steps take next to nothing, so that they wait for the one worker, and half as long for two.
+  const double one_s = seconds_of_a_step(1, Phase::kData);
+  EXPECT_GT(one_s, 0.004);
+  EXPECT_LT(seconds_of_a_step(4, Phase::kData), one_s);
+  EXPECT_EQ(seconds_of_a_step(1, Phase::kInjected), 0);
+}
+
+TEST_F(LoaderOfFiles, HandsOnWhatAWorkerMet) {
+  TrainConfig config = number_run(folder());
+  TrainerHarness run(config);
+  const Dataset streamed = load_dataset(config.data, config.model.layers, config.model.loss, 0);
+  std::filesystem::resize_file(config.data.x, 100);
+  for (const int workers : {0, 2}) {
+    Schedule schedule(config.training, *run.programs);
+    Loader loader(streamed, schedule, run.programs->spec(), {.workers = workers});
+    std::vector<float> x(8 * 6);
+    std::vector<float> y(8 * 4);
+    expect_error(ExitCode::kInputOutput, "the file became shorter while it was read", [&] {
+      while (schedule.next()) loader.take(x.data(), y.data());
+    });
+  }
+}
+
+TEST_F(LoaderOfFiles, DropsTheSmallerLastBatchWhereAsked) {
+  TrainConfig config = number_run(folder());
+  TrainerHarness all(config);
+  EXPECT_EQ(all.trainer->steps(), 4 * 4);
+  config.data.drop_last = true;
+  TrainerHarness whole(config);
+  EXPECT_EQ(whole.trainer->steps(), 4 * 3);
+  whole.run();
+  for (const StepReport& step : whole.steps) EXPECT_EQ(step.samples, 8);
+  EXPECT_EQ(whole.evaluations.size(), 4U);
+  config.data.batch_size = 31;
+  expect_error(ExitCode::kConfiguration,
+               "--drop-last: the training set has 30 samples, a step takes 31; use a smaller "
+               "--batch-size",
+               [&] { TrainerHarness none(config); });
+}
+
+}  // namespace
+}  // namespace barestep
