@@ -87,12 +87,12 @@ struct CountCorrect {
 /// optimizers.
 struct Adam {
   Tensor weights, grads, moments1, moments2, scalars;
-  std::optional<Tensor> clip{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
+  std::optional<Tensor> clip{};
 };
 
 /// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
@@ -102,10 +102,10 @@ struct Adam {
 struct Sgd {
   Tensor weights, grads, scalars;
   std::optional<Tensor> velocities{};  // just where there is momentum
-  std::optional<Tensor> clip{};
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  std::optional<Tensor> clip{};
 };
 
 /// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
@@ -117,12 +117,12 @@ struct LinearAdam {
   Tensor weight, weight_moments1, weight_moments2;
   Tensor bias, bias_moments1, bias_moments2;
   Tensor grad_y, x, scalars;
-  std::optional<Tensor> clip{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
+  std::optional<Tensor> clip{};
 };
 
 /// out = sum of the squares of the numbers of `in`. out 1 x 1.

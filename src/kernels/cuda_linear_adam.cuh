@@ -31,10 +31,11 @@ struct LinearAdamArrays {
 
 /// values[k][col] = rows row .. row + kUpdateDepth - 1 of kCols columns from `first`; 0 behind the
 /// ends.
-template <int kCols>
-__device__ void load_factor(float (&values)[kUpdateDepth][kCols], const float* from,
+template <std::size_t kSize>
+__device__ void load_factor(float (&values)[kUpdateDepth][kSize], const float* from,
                             std::int64_t row, std::int64_t rows, std::int64_t first,
                             std::int64_t cols) {
+  constexpr int kCols = static_cast<int>(kSize);
   for (int i = static_cast<int>(threadIdx.x); i < kUpdateDepth * kCols; i += kBlockThreads) {
     const std::int64_t k = row + i / kCols;
     const std::int64_t col = first + i % kCols;

@@ -43,10 +43,10 @@ DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Ten
     Sgd sgd{.weights = weights,
             .grads = grads,
             .scalars = scalars,
-            .clip = clip,
             .momentum = spec_.momentum,
             .weight_decay = spec_.weight_decay,
-            .nesterov = spec_.nesterov};
+            .nesterov = spec_.nesterov,
+            .clip = clip};
     if (!buffers_.empty()) sgd.velocities = layout_.flat(buffers_[0]);
     return sgd;
   }
@@ -55,12 +55,12 @@ DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Ten
               .moments1 = layout_.flat(buffers_[0]),
               .moments2 = layout_.flat(buffers_[1]),
               .scalars = scalars,
-              .clip = clip,
               .beta1 = spec_.beta1,
               .beta2 = spec_.beta2,
               .eps = spec_.eps,
               .weight_decay = spec_.weight_decay,
-              .decoupled = spec_.kind == OptimizerKind::kAdamW};
+              .decoupled = spec_.kind == OptimizerKind::kAdamW,
+              .clip = clip};
 }
 
 DeviceOp OptimizerState::step(BufferId parameters, int layer, const Factors& factors,
@@ -75,12 +75,12 @@ DeviceOp OptimizerState::step(BufferId parameters, int layer, const Factors& fac
                     .grad_y = factors.grad_y,
                     .x = factors.x,
                     .scalars = scalars,
-                    .clip = clip,
                     .beta1 = spec_.beta1,
                     .beta2 = spec_.beta2,
                     .eps = spec_.eps,
                     .weight_decay = spec_.weight_decay,
-                    .decoupled = spec_.kind == OptimizerKind::kAdamW};
+                    .decoupled = spec_.kind == OptimizerKind::kAdamW,
+                    .clip = clip};
 }
 
 std::int64_t scalars_of(const OptimizerSpec& spec) {
