@@ -11,11 +11,8 @@
 namespace barestep {
 namespace {
 
-/// A gradient's tile and what it is computed from take half of a second-level cache of 512 KiB.
-/// Rows are whole groups of kSumColumns, so that biases are summed as SumRows sums them.
-constexpr std::int64_t kTileRows = 128;
-constexpr std::int64_t kTileCols = 256;
-static_assert(kTileRows % kSumColumns == 0);
+/// Biases are summed as SumRows sums them.
+static_assert(kLinearAdamTileRows % kSumColumns == 0);
 
 /// An op with its addresses.
 struct BoundUpdate {
@@ -83,15 +80,15 @@ Gemm weight_gradient_of(const LinearAdam& op) {
 void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Product& product,
                      ThreadPool& pool) {
   const BoundUpdate update{op, addresses};
-  const std::int64_t down = (op.weight.rows + kTileRows - 1) / kTileRows;
-  const std::int64_t across = (op.weight.cols + kTileCols - 1) / kTileCols;
+  const std::int64_t down = (op.weight.rows + kLinearAdamTileRows - 1) / kLinearAdamTileRows;
+  const std::int64_t across = (op.weight.cols + kLinearAdamTileCols - 1) / kLinearAdamTileCols;
   std::atomic<bool> failed{false};
   pool.run(down * across, [&](std::int64_t task, int) {
-    const std::int64_t row = task / across * kTileRows;
-    const std::int64_t col = task % across * kTileCols;
-    const Tile tile{row, std::min(kTileRows, op.weight.rows - row), col,
-                    std::min(kTileCols, op.weight.cols - col)};
-    alignas(64) float grads[kTileRows * kTileCols];
+    const std::int64_t row = task / across * kLinearAdamTileRows;
+    const std::int64_t col = task % across * kLinearAdamTileCols;
+    const Tile tile{row, std::min(kLinearAdamTileRows, op.weight.rows - row), col,
+                    std::min(kLinearAdamTileCols, op.weight.cols - col)};
+    alignas(64) float grads[kLinearAdamTileRows * kLinearAdamTileCols];
     if (!update.gradient(product, tile, grads)) {
       failed.store(true, std::memory_order_relaxed);
       return;

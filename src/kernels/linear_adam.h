@@ -1,12 +1,19 @@
 // A linear layer's step of Adam on the CPU, its gradients never stored.
 #pragma once
 
+#include <cstdint>
+
 #include "core/addresses.h"
 #include "core/ops.h"
 #include "kernels/product.h"
 #include "kernels/thread_pool.h"
 
 namespace barestep {
+
+/// A gradient's tile takes a quarter of a second-level cache of 1 MiB. Wide tiles measured best:
+/// they follow weights and moments in long runs.
+constexpr std::int64_t kLinearAdamTileRows = 64;
+constexpr std::int64_t kLinearAdamTileCols = 1024;
 
 /// The product that gives the weight's gradient, which a provider is to be prepared for. Nobody
 /// runs it: its c is the weight.

@@ -151,6 +151,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"weight-decay", kTiny + std::vector<std::string>{"--weight-decay", "0.1"}},
       {"lr-warmup", kTiny + std::vector<std::string>{"--lr-warmup", "3"}},
       {"lr-scale", kTiny + std::vector<std::string>{"--lr-scale", "linear"}},
+      {"clip-norm", kTiny + std::vector<std::string>{"--clip-norm", "0.5"}},
+      {"update", kTiny + std::vector<std::string>{"--update", "fused"}},
       {"accumulate", kTiny + std::vector<std::string>{"--accumulate", "2"}},
       {"delay-ms", kTiny + std::vector<std::string>{"--delay-ms", "1.5"}},
       {"io-delay-ms", kTiny + std::vector<std::string>{"--io-delay-ms", "1.5"}},

@@ -204,6 +204,10 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "0.1",
        "--lr-warmup",
        "2",
+       "--clip-norm",
+       "0.5",
+       "--update",
+       "separate",
        "--lr-scale",
        "linear",
        "--accumulate",
@@ -264,6 +268,10 @@ TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
        71,
        "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
        "--batch-size 128 fits"},
+      {{"--devices", "cpu,cpu", "--update", "fused"},
+       78,
+       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
+       "--update separate"},
       {{"--devices", "cpu,cpu", "--autotune", "f"},
        78,
        "--autotune 'f': there is nothing to choose from on the CPU; leave it out, or use --device "
