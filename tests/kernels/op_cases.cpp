@@ -173,8 +173,9 @@ void add_linear_adam(CaseList& list, const GemmShape& s, double weight_decay, bo
         return op;
       },
       [&](Memory& memory) {
-        for (float& moment : memory.values(op.weight_moments2)) moment *= moment;
-        for (float& moment : memory.values(op.bias_moments2)) moment *= moment;
+        // Far from 0, where the last bit of a gradient would decide how far a weight goes.
+        for (float& moment : memory.values(op.weight_moments2)) moment = moment * moment + 0.01F;
+        for (float& moment : memory.values(op.bias_moments2)) moment = moment * moment + 0.01F;
         memory.values(op.scalars)[0] = -0.004F;
         memory.values(op.scalars)[1] = 0.07F;
         if (decoupled) memory.values(op.scalars)[2] = 0.875F;
