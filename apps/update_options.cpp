@@ -13,7 +13,7 @@ constexpr std::string_view kRankUpdates[] = {"separate", "fused", "per-bucket"};
 
 std::vector<Option> update_options() {
   return {
-      {"clip-norm", kTraining, "X", JsonKind::kNumber,
+      {"clip-norm", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("scale gradients down where the norm of all together is larger, as\n"
                   "torch.nn.utils.clip_grad_norm_ does (default: never)",
                   limits::kPositive),
@@ -21,7 +21,7 @@ std::vector<Option> update_options() {
          c.training.clip_norm = real_number(given, limits::kPositive);
        }},
       {"update",
-       kTraining,
+       kTrainingGroup,
        "separate|fused",
        JsonKind::kString,
        "fused: the weight gradients go straight into Adam and are never\n"
@@ -32,7 +32,7 @@ std::vector<Option> update_options() {
        {},
        {"mlp_single"}},
       {"update",
-       kTraining,
+       kTrainingGroup,
        "separate|fused",
        JsonKind::kString,
        "as in mlp_single; fused needs no gradients, which several devices\n"
@@ -43,7 +43,7 @@ std::vector<Option> update_options() {
        {},
        {"mlp_dp"}},
       {"update",
-       kParallel,
+       kParallelGroup,
        "separate|fused|per-bucket",
        JsonKind::kString,
        "the optimizer's step behind all communication, or of each bucket\n"
