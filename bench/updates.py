@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-MODELS = {(1024, 2): 60, (2048, 4): 15}  # and the steps of a run
+MODELS = {(1024, 2): 40, (2048, 4): 12}  # and the steps of a run
 ROUNDS = 5
 BATCH = 64
 THREADS = 2
@@ -54,6 +54,8 @@ def compare_steps(program, python):
     print(f"# batch {BATCH}, {THREADS} threads; medians of {ROUNDS} rounds, in each of which every way "
           "ran once, the order")
     print("# turning; ratio: the median over the rounds of separate's step time over that way's")
+    load = pathlib.Path("/proc/loadavg").read_text().split()[0]
+    print(f"# the machine's load over the minute before: {load}")
     print(f"{'model':>10} {'way':>9} {'step (ms)':>10} {'least':>8} {'most':>8} {'forward':>8} "
           f"{'backward':>8} {'optimizer':>9} {'ratio':>6} {'least':>6} {'most':>6} "
           f"{'loss differs by':>15}")

