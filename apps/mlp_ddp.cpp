@@ -11,6 +11,7 @@
 
 #include "console.h"
 #include "core/error.h"
+#include "monitoring.h"
 #include "parallel/communication_account.h"
 #include "parallel/mpi_communicator.h"
 #include "rank_setup.h"
@@ -101,6 +102,8 @@ class RankObserver final : public TrainObserver {
   void close() {
     if (console_) console_->close();
   }
+  /// Null on all ranks but the first.
+  [[nodiscard]] Console* console() { return console_ ? &*console_ : nullptr; }
 
  private:
   Communicator& ranks_;
@@ -161,8 +164,20 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place) {
       print_now(setup->text() + run_header(setup->programs(), setup->device()));
     }
     const CommunicationRecords records(*setup, *trainer, ranks);
-    trainer->run(observer);
+    TrainObserver* told = &observer;
+    std::optional<Monitoring> monitoring;
+    if (setup->config().output.monitor) {
+      monitoring.emplace(setup->monitor_scope(),
+                         warmup_of(setup->config().training, trainer->steps()), observer.console(),
+                         observer);
+      told = &*monitoring;
+    }
+    trainer->run(*told);
     observer.show_summary(*trainer, setup->device(), records.text());
+    if (monitoring) {
+      const std::string text = text_of_ranks(ranks, monitoring->text());
+      if (setup->is_first()) print_now(fmt::format("\n{}", text));
+    }
     if (setup->is_first() && !setup->config().output.save.empty()) {
       FlatWeights weights = trainer->weights();
       save_weights(setup->config().output.save, setup->programs().spec().model, weights);

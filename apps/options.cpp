@@ -345,6 +345,14 @@ std::vector<Option> profiling_options() {
 
 std::vector<Option> output_options() {
   return {
+      {"monitor", kObservingGroup, "", JsonKind::kBoolean,
+       "look at the machine ten times a second: load, memory, clocks, and a\n"
+       "GPU's power; lines, a summary, records in --metrics, and counters in\n"
+       "--trace",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.monitor = true;
+       }},
       {"metrics", kObservingGroup, "FILE", JsonKind::kString, "write JSON Lines, one record a step",
        [](const Given& given, TrainConfig& c) { c.output.metrics = file_path(given); }},
       {"plan", kObservingGroup, "", JsonKind::kBoolean, "print the memory plan and exit",

@@ -66,6 +66,7 @@ std::string shared_settings(const TrainConfig& config, const StepPrograms* progr
   add("--update", fmt::format("{} {}", training.fused_update, parallel.update_per_bucket));
   add("--clip-norm", training.clip_norm.value_or(0));
   add("--metrics", !config.output.metrics.empty());
+  add("--monitor", config.output.monitor);
   return text;
 }
 
@@ -174,6 +175,13 @@ std::unique_ptr<Trainer> RankSetup::new_trainer() {
                                    data(), std::move(loaded_));
 }
 
+MonitorScope RankSetup::monitor_scope() const {
+  MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
+  const bool first_on_gpu = kind_ == DeviceKind::kCuda && place_.local_rank < cuda_device_count();
+  if (first_on_gpu) scope.devices.push_back(device_.get());
+  return scope;
+}
+
 std::string RankSetup::text() const {
   std::vector<std::string> sizes;
   for (const Tensor& bucket : scheme_->buckets(programs_->spec().model.layout, 0)) {
@@ -192,6 +200,27 @@ std::string RankSetup::text() const {
                         config_.device.threads, config_.device.threads == 1 ? "" : "s", cores);
   }
   return text + "\n";
+}
+
+std::string text_of_ranks(Communicator& ranks, const std::string& text) {
+  const auto count = static_cast<std::size_t>(ranks.size());
+  std::vector<std::size_t> sizes(count);
+  const std::size_t size = text.size();
+  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const std::size_t longest = *std::ranges::max_element(sizes);
+  if (longest == 0) return "";
+  std::string own = text;
+  own.resize(longest);
+  std::string all(count * longest, ' ');
+  ranks.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  if (ranks.rank() != 0) return "";
+  std::string joined;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    if (sizes[rank] == 0) continue;
+    if (count > 1) joined += fmt::format("Rank {}: ", rank);
+    joined += all.substr(rank * longest, sizes[rank]);
+  }
+  return joined;
 }
 
 }  // namespace barestep

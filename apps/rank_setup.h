@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "monitoring.h"
 #include "parallel/ddp.h"
 #include "parallel/mpi_communicator.h"
 #include "train/dataset.h"
@@ -41,6 +42,9 @@ class RankSetup {
 
   std::unique_ptr<Trainer> new_trainer();
 
+  /// This rank's part of what --monitor looks at: each host and each GPU by one of its ranks.
+  [[nodiscard]] MonitorScope monitor_scope() const;
+
   /// How many ranks there are, and how they reduce their gradients; a line or two.
   [[nodiscard]] std::string text() const;
 
@@ -63,5 +67,9 @@ class RankSetup {
   Communicator* transport_ = nullptr;
   std::string transport_name_;
 };
+
+/// On rank 0 what all ranks said, each behind its rank's number where there are several; empty on
+/// the others, and what a rank says may be. Every rank calls it. Blocks.
+std::string text_of_ranks(Communicator& ranks, const std::string& text);
 
 }  // namespace barestep
