@@ -118,6 +118,13 @@ std::vector<Option> parallel_options() {
        [](const Given& given, TrainConfig& c) {
          c.parallel.update_per_bucket = choice(given, kUpdates) == 1;
        }},
+      {"timeout", kParallel, "SECONDS", JsonKind::kNumber,
+       with_range("a job in which a rank waits longer than this, in a collective, a\n"
+                  "step or its set-up, ends with exit code 75 (default 300)",
+                  limits::kTimeouts),
+       [](const Given& given, TrainConfig& c) {
+         c.parallel.timeout_s = real_number(given, limits::kTimeouts);
+       }},
   });
 }
 

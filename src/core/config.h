@@ -58,6 +58,7 @@ constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
+constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
@@ -173,6 +174,7 @@ struct ParallelConfig {
   bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
   bool overlap = true;              // communication while backward goes on
   bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
+  double timeout_s = 300;           // a rank that is in something for longer ends the job
 };
 
 struct OutputConfig {

@@ -3,13 +3,17 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "parallel/host_communicator.h"
+#include "parallel/launcher.h"
 
 namespace barestep {
 namespace {
@@ -97,6 +101,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   [[nodiscard]] const Group& local() const { return local_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
+    const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
     for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
       must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, host_calls_.get()), "MPI_Bcast");
     });
@@ -105,18 +110,19 @@ class MpiHostCommunicator final : public HostCommunicator {
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
     BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size_),
                      "all_gather needs room for every rank");
+    const FlightScope scope(flight_record(), Activity::kHostAllGather, std::ssize(all));
     const int count = static_cast<int>(bytes.size());
     must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
                        host_calls_.get()),
          "MPI_Allgather");
   }
 
-  void barrier() override { must(MPI_Barrier(host_calls_.get()), "MPI_Barrier"); }
-
-  void abort(ExitCode code) noexcept override {
-    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-    std::_Exit(static_cast<int>(code));
+  void barrier() override {
+    const FlightScope scope(flight_record(), Activity::kBarrier);
+    must(MPI_Barrier(host_calls_.get()), "MPI_Barrier");
   }
+
+  void abort(ExitCode code) noexcept override { end_all_ranks(code); }
 
  private:
   void perform(const Collective& collective, const Addresses& addresses) override {
@@ -161,13 +167,40 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
+/// The first part of what the library says of itself: "Open MPI v4.1.4".
+std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string_view whole(text, static_cast<std::size_t>(length));
+  return std::string(whole.substr(0, whole.find_first_of(",\n")));
+}
+
 }  // namespace
 
-MpiRank join_mpi() {
+MpiRank join_mpi(FlightRecord* record) {
   auto communicator = std::make_unique<MpiHostCommunicator>();
+  communicator->set_flight_record(record);
+  require_joined(launched_rank(), communicator->size());
   const int local_rank = communicator->local().rank();
   const int local_size = communicator->local().size();
-  return {std::move(communicator), local_rank, local_size};
+  return {std::move(communicator), local_rank, local_size, library_name()};
+}
+
+void end_all_ranks(ExitCode code) noexcept {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  if (started != 0 && ended == 0) {
+    // MPI_Abort may hang, for one behind MPI_Finalize.
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      std::_Exit(static_cast<int>(code));
+    }).detach();
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  }
+  std::_Exit(static_cast<int>(code));
 }
 
 }  // namespace barestep

@@ -1,5 +1,6 @@
 #include "parallel/nccl_communicator.h"
 
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <chrono>
@@ -150,6 +151,14 @@ class NcclCommunicator final : public Communicator {
 
 bool has_nccl() {
   return true;
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
+    refuse(result, "ncclGetVersion", nullptr);
+  }
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 std::unique_ptr<Communicator> join_nccl(Communicator& host) {

@@ -77,6 +77,9 @@ struct StepTensors {
   Tensor own_loss_host;                      // the same, pinned; training only
   Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
   std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
+  // Pinned, 1 x 1; training steps of ranks. The host writes whether this rank wants to stop (1 or
+  // 0), and reads in `stops_host` whether any does (above 0).
+  std::optional<Tensor> stop_host{}, stops_host{};
 };
 
 struct StepProgram {

@@ -71,6 +71,8 @@ class Trainer::Input final : public StepInput {
     batches_[static_cast<std::size_t>(step % 2)] = batch;
   }
 
+  void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
+
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
@@ -79,6 +81,9 @@ class Trainer::Input final : public StepInput {
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
+    if (const auto& stop = tensors.stop_host) {
+      *addresses.at(*stop) = stop_asked_ != nullptr && *stop_asked_ ? 1.0F : 0.0F;
+    }
     if (loader_) {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
     }
@@ -91,6 +96,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
+  const std::atomic<bool>* stop_asked_ = nullptr;
   std::array<Batch, 2> batches_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
   std::optional<Loader> loader_;
@@ -215,17 +221,21 @@ FlatWeights Trainer::weights() {
 void Trainer::run(TrainObserver& observer) {
   std::optional<Batch> unfinished;
   std::optional<Batch> batch = schedule_.next();
-  while (batch) {
+  while (batch && !was_stopped_) {
     const std::optional<Batch> next = schedule_.next();
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
-    if (!next || is_awaited(*batch)) {
+    if (!next || was_stopped_ || is_awaited(*batch)) {
       finish_batch(*batch, observer);
       unfinished.reset();
     }
     batch = next;
   }
+}
+
+void Trainer::stop_when(const std::atomic<bool>& asked) {
+  input_->stop_when(asked);
 }
 
 void Trainer::queue_batch(const Batch& batch, const Batch* next) {
@@ -244,6 +254,7 @@ bool Trainer::is_awaited(const Batch& batch) const {
 void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   const Addresses& addresses = runner_.addresses(runner_.finished());
   const StepTimes times = runner_.finish_step();
+  observer.on_batch();
   if (batch.evaluates) {
     report_evaluation(batch, times, addresses, observer);
   } else {
@@ -262,6 +273,10 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                       config_.training.lr);
   }
   last_loss_ = loss;
+  // Every rank reads the same sum, so all stop here or none. A run that is complete did not stop.
+  if (const auto& stops = batch.program->tensors.stops_host; stops && *addresses.at(*stops) > 0) {
+    was_stopped_ = batch.number + 1 < schedule_.steps();
+  }
   std::optional<float> own_loss;
   if (communicator_ != nullptr) {
     own_loss = *addresses.at(batch.program->tensors.own_loss_host);

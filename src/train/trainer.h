@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,6 +46,9 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_evaluation(const EvaluationReport& report) = 0;
+
+  /// A batch is done, of training or of evaluation; comes before what it has to report.
+  virtual void on_batch() {}
 };
 
 /// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
@@ -67,6 +71,13 @@ class Trainer {
   /// step, when a loss is not a finite number. Allocates nothing once each program ran in both
   /// slots.
   void run(TrainObserver& observer);
+
+  /// As soon as `asked` is true on any rank, all end behind the same step. Before run(); programs
+  /// of ranks only. `asked` must outlive the trainer.
+  void stop_when(const std::atomic<bool>& asked);
+
+  /// Whether the run ended so, with steps left.
+  [[nodiscard]] bool was_stopped() const { return was_stopped_; }
 
   /// The weights as they are now. Blocks.
   [[nodiscard]] FlatWeights weights();
@@ -108,6 +119,7 @@ class Trainer {
   float last_loss_ = 0;
   EvaluationReport evaluation_;
   std::int64_t correct_ = 0;
+  bool was_stopped_ = false;
 };
 
 }  // namespace barestep

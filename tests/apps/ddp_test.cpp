@@ -13,6 +13,7 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
+#include "support/npy_bytes.h"
 #include "support/process.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -21,6 +22,7 @@ namespace barestep {
 namespace {
 
 using nlohmann::json;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -180,9 +182,64 @@ TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
   const auto result = shell(
       "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 2 ./mlp_ddp --device cpu --dim 9");
   EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: ranks: rank 1 has --layers 9,9,9,9,9,9,9, "
-                                     "where rank 0 has --layers 8,8,8,8,8,8,8; give all ranks the "
-                                     "same options and files\n"));
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_ddp: error: ranks differ: --layers is 8,8,8,8,8,8,8 on rank 0 and "
+                         "9,9,9,9,9,9,9 on ranks 1-2; give all ranks the same build, options and "
+                         "files\n"));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+/// Another seed, other samples in a file of the same size, another library for products.
+TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
+  std::vector<std::uint8_t> numbers(16);
+  file("a.npy", npy_bytes("|u1", "4, 4", numbers));
+  numbers[15] = 1;
+  file("b.npy", npy_bytes("|u1", "4, 4", numbers));
+  const std::string run = "./mlp_ddp --device cpu --dim 4 --depth 1 --batch-size 1 --data npy:";
+  const auto result =
+      shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 1 {0}b.npy,a.npy "
+                        "--seed 7 --gemm reference",
+                        run));
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
+                                        "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
+                                        "on rank 1, --seed is 0 on rank 0 and 7 on rank 1, "
+                                        "products is .* on rank 0 and reference on rank 1; give "));
+}
+
+/// As if Slurm started them without its PMI: each is alone.
+TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
+  const std::string copies = "SLURM_STEP_NUM_TASKS=2 ./mlp_ddp --device cpu --dim 8";
+  const auto first = shell("SLURM_PROCID=0 " + copies);
+  EXPECT_EQ(first.exit_code, 78);
+  EXPECT_EQ(first.err,
+            "mlp_ddp: error: ranks: srun started 2 copies that do not see each other; use srun "
+            "--mpi=pmix\n");
+  const auto second = shell("SLURM_PROCID=1 " + copies);
+  EXPECT_EQ(second.exit_code, 78);
+  EXPECT_EQ(second.err, "");
+}
+
+/// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.
+TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
+  for (const char* const signal : {"kill -USR1 $job", "pkill -TERM -P $job -n"}) {
+    SCOPED_TRACE(signal);
+    const auto result = shell(fmt::format(
+        "rm -f w m && {{ mpirun -np 3 ./mlp_ddp --device cpu --threads 1 --dim 8 --depth 1 --steps "
+        "100000 --delay-ms 2 --log-every 7 --metrics m --save w & }} && job=$! && "
+        "until [ -s m ]; do sleep 0.01; done && {}; wait $job",
+        signal));
+    EXPECT_EQ(result.exit_code, 75) << result.err;
+    std::map<int, int> last;
+    for (const json& record : records("m")) last[record.at("rank")] = record.at("step");
+    ASSERT_EQ(last.size(), 3U);
+    EXPECT_EQ(last[1], last[0]);
+    EXPECT_EQ(last[2], last[0]);
+    EXPECT_THAT(result.err, HasSubstr(fmt::format("mlp_ddp: note: asked to stop, all ranks ended "
+                                                  "behind step {} and wrote 'w'\n",
+                                                  last[0])));
+    EXPECT_EQ(weights("w").size(), 72U);
+  }
 }
 
 /// The options of a help text, in its order, without dashes.
@@ -200,7 +257,7 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
        "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
-       "--jitter-ms", "1"},
+       "--jitter-ms", "1", "--timeout", "60"},
   };
   std::set<std::string> named = options_of(alone({"--help"}).out);
   for (const std::string& name : options_of(run_process({MLP_SINGLE, "--help"}).out)) {
@@ -264,6 +321,9 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
       {{"--delay-ms", "-1"},
        2,
        "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {{"--timeout", "0"},
+       2,
+       "--timeout '0': out of range; give a number above 0 to below 1000000000"},
       {{"--transport", "tcp"},
        2,
        "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},
