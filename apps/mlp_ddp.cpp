@@ -131,6 +131,8 @@ class CommunicationRecords {
   CommunicationRecords(const RankSetup& setup, const Trainer& trainer, Communicator& ranks)
       : device_(setup.device()), transport_(setup.transport()), ranks_(ranks) {
     if (device_.kind() != DeviceKind::kCpu || setup.config().device.graph) return;
+    // What a gradient waits for is not behind a rank's computing, but amid it.
+    if (setup.config().parallel.scheme == RankScheme::kFactor) return;
     account_ = std::make_unique<CommunicationAccount>(
         setup.programs(), warmup_of(setup.config().training, trainer.steps()));
     listen(account_.get());
@@ -227,7 +229,7 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightBoard& board) {
 
 void run(const std::vector<std::string>& arguments) {
   const std::optional<LaunchedRank> launched = launched_rank();
-  FlightBoard board(launched ? launched->job : "", launched ? launched->local_rank : 0,
+  FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);

@@ -6,6 +6,7 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
+constexpr std::string_view kSchemes[] = {"ddp", "zero1", "factor"};
 constexpr std::string_view kSeedings[] = {"global", "per-rank"};
 constexpr std::string_view kFirstBuckets[] = {"same", "whole"};
 constexpr std::string_view kUpdates[] = {"separate", "per-bucket"};
@@ -92,6 +93,14 @@ std::vector<Option> parallel_options() {
        "auto is NCCL where each rank has a GPU of its own (default auto)",
        [](const Given& given, TrainConfig& c) {
          c.parallel.transport = static_cast<Transport>(choice(given, kTransports));
+       }},
+      {"scheme", kParallel, "ddp|zero1|factor", JsonKind::kString,
+       "what ranks exchange: ddp sums gradients; zero1 too, and each rank\n"
+       "updates a share of the weights and has the optimizer's memory for\n"
+       "that share only; factor gathers the layers' inputs and output\n"
+       "gradients, of which each rank makes the whole gradient (default ddp)",
+       [](const Given& given, TrainConfig& c) {
+         c.parallel.scheme = static_cast<RankScheme>(choice(given, kSchemes));
        }},
       {"bucket-mib", kParallel, "X", JsonKind::kNumber,
        with_range("gradients are reduced together as soon as so many MiB of them are\n"

@@ -105,6 +105,7 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--fusion", config.device.fusion ? "on" : "off");
   add("--precision", config.device.precision == Precision::kTf32 ? "tf32" : "fp32");
   add("--graph", config.device.graph);
+  add("--scheme", static_cast<int>(parallel.scheme));
   add("--bucket-mib", parallel.bucket_mib);
   add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
   add("--no-overlap", !parallel.overlap);

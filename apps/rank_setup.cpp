@@ -13,8 +13,11 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "parallel/factor.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
+#include "parallel/traffic.h"
+#include "parallel/zero1.h"
 #include "rank_agreement.h"
 #include "setup.h"
 #include "train/memory_check.h"
@@ -31,6 +34,12 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     device.threads = std::max(1, cores / place.local_size);
   }
+}
+
+std::unique_ptr<Scheme> new_scheme(const ParallelConfig& parallel) {
+  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
+  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
+  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace
@@ -60,7 +69,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
 
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_.emplace(ddp_settings_of(config_.parallel));
+  scheme_ = new_scheme(config_.parallel);
   programs_ = std::make_unique<StepPrograms>(
       spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
   const StepSpec& spec = programs_->spec();
@@ -100,6 +109,10 @@ void RankSetup::require_agreement() const {
   if (device_ != nullptr) {
     settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
     settings.emplace_back("products", device_->info().product_library);
+    // The ranks compute the same bits only on equal devices.
+    if (config_.parallel.scheme == RankScheme::kFactor) {
+      settings.emplace_back("device's model", device_->info().model);
+    }
     settings.emplace_back("transport", transport_name());
     if (uses_nccl()) settings.emplace_back("NCCL", nccl_version());
   }
@@ -132,17 +145,35 @@ std::unique_ptr<Trainer> RankSetup::new_trainer() {
                                    data(), std::move(loaded_));
 }
 
-std::string RankSetup::text() const {
-  std::vector<std::string> sizes;
-  for (const Tensor& bucket : scheme_->buckets(programs_->spec().model.layout, 0)) {
-    sizes.push_back(human_bytes(bucket.bytes()));
+/// What the ranks exchange in a step, and by what.
+std::string RankSetup::exchange_text() const {
+  const StepSpec& spec = programs_->spec();
+  const Ddp ddp(ddp_settings_of(config_.parallel));
+  if (config_.parallel.scheme == RankScheme::kDdp) {
+    std::vector<std::string> sizes;
+    for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
+      sizes.push_back(human_bytes(bucket.bytes()));
+    }
+    return fmt::format("gradients reduced by {} in {} bucket{} ({}){}", transport_name(),
+                       sizes.size(), sizes.size() == 1 ? "" : "s", fmt::join(sizes, ", "),
+                       config_.parallel.overlap ? " while backward goes on" : " behind backward");
   }
+  const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;
+  const StepPrograms with_ddp(spec, &ddp);
+  const auto sent = [&](const StepPrograms& programs) {
+    return human_bytes(bytes_sent(programs.train().program, spec.ranks));
+  };
+  return fmt::format(
+      "{} by {}: each sends {} a step, ddp would send {}",
+      zero1 ? "gradients scattered and parameters gathered" : "factors of the gradients gathered",
+      transport_name(), sent(*programs_), sent(with_ddp));
+}
+
+std::string RankSetup::text() const {
   const int ranks = ranks_.size();
   std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
-  text += fmt::format(", gradients reduced by {} in {} bucket{} ({}){}", transport_name(),
-                      sizes.size(), sizes.size() == 1 ? "" : "s", fmt::join(sizes, ", "),
-                      config_.parallel.overlap ? " while backward goes on" : " behind backward");
+  text += ", " + exchange_text();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {

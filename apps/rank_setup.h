@@ -49,6 +49,7 @@ class RankSetup {
   void build_programs();
   void open_device();
   [[nodiscard]] bool uses_nccl() const;
+  [[nodiscard]] std::string exchange_text() const;
   [[nodiscard]] std::string transport_name() const;
 
   Communicator& ranks_;
@@ -57,7 +58,7 @@ class RankSetup {
   std::string answer_;
   DeviceKind kind_ = DeviceKind::kCpu;
   std::optional<Dataset> dataset_;
-  std::optional<Ddp> scheme_;
+  std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
   FlatWeights loaded_;
   std::unique_ptr<Device> device_;

@@ -175,6 +175,16 @@ void check_parallel(const ParallelConfig& parallel, DataKind data) {
                                     .why = "files hold the same samples for every rank",
                                     .remedy = "leave it out, or use --data randn"});
   }
+  if (parallel.scheme == RankScheme::kDdp) return;
+  const auto refuse = [](const char* option) {
+    fail(ExitCode::kConfiguration, {.what = option,
+                                    .value = "",
+                                    .why = "is about the buckets of --scheme ddp",
+                                    .remedy = "leave it out"});
+  };
+  if (parallel.update_per_bucket) refuse("--update per-bucket");
+  if (parallel.whole_first_bucket) refuse("--first-bucket whole");
+  if (!parallel.overlap) refuse("--no-overlap");
 }
 
 void check_devices(const DeviceConfig& device) {

@@ -85,6 +85,7 @@ enum class LrScale { kNone, kLinear };
 enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 enum class Precision { kFp32, kTf32 };
 enum class Transport { kAuto, kNccl, kMpi };
+enum class RankScheme { kDdp, kZero1, kFactor };
 
 /// What rows of the operator table are sorted by; PyTorch's names are cuda_time_total, ...
 enum class SortBy {
@@ -170,6 +171,7 @@ struct ParallelConfig {
   bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
+  RankScheme scheme = RankScheme::kDdp;
   double bucket_mib = 25;           // at which a bucket of gradients is closed, but the first
   bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
   bool overlap = true;              // communication while backward goes on

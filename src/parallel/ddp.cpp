@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -140,19 +139,17 @@ void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                 bool is_first_step) const {
   const ParameterLayout& layout = spec.model.layout;
   const BufferId gradients = Mlp(buffers, spec.model, 0).gradients();
-  const std::int64_t own_rows = spec.own_rows(step.rows).count;
-  const DdpOptions options{
-      .scale = static_cast<float>(static_cast<double>(own_rows) / static_cast<double>(step.rows)),
-      .overlap = settings_.overlap,
-      .update_per_bucket = settings_.update_per_bucket};
+  const DdpOptions options{.scale = share_of_step(step, spec),
+                           .overlap = settings_.overlap,
+                           .update_per_bucket = settings_.update_per_bucket};
   const bool whole = is_first_step && settings_.whole_first_bucket;
   Insertions insertions;
   share_loss(step, buffers, options.scale, insertions);
   reduce_gradients(step.program,
                    whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients),
                    options, insertions);
-  const std::optional<NodeId> replaced =
-      options.update_per_bucket ? std::optional(optimizer_node(step.program)) : std::nullopt;
+  std::vector<NodeId> replaced;
+  if (options.update_per_bucket) replaced.push_back(optimizer_node(step.program));
   step.program = with_insertions(step.program, insertions, replaced);
 }
 

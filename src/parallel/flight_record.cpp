@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <new>
 #include <string_view>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -29,6 +30,8 @@ constexpr std::string_view kActivities[] = {
     "all_reduce",
     "broadcast",
     "reduce",
+    "reduce_scatter",
+    "all_gather",
 };
 
 std::size_t place_of(std::int64_t number) {
@@ -119,25 +122,24 @@ struct FlightBoard::Shared {
   FlightRecord records[kPlaces];
 };
 
-FlightBoard::FlightBoard(const std::string& job, int local_rank, int rank) {
+FlightBoard::FlightBoard(std::string file, int local_rank, int rank) : file_(std::move(file)) {
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
   static_assert(std::atomic<double>::is_always_lock_free);
-  int file = -1;
-  if (!job.empty() && local_rank < kPlaces) {
-    name_ = "/barestep." + job;
-    file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  int opened = -1;
+  if (!file_.empty() && local_rank < kPlaces) {
+    opened = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
   }
   // A new file is full of zeros, which is what an empty board is.
-  if (file >= 0 && ::ftruncate(file, sizeof(Shared)) != 0) {
-    ::close(file);
-    file = -1;
+  if (opened >= 0 && ::ftruncate(opened, sizeof(Shared)) != 0) {
+    ::close(opened);
+    opened = -1;
   }
-  const int flags = file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, flags, file, 0);
-  if (file >= 0) ::close(file);
+  const int flags = opened >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, flags, opened, 0);
+  if (opened >= 0) ::close(opened);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   shared_ = static_cast<Shared*>(memory);
-  mine_ = &shared_->records[file >= 0 ? local_rank : 0];
+  mine_ = &shared_->records[opened >= 0 ? local_rank : 0];
   mine_->rank = rank;
   mine_->id_space = own_id_space();
   mine_->beat_s = now_s();
@@ -164,7 +166,7 @@ bool FlightBoard::word_is_taken() const {
 }
 
 void FlightBoard::close() noexcept {
-  if (!name_.empty()) ::shm_unlink(name_.c_str());
+  if (!file_.empty()) ::unlink(file_.c_str());
 }
 
 }  // namespace barestep

@@ -29,6 +29,8 @@ enum class Activity : std::int64_t {
   kAllReduce,  // collectives of a program, in the order of Collective's alternatives
   kBroadcast,
   kReduce,
+  kReduceScatter,
+  kAllGather,
 };
 
 /// The activity of a collective.
@@ -110,9 +112,9 @@ class FlightBoard {
  public:
   static constexpr int kPlaces = 256;
 
-  /// Takes the place `local_rank`. Processes that give the same `job` share the board; without a
-  /// job, or where memory cannot be shared, it is this process's alone.
-  FlightBoard(const std::string& job, int local_rank, int rank);
+  /// Takes the place `local_rank`. Processes that give the same file, which need not be there,
+  /// share the board; without one, or where it cannot be opened, it is this process's alone.
+  FlightBoard(std::string file, int local_rank, int rank);
   ~FlightBoard();
   FlightBoard(const FlightBoard&) = delete;
   FlightBoard& operator=(const FlightBoard&) = delete;
@@ -125,14 +127,14 @@ class FlightBoard {
   /// True when another rank has claimed it.
   [[nodiscard]] bool word_is_taken() const;
 
-  /// Nobody else can come any more. Any rank may call it, more than once.
+  /// Nobody else can come any more: removes the file. Any rank may call it, more than once.
   void close() noexcept;
 
  private:
   struct Shared;
   [[nodiscard]] FlightRecord* records() const;
 
-  std::string name_;
+  std::string file_;
   Shared* shared_ = nullptr;
   FlightRecord* mine_ = nullptr;
 };

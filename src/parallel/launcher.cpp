@@ -1,12 +1,9 @@
 #include "parallel/launcher.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
-#include <functional>
 
 #include "core/error.h"
 
@@ -50,12 +47,11 @@ bool is_one_host(const Variables& names, int ranks) {
   return number_in(names.local_ranks).value_or(ranks) == ranks;
 }
 
-/// Two jobs never share the name: PMIx's server listens at a port of its own for each.
-std::string job_name() {
+/// In the folder that the launcher's daemon has on this host for this job, and removes behind it.
+std::string board_file() {
+  const std::string folder = text_in("PMIX_SERVER_TMPDIR");
   const std::string space = text_in("PMIX_NAMESPACE");
-  if (space.empty()) return "";
-  const std::string servers = text_in("PMIX_SERVER_URI2") + text_in("PMIX_SERVER_URI3");
-  return fmt::format("{}.{}.{:x}", ::getuid(), space, std::hash<std::string>{}(servers));
+  return folder.empty() || space.empty() ? "" : fmt::format("{}/barestep.{}", folder, space);
 }
 
 }  // namespace
@@ -70,7 +66,7 @@ std::optional<LaunchedRank> launched_rank() {
                         .local_rank = number_in(names.local_rank).value_or(0),
                         .one_host = is_one_host(names, *ranks),
                         .launcher = names.launcher,
-                        .job = job_name()};
+                        .board = board_file()};
   }
   return std::nullopt;
 }

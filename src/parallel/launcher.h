@@ -13,7 +13,7 @@ struct LaunchedRank {
   int local_rank = 0;      // among those on this host
   bool one_host = true;    // all ranks are on this host
   std::string launcher{};  // "mpirun", "srun"
-  std::string job{};       // the same for all ranks of a job on this host, and for no other job's
+  std::string board{};     // a file that its ranks on this host have in common; may be empty
 };
 
 /// From the environment, as Open MPI's mpirun, MPICH's mpiexec and Slurm's srun fill it; nothing

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 
 #include "parallel/host_communicator.h"
 #include "parallel/launcher.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 namespace {
@@ -142,19 +144,54 @@ class MpiHostCommunicator final : public HostCommunicator {
   }
 
   void perform_op(const Broadcast& op, const Addresses& addresses) {
-    auto* const bytes = addresses.at<std::byte>(op.tensors[0]);
-    for_pieces(op.tensors[0].bytes(), [&](std::int64_t first, int count) {
-      must(MPI_Bcast(bytes + first, count, MPI_BYTE, op.root, collectives_.get()), "MPI_Bcast");
+    broadcast_from(op.root, op.tensors[0], addresses);
+  }
+
+  void broadcast_from(int root, const Tensor& tensor, const Addresses& addresses) {
+    auto* const bytes = addresses.at<std::byte>(tensor);
+    for_pieces(tensor.bytes(), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes + first, count, MPI_BYTE, root, collectives_.get()), "MPI_Bcast");
     });
   }
 
   void perform_op(const Reduce& op, const Addresses& addresses) {
-    float* const values = addresses.at(op.tensors[0]);
-    for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
+    reduce_to(op.root, op.tensors[0], addresses);
+  }
+
+  /// Each rank's rows are reduced to it, in their place.
+  void perform_op(const ReduceScatter& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (op.scale != 1) {
+      float* const values = addresses.at(tensor);
+      std::for_each(values, values + tensor.size(), [&](float& value) { value *= op.scale; });
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      reduce_to(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void perform_op(const AllGather& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (!op.own.empty()) {
+      const Tensor place = share_of_rank(tensor, rank_, size_);
+      BARESTEP_REQUIRE(place.rows == op.own[0].rows, "a rank's own rows are its share");
+      if (place.rows > 0) {
+        std::memcpy(addresses.at<std::byte>(place), addresses.at<std::byte>(op.own[0]),
+                    static_cast<std::size_t>(place.bytes()));
+      }
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      broadcast_from(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
+    float* const values = addresses.at(tensor);
+    for_pieces(tensor.size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
-      const bool is_root = rank_ == op.root;
+      const bool is_root = rank_ == root;
       must(MPI_Reduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, count, MPI_FLOAT,
-                      MPI_SUM, op.root, collectives_.get()),
+                      MPI_SUM, root, collectives_.get()),
            "MPI_Reduce");
     });
   }

@@ -31,10 +31,11 @@ void bring_stop(StepProgram& step, Buffers& buffers, const Tensor& to, Insertion
 }  // namespace
 
 Program with_insertions(const Program& program, const Insertions& insertions,
-                        std::optional<NodeId> left_out) {
+                        const std::vector<NodeId>& left_out) {
   Program result(program.name(), program.buffers());
   for (NodeId id = -1; id < program.size(); ++id) {
-    if (id >= 0 && id != left_out) result.add(program.nodes()[static_cast<std::size_t>(id)]);
+    const bool stays = std::ranges::find(left_out, id) == left_out.end();
+    if (id >= 0 && stays) result.add(program.nodes()[static_cast<std::size_t>(id)]);
     const auto [begin, end] = insertions.equal_range(id);
     for (auto node = begin; node != end; ++node) result.add(node->second);
   }
@@ -59,6 +60,11 @@ NodeId optimizer_node(const Program& program) {
   return static_cast<NodeId>(found - nodes.begin());
 }
 
+float share_of_step(const StepProgram& step, const StepSpec& spec) {
+  const auto own_rows = static_cast<double>(spec.own_rows(step.rows).count);
+  return static_cast<float>(own_rows / static_cast<double>(step.rows));
+}
+
 Node comm_node(Collective collective) {
   return {.op = std::move(collective), .lane = Lane::kComm, .phase = Phase::kReduce};
 }
@@ -77,15 +83,6 @@ void share_loss(StepProgram& step, Buffers& buffers, float scale, Insertions& in
   insertions.emplace(loss, copy_node(host, global, Lane::kComm, Phase::kReduce));
   step.tensors.loss_host = number_of(host, 0);
   step.tensors.stops_host = number_of(host, 1);
-}
-
-void share_stop(StepProgram& step, Buffers& buffers, Insertions& insertions) {
-  const Tensor stops = take_row(buffers, "stops", Category::kCommunication, 1, false);
-  const Tensor host = take_row(buffers, "stops_host", Category::kData, 1, true);
-  bring_stop(step, buffers, stops, insertions);
-  insertions.emplace(-1, comm_node(AllReduce{.tensors = {stops}}));
-  insertions.emplace(-1, copy_node(host, stops, Lane::kComm, Phase::kReduce));
-  step.tensors.stops_host = host;
 }
 
 }  // namespace barestep

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
+#include <vector>
 
 #include "core/program.h"
 #include "train/step.h"
@@ -14,15 +14,20 @@ namespace barestep {
 /// all.
 using Insertions = std::multimap<NodeId, Node>;
 
-/// `program` with the insertions, and without the node `left_out`. Waits are not set: call order().
+/// `program` with the insertions, and without the nodes `left_out`. Waits are not set: call
+/// order().
 Program with_insertions(const Program& program, const Insertions& insertions,
-                        std::optional<NodeId> left_out = std::nullopt);
+                        const std::vector<NodeId>& left_out = {});
 
 /// The last node before `end` that writes `tensor`, or touches it at all; -1: none.
 NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool writes_only);
 
 /// The optimizer of a training step.
 NodeId optimizer_node(const Program& program);
+
+/// This rank's rows over those of the step: what its mean gradients and loss count among all
+/// ranks'. For equal shares that is 1/ranks, as PyTorch's.
+float share_of_step(const StepProgram& step, const StepSpec& spec);
 
 /// A collective on the comm lane.
 Node comm_node(Collective collective);
@@ -33,8 +38,5 @@ Node comm_node(Collective collective);
 /// "global_loss_host" and "stop_host" and moves the step's tensors there; a rank's own loss is
 /// kept.
 void share_loss(StepProgram& step, Buffers& buffers, float scale, Insertions& insertions);
-
-/// The same without the loss, where every rank has that of all rows.
-void share_stop(StepProgram& step, Buffers& buffers, Insertions& insertions);
 
 }  // namespace barestep

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,15 +26,27 @@ struct OptimizerSpec {
 
 OptimizerSpec optimizer_of(const TrainingConfig& training);
 
-/// Flat buffers in the layout of the parameters, zero before the first step: "moments1" and
+/// Numbers `first` .. `first` + `count` - 1 of a flat buffer.
+struct FlatRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  /// These of `flat`.
+  [[nodiscard]] Tensor of(BufferId flat) const {
+    return {flat, first * bytes_of(DType::kF32), 1, count};
+  }
+};
+
+/// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
+/// zero before the first step: "moments1" and
 /// "moments2", or "velocities" where there is momentum.
 class OptimizerState {
  public:
   /// Takes its buffers.
   OptimizerState(Buffers& buffers, const OptimizerSpec& spec, const ParameterLayout& layout,
-                 int device = 0);
+                 int device = 0, std::optional<FlatRange> range = {});
 
-  /// One step over all parameters. `scalars` is 1 x scalars_of(spec).
+  /// One step over all parameters, or those of the range. `scalars` is 1 x scalars_of(spec).
   [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars) const;
 
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
@@ -41,6 +54,7 @@ class OptimizerState {
  private:
   OptimizerSpec spec_;
   ParameterLayout layout_;
+  FlatRange range_;
   std::vector<BufferId> buffers_;
 };
 

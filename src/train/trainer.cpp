@@ -164,15 +164,16 @@ void Trainer::initialise(FlatWeights loaded) {
   if (communicator_ != nullptr) {
     communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }
+  fill_with_zeros(whole(programs_.parameters()));
   upload(weights.data(), layout.flat(programs_.parameters()));
 
   // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
   // are added to device 0's, padding included too.
   const Buffers& buffers = programs_.buffers();
   for (BufferId id = 0; id < buffers.size(); ++id) {
-    if (buffers[id].category == Category::kGradients) fill_with_zeros(layout.flat(id));
+    if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
-  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(layout.flat(buffer));
+  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
   upload_generator(generator);
 }
 
@@ -187,6 +188,11 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
     const PhiloxState fresh{.seed = data_seed(config_, programs_.spec())};
     upload(&fresh, *state);
   }
+}
+
+Tensor Trainer::whole(BufferId flat) const {
+  const std::int64_t bytes = programs_.buffers()[flat].bytes;
+  return {flat, 0, 1, bytes / bytes_of(DType::kF32)};
 }
 
 void Trainer::upload(const void* from, const Tensor& to) {
@@ -279,7 +285,8 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
   }
   std::optional<float> own_loss;
   if (communicator_ != nullptr) {
-    own_loss = *addresses.at(batch.program->tensors.own_loss_host);
+    const StepTensors& tensors = batch.program->tensors;
+    own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(tensors.own_loss_host));
   }
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),

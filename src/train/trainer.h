@@ -96,6 +96,8 @@ class Trainer {
 
   void initialise(FlatWeights loaded);
   void upload_generator(const TorchGenerator& behind_weights);
+  /// A buffer of numbers, with what it has behind the layout.
+  [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);
   void fill_with_zeros(const Tensor& tensor);
   void queue_batch(const Batch& batch, const Batch* next);

@@ -18,6 +18,7 @@
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
 #include "support/expect_error.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -28,10 +29,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 /// A watchdog over place 0 of a board, and what it said and did.
-class WatchdogTest : public testing::Test {
+class WatchdogTest : public TempDirTest {
  protected:
-  ~WatchdogTest() override { board_.close(); }
-
   /// What the watchdog writes until it ends all, or for `seconds`.
   std::string said(WatchdogOptions options, double seconds = 2) {
     std::atomic<bool> ended{false};
@@ -53,7 +52,7 @@ class WatchdogTest : public testing::Test {
   pid_t other_rank(const F& body) {
     const pid_t child = ::fork();
     if (child == 0) {
-      FlightBoard board(job_, 1, 1);
+      FlightBoard board(file_, 1, 1);
       body(board);
       ::_exit(0);
     }
@@ -61,8 +60,8 @@ class WatchdogTest : public testing::Test {
     return child;
   }
 
-  const std::string job_ = fmt::format("watchdog_test.{}", ::getpid());
-  FlightBoard board_{job_, 0, 0};
+  const std::string file_ = folder() / "board";
+  FlightBoard board_{file_, 0, 0};
   std::optional<ExitCode> code_;
 };
 
