@@ -13,6 +13,7 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
+#include "support/arguments.h"
 #include "support/npy_bytes.h"
 #include "support/process.h"
 #include "support/rank_run.h"
@@ -25,15 +26,6 @@ using nlohmann::json;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-using Arguments = std::vector<std::string>;
-
-const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;
@@ -124,6 +116,31 @@ TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
     files.insert(read_file(folder() / "w"));
   }
   EXPECT_EQ(files.size(), 1U);
+}
+
+/// What thread ranks are tested for at length, under MPI and as typed.
+TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
+  const Arguments run = {"--layers",  "96,64,33",    "--global-batch-size", "26",
+                         "--steps",   "4",           "--save",              "w",
+                         "--threads", "1"};
+  ASSERT_EQ(mpirun(1, run).exit_code, 0);
+  const std::string one = read_file(folder() / "w");
+  ASSERT_EQ(mpirun(3, run).exit_code, 0);
+  const std::vector<float> ddp = weights("w");
+  for (const char* const gemm : {"auto", "reference"}) {
+    ASSERT_EQ(mpirun(1, run + Arguments{"--gemm", gemm}).exit_code, 0);
+    const std::string alone = read_file(folder() / "w");
+    const auto factor = mpirun(3, run + Arguments{"--scheme", "factor", "--gemm", gemm});
+    EXPECT_EQ(factor.exit_code, 0) << factor.err;
+    EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
+    EXPECT_THAT(factor.out, StartsWith("3 ranks, factors of the gradients gathered by MPI: each "
+                                       "sends 13.0 KiB a step, ddp would send 43.7 KiB\n"));
+  }
+  const auto zero1 = mpirun(3, run + Arguments{"--scheme", "zero1"});
+  EXPECT_EQ(zero1.exit_code, 0) << zero1.err;
+  EXPECT_LT(relative_distance(weights("w"), ddp), 1e-6);
+  EXPECT_THAT(zero1.out, HasSubstr("\ngradients, scattered |"));
+  EXPECT_THAT(zero1.out, HasSubstr("\nparameters, gathered |"));
 }
 
 TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {
@@ -242,24 +259,15 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
   }
 }
 
-/// The options of a help text, in its order, without dashes.
-std::set<std::string> options_of(const std::string& help) {
-  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
-  std::set<std::string> names;
-  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
-    names.insert((*match)[1]);
-  }
-  return names;
-}
-
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
-       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1"},
+       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
        "--jitter-ms", "1", "--timeout", "60"},
   };
-  std::set<std::string> named = options_of(alone({"--help"}).out);
+  const std::vector<std::string> own = options_of(alone({"--help"}).out);
+  std::set<std::string> named(own.begin(), own.end());
   for (const std::string& name : options_of(run_process({MLP_SINGLE, "--help"}).out)) {
     if (name != "batch-size" && name != "delay-ms") named.erase(name);
   }
@@ -321,6 +329,15 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
       {{"--delay-ms", "-1"},
        2,
        "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {{"--scheme", "zero2"},
+       2,
+       "--scheme 'zero2': not one of the choices; use ddp or zero1 or factor"},
+      {{"--scheme", "factor", "--no-overlap"},
+       78,
+       "--no-overlap: is about the buckets of --scheme ddp; leave it out"},
+      {{"--scheme", "zero1", "--update", "per-bucket"},
+       78,
+       "--update per-bucket: is about the buckets of --scheme ddp; leave it out"},
       {{"--timeout", "0"},
        2,
        "--timeout '0': out of range; give a number above 0 to below 1000000000"},

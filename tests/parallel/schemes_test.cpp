@@ -29,12 +29,12 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Not;
 
-ParameterLayout layout_of(const TrainConfig& config) {
+ParameterLayout layout_trained(const TrainConfig& config) {
   return ParameterLayout(widths_of(config.model, 1));
 }
 
 /// The program of one rank's step.
-StepPrograms programs_of(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
+StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int rank, int ranks) {
   return StepPrograms(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), &scheme);
 }
 
@@ -70,9 +70,9 @@ TEST(Zero1, EndsWithTheBitsOfDdpWithEveryOptimizer) {
 
 TEST(Zero1, ThePlanHasEachRanksShareOfTheOptimizersMemory) {
   const TrainConfig config = rank_config();
-  const ParameterLayout layout = layout_of(config);
+  const ParameterLayout layout = layout_trained(config);
   for (const int ranks : {1, 2, 3, 4}) {
-    const MemoryPlan plan(programs_of(Zero1(), config, ranks - 1, ranks).buffers());
+    const MemoryPlan plan(programs_by(Zero1(), config, ranks - 1, ranks).buffers());
     const std::int64_t share = shard_of(layout, 0, ranks).count * 4;
     EXPECT_GE(share * ranks, layout.bytes());
     EXPECT_LT((share - 64) * ranks, layout.bytes()) << "no larger than 64 bytes ask for";
@@ -98,7 +98,7 @@ TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
     const int weights = (20 + ranks[i] - 1) / ranks[i];
     EXPECT_NEAR(3 * weights * 16.777216, published_mb[i], 1.5);
     // Here a rank has its exact share, two moments of it and no temporary.
-    const MemoryPlan plan(programs_of(Zero1(), config, 0, ranks[i]).buffers());
+    const MemoryPlan plan(programs_by(Zero1(), config, 0, ranks[i]).buffers());
     const std::int64_t numbers = 20 * (2000 * 2000 + 2000);
     const auto planned = static_cast<double>(plan.category_bytes(0, Category::kOptimizer));
     EXPECT_NEAR(planned / (2.0 * 4 * static_cast<double>(numbers) / ranks[i]), 1, 1e-4);
@@ -152,7 +152,7 @@ TEST(Factor, CblasComesNear) {
   const auto all = train_threads_by(Factor(), 3, config);
   EXPECT_EQ(all[0].parameters, all[1].parameters);
   EXPECT_EQ(all[0].parameters, all[2].parameters);
-  EXPECT_LT(largest_distance(layout_of(config), all[0].parameters, one), 1e-6);
+  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 1e-6);
 }
 
 TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {
@@ -161,7 +161,8 @@ TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {
   const auto factor = train_threads_by(Factor(), 3, config);
   const auto ddp = train_threads(3, config);
   EXPECT_EQ(factor[1].parameters, factor[0].parameters);
-  EXPECT_LT(largest_distance(layout_of(config), factor[0].parameters, ddp[0].parameters), 1e-6);
+  EXPECT_LT(largest_distance(layout_trained(config), factor[0].parameters, ddp[0].parameters),
+            1e-6);
 }
 
 TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
@@ -183,8 +184,9 @@ TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
     const auto sharded = train_threads_by(Zero1(), 3, config);
     for (std::size_t rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(factor[rank].parameters, factor[0].parameters);
-      EXPECT_LT(largest_distance(layout_of(config), factor[rank].parameters, ddp[rank].parameters),
-                1e-6);
+      EXPECT_LT(
+          largest_distance(layout_trained(config), factor[rank].parameters, ddp[rank].parameters),
+          1e-6);
       EXPECT_LT(relative_distance(factor[rank].losses, ddp[rank].losses), 1e-6);
       EXPECT_EQ(sharded[rank].parameters, ddp[rank].parameters);
     }
@@ -197,7 +199,7 @@ TEST(Factor, RefusesMicroSteps) {
   expect_error(ExitCode::kConfiguration,
                "--accumulate '2': --scheme factor gathers the rows of whole steps; use a larger "
                "batch, or --scheme ddp",
-               [&] { programs_of(Factor(), config, 0, 2); });
+               [&] { programs_by(Factor(), config, 0, 2); });
 }
 
 template <class AScheme>
@@ -208,7 +210,7 @@ TYPED_TEST_SUITE(SchemeProgram, Schemes);
 TYPED_TEST(SchemeProgram, IsOrderedAndNeedsEveryWait) {
   const TypeParam scheme;
   for (const int rank : {0, 1}) {
-    const StepPrograms programs = programs_of(scheme, rank_config(), rank, 2);
+    const StepPrograms programs = programs_by(scheme, rank_config(), rank, 2);
     Program program = programs.train().program;
     ASSERT_THAT(check(program), IsEmpty());
     int deleted = 0;
@@ -266,7 +268,7 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   config.model.layers = {1024, 1024};
   config.data.batch_size = 8;
   const auto sent = [&](const Scheme& scheme, int ranks) {
-    return bytes_sent(programs_of(scheme, config, 0, ranks).train().program, ranks);
+    return bytes_sent(programs_by(scheme, config, 0, ranks).train().program, ranks);
   };
   const std::int64_t gradients = 4 * (1024 * 1024 + 1024);
   const std::int64_t loss = 2 * 4;  // and whether to stop
