@@ -241,6 +241,7 @@ void run(const std::vector<std::string>& arguments) {
                                             .limit_s = timeout_s(arguments),
                                             .one_host = launched->one_host,
                                             .end_all = &end_all_ranks,
+                                            .end_was_told = &end_was_told,
                                             .asked_to_end_s = &asked_to_end_s});
   }
   MpiRank place = join(launched, board);
@@ -249,6 +250,7 @@ void run(const std::vector<std::string>& arguments) {
   const auto leave = [&] {
     record.begin(Track::kPhase, Activity::kLeave);
     place.communicator.reset();
+    if (watchdog) watchdog->leave();
   };
   try {
     train(arguments, place, board);

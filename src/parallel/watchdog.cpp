@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -17,7 +18,10 @@ namespace barestep {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(20);
-constexpr double kSilent_s = 0.5;        // a watchdog that did not beat for so long is stopped
+constexpr double kAwake_s = 1;     // that one that was stopped waits for its end
+constexpr double kSilent_s = 0.5;  // a watchdog that did not beat for so long is stopped
+constexpr double kTurn_s = 0.3;    // between the words of two ranks on several hosts
+constexpr double kMostTurns = 5;
 constexpr double kToSpeak_s = 2;         // that a failed rank has for its own line
 constexpr double kBehindOthers_s = 0.5;  // that another rank's end_all() has to end this one
 constexpr std::size_t kMostRanksNamed = 4;
@@ -62,9 +66,21 @@ Watchdog::~Watchdog() {
   board_.mine().has_left = true;
 }
 
+void Watchdog::leave() {
+  FlightRecord& mine = board_.mine();
+  mine.has_left = true;
+  const auto stays = [&](const FlightRecord& record) {
+    return &record != &mine && record.process != 0 && !record.has_left;
+  };
+  while (std::ranges::any_of(board_.all(), stays)) std::this_thread::sleep_for(kPause / 4);
+}
+
 void Watchdog::look_around() {
+  if (now_s() - board_.mine().beat_s > kSilent_s) woken_s_ = now_s();
   board_.mine().beat_s = now_s();
-  if (board_.word_is_taken()) return end_behind_others();
+  const bool told_elsewhere =
+      !options_.one_host && options_.end_was_told && options_.end_was_told();
+  if (told_elsewhere || board_.word_is_taken()) return end_behind_others();
   look_for_the_dead();
   if (!told_) look_at_own_entries();
   if (!told_) look_at_communicator();
@@ -84,11 +100,17 @@ void Watchdog::look_for_the_dead() {
 }
 
 void Watchdog::look_at_own_entries() {
+  // Who was stopped itself is no judge of others: it may have been woken to be ended.
+  if (now_s() - woken_s_ < kAwake_s) return;
+  // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
+  const auto rank = static_cast<double>(board_.mine().rank);
+  const double turn_s = options_.one_host ? 0 : kTurn_s * std::fmin(rank, kMostTurns);
+  const double limit_s = options_.limit_s + turn_s;
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
     const double age_s = now_s() - entry->begin_s;
-    if (age_s < options_.limit_s) continue;
+    if (age_s < limit_s) continue;
     return tell({.what = own_name(),
                  .value = entry->text(),
                  .why = fmt::format("not done after {:.1f} s{}", age_s, late_ranks()),

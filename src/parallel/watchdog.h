@@ -20,6 +20,8 @@ struct WatchdogOptions {
   std::function<void(ExitCode code)> end_all{};
   /// Why collectives can no longer succeed, or empty.
   std::function<std::string()> poll_error{};
+  /// Whether a rank of another host tells already; asked where there are several hosts.
+  std::function<bool()> end_was_told{};
   /// When the launcher asked this process to end (core/clock.h); 0: it did not.
   std::function<double()> asked_to_end_s{};
 };
@@ -36,8 +38,11 @@ class Watchdog {
  public:
   /// `board` must outlive it.
   Watchdog(FlightBoard& board, WatchdogOptions options);
-  /// Stops looking, and tells the others that this rank has left in order.
+  /// Stops looking, and tells the others that this rank has left.
   ~Watchdog();
+  /// This rank has left in order; blocks until the others of this host have too. Goes on looking
+  /// until then: a rank may still die, and launchers may not tell.
+  void leave();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -55,6 +60,7 @@ class Watchdog {
 
   FlightBoard& board_;
   WatchdogOptions options_;
+  double woken_s_ = 0;
   double failed_since_s_ = 0;
   double taken_since_s_ = 0;
   std::atomic<bool> told_{false};

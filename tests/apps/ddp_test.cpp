@@ -134,13 +134,13 @@ TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
     EXPECT_EQ(factor.exit_code, 0) << factor.err;
     EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
     EXPECT_THAT(factor.out, StartsWith("3 ranks, factors of the gradients gathered by MPI: each "
-                                       "sends 13.0 KiB a step, ddp would send 43.7 KiB\n"));
+                                       "sends 10.91 KiB a step, ddp would send 43.59 KiB\n"));
   }
   const auto zero1 = mpirun(3, run + Arguments{"--scheme", "zero1"});
   EXPECT_EQ(zero1.exit_code, 0) << zero1.err;
   EXPECT_LT(relative_distance(weights("w"), ddp), 1e-6);
-  EXPECT_THAT(zero1.out, HasSubstr("\ngradients, scattered |"));
-  EXPECT_THAT(zero1.out, HasSubstr("\nparameters, gathered |"));
+  EXPECT_THAT(zero1.out, HasSubstr("\ngradients, scattered  "));
+  EXPECT_THAT(zero1.out, HasSubstr("\nparameters, gathered  "));
 }
 
 TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {

@@ -5,8 +5,8 @@
               [--in-turn] [--launcher mpirun|srun|namespaces] [--limit 1] [--jobs 8]
 
 A cell is one phase with one fault. The job must end within the limit and 5 seconds, with an exit code
-that is not 0, exactly one line `mlp_ddp: error:`, and no process of it left. Ends with 1 if one did
-not.
+that is not 0, exactly one line `mlp_ddp: error:`, and no process of it left; between two hosts within
+10 seconds and with a line of each host at most. Ends with 1 if one did not.
 """
 import argparse
 import concurrent.futures
@@ -68,7 +68,8 @@ def run_cell(options, ranks, phase, kind):
     fault = f"{rank}:{phase}:{kind}"
     mark = f"{os.getpid()}.{options.launcher}.{ranks}.{phase}.{kind}"
     environment = dict(os.environ, **{MARK: mark, "BARESTEP_FAULT": fault})
-    most_s = options.limit + 5
+    # Between hosts mpirun itself takes its time.
+    most_s = options.limit + (10 if options.launcher == "namespaces" else 5)
     start = time.monotonic()
     job = subprocess.Popen(launch(options, ranks, fault), env=environment, text=True,
                            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -85,7 +86,8 @@ def run_cell(options, ranks, phase, kind):
     if job.returncode == 0:
         wrong.append("exit code 0")
     lines = [line for line in err.splitlines() if "mlp_ddp: error:" in line]
-    if len(lines) != 1:
+    # Before MPI has started and while it ends, two hosts cannot know of each other's words.
+    if len(lines) not in ((1, 2) if options.launcher == "namespaces" else (1,)):
         wrong.append(f"{len(lines)} error lines")
     deadline = time.monotonic() + 2
     while processes_of(mark) and time.monotonic() < deadline:
@@ -96,7 +98,7 @@ def run_cell(options, ranks, phase, kind):
         for process in left:
             os.kill(process, signal.SIGKILL)
     return dict(ranks=ranks, phase=phase, fault=kind, seconds=seconds, code=job.returncode,
-                line=lines[0] if lines else "", wrong=", ".join(wrong), err=err)
+                lines=len(lines), line=lines[0] if lines else "", wrong=", ".join(wrong), err=err)
 
 
 def boards():
@@ -126,10 +128,10 @@ def main():
         results = list(pool.map(lambda cell: run_cell(options, *cell), cells))
 
     print(f"{options.launcher}, limit {options.limit:g} s")
-    print("ranks  phase  fault    seconds  code  said by the job")
+    print("ranks  phase  fault    seconds  code  lines  said by the job")
     for cell in results:
         print(f"{cell['ranks']:5}  {cell['phase']:5}  {cell['fault']:7}  {cell['seconds']:7.2f}  "
-              f"{cell['code']:4}  {cell['line']}")
+              f"{cell['code']:4}  {cell['lines']:5}  {cell['line']}")
     failed = [cell for cell in results if cell["wrong"]]
     for cell in failed:
         print(f"WRONG: {cell['ranks']} ranks, {cell['phase']}, {cell['fault']}: {cell['wrong']}\n"

@@ -37,7 +37,7 @@ chown munge "$folder/munge/key"
 chmod 600 "$folder/munge/key"
 runuser -u munge -- munged --foreground --key-file="$folder/munge/key" \
   --socket="$folder/munge/socket" --pid-file="$folder/munge/pid" --seed-file="$folder/munge/seed" \
-  --log-file="$folder/munge/log" &
+  --log-file="$folder/munge/log" >"$folder/munge/out" 2>&1 &
 started+=($!)
 
 host=$(hostname -s)
