@@ -43,7 +43,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mi
   return texts;
 }
 
-std::map<std::string, std::string> parse(const std::string& text) {
+std::map<std::string, std::string> settings_in(const std::string& text) {
   std::map<std::string, std::string> settings;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t name_end = text.find(kEndOfValue, at);
@@ -109,7 +109,10 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--bucket-mib", parallel.bucket_mib);
   add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
   add("--no-overlap", !parallel.overlap);
-  add("--update", parallel.update_per_bucket ? "per-bucket" : "separate");
+  add("--update", parallel.update_per_bucket ? "per-bucket"
+                  : training.fused_update    ? "fused"
+                                             : "separate");
+  add("--clip-norm", training.clip_norm.value_or(0));
   add("--metrics", !config.output.metrics.empty());
   return settings;
 }
@@ -122,7 +125,7 @@ void require_agreement(Communicator& ranks, const RankSettings& settings) {
   std::string mine;
   for (const auto& [name, value] : settings) mine += name + kEndOfValue + value + kEndOfValue;
   std::vector<std::map<std::string, std::string>> all;
-  for (const std::string& text : gather_texts(ranks, mine)) all.push_back(parse(text));
+  for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
 
   // In this rank's order; names that only others have come behind.
   std::vector<std::string> names;

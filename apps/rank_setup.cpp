@@ -159,7 +159,9 @@ std::string RankSetup::exchange_text() const {
                        config_.parallel.overlap ? " while backward goes on" : " behind backward");
   }
   const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;
-  const StepPrograms with_ddp(spec, &ddp);
+  StepSpec with_gradients = spec;
+  with_gradients.model.stores_gradients = true;
+  const StepPrograms with_ddp(with_gradients, &ddp);
   const auto sent = [&](const StepPrograms& programs) {
     return human_bytes(bytes_sent(programs.train().program, spec.ranks));
   };

@@ -26,7 +26,7 @@ std::string milliseconds(double seconds) {
 }
 
 /// The loss is the first, whatever the scheme.
-std::string name_of(const Program& program, const Node& node, std::size_t index) {
+std::string title_of(const Program& program, const Node& node, std::size_t index) {
   if (index == 0) return "loss";
   const auto& collective = std::get<Collective>(node.op);
   if (const auto* gather = std::get_if<AllGather>(&collective)) {
@@ -217,7 +217,7 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   summary.clock_error_s = clocks.largest_error_s();
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
     const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
-    summary.collectives[i].name = name_of(program_, node, i);
+    summary.collectives[i].name = title_of(program_, node, i);
     summary.collectives[i].bytes = cost_of(node.op).message_bytes;
   }
   return summary;

@@ -57,6 +57,11 @@ class Gathering {
                                    o.in = all_rows(o.in);
                                    return true;
                                  },
+                                 [&](LinearAdam& o) {
+                                   o.grad_y = all_rows(o.grad_y);
+                                   o.x = all_rows(o.x);
+                                   return true;
+                                 },
                                  [](auto&) { return false; }},
                       op);
   }
@@ -95,6 +100,12 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                                     .why = "--scheme factor gathers the rows of whole steps",
                                     .remedy = "use a larger batch, or --scheme ddp"});
   }
+  if (spec.clip_norm && !spec.model.stores_gradients) {
+    fail(ExitCode::kConfiguration, {.what = "--clip-norm",
+                                    .value = fmt::format("{}", *spec.clip_norm),
+                                    .why = "--scheme factor clips stored gradients only",
+                                    .remedy = "use --update separate"});
+  }
   const std::int64_t own_rows = spec.own_rows(step.rows).count;
   count_all_rows(step.program, step.rows);
   step.tensors.own_loss_scale =
@@ -107,11 +118,12 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   Gathering gathering(step, buffers, spec);
   std::vector<Node> gradients;
   std::vector<NodeId> moved;
-  for (NodeId id = 0; id < optimizer; ++id) {
-    Node node = step.program.nodes()[static_cast<std::size_t>(id)];
+  for (NodeId id = 0; id < step.program.size(); ++id) {
+    Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
     auto* const op = std::get_if<DeviceOp>(&node.op);
-    if (node.phase != Phase::kBackward || op == nullptr || !gathering.widen(*op)) continue;
-    gradients.push_back(std::move(node));
+    const bool is_gradient = node.phase == Phase::kBackward || node.phase == Phase::kOptimizer;
+    if (!is_gradient || op == nullptr || !gathering.widen(*op) || id >= optimizer) continue;
+    gradients.push_back(node);
     moved.push_back(id);
   }
   for (const auto& [own, all] : gathering.gathered()) {

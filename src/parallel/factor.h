@@ -15,12 +15,15 @@ namespace barestep {
 /// rank. Moves 2 x rows x width numbers a layer, where Ddp moves 2 x width^2.
 class Factor final : public Scheme {
  public:
+  /// With `--update fused` the gathered factors go straight into Adam.
+  [[nodiscard]] bool needs_gradients() const override { return false; }
+
   /// A rank without rows gathers what the others have.
   [[nodiscard]] bool passes_without_rows() const override { return true; }
 
   /// Takes the buffers "all_out0", "all_grad_out0", ..., "all_x" where a rank does not draw all
   /// rows itself, and those of share_loss(). Throws Error(kConfiguration) for steps of several
-  /// micro-steps.
+  /// micro-steps, and for clipping where gradients are not stored.
   void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
              bool is_first_step) const override;
 };

@@ -18,12 +18,12 @@ namespace barestep {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(20);
-constexpr double kAwake_s = 1;     // that one that was stopped waits for its end
-constexpr double kSilent_s = 0.5;  // a watchdog that did not beat for so long is stopped
-constexpr double kTurn_s = 0.3;    // between the words of two ranks on several hosts
+constexpr double kAwakeSeconds = 1;     // that one that was stopped waits for its end
+constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
+constexpr double kTurnSeconds = 0.3;    // between the words of two ranks on several hosts
 constexpr double kMostTurns = 5;
-constexpr double kToSpeak_s = 2;         // that a failed rank has for its own line
-constexpr double kBehindOthers_s = 0.5;  // that another rank's end_all() has to end this one
+constexpr double kToSpeakSeconds = 2;         // that a failed rank has for its own line
+constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
 constexpr std::size_t kMostRanksNamed = 4;
 
 std::string host_name() {
@@ -76,7 +76,7 @@ void Watchdog::leave() {
 }
 
 void Watchdog::look_around() {
-  if (now_s() - board_.mine().beat_s > kSilent_s) woken_s_ = now_s();
+  if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
   board_.mine().beat_s = now_s();
   const bool told_elsewhere =
       !options_.one_host && options_.end_was_told && options_.end_was_told();
@@ -101,10 +101,10 @@ void Watchdog::look_for_the_dead() {
 
 void Watchdog::look_at_own_entries() {
   // Who was stopped itself is no judge of others: it may have been woken to be ended.
-  if (now_s() - woken_s_ < kAwake_s) return;
+  if (now_s() - woken_s_ < kAwakeSeconds) return;
   // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
   const auto rank = static_cast<double>(board_.mine().rank);
-  const double turn_s = options_.one_host ? 0 : kTurn_s * std::fmin(rank, kMostTurns);
+  const double turn_s = options_.one_host ? 0 : kTurnSeconds * std::fmin(rank, kMostTurns);
   const double limit_s = options_.limit_s + turn_s;
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
@@ -122,7 +122,7 @@ void Watchdog::look_at_communicator() {
   const std::string why = options_.poll_error ? options_.poll_error() : "";
   if (why.empty()) return;
   if (failed_since_s_ == 0) failed_since_s_ = now_s();
-  if (now_s() - failed_since_s_ < kToSpeak_s) return;
+  if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
   tell({.what = own_name(),
         .value = board_.mine().state(),
         .why = why + late_ranks(),
@@ -148,7 +148,8 @@ void Watchdog::look_at_launcher() {
 
 void Watchdog::end_behind_others() {
   if (taken_since_s_ == 0) taken_since_s_ = now_s();
-  if (now_s() - taken_since_s_ > kBehindOthers_s) ::_exit(static_cast<int>(ExitCode::kTryAgain));
+  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
+    ::_exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
 void Watchdog::tell(const Problem& problem) {
@@ -172,7 +173,7 @@ std::string Watchdog::late_ranks() const {
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     const double silent_s = now_s() - record.beat_s;
-    if (silent_s > kSilent_s) {
+    if (silent_s > kSilentSeconds) {
       late.push_back(fmt::format("rank {} (process {}) has been stopped for {:.1f} s at {}",
                                  record.rank.load(), record.process.load(), silent_s,
                                  record.state()));

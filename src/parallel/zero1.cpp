@@ -1,5 +1,8 @@
 #include "parallel/zero1.h"
 
+#include <fmt/format.h>
+
+#include "core/error.h"
 #include "parallel/rewriting.h"
 
 namespace barestep {
@@ -38,6 +41,12 @@ std::optional<FlatRange> Zero1::updated_range(Buffers& buffers, const StepSpec& 
 
 void Zero1::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                   bool /*is_first_step*/) const {
+  if (spec.clip_norm) {
+    fail(ExitCode::kConfiguration, {.what = "--clip-norm",
+                                    .value = fmt::format("{}", *spec.clip_norm),
+                                    .why = "with --scheme zero1 no rank has all gradients' sums",
+                                    .remedy = "use --scheme ddp"});
+  }
   const Tensor gradients = gradients_by_rank(buffers, spec);
   const Tensor parameters = parameters_by_rank(buffers, spec);
   const float scale = share_of_step(step, spec);

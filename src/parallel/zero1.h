@@ -19,7 +19,7 @@ class Zero1 final : public Scheme {
   [[nodiscard]] std::optional<FlatRange> updated_range(Buffers& buffers,
                                                        const StepSpec& spec) const override;
 
-  /// Takes the buffers of share_loss().
+  /// Takes the buffers of share_loss(). Throws Error(kConfiguration) for clipping.
   void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
              bool is_first_step) const override;
 };

@@ -37,7 +37,7 @@ def launch(options, ranks, fault):
     else:
         job = f"export LD_PRELOAD={shlex.quote(str(options.faults))}; exec {job}"
     if options.launcher == "srun":
-        return ["srun", "--mpi=pmix", "-n", str(ranks), "--overcommit", "sh", "-c", job]
+        return ["srun", "--mpi=pmix", "--overlap", "-n", str(ranks), "--overcommit", "sh", "-c", job]
     hosts = []
     if options.launcher == "namespaces":
         half = ranks // 2

@@ -90,4 +90,5 @@ fi
 echo "Slurm $(sinfo --version | cut -d ' ' -f 2) on $cores cores"
 # Without it, ranks that wait for others keep the cores from them.
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-python3 "$here/faults.py" --launcher srun "$@"
+# The cells are steps of one job, so that none waits in the queue for another.
+salloc --quiet --ntasks=4 --overcommit python3 "$here/faults.py" --launcher srun "$@"

@@ -120,6 +120,45 @@ TEST(Factor, AllRanksEndWithTheBitsOfOneRank) {
   }
 }
 
+TEST(Factor, CombinesWithTheFusedUpdateToTheBitOfOneRank) {
+  for (const GemmProvider gemm : {GemmProvider::kReference, GemmProvider::kOneDnn}) {
+    TrainConfig config = rank_config();
+    config.model.layers = {70, 96, 33};
+    config.device.gemm = gemm;
+    const FlatWeights separate = train_threads_by(Factor(), 1, config)[0].parameters;
+    config.training.fused_update = true;
+    const FlatWeights one = train_threads_by(Factor(), 1, config)[0].parameters;
+    EXPECT_LT(largest_distance(layout_trained(config), one, separate), 1e-6);
+    for (const int ranks : {2, 3}) {
+      for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
+        EXPECT_EQ(rank.parameters, one);
+      }
+    }
+  }
+}
+
+TEST(Factor, ClipsAsOneRankDoes) {
+  TrainConfig config = rank_config();
+  config.training.clip_norm = 0.01;
+  EXPECT_EQ(train_threads_by(Factor(), 3, config)[2].parameters,
+            train_threads(1, config)[0].parameters);
+  EXPECT_NE(train_threads(1, config)[0].parameters, train_threads(1)[0].parameters);
+}
+
+TEST(Schemes, RefuseClippingWhereTheyHaveNotAllGradients) {
+  TrainConfig config = rank_config();
+  config.training.clip_norm = 0.5;
+  expect_error(ExitCode::kConfiguration,
+               "--clip-norm '0.5': with --scheme zero1 no rank has all gradients' sums; use "
+               "--scheme ddp",
+               [&] { programs_by(Zero1(), config, 0, 2); });
+  config.training.fused_update = true;
+  expect_error(ExitCode::kConfiguration,
+               "--clip-norm '0.5': --scheme factor clips stored gradients only; use --update "
+               "separate",
+               [&] { programs_by(Factor(), config, 0, 2); });
+}
+
 TEST(Factor, TheLossAndEachRanksOwnAreThoseOfDdp) {
   const auto ddp = train_threads(3);
   const auto factor = train_threads_by(Factor(), 3);
