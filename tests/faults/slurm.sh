@@ -23,9 +23,11 @@ mkdir -p "$folder"/{state,spool,log}
 started=()
 stop() {
   local process
+  scancel --quiet --user=root 2>/dev/null || true
   for process in "${started[@]}"; do kill "$process" 2>/dev/null || true; done
-  sleep 1
-  for process in "${started[@]}"; do kill -9 "$process" 2>/dev/null || true; done
+  for try in $(seq 50); do kill -0 "${started[@]}" 2>/dev/null || break; sleep 0.1; done
+  kill -9 "${started[@]}" 2>/dev/null || true
+  wait 2>/dev/null || true
   rm -rf "$folder"
 }
 trap stop EXIT
@@ -35,7 +37,7 @@ install -d -o munge -g munge -m 711 "$folder/munge"
 dd if=/dev/urandom of="$folder/munge/key" bs=1024 count=1 status=none
 chown munge "$folder/munge/key"
 chmod 600 "$folder/munge/key"
-runuser -u munge -- munged --foreground --key-file="$folder/munge/key" \
+setpriv --reuid=munge --regid=munge --clear-groups munged --foreground --key-file="$folder/munge/key" \
   --socket="$folder/munge/socket" --pid-file="$folder/munge/pid" --seed-file="$folder/munge/seed" \
   --log-file="$folder/munge/log" >"$folder/munge/out" 2>&1 &
 started+=($!)
@@ -90,5 +92,31 @@ fi
 echo "Slurm $(sinfo --version | cut -d ' ' -f 2) on $cores cores"
 # Without it, ranks that wait for others keep the cores from them.
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+# The queued job of the README: USR1, as Slurm sends it before the time is up, ends it in order, its
+# weights are there, and it is queued again.
+queued() {
+  local job log=$folder/job
+  job=$(MLP_DDP=$1 MLP_DDP_WEIGHTS=$folder/weights sbatch --parsable --ntasks=2 --overcommit \
+    --output="$log" "$here/../../scripts/mlp_ddp.sbatch" --device cpu --threads 1 --dim 8 --depth 1 \
+    --steps 100000 --delay-ms 2)
+  for try in $(seq 100); do grep -q '^Step 0' "$log" 2>/dev/null && break || sleep 0.1; done
+  scancel --signal=USR1 "$job"
+  for try in $(seq 100); do
+    scontrol show job "$job" | grep -q 'Restarts=1' && break || sleep 0.1
+  done
+  if ! scontrol show job "$job" | grep -q 'Restarts=1' || [ ! -s "$folder/weights" ] ||
+    ! grep -q 'note: asked to stop, all ranks ended' "$log"; then
+    echo "slurm: error: the queued job was not ended in order and queued again:" >&2
+    cat "$log" >&2
+    exit 1
+  fi
+  echo "The queued job ended in order, wrote its weights, and was queued again"
+  scancel "$job"
+}
+for i in "$@"; do
+  if [ "${previous:-}" = --mlp-ddp ]; then queued "$(realpath "$i")"; fi
+  previous=$i
+done
+
 # The cells are steps of one job, so that none waits in the queue for another.
 salloc --quiet --ntasks=4 --overcommit python3 "$here/faults.py" --launcher srun "$@"
