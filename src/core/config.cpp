@@ -238,6 +238,15 @@ void check_parallel(const ParallelConfig& parallel, DataKind data) {
                                     .why = "files hold the same samples for every rank",
                                     .remedy = "leave it out, or use --data randn"});
   }
+  const std::pair<bool, const char*> of_ddp[] = {
+      {parallel.update_per_bucket, "--update per-bucket"},
+      {parallel.whole_first_bucket, "--first-bucket whole"},
+      {!parallel.overlap, "--no-overlap"}};
+  for (const auto& [given, option] : of_ddp) {
+    if (!given || parallel.scheme == RankScheme::kDdp) continue;
+    fail(ExitCode::kConfiguration,
+         {.what = option, .why = "is about the buckets of --scheme ddp", .remedy = "leave it out"});
+  }
 }
 
 void check_devices(const DeviceConfig& device) {

@@ -178,13 +178,13 @@ void StepPrograms::add_delay(Program& program, const std::optional<Tensor>& jitt
 void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors,
                                    const std::optional<Tensor>& jitter) {
   const std::int64_t rows = tensors.x.rows;
-  for (std::int64_t first = 0; first < rows; first += spec_.micro_rows()) {
+  for (std::int64_t first = 0; first == 0 || first < rows; first += spec_.micro_rows()) {
     const std::int64_t count = std::min(spec_.micro_rows(), rows - first);
     const auto model = new_model(count, first);
     const Tensor x = tensors.x.row_slice(first, count);
     model->forward(program, x, Phase::kForward);
-    model->loss(program, tensors.y.row_slice(first, count), tensors.loss, rows,
-                first > 0 ? 1.0F : 0, Phase::kLoss);
+    model->loss(program, tensors.y.row_slice(first, count), tensors.loss,
+                std::max<std::int64_t>(rows, 1), first > 0 ? 1.0F : 0, Phase::kLoss);
     if (first + count == rows) read_back(program, {tensors.loss, tensors.loss_host}, Phase::kLoss);
     if (first == 0) add_delay(program, jitter);
     model->backward(program, x, first > 0 || !spec_.zero_grad ? 1.0F : 0);
@@ -215,13 +215,15 @@ StepProgram StepPrograms::training_step(const char* name, std::int64_t rows, boo
   const std::optional<Tensor> jitter = add_jitter(program, step.tensors);
   const Mlp model(buffers_, spec_.model, 0);
   gradients_ = model.gradients();
-  if (step.tensors.x.rows > 0) {
+  if (step.tensors.x.rows > 0 || (scheme_ != nullptr && scheme_->passes_without_rows())) {
     add_micro_steps(program, step.tensors, jitter);
   } else {
     add_zero_step(program, step.tensors);
   }
 
-  const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout);
+  std::optional<FlatRange> range;
+  if (scheme_ != nullptr) range = scheme_->updated_range(buffers_, spec_);
+  const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout, 0, range);
   optimizer_state_ = optimizer.buffers();
   add_update(program, buffers_, spec_, optimizer, step.tensors.x, scalars);
   if (scheme_ != nullptr) scheme_->apply(step, buffers_, spec_, is_first_step);
