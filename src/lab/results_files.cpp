@@ -78,19 +78,13 @@ Report report_of(const Study& study) {
 
 const std::vector<std::string>& method_sentences() {
   static const std::vector<std::string> sentences = {
-      "Each figure is the median of the steps of several starts of a program, with the interval "
-      "that "
-      "holds it in 95 of 100 resamplings of starts and steps.",
-      "Steps before the last change of level in the first half of a start are warm-up, and left "
-      "out.",
-      "Cases of an experiment are started in turn, there and back (A B B A), so that a drift of "
-      "the "
-      "machine meets all.",
+      "Each figure is the median over the steps of several starts, with a bootstrap's 95 % "
+      "interval.",
+      "Steps before the last change of level in the first half of a start are warm-up, left out.",
+      "Cases are started in turn, there and back (A B B A), so that a drift meets all of them.",
       "Outliers stay in: they move percentiles, hardly medians.",
       "Ranks beyond the cores share cores; they are shown, and left out of fits.",
-      "Step times are rank 0's, as the trainers print them, from the start of its clock, behind "
-      "the "
-      "making of random data, to the end of the step."};
+      "Step times are rank 0's, as the trainers print them; making random data is not in them."};
   return sentences;
 }
 

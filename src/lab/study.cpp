@@ -93,10 +93,10 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error || !std::filesystem::is_directory(folder)) {
+  if (error) {
     fail(ExitCode::kCannotCreate, {.what = "--output",
                                    .value = folder.string(),
-                                   .why = error ? error.message() : "it is not a folder",
+                                   .why = error.message(),
                                    .remedy = "name a folder that can be written"});
   }
   const std::filesystem::path path = folder / "study.json";
