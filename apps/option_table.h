@@ -11,14 +11,14 @@
 
 namespace barestep {
 
-inline constexpr std::string_view kModel = "Model";
-inline constexpr std::string_view kData = "Data";
-inline constexpr std::string_view kTraining = "Training";
-inline constexpr std::string_view kDevice = "Device";
-inline constexpr std::string_view kParallel = "Parallel";
-inline constexpr std::string_view kInjected = "Injected";
-inline constexpr std::string_view kObserving = "Observing";
-inline constexpr std::string_view kFiles = "Files";
+inline constexpr std::string_view kModelGroup = "Model";
+inline constexpr std::string_view kDataGroup = "Data";
+inline constexpr std::string_view kTrainingGroup = "Training";
+inline constexpr std::string_view kDeviceGroup = "Device";
+inline constexpr std::string_view kParallelGroup = "Parallel";
+inline constexpr std::string_view kInjectedGroup = "Injected";
+inline constexpr std::string_view kObservingGroup = "Observing";
+inline constexpr std::string_view kFilesGroup = "Files";
 
 /// `help`, and the range on a line of its own.
 template <typename AnyRange>

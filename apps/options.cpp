@@ -32,7 +32,7 @@ constexpr std::string_view kSortKeys[] = {"cuda_time_total",
 std::vector<Option> model_options() {
   return {
       {"dim",
-       kModel,
+       kModelGroup,
        "N",
        JsonKind::kNumber,
        with_range(fmt::format("width of every layer (default {} on the CPU, {} on a GPU)",
@@ -43,7 +43,7 @@ std::vector<Option> model_options() {
        },
        {"layers"}},
       {"depth",
-       kModel,
+       kModelGroup,
        "N",
        JsonKind::kNumber,
        with_range(fmt::format("number of Linear layers (default {})", kDefaultDepth),
@@ -53,7 +53,7 @@ std::vector<Option> model_options() {
        },
        {"layers"}},
       {"layers",
-       kModel,
+       kModelGroup,
        "W0,W1,...",
        JsonKind::kNumbers,
        fmt::format("widths from input to output, instead of --dim and --depth;\n"
@@ -62,17 +62,17 @@ std::vector<Option> model_options() {
                    limits::kWidths.last),
        [](const Given& given, TrainConfig& c) { c.model.layers = widths(given); },
        {"dim", "depth"}},
-      {"activation", kModel, "relu|none", JsonKind::kString,
+      {"activation", kModelGroup, "relu|none", JsonKind::kString,
        "what follows each Linear (default relu)",
        [](const Given& given, TrainConfig& c) {
          c.model.activation = static_cast<Activation>(choice(given, kActivations));
        }},
-      {"no-last-relu", kModel, "", JsonKind::kBoolean, "no activation behind the last Linear",
+      {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation behind the last Linear",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.model.last_relu = false;
        }},
-      {"loss", kModel, "mse|cross-entropy", JsonKind::kString,
+      {"loss", kModelGroup, "mse|cross-entropy", JsonKind::kString,
        "mse for numbers, cross-entropy for class labels (default mse)",
        [](const Given& given, TrainConfig& c) {
          c.model.loss = static_cast<LossKind>(choice(given, kLosses));
@@ -82,13 +82,13 @@ std::vector<Option> model_options() {
 
 std::vector<Option> data_options() {
   return {
-      {"data", kData, "randn|idx:X,Y|npy:X,Y|safetensors:F", JsonKind::kString,
+      {"data", kDataGroup, "randn|idx:X,Y|npy:X,Y|safetensors:F", JsonKind::kString,
        "fresh random numbers each step, or files of samples and of their\n"
        "labels or targets: idx (plain or .gz), npy, or tensors x and y of\n"
        "safetensors; shards by a pattern, as npy:x-*.npy,y-*.npy\n"
        "(default randn)",
        [](const Given& given, TrainConfig& c) { data_source(given, c.data); }},
-      {"workers", kData, "N", JsonKind::kNumber,
+      {"workers", kDataGroup, "N", JsonKind::kNumber,
        with_range(fmt::format("threads that load batches ahead; 0 loads them inside the step\n"
                               "(default {}; files only)",
                               DataConfig{}.workers),
@@ -96,26 +96,27 @@ std::vector<Option> data_options() {
        [](const Given& given, TrainConfig& c) {
          c.data.workers = static_cast<int>(whole_number(given, limits::kWorkers));
        }},
-      {"prefetch", kData, "N", JsonKind::kNumber,
+      {"prefetch", kDataGroup, "N", JsonKind::kNumber,
        with_range(
            fmt::format("batches each worker may be ahead (default {})", DataConfig{}.prefetch),
            limits::kPrefetches),
        [](const Given& given, TrainConfig& c) {
          c.data.prefetch = static_cast<int>(whole_number(given, limits::kPrefetches));
        }},
-      {"no-pin", kData, "", JsonKind::kBoolean,
+      {"no-pin", kDataGroup, "", JsonKind::kBoolean,
        "copy batches from pageable memory instead of page-locked memory",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.data.pin = false;
        }},
-      {"drop-last", kData, "", JsonKind::kBoolean, "leave out the smaller last batch of an epoch",
+      {"drop-last", kDataGroup, "", JsonKind::kBoolean,
+       "leave out the smaller last batch of an epoch",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.data.drop_last = true;
        }},
       {"batch-size",
-       kData,
+       kDataGroup,
        "N|N1,N2,...",
        JsonKind::kNumberOrNumbers,
        with_range(fmt::format("samples in a step (default {}), or a list: a run for each and a\n"
@@ -125,7 +126,7 @@ std::vector<Option> data_options() {
        [](const Given& given, TrainConfig& c) { batch_sizes(given, c.data); },
        {},
        {"mlp_single"}},
-      {"test-split", kData, "SHARE", JsonKind::kNumber,
+      {"test-split", kDataGroup, "SHARE", JsonKind::kNumber,
        with_range("share of the samples, the last ones, to test with (default 0)", limits::kShares),
        [](const Given& given, TrainConfig& c) {
          c.data.test_split = real_number(given, limits::kShares);
@@ -136,7 +137,7 @@ std::vector<Option> data_options() {
 std::vector<Option> run_options() {
   return {
       {"steps",
-       kTraining,
+       kTrainingGroup,
        "N",
        JsonKind::kNumber,
        with_range(fmt::format("training steps (default {})", kDefaultSteps), limits::kCounts),
@@ -145,7 +146,7 @@ std::vector<Option> run_options() {
        },
        {"epochs"}},
       {"epochs",
-       kTraining,
+       kTrainingGroup,
        "N",
        JsonKind::kNumber,
        with_range("passes over the data, instead of --steps; needs files", limits::kCounts),
@@ -153,7 +154,7 @@ std::vector<Option> run_options() {
          c.training.epochs = whole_number(given, limits::kCounts);
        },
        {"steps"}},
-      {"warmup", kTraining, "N", JsonKind::kNumber,
+      {"warmup", kTrainingGroup, "N", JsonKind::kNumber,
        with_range(fmt::format("first steps left out of the summary (default {}, fewer in a\n"
                               "run that short)",
                               kDefaultWarmup),
@@ -161,7 +162,7 @@ std::vector<Option> run_options() {
        [](const Given& given, TrainConfig& c) {
          c.training.warmup = whole_number(given, limits::kWarmups);
        }},
-      {"seed", kTraining, "N", JsonKind::kNumber,
+      {"seed", kTrainingGroup, "N", JsonKind::kNumber,
        "of weights and data, as in PyTorch (default 0); any 64-bit integer",
        [](const Given& given, TrainConfig& c) { c.training.seed = seed_number(given); }},
   };
@@ -169,40 +170,40 @@ std::vector<Option> run_options() {
 
 std::vector<Option> optimizer_options() {
   return {
-      {"optimizer", kTraining, "adam|adamw|sgd", JsonKind::kString,
+      {"optimizer", kTrainingGroup, "adam|adamw|sgd", JsonKind::kString,
        "as torch.optim has them (default adam)",
        [](const Given& given, TrainConfig& c) {
          c.training.optimizer = static_cast<OptimizerKind>(choice(given, kOptimizers));
        }},
-      {"lr", kTraining, "X", JsonKind::kNumber,
+      {"lr", kTrainingGroup, "X", JsonKind::kNumber,
        with_range(fmt::format("learning rate (default {})", TrainingConfig{}.lr),
                   limits::kPositive),
        [](const Given& given, TrainConfig& c) {
          c.training.lr = real_number(given, limits::kPositive);
        }},
-      {"betas", kTraining, "B1,B2", JsonKind::kNumbers,
+      {"betas", kTrainingGroup, "B1,B2", JsonKind::kNumbers,
        fmt::format("decay of Adam's two moments (default {},{});\ntwo numbers from 0 to below 1",
                    TrainingConfig{}.beta1, TrainingConfig{}.beta2),
        [](const Given& given, TrainConfig& c) {
          std::tie(c.training.beta1, c.training.beta2) = two_shares(given);
        }},
-      {"eps", kTraining, "X", JsonKind::kNumber,
+      {"eps", kTrainingGroup, "X", JsonKind::kNumber,
        with_range(fmt::format("Adam's epsilon (default {})", TrainingConfig{}.eps),
                   limits::kPositive),
        [](const Given& given, TrainConfig& c) {
          c.training.eps = real_number(given, limits::kPositive);
        }},
-      {"momentum", kTraining, "X", JsonKind::kNumber,
+      {"momentum", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("of sgd, without dampening (default 0)", limits::kShares),
        [](const Given& given, TrainConfig& c) {
          c.training.momentum = real_number(given, limits::kShares);
        }},
-      {"nesterov", kTraining, "", JsonKind::kBoolean, "Nesterov's momentum",
+      {"nesterov", kTrainingGroup, "", JsonKind::kBoolean, "Nesterov's momentum",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.training.nesterov = true;
        }},
-      {"weight-decay", kTraining, "X", JsonKind::kNumber,
+      {"weight-decay", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("of adam and sgd added to the gradient (default 0), of adamw taken\n"
                   "off the weights (default 0.01)",
                   limits::kNotNegative),
@@ -214,32 +215,32 @@ std::vector<Option> optimizer_options() {
 
 std::vector<Option> step_options() {
   return {
-      {"lr-warmup", kTraining, "N", JsonKind::kNumber,
+      {"lr-warmup", kTrainingGroup, "N", JsonKind::kNumber,
        with_range("steps over which the learning rate grows, by equal amounts, to its\n"
                   "value (default 0)",
                   limits::kWarmups),
        [](const Given& given, TrainConfig& c) {
          c.training.lr_warmup = whole_number(given, limits::kWarmups);
        }},
-      {"lr-scale", kTraining, "none|linear", JsonKind::kString,
+      {"lr-scale", kTrainingGroup, "none|linear", JsonKind::kString,
        "linear: the learning rate times the number of ranks, which is 1\n"
        "on one device (default none)",
        [](const Given& given, TrainConfig& c) {
          c.training.lr_scale = static_cast<LrScale>(choice(given, kLrScales));
        }},
-      {"accumulate", kTraining, "N", JsonKind::kNumber,
+      {"accumulate", kTrainingGroup, "N", JsonKind::kNumber,
        with_range("micro-steps of --batch-size samples whose gradients add up to\n"
                   "one step; needs the activations of one only (default 1)",
                   limits::kMicroSteps),
        [](const Given& given, TrainConfig& c) {
          c.training.accumulate = whole_number(given, limits::kMicroSteps);
        }},
-      {"no-zero-grad", kTraining, "", JsonKind::kBoolean, "gradients add up from step to step",
+      {"no-zero-grad", kTrainingGroup, "", JsonKind::kBoolean, "gradients add up from step to step",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.training.zero_grad = false;
        }},
-      {"log-every", kTraining, "N", JsonKind::kNumber,
+      {"log-every", kTrainingGroup, "N", JsonKind::kNumber,
        with_range(fmt::format("print each Nth step, and wait for these alone before the\n"
                               "next one is queued (default {})",
                               TrainingConfig{}.log_every),
@@ -252,34 +253,35 @@ std::vector<Option> step_options() {
 
 std::vector<Option> device_options() {
   return {
-      {"device", kDevice, "auto|cpu|cuda|cuda:N", JsonKind::kString,
+      {"device", kDeviceGroup, "auto|cpu|cuda|cuda:N", JsonKind::kString,
        "where to train; auto is a GPU where there is one (default auto)",
        [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
-      {"threads", kDevice, "N", JsonKind::kNumber,
+      {"threads", kDeviceGroup, "N", JsonKind::kNumber,
        with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},
-      {"gemm", kDevice, "auto|onednn|cblas|reference", JsonKind::kString,
+      {"gemm", kDeviceGroup, "auto|onednn|cblas|reference", JsonKind::kString,
        "who computes matrix products on the CPU (default auto: the first\n"
        "of the others that this build has)",
        [](const Given& given, TrainConfig& c) {
          c.device.gemm = static_cast<GemmProvider>(choice(given, kGemms));
        }},
-      {"fusion", kDevice, "on|off", JsonKind::kString,
+      {"fusion", kDeviceGroup, "on|off", JsonKind::kString,
        "bias and ReLU inside the forward product (default on)",
        [](const Given& given, TrainConfig& c) { c.device.fusion = choice(given, kOnOff) == 0; }},
-      {"precision", kDevice, "fp32|tf32", JsonKind::kString,
+      {"precision", kDeviceGroup, "fp32|tf32", JsonKind::kString,
        "of matrix products; tf32 is a GPU's, faster and rounder\n(default fp32)",
        [](const Given& given, TrainConfig& c) {
          c.device.precision = static_cast<Precision>(choice(given, kPrecisions));
        }},
-      {"graph", kDevice, "", JsonKind::kBoolean, "capture a step once, then launch it as one piece",
+      {"graph", kDeviceGroup, "", JsonKind::kBoolean,
+       "capture a step once, then launch it as one piece",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.device.graph = true;
        }},
-      {"autotune", kDevice, "FILE", JsonKind::kString,
+      {"autotune", kDeviceGroup, "FILE", JsonKind::kString,
        "time a GPU's product algorithms, keep the choices in FILE and\n"
        "take them from there in later runs",
        [](const Given& given, TrainConfig& c) { c.device.autotune = file_path(given); }},
@@ -288,14 +290,14 @@ std::vector<Option> device_options() {
 
 std::vector<Option> injected_options() {
   return {
-      {"io-delay-ms", kInjected, "X", JsonKind::kNumber,
+      {"io-delay-ms", kInjectedGroup, "X", JsonKind::kNumber,
        with_range("a slow disk: a pause in each step, or where --workers load files\n"
                   "in each worker before each batch (default 0)",
                   limits::kDelays),
        [](const Given& given, TrainConfig& c) {
          c.data.io_delay_ms = real_number(given, limits::kDelays);
        }},
-      {"delay-ms", kInjected, "X", JsonKind::kNumber,
+      {"delay-ms", kInjectedGroup, "X", JsonKind::kNumber,
        with_range("a pause before each backward pass (default 0)", limits::kDelays),
        [](const Given& given, TrainConfig& c) {
          c.injected.delay_ms = real_number(given, limits::kDelays);
@@ -305,32 +307,32 @@ std::vector<Option> injected_options() {
 
 std::vector<Option> profiling_options() {
   std::vector<Option> options = {
-      {"profile", kObserving, "", JsonKind::kBoolean,
+      {"profile", kObservingGroup, "", JsonKind::kBoolean,
        "print where the time of a step goes: by op, layer and phase, in\n"
        "PyTorch's columns",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.profile = true;
        }},
-      {"trace", kObserving, "FILE", JsonKind::kString,
+      {"trace", kObservingGroup, "FILE", JsonKind::kString,
        "write the profiled steps, and the one behind them, for Perfetto,\n"
        "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz",
        [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
-      {"tensorboard", kObserving, "DIR", JsonKind::kString,
+      {"tensorboard", kObservingGroup, "DIR", JsonKind::kString,
        "write loss, step time, throughput and utilisation of every step\n"
        "as event files for TensorBoard",
        [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); }},
-      {"profile-steps", kObserving, "A:B", JsonKind::kString,
+      {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
        "the steps from A to before B (default: the last half of those\n"
        "behind warm-up, at most 50)",
        [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
-      {"sort-by", kObserving, "KEY", JsonKind::kString,
+      {"sort-by", kObservingGroup, "KEY", JsonKind::kString,
        fmt::format("what rows are sorted by, largest first: {}\n(default {})",
                    fmt::join(kSortKeys, ",\n"), kSortKeys[0]),
        [](const Given& given, TrainConfig& c) {
          c.output.sort_by = static_cast<SortBy>(choice(given, kSortKeys));
        }},
-      {"row-limit", kObserving, "N", JsonKind::kNumber,
+      {"row-limit", kObservingGroup, "N", JsonKind::kNumber,
        with_range(fmt::format("rows of a table (default {})", kDefaultRowLimit), limits::kRows),
        [](const Given& given, TrainConfig& c) {
          c.output.row_limit = whole_number(given, limits::kRows);
@@ -342,25 +344,25 @@ std::vector<Option> profiling_options() {
 
 std::vector<Option> output_options() {
   return {
-      {"metrics", kObserving, "FILE", JsonKind::kString, "write JSON Lines, one record a step",
+      {"metrics", kObservingGroup, "FILE", JsonKind::kString, "write JSON Lines, one record a step",
        [](const Given& given, TrainConfig& c) { c.output.metrics = file_path(given); }},
-      {"plan", kObserving, "", JsonKind::kBoolean, "print the memory plan and exit",
+      {"plan", kObservingGroup, "", JsonKind::kBoolean, "print the memory plan and exit",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.plan = true;
        }},
-      {"memory", kObserving, "SIZE", JsonKind::kNumberOrString,
+      {"memory", kObservingGroup, "SIZE", JsonKind::kNumberOrString,
        "memory the device is taken to have, as 16GiB (default: what it\n"
        "has)",
        [](const Given& given, TrainConfig& c) { c.output.memory = byte_count(given); }},
-      {"explain", kObserving, "", JsonKind::kBoolean, "print a step, op by op, and exit",
+      {"explain", kObservingGroup, "", JsonKind::kBoolean, "print a step, op by op, and exit",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.explain = true;
        }},
-      {"save", kFiles, "FILE", JsonKind::kString, "write the weights (safetensors) at the end",
+      {"save", kFilesGroup, "FILE", JsonKind::kString, "write the weights (safetensors) at the end",
        [](const Given& given, TrainConfig& c) { c.output.save = file_path(given); }},
-      {"load", kFiles, "FILE", JsonKind::kString, "begin with these weights (safetensors)",
+      {"load", kFilesGroup, "FILE", JsonKind::kString, "begin with these weights (safetensors)",
        [](const Given& given, TrainConfig& c) { c.output.load = file_path(given); }},
   };
 }

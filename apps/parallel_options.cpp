@@ -24,7 +24,7 @@ std::vector<Option> for_ddp(std::vector<Option> options) {
 std::vector<Option> rank_data_options() {
   return for_ddp({
       {"global-batch-size",
-       kData,
+       kDataGroup,
        "N",
        JsonKind::kNumber,
        with_range(fmt::format("samples in a step, all ranks together; the first ranks take one\n"
@@ -37,7 +37,7 @@ std::vector<Option> rank_data_options() {
        },
        {"batch-size"}},
       {"batch-size",
-       kData,
+       kDataGroup,
        "N",
        JsonKind::kNumber,
        with_range("samples in a step of each rank, instead of --global-batch-size",
@@ -47,7 +47,7 @@ std::vector<Option> rank_data_options() {
          c.parallel.batch_per_rank = true;
        },
        {"global-batch-size"}},
-      {"data-seeding", kData, "global|per-rank", JsonKind::kString,
+      {"data-seeding", kDataGroup, "global|per-rank", JsonKind::kString,
        "random data: every rank draws that of all and takes its rows, or\n"
        "each draws its own, seeded with --seed plus its rank (default\n"
        "global)",
@@ -61,7 +61,7 @@ std::vector<Option> spread_options() {
   return only_for(
       "mlp_dp",
       {
-          {"batch-size", kData, "N", JsonKind::kNumber,
+          {"batch-size", kDataGroup, "N", JsonKind::kNumber,
            with_range(fmt::format("samples in a step, all devices together (default {})",
                                   DataConfig{}.batch_size),
                       limits::kBatchSizes),
@@ -69,14 +69,14 @@ std::vector<Option> spread_options() {
              c.data.batch_size = whole_number(given, limits::kBatchSizes);
            }},
           {"devices",
-           kParallel,
+           kParallelGroup,
            "D0,D1,...",
            JsonKind::kString,
            "devices to spread each step over, cpu or cuda:N; a name given\n"
            "twice counts as two (default: the GPUs, else two CPU devices)",
            [](const Given& given, TrainConfig& c) { c.device.devices = device_names(given); },
            {"device"}},
-          {"show-split", kParallel, "", JsonKind::kBoolean,
+          {"show-split", kParallelGroup, "", JsonKind::kBoolean,
            "print the rows that each device gets in each step",
            [](const Given& given, TrainConfig& c) {
              no_value(given);
@@ -87,32 +87,32 @@ std::vector<Option> spread_options() {
 
 std::vector<Option> parallel_options() {
   return for_ddp({
-      {"transport", kParallel, "auto|nccl|mpi", JsonKind::kString,
+      {"transport", kParallelGroup, "auto|nccl|mpi", JsonKind::kString,
        "what carries gradients: NCCL between GPUs, MPI through host memory;\n"
        "auto is NCCL where each rank has a GPU of its own (default auto)",
        [](const Given& given, TrainConfig& c) {
          c.parallel.transport = static_cast<Transport>(choice(given, kTransports));
        }},
-      {"bucket-mib", kParallel, "X", JsonKind::kNumber,
+      {"bucket-mib", kParallelGroup, "X", JsonKind::kNumber,
        with_range("gradients are reduced together as soon as so many MiB of them are\n"
                   "complete, the first ones with 1 MiB (default 25)",
                   limits::kBucketMibs),
        [](const Given& given, TrainConfig& c) {
          c.parallel.bucket_mib = real_number(given, limits::kBucketMibs);
        }},
-      {"first-bucket", kParallel, "same|whole", JsonKind::kString,
+      {"first-bucket", kParallelGroup, "same|whole", JsonKind::kString,
        "whole: the first step reduces all gradients as one, as PyTorch's\n"
        "does (default same)",
        [](const Given& given, TrainConfig& c) {
          c.parallel.whole_first_bucket = choice(given, kFirstBuckets) == 1;
        }},
-      {"no-overlap", kParallel, "", JsonKind::kBoolean,
+      {"no-overlap", kParallelGroup, "", JsonKind::kBoolean,
        "reduce gradients behind the whole backward pass, not during it",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.parallel.overlap = false;
        }},
-      {"update", kParallel, "separate|per-bucket", JsonKind::kString,
+      {"update", kParallelGroup, "separate|per-bucket", JsonKind::kString,
        "the optimizer's step behind all communication, or of each bucket\n"
        "behind its own (default separate)",
        [](const Given& given, TrainConfig& c) {
@@ -123,11 +123,11 @@ std::vector<Option> parallel_options() {
 
 std::vector<Option> rank_injected_options() {
   return for_ddp({
-      {"slow-rank", kInjected, "R:MS", JsonKind::kString,
+      {"slow-rank", kInjectedGroup, "R:MS", JsonKind::kString,
        fmt::format("a pause of MS milliseconds before each backward pass of rank R;\n{}",
                    text_of(limits::kDelays)),
        [](const Given& given, TrainConfig& c) { c.injected.slow_rank = slow_rank(given); }},
-      {"jitter-ms", kInjected, "X", JsonKind::kNumber,
+      {"jitter-ms", kInjectedGroup, "X", JsonKind::kNumber,
        with_range("before each backward pass a pause of random length, up to X, of its\n"
                   "own on every rank (default 0)",
                   limits::kDelays),

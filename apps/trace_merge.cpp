@@ -16,20 +16,20 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // A rank's processes and arrows are numbered above those of the ranks before it.
 constexpr std::int64_t kProcesses = 10'000'000;
 constexpr std::int64_t kArrows = 1'000'000'000;
 
-[[noreturn]] void refuse(const std::filesystem::path& path, std::string why) {
+[[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why) {
   fail(ExitCode::kBadData, {.what = "trace",
                             .value = path.string(),
                             .why = std::move(why),
                             .remedy = "give the files that --trace wrote, each once"});
 }
 
-std::string contents_of(const std::filesystem::path& path) {
+std::string unpacked(const std::filesystem::path& path) {
   InputFile file(path, "trace");
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> input(gzdopen(file.release(), "rb"), gzclose);
   std::string text;
@@ -38,12 +38,12 @@ std::string contents_of(const std::filesystem::path& path) {
   while ((count = gzread(input.get(), piece.data(), static_cast<unsigned>(piece.size()))) > 0) {
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
-  if (count < 0) refuse(path, "its gzip stream is broken");
+  if (count < 0) refuse_trace(path, "its gzip stream is broken");
   return text;
 }
 
 struct RankTrace {
-  Json json;
+  OrderedJson json;
   std::int64_t rank = 0;
   std::int64_t base_ns = 0;
 };
@@ -51,25 +51,25 @@ struct RankTrace {
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace;
   try {
-    trace.json = Json::parse(contents_of(path));
+    trace.json = OrderedJson::parse(unpacked(path));
     trace.rank = trace.json.at("distributedInfo").at("rank").get<std::int64_t>();
     trace.base_ns = trace.json.at("baseTimeNanoseconds").get<std::int64_t>();
-    if (!trace.json.at("traceEvents").is_array()) refuse(path, "traceEvents is no array");
-  } catch (const Json::exception&) {
-    refuse(path, "is no trace of one rank");
+    if (!trace.json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is no array");
+  } catch (const OrderedJson::exception&) {
+    refuse_trace(path, "is no trace of one rank");
   }
   return trace;
 }
 
 /// Moves an event to its rank's rows and to the common time.
-void move_event(Json& event, const RankTrace& trace, std::int64_t base_ns) {
+void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns) {
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
   if (phase != "M") {
     const auto ns = std::llround(event.at("ts").get<double>() * 1e3);
     event["ts"] = static_cast<double>(ns + later_ns) / 1e3;
   }
-  Json& pid = event.at("pid");
+  OrderedJson& pid = event.at("pid");
   if (pid.is_number_integer()) {
     pid = trace.rank * kProcesses + pid.get<std::int64_t>() % kProcesses;
   } else {
@@ -77,7 +77,7 @@ void move_event(Json& event, const RankTrace& trace, std::int64_t base_ns) {
   }
   if (event.contains("id")) event["id"] = trace.rank * kArrows + event["id"].get<std::int64_t>();
   if (phase != "M") return;
-  Json& args = event.at("args");
+  OrderedJson& args = event.at("args");
   const std::string name = event.at("name").get<std::string>();
   if (name == "process_name") {
     args["name"] = fmt::format("rank {}: {}", trace.rank, args.at("name").get<std::string>());
@@ -94,7 +94,7 @@ std::string merge_traces(std::span<const std::filesystem::path> paths, const std
   for (const auto& path : paths) {
     traces.push_back(read_trace(path));
     if (!ranks.insert(traces.back().rank).second) {
-      refuse(path, fmt::format("another file is of rank {} too", traces.back().rank));
+      refuse_trace(path, fmt::format("another file is of rank {} too", traces.back().rank));
     }
   }
   const auto first = std::min_element(
@@ -104,18 +104,18 @@ std::string merge_traces(std::span<const std::filesystem::path> paths, const std
   std::string events;
   for (std::size_t i = 0; i < traces.size(); ++i) {
     try {
-      for (Json& event : traces[i].json.at("traceEvents")) {
+      for (OrderedJson& event : traces[i].json.at("traceEvents")) {
         move_event(event, traces[i], base_ns);
         events += fmt::format("{}{}", events.empty() ? "" : ",\n", event.dump());
       }
-    } catch (const Json::exception&) {
-      refuse(paths[i], "an event of it is not as it should be");
+    } catch (const OrderedJson::exception&) {
+      refuse_trace(paths[i], "an event of it is not as it should be");
     }
   }
   return fmt::format(
       "{{\n\"schemaVersion\": 1,\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": {},\n"
       "\"traceEvents\": [\n{}\n],\n\"traceName\": {}\n}}\n",
-      base_ns, events, Json(name).dump());
+      base_ns, events, OrderedJson(name).dump());
 }
 
 }  // namespace barestep

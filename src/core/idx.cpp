@@ -18,7 +18,7 @@
 namespace barestep {
 namespace {
 
-constexpr int kMaxDims = 8;
+constexpr int kMaxIdxDims = 8;
 constexpr std::int64_t kFirstChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
 
@@ -121,11 +121,11 @@ ArrayHeader read_header(IdxBytes& bytes) {
   const std::optional<ElementType> type = type_of(number(magic[2]));
   if (!type) bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
   const auto dims = static_cast<int>(number(magic[3]));
-  if (dims < 1 || dims > kMaxDims) {
-    bytes.refuse(fmt::format("has {} dimensions, 1 to {} are allowed", dims, kMaxDims));
+  if (dims < 1 || dims > kMaxIdxDims) {
+    bytes.refuse(fmt::format("has {} dimensions, 1 to {} are allowed", dims, kMaxIdxDims));
   }
   ArrayHeader header{.type = *type, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
-  std::array<std::byte, std::size_t{4} * kMaxDims> raw{};
+  std::array<std::byte, std::size_t{4} * kMaxIdxDims> raw{};
   read_exactly(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
   for (std::size_t d = 0; d < static_cast<std::size_t>(dims); ++d) {
     std::int64_t extent = 0;

@@ -16,14 +16,14 @@
 namespace barestep {
 namespace {
 
-constexpr std::size_t kMaxDims = 8;
-constexpr std::int64_t kMaxHeaderBytes = 10'000;  // NumPy's own limit
+constexpr std::size_t kMaxNpyDims = 8;
+constexpr std::int64_t kMaxNpyHeaderBytes = 10'000;  // NumPy's own limit
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr const char* kPlainTypes =
     "save it as uint8, int8, int16, int32, int64, float32 or float64";
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why,
-                         const std::string& remedy = "it is damaged or no npy file") {
+[[noreturn]] void refuse_npy(const std::filesystem::path& path, const std::string& why,
+                             const std::string& remedy = "it is damaged or no npy file") {
   fail(ExitCode::kBadData,
        {.what = "npy file", .value = path.string(), .why = why, .remedy = remedy});
 }
@@ -64,7 +64,7 @@ class HeaderText {
 
  private:
   [[noreturn]] void wrong(const std::string& what) const {
-    refuse(path_, fmt::format("its header has {}", what));
+    refuse_npy(path_, fmt::format("its header has {}", what));
   }
   void skip_space() {
     rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n\f"), rest_.size()));
@@ -96,7 +96,7 @@ class HeaderText {
       rest_.remove_prefix(1);
       return until(')');
     }
-    if (next_is('[')) refuse(path_, "holds elements of a structured type", kPlainTypes);
+    if (next_is('[')) refuse_npy(path_, "holds elements of a structured type", kPlainTypes);
     for (const std::string_view word : {"True", "False"}) {
       if (!rest_.starts_with(word)) continue;
       rest_.remove_prefix(word.size());
@@ -113,7 +113,7 @@ class HeaderText {
 std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::path& path) {
   std::vector<std::int64_t> dims;
   const auto wrong = [&] {
-    refuse(path, fmt::format("its shape '({})' is no tuple of whole numbers", shown(text)));
+    refuse_npy(path, fmt::format("its shape '({})' is no tuple of whole numbers", shown(text)));
   };
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -122,7 +122,7 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
     std::int64_t extent = 0;
     const auto [stop, error] = std::from_chars(at, end, extent);
     if (error == std::errc::result_out_of_range) {
-      refuse(path, fmt::format("its shape ({}) overflows", shown(text)));
+      refuse_npy(path, fmt::format("its shape ({}) overflows", shown(text)));
     }
     if (error != std::errc() || extent < 0) wrong();
     dims.push_back(extent);
@@ -132,8 +132,8 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
     if (at == end || *at != ',') wrong();
     ++at;
   }
-  if (dims.size() > kMaxDims) {
-    refuse(path, fmt::format("has {} dimensions, {} are allowed", dims.size(), kMaxDims));
+  if (dims.size() > kMaxNpyDims) {
+    refuse_npy(path, fmt::format("has {} dimensions, {} are allowed", dims.size(), kMaxNpyDims));
   }
   return dims;
 }
@@ -153,7 +153,7 @@ void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem
     header.big_endian = descr.front() == '>';
     return;
   }
-  refuse(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
+  refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
 }
 
 /// The length of the header, behind which `file` stands then.
@@ -163,33 +163,34 @@ std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
   const std::int64_t there = file.size_bytes();
   const auto take = [&](std::size_t first, std::size_t count) {
     if (there < static_cast<std::int64_t>(first + count)) {
-      refuse(path, fmt::format("too short: {} bytes, its header needs {}", there, first + count));
+      refuse_npy(path,
+                 fmt::format("too short: {} bytes, its header needs {}", there, first + count));
     }
     file.read(std::as_writable_bytes(std::span(start).subspan(first, count)));
   };
   take(0, kMagic.size());
   if (std::string_view(start.data(), kMagic.size()) != kMagic) {
-    refuse(path, "does not start with \\x93NUMPY");
+    refuse_npy(path, "does not start with \\x93NUMPY");
   }
   take(6, 2);
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(start[i]); };
   if (byte(6) < 1 || byte(6) > 3 || byte(7) != 0) {
-    refuse(path,
-           fmt::format("its version {}.{} is unknown, 1.0 to 3.0 are known", byte(6), byte(7)),
-           "save it with numpy.save");
+    refuse_npy(path,
+               fmt::format("its version {}.{} is unknown, 1.0 to 3.0 are known", byte(6), byte(7)),
+               "save it with numpy.save");
   }
   const std::size_t width = byte(6) == 1 ? 2 : 4;
   take(8, width);
   std::int64_t header_bytes = 0;
   for (std::size_t i = width; i-- > 0;) header_bytes = header_bytes * 256 + byte(8 + i);
   begin_bytes = 8 + static_cast<std::int64_t>(width) + header_bytes;
-  if (header_bytes > kMaxHeaderBytes) {
-    refuse(path, fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
-                             kMaxHeaderBytes));
+  if (header_bytes > kMaxNpyHeaderBytes) {
+    refuse_npy(path, fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
+                                 kMaxNpyHeaderBytes));
   }
   if (begin_bytes > there) {
-    refuse(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
-                             there - 8 - static_cast<std::int64_t>(width)));
+    refuse_npy(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
+                                 there - 8 - static_cast<std::int64_t>(width)));
   }
   return header_bytes;
 }
@@ -200,20 +201,20 @@ ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path&
   const auto values = HeaderText(text, path).read();
   constexpr std::string_view kKeys[] = {"descr", "fortran_order", "shape"};
   for (const std::string_view key : kKeys) {
-    if (!values.contains(key)) refuse(path, fmt::format("its header has no '{}'", key));
+    if (!values.contains(key)) refuse_npy(path, fmt::format("its header has no '{}'", key));
   }
   if (values.size() != std::size(kKeys)) {
-    refuse(path, fmt::format("its header has {} keys, 3 are known", values.size()));
+    refuse_npy(path, fmt::format("its header has {} keys, 3 are known", values.size()));
   }
   ArrayHeader header;
   header.dims = dims_of(values.find("shape")->second, path);
   const std::string& order = values.find("fortran_order")->second;
   if (order == "True") {
-    refuse(path, "is column-major (fortran_order is True)",
-           "save numpy.ascontiguousarray() of the array");
+    refuse_npy(path, "is column-major (fortran_order is True)",
+               "save numpy.ascontiguousarray() of the array");
   }
   if (order != "False") {
-    refuse(path, fmt::format("its fortran_order is '{}', not True or False", shown(order)));
+    refuse_npy(path, fmt::format("its fortran_order is '{}', not True or False", shown(order)));
   }
   set_type(values.find("descr")->second, header, path);
   return header;
@@ -227,10 +228,10 @@ ArrayFile open_npy(const std::filesystem::path& path) {
   ArrayHeader header = parse_npy_header(text, path);
   header.begin_bytes = begin_bytes;
   const std::optional<std::int64_t> want = header.bytes();
-  if (!want) refuse(path, fmt::format("its size, {}, overflows", shape_of(header)));
+  if (!want) refuse_npy(path, fmt::format("its size, {}, overflows", shape_of(header)));
   if (const std::int64_t there = file->size_bytes() - begin_bytes; there != *want) {
-    refuse(path, fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), *want,
-                             there));
+    refuse_npy(path, fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header),
+                                 *want, there));
   }
   return {path, std::move(header), std::move(file)};
 }

@@ -6,7 +6,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kWords = 4;  // of one counter
+constexpr std::int64_t kWordsPerCounter = 4;  // of one counter
 
 /// (0, 1]: the word's top bits, and half a step more.
 float unit_interval(std::uint32_t word) {
@@ -26,11 +26,11 @@ void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry
           const NumbersOf& numbers_of) {
   const auto n = static_cast<std::int64_t>(out.size());
   const std::int64_t threads = kPhiloxThreads * philox_blocks(n, geometry);
-  std::uint64_t counter = state.offset / kWords;
-  for (std::int64_t first = 0; first < n; first += kWords * threads, ++counter) {
+  std::uint64_t counter = state.offset / kWordsPerCounter;
+  for (std::int64_t first = 0; first < n; first += kWordsPerCounter * threads, ++counter) {
     for (std::int64_t thread = 0; thread < std::min(threads, n - first); ++thread) {
       const auto subsequence = static_cast<std::uint64_t>(thread);
-      const std::array<float, kWords> numbers = numbers_of(
+      const std::array<float, kWordsPerCounter> numbers = numbers_of(
           philox4x32_10({low(counter), high(counter), low(subsequence), high(subsequence)},
                         {low(state.seed), high(state.seed)}));
       std::int64_t i = first + thread;
@@ -77,8 +77,8 @@ std::int64_t philox_blocks(std::int64_t n, const CudaGeometry& geometry) {
 
 std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry) {
   if (n == 0) return 0;
-  const std::int64_t numbers = kWords * kPhiloxThreads * philox_blocks(n, geometry);
-  return static_cast<std::uint64_t>(((n - 1) / numbers + 1) * kWords);
+  const std::int64_t numbers = kWordsPerCounter * kPhiloxThreads * philox_blocks(n, geometry);
+  return static_cast<std::uint64_t>(((n - 1) / numbers + 1) * kWordsPerCounter);
 }
 
 void philox_rand(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry) {

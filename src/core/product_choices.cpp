@@ -14,12 +14,12 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "barestep product choices 1";
 constexpr std::int64_t kMostBytes = 1 << 20;
 
-[[noreturn]] void refuse(const std::filesystem::path& file, std::string why) {
+[[noreturn]] void refuse_choices(const std::filesystem::path& file, std::string why) {
   fail(ExitCode::kConfiguration, {.what = "--autotune",
                                   .value = file.string(),
                                   .why = std::move(why),
@@ -57,7 +57,7 @@ std::string transpose_text(const ProductShape& shape) {
   return {shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N'};
 }
 
-Json to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
+OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
   return {{"m", shape.m},
           {"n", shape.n},
           {"k", shape.k},
@@ -70,7 +70,7 @@ Json to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
 }
 
 /// Throws what nlohmann or the standard library has for whatever is not as it should be.
-std::pair<ProductShape, AlgorithmBytes> from_json(const Json& json) {
+std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
   const auto transpose = json.at("transpose").get<std::string>();
   const auto alignment = json.at("alignment").get<std::array<std::int32_t, 4>>();
   const ProductShape shape{.m = json.at("m").get<std::int64_t>(),
@@ -89,7 +89,7 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const Json& json) {
 
 std::string contents_of(const std::filesystem::path& path) {
   InputFile file(path, "--autotune");
-  if (file.size_bytes() > kMostBytes) refuse(path, "is larger than 1 MiB");
+  if (file.size_bytes() > kMostBytes) refuse_choices(path, "is larger than 1 MiB");
   std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
   file.read(std::as_writable_bytes(std::span(text)));
   return text;
@@ -123,22 +123,22 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
   const std::string text = contents_of(file_);
   ProductPlace found;
   try {
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     if (json.at("format") != kFormat) throw std::invalid_argument("another format");
     found = {.device = json.at("device").get<std::string>(),
              .library = json.at("library").get<std::string>(),
              .precision = json.at("precision").get<std::string>()};
-    for (const Json& choice : json.at("choices")) choices_.insert(from_json(choice));
+    for (const OrderedJson& choice : json.at("choices")) choices_.insert(from_json(choice));
   } catch (const std::exception&) {
     // Where in a file that a program wrote the damage is helps nobody.
-    refuse(file_, "is not a file of product choices, or is damaged");
+    refuse_choices(file_, "is not a file of product choices, or is damaged");
   }
   if (found == place_) return;
   const auto text_of_place = [](const ProductPlace& p) {
     return fmt::format("{} with {} in {}", p.device, p.library, p.precision);
   };
-  refuse(file_,
-         fmt::format("was made on {}, this is {}", text_of_place(found), text_of_place(place_)));
+  refuse_choices(file_, fmt::format("was made on {}, this is {}", text_of_place(found),
+                                    text_of_place(place_)));
 }
 
 std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {
@@ -148,13 +148,13 @@ std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) co
 
 void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm) {
   choices_[shape] = algorithm;
-  Json all = Json::array();
+  OrderedJson all = OrderedJson::array();
   for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
-  const Json json = {{"format", kFormat},
-                     {"device", place_.device},
-                     {"library", place_.library},
-                     {"precision", place_.precision},
-                     {"choices", std::move(all)}};
+  const OrderedJson json = {{"format", kFormat},
+                            {"device", place_.device},
+                            {"library", place_.library},
+                            {"precision", place_.precision},
+                            {"choices", std::move(all)}};
   const std::string text = json.dump(1) + "\n";
   const auto bytes = std::as_bytes(std::span(text));
   replace_file(file_, std::array{bytes});

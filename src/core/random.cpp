@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::int32_t kWords = 624;
+constexpr std::int32_t kStateWords = 624;
 constexpr std::int32_t kShift = 397;
 
 // How many numbers randn makes at a time: little enough to stay in the first-level cache.
@@ -26,15 +26,15 @@ inline std::uint32_t twisted(std::uint32_t word, std::uint32_t next, std::uint32
 }
 
 // Three loops without a wrapped index, so that the first two become vector code.
-void twist(std::array<std::uint32_t, kWords>& state) {
+void twist(std::array<std::uint32_t, kStateWords>& state) {
   std::uint32_t* const words = state.data();
-  for (int i = 0; i < kWords - kShift; ++i) {
+  for (int i = 0; i < kStateWords - kShift; ++i) {
     words[i] = twisted(words[i], words[i + 1], words[i + kShift]);
   }
-  for (int i = kWords - kShift; i < kWords - 1; ++i) {
-    words[i] = twisted(words[i], words[i + 1], words[i + kShift - kWords]);
+  for (int i = kStateWords - kShift; i < kStateWords - 1; ++i) {
+    words[i] = twisted(words[i], words[i + 1], words[i + kShift - kStateWords]);
   }
-  words[kWords - 1] = twisted(words[kWords - 1], words[0], words[kShift - 1]);
+  words[kStateWords - 1] = twisted(words[kStateWords - 1], words[0], words[kShift - 1]);
 }
 
 inline std::uint32_t tempered(std::uint32_t word) {
@@ -54,15 +54,15 @@ double uniform_double(TorchGenerator& generator) {
 }  // namespace
 
 TorchGenerator::TorchGenerator(std::uint64_t seed)
-    : state_{}, position_(kWords), has_cached_normal_(false), cached_normal_(0.0) {
+    : state_{}, position_(kStateWords), has_cached_normal_(false), cached_normal_(0.0) {
   state_[0] = static_cast<std::uint32_t>(seed);
-  for (std::uint32_t i = 1; i < kWords; ++i) {
+  for (std::uint32_t i = 1; i < kStateWords; ++i) {
     state_[i] = 1812433253U * (state_[i - 1] ^ (state_[i - 1] >> 30U)) + i;
   }
 }
 
 std::uint32_t TorchGenerator::next() {
-  if (position_ == kWords) {
+  if (position_ == kStateWords) {
     twist(state_);
     position_ = 0;
   }
@@ -73,11 +73,12 @@ void TorchGenerator::uniform(std::span<float> out, double low, double high) {
   const float from = static_cast<float>(low);
   const float range = static_cast<float>(high) - from;
   while (!out.empty()) {
-    if (position_ == kWords) {
+    if (position_ == kStateWords) {
       twist(state_);
       position_ = 0;
     }
-    const std::size_t count = std::min(out.size(), static_cast<std::size_t>(kWords - position_));
+    const std::size_t count =
+        std::min(out.size(), static_cast<std::size_t>(kStateWords - position_));
     const std::uint32_t* const words = state_.data() + position_;
     for (std::size_t i = 0; i < count; ++i) {
       // 24 bits fit an int32, which vector units convert to float in one instruction.

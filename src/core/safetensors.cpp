@@ -21,10 +21,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why) {
+[[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& why) {
   fail(ExitCode::kBadData, {.what = "safetensors file",
                             .value = path.string(),
                             .why = why,
@@ -35,17 +35,17 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 std::string read_header(InputFile& file, const std::filesystem::path& path) {
   const auto file_bytes = static_cast<std::uint64_t>(file.size_bytes());
   if (file_bytes < kLengthBytes) {
-    refuse(path, fmt::format("too short: {} bytes, it needs at least 8", file_bytes));
+    refuse_safetensors(path, fmt::format("too short: {} bytes, it needs at least 8", file_bytes));
   }
   std::uint64_t header_bytes = 0;
   file.read(std::as_writable_bytes(std::span(&header_bytes, 1)));
-  if (header_bytes > kMaxHeaderBytes) {
-    refuse(path, fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
-                             kMaxHeaderBytes));
+  if (header_bytes > kMaxSafetensorsHeaderBytes) {
+    refuse_safetensors(path, fmt::format("states a header of {} bytes, {} are allowed",
+                                         header_bytes, kMaxSafetensorsHeaderBytes));
   }
   if (header_bytes > file_bytes - kLengthBytes) {
-    refuse(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
-                             file_bytes - kLengthBytes));
+    refuse_safetensors(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
+                                         file_bytes - kLengthBytes));
   }
   std::string header(header_bytes, ' ');
   file.read(std::as_writable_bytes(std::span(header)));
@@ -58,13 +58,14 @@ std::vector<SafetensorsEntry> read_entries(InputFile& file, const std::filesyste
   try {
     entries = parse_safetensors_header(header);
   } catch (const HeaderProblem& problem) {
-    refuse(path, "its header: " + problem.why);
+    refuse_safetensors(path, "its header: " + problem.why);
   }
   const std::int64_t stated = entries.empty() ? 0 : entries.back().end_bytes;
   const std::int64_t there =
       file.size_bytes() - static_cast<std::int64_t>(kLengthBytes + header.size());
   if (stated != there) {
-    refuse(path, fmt::format("its tensors have {} bytes, {} follow the header", stated, there));
+    refuse_safetensors(
+        path, fmt::format("its tensors have {} bytes, {} follow the header", stated, there));
   }
   return entries;
 }

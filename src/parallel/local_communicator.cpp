@@ -12,16 +12,16 @@ Tensor part_of(const Tensor& whole, std::int64_t first, std::int64_t count) {
   return {whole.buffer, whole.offset_bytes + first * bytes_of(whole.dtype), 1, count, whole.dtype};
 }
 
-/// Part of a sum: `from`'s numbers come to `by`, if that is another tensor, and are added there.
-struct Addition {
-  Tensor from;
-  Tensor by;
-  DeviceOp add;
-};
-
 }  // namespace
 
 struct LocalCommunicator::Prepared {
+  /// Part of a sum: `from`'s numbers come to `by`, if that is another tensor, and are added there.
+  struct Addition {
+    Tensor from;
+    Tensor by;
+    DeviceOp add;
+  };
+
   std::vector<Tensor> tensors;
   std::size_t root = 0;
   bool reduces = false;
@@ -109,7 +109,7 @@ void LocalCommunicator::run_reduce(const Prepared& made, const Addresses& addres
     made.events[i]->record(*streams[i]);
     root.wait(*made.events[i]);
   }
-  for (const Addition& addition : made.additions) {
+  for (const Prepared::Addition& addition : made.additions) {
     if (addition.by != addition.from) {
       device.copy(addresses.at<std::byte>(addition.by), addresses.at<std::byte>(addition.from),
                   addition.from.bytes(), root);

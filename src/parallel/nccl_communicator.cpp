@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "parallel/nccl_types.h"
 
 namespace barestep {
 namespace {
@@ -23,11 +24,6 @@ namespace {
                              .value = call,
                              .why = why,
                              .remedy = "run with NCCL_DEBUG=WARN, or use --transport mpi"});
-}
-
-ncclDataType_t type_of(DType dtype) {
-  if (dtype == DType::kF32) return ncclFloat32;
-  return dtype == DType::kI32 ? ncclInt32 : ncclUint8;
 }
 
 class NcclCommunicator final : public Communicator {
@@ -109,21 +105,22 @@ class NcclCommunicator final : public Communicator {
              cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
-    must(ncclAllReduce(values, values, count(tensor), type_of(tensor.dtype), sum, comm_, stream),
+    must(ncclAllReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), sum, comm_,
+                       stream),
          "ncclAllReduce");
   }
   void queue(const Broadcast& op, const Addresses& addresses, ncclRedOp_t /*sum*/,
              cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
-    must(
-        ncclBroadcast(values, values, count(tensor), type_of(tensor.dtype), op.root, comm_, stream),
-        "ncclBroadcast");
+    must(ncclBroadcast(values, values, count(tensor), nccl_type_of(tensor.dtype), op.root, comm_,
+                       stream),
+         "ncclBroadcast");
   }
   void queue(const Reduce& op, const Addresses& addresses, ncclRedOp_t sum, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
-    must(ncclReduce(values, values, count(tensor), type_of(tensor.dtype), sum, op.root, comm_,
+    must(ncclReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), sum, op.root, comm_,
                     stream),
          "ncclReduce");
   }

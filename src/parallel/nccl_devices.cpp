@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "parallel/nccl_types.h"
 
 namespace barestep {
 namespace {
@@ -20,11 +21,6 @@ void must(ncclResult_t result, const char* call) {
         .value = call,
         .why = ncclGetErrorString(result),
         .remedy = "run with NCCL_DEBUG=WARN, or build with BARESTEP_NCCL=OFF"});
-}
-
-ncclDataType_t type_of(DType dtype) {
-  if (dtype == DType::kF32) return ncclFloat32;
-  return dtype == DType::kI32 ? ncclInt32 : ncclUint8;
 }
 
 class NcclDevices final : public Communicator {
@@ -66,11 +62,11 @@ class NcclDevices final : public Communicator {
       const auto count = static_cast<std::size_t>(tensor.size());
       auto* const stream = static_cast<cudaStream_t>(streams[i]->native());
       if (const auto* broadcast = std::get_if<Broadcast>(&collective)) {
-        must(ncclBroadcast(values, values, count, type_of(tensor.dtype), broadcast->root, clique[i],
-                           stream),
+        must(ncclBroadcast(values, values, count, nccl_type_of(tensor.dtype), broadcast->root,
+                           clique[i], stream),
              "ncclBroadcast");
       } else {
-        must(ncclReduce(values, values, count, type_of(tensor.dtype), ncclSum,
+        must(ncclReduce(values, values, count, nccl_type_of(tensor.dtype), ncclSum,
                         std::get<Reduce>(collective).root, clique[i], stream),
              "ncclReduce");
       }

@@ -10,7 +10,7 @@
 namespace barestep {
 namespace {
 
-struct Span {
+struct Interval {
   double begin_s = 0, end_s = 0;
 };
 
@@ -22,22 +22,22 @@ Kind kind_of(const TimedOp& op) {
   return std::holds_alternative<Copy>(*device_op) ? Kind::kCopy : Kind::kCompute;
 }
 
-/// Adds a span that begins no earlier than those before it.
-void unite(std::vector<Span>& spans, const Span& span) {
-  if (spans.empty() || span.begin_s > spans.back().end_s) {
-    spans.push_back(span);
+/// Adds a interval that begins no earlier than those before it.
+void unite(std::vector<Interval>& intervals, const Interval& interval) {
+  if (intervals.empty() || interval.begin_s > intervals.back().end_s) {
+    intervals.push_back(interval);
   } else {
-    spans.back().end_s = std::max(spans.back().end_s, span.end_s);
+    intervals.back().end_s = std::max(intervals.back().end_s, interval.end_s);
   }
 }
 
-double length(const std::vector<Span>& spans) {
+double length(const std::vector<Interval>& intervals) {
   double length_s = 0;
-  for (const Span& span : spans) length_s += span.end_s - span.begin_s;
+  for (const Interval& interval : intervals) length_s += interval.end_s - interval.begin_s;
   return length_s;
 }
 
-double common_length(const std::vector<Span>& a, const std::vector<Span>& b) {
+double common_length(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   double common_s = 0;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     const double end_s = std::min(a[i].end_s, b[j].end_s);
@@ -70,16 +70,16 @@ class QueueTimes {
 }  // namespace
 
 Breakdown breakdown_of(const Profile& profile, int device) {
-  std::vector<Span> busy, compute, communication;
+  std::vector<Interval> busy, compute, communication;
   std::map<int, StreamIdle> streams;
   std::map<int, double> ends;
   const QueueTimes queue_times(profile);
   for (const TimedOp& op : profile.ops) {
     if (op.device != device) continue;
-    const Span span{op.start_s, op.end_s};
-    unite(busy, span);
-    if (kind_of(op) == Kind::kCompute) unite(compute, span);
-    if (kind_of(op) == Kind::kCommunication) unite(communication, span);
+    const Interval interval{op.start_s, op.end_s};
+    unite(busy, interval);
+    if (kind_of(op) == Kind::kCompute) unite(compute, interval);
+    if (kind_of(op) == Kind::kCommunication) unite(communication, interval);
 
     const int stream = static_cast<int>(op.node->lane) + 1;
     StreamIdle& idle = streams[stream];

@@ -12,6 +12,7 @@
 
 #include "apps/bad_input_cases.h"
 #include "apps/on_cpu.h"
+#include "support/arguments.h"
 #include "support/idx_bytes.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -23,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const std::string kProgram = MLP_SINGLE;
-const std::vector<std::string> kTiny = {"--dim", "8", "--depth", "1", "--steps", "1"};
+const std::vector<std::string> kOneStep = {"--dim", "8", "--depth", "1", "--steps", "1"};
 
 ProcessResult mlp_single(std::vector<std::string> arguments, ProcessOptions options = {}) {
   arguments.insert(arguments.begin(), kProgram);
@@ -54,16 +55,6 @@ void MlpSingle::expect_refused(const std::vector<BadInput>& cases) {
   }
 }
 
-/// The options of a help text, in its order, without dashes.
-std::vector<std::string> options_of(const std::string& help) {
-  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
-  std::vector<std::string> names;
-  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
-    names.push_back((*match)[1]);
-  }
-  return names;
-}
-
 TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());
 }
@@ -92,7 +83,7 @@ TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
 
 /// --device auto, the default, on a machine without a GPU.
 TEST_F(MlpSingle, SaysOnceWhyItTrainsOnTheCpuWhereABuildForGpusFindsNone) {
-  const auto result = mlp_single(kTiny, {.working_directory = folder()});
+  const auto result = mlp_single(kOneStep, {.working_directory = folder()});
   EXPECT_EQ(result.exit_code, 0);
   if (result.err.empty()) GTEST_SKIP() << "there is a GPU, or this build has no CUDA device";
   EXPECT_THAT(result.err, StartsWith("mlp_single: note: training on the CPU: "));
@@ -122,59 +113,59 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       "--data",        "idx:images,labels", "--layers",     "4,3", "--loss",
       "cross-entropy", "--no-last-relu",    "--batch-size", "4"};
   const std::vector<std::string> sgd =
-      kTiny + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
+      kOneStep + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
   // What shows each option in a run; weights are saved before they are loaded.
   const std::map<std::string, std::vector<std::string>> runs = {
       {"dim", {"--dim", "8", "--depth", "1", "--steps", "1"}},
-      {"depth", kTiny},
+      {"depth", kOneStep},
       {"layers", {"--layers", "8,4", "--steps", "1"}},
-      {"activation", kTiny + std::vector<std::string>{"--activation", "none"}},
-      {"no-last-relu", kTiny + std::vector<std::string>{"--no-last-relu"}},
-      {"loss", kTiny + std::vector<std::string>{"--loss", "mse"}},
+      {"activation", kOneStep + std::vector<std::string>{"--activation", "none"}},
+      {"no-last-relu", kOneStep + std::vector<std::string>{"--no-last-relu"}},
+      {"loss", kOneStep + std::vector<std::string>{"--loss", "mse"}},
       {"data", files + std::vector<std::string>{"--steps", "1"}},
       {"workers", files + std::vector<std::string>{"--steps", "1", "--workers", "2"}},
       {"prefetch", files + std::vector<std::string>{"--steps", "1", "--prefetch", "3"}},
       {"no-pin", files + std::vector<std::string>{"--steps", "1", "--no-pin"}},
       {"drop-last", files + std::vector<std::string>{"--steps", "1", "--drop-last"}},
-      {"batch-size", kTiny + std::vector<std::string>{"--batch-size", "4"}},
+      {"batch-size", kOneStep + std::vector<std::string>{"--batch-size", "4"}},
       {"test-split", files + std::vector<std::string>{"--epochs", "1", "--test-split", "0.25"}},
-      {"steps", kTiny},
+      {"steps", kOneStep},
       {"epochs", files + std::vector<std::string>{"--epochs", "1"}},
       {"warmup", {"--dim", "8", "--depth", "1", "--steps", "2", "--warmup", "1"}},
-      {"seed", kTiny + std::vector<std::string>{"--seed", "-1"}},
-      {"lr", kTiny + std::vector<std::string>{"--lr", "1e-2"}},
-      {"betas", kTiny + std::vector<std::string>{"--betas", "0.8,0.99"}},
-      {"eps", kTiny + std::vector<std::string>{"--eps", "1e-6"}},
-      {"optimizer", kTiny + std::vector<std::string>{"--optimizer", "adamw"}},
+      {"seed", kOneStep + std::vector<std::string>{"--seed", "-1"}},
+      {"lr", kOneStep + std::vector<std::string>{"--lr", "1e-2"}},
+      {"betas", kOneStep + std::vector<std::string>{"--betas", "0.8,0.99"}},
+      {"eps", kOneStep + std::vector<std::string>{"--eps", "1e-6"}},
+      {"optimizer", kOneStep + std::vector<std::string>{"--optimizer", "adamw"}},
       {"momentum", sgd},
       {"nesterov", sgd + std::vector<std::string>{"--nesterov"}},
-      {"weight-decay", kTiny + std::vector<std::string>{"--weight-decay", "0.1"}},
-      {"lr-warmup", kTiny + std::vector<std::string>{"--lr-warmup", "3"}},
-      {"lr-scale", kTiny + std::vector<std::string>{"--lr-scale", "linear"}},
-      {"accumulate", kTiny + std::vector<std::string>{"--accumulate", "2"}},
-      {"delay-ms", kTiny + std::vector<std::string>{"--delay-ms", "1.5"}},
-      {"io-delay-ms", kTiny + std::vector<std::string>{"--io-delay-ms", "1.5"}},
-      {"no-zero-grad", kTiny + std::vector<std::string>{"--no-zero-grad"}},
-      {"log-every", kTiny + std::vector<std::string>{"--log-every", "2"}},
-      {"device", kTiny + std::vector<std::string>{"--device", "cpu"}},
-      {"threads", kTiny + std::vector<std::string>{"--threads", "1"}},
-      {"gemm", kTiny + std::vector<std::string>{"--gemm", "reference"}},
-      {"fusion", kTiny + std::vector<std::string>{"--fusion", "off"}},
+      {"weight-decay", kOneStep + std::vector<std::string>{"--weight-decay", "0.1"}},
+      {"lr-warmup", kOneStep + std::vector<std::string>{"--lr-warmup", "3"}},
+      {"lr-scale", kOneStep + std::vector<std::string>{"--lr-scale", "linear"}},
+      {"accumulate", kOneStep + std::vector<std::string>{"--accumulate", "2"}},
+      {"delay-ms", kOneStep + std::vector<std::string>{"--delay-ms", "1.5"}},
+      {"io-delay-ms", kOneStep + std::vector<std::string>{"--io-delay-ms", "1.5"}},
+      {"no-zero-grad", kOneStep + std::vector<std::string>{"--no-zero-grad"}},
+      {"log-every", kOneStep + std::vector<std::string>{"--log-every", "2"}},
+      {"device", kOneStep + std::vector<std::string>{"--device", "cpu"}},
+      {"threads", kOneStep + std::vector<std::string>{"--threads", "1"}},
+      {"gemm", kOneStep + std::vector<std::string>{"--gemm", "reference"}},
+      {"fusion", kOneStep + std::vector<std::string>{"--fusion", "off"}},
       {"precision", {"--plan", "--device", "cuda", "--precision", "tf32"}},
-      {"graph", kTiny + std::vector<std::string>{"--graph"}},
+      {"graph", kOneStep + std::vector<std::string>{"--graph"}},
       {"autotune", {"--plan", "--device", "cuda", "--autotune", "choices.json"}},
-      {"metrics", kTiny + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
-      {"plan", kTiny + std::vector<std::string>{"--plan"}},
-      {"memory", kTiny + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
-      {"explain", kTiny + std::vector<std::string>{"--explain"}},
-      {"profile", kTiny + std::vector<std::string>{"--profile"}},
-      {"profile-steps", kTiny + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
-      {"trace", kTiny + std::vector<std::string>{"--trace", "trace.json.gz"}},
-      {"tensorboard", kTiny + std::vector<std::string>{"--tensorboard", "runs"}},
-      {"sort-by", kTiny + std::vector<std::string>{"--profile", "--sort-by", "count"}},
-      {"row-limit", kTiny + std::vector<std::string>{"--profile", "--row-limit", "2"}},
-      {"save", kTiny + std::vector<std::string>{"--save", "weights.safetensors"}},
-      {"load", kTiny + std::vector<std::string>{"--load", "weights.safetensors"}},
+      {"metrics", kOneStep + std::vector<std::string>{"--metrics", "metrics.jsonl"}},
+      {"plan", kOneStep + std::vector<std::string>{"--plan"}},
+      {"memory", kOneStep + std::vector<std::string>{"--plan", "--memory", "16GiB"}},
+      {"explain", kOneStep + std::vector<std::string>{"--explain"}},
+      {"profile", kOneStep + std::vector<std::string>{"--profile"}},
+      {"profile-steps", kOneStep + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
+      {"trace", kOneStep + std::vector<std::string>{"--trace", "trace.json.gz"}},
+      {"tensorboard", kOneStep + std::vector<std::string>{"--tensorboard", "runs"}},
+      {"sort-by", kOneStep + std::vector<std::string>{"--profile", "--sort-by", "count"}},
+      {"row-limit", kOneStep + std::vector<std::string>{"--profile", "--row-limit", "2"}},
+      {"save", kOneStep + std::vector<std::string>{"--save", "weights.safetensors"}},
+      {"load", kOneStep + std::vector<std::string>{"--load", "weights.safetensors"}},
       {"config", {"--config", "run.json"}},
       {"help", {"--help"}},
       {"version", {"--version"}},
@@ -228,7 +219,7 @@ TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
 }
 
 TEST_F(MlpSingle, ShowsAnInjectedDelayInTheAccount) {
-  const auto result = run_here(kTiny + std::vector<std::string>{"--io-delay-ms", "20"});
+  const auto result = run_here(kOneStep + std::vector<std::string>{"--io-delay-ms", "20"});
   std::smatch milliseconds;
   ASSERT_TRUE(std::regex_search(result.out, milliseconds, std::regex("injected +([0-9.]+) ms")))
       << result.out;

@@ -13,6 +13,7 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
+#include "support/arguments.h"
 #include "support/process.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -23,15 +24,6 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-using Arguments = std::vector<std::string>;
-
-const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 int count(const std::string& text, const std::string& part) {
   int found = 0;
@@ -185,16 +177,6 @@ TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
                                      "same options and files\n"));
 }
 
-/// The options of a help text, in its order, without dashes.
-std::set<std::string> options_of(const std::string& help) {
-  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
-  std::set<std::string> names;
-  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
-    names.insert((*match)[1]);
-  }
-  return names;
-}
-
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
@@ -202,7 +184,8 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
        "--jitter-ms", "1"},
   };
-  std::set<std::string> named = options_of(alone({"--help"}).out);
+  const std::vector<std::string> own = options_of(alone({"--help"}).out);
+  std::set<std::string> named(own.begin(), own.end());
   for (const std::string& name : options_of(run_process({MLP_SINGLE, "--help"}).out)) {
     if (name != "batch-size" && name != "delay-ms") named.erase(name);
   }

@@ -11,6 +11,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -22,15 +23,6 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-using Arguments = std::vector<std::string>;
-
-const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class MlpDp : public TempDirTest {
  protected:
@@ -161,16 +153,6 @@ TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
   EXPECT_EQ(one.out.find("reduce_piece"), std::string::npos) << "one GPU has one memory";
 }
 
-/// The options of a help text, without dashes.
-std::set<std::string> options_of(const std::string& help) {
-  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
-  std::set<std::string> names;
-  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
-    names.insert((*match)[1]);
-  }
-  return names;
-}
-
 TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
   number_run(folder());
   write_file(folder() / "run.json", R"({"lr": 0.01})");
@@ -251,7 +233,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
   }
-  EXPECT_EQ(options_of(run({"--help"}).out), covered);
+  const std::vector<std::string> named = options_of(run({"--help"}).out);
+  EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
 }
 
 TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {

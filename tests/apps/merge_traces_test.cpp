@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 class MergeTraces : public TempDirTest {
@@ -54,12 +54,12 @@ TEST_F(MergeTraces, PutsAllRanksOnOneAxisOfTime) {
   file("1.json.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
   const ProcessResult result = run({"all.json", "1.json.gz", "0.json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  const Json merged = Json::parse(read_file(folder() / "all.json"));
+  const OrderedJson merged = OrderedJson::parse(read_file(folder() / "all.json"));
   EXPECT_EQ(merged.at("baseTimeNanoseconds"), 1711964646000000000);
   std::map<std::int64_t, double> adam_of_process;
   std::set<std::string> names;
   std::map<std::int64_t, int> arrow_ends;
-  for (const Json& event : merged.at("traceEvents")) {
+  for (const OrderedJson& event : merged.at("traceEvents")) {
     if (event.contains("cat") && event.at("cat") == "kernel" && event.at("name") == "adam") {
       adam_of_process.try_emplace(event.at("pid"), event.at("ts"));
     }

@@ -9,6 +9,7 @@
 
 #include "apps/on_cpu.h"
 #include "core/safetensors.h"
+#include "support/arguments.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 #include "support/trace_rules.h"
@@ -19,15 +20,8 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-using Arguments = std::vector<std::string>;
-
 const Arguments kSmall = {"--dim", "16",        "--depth", "2",      "--batch-size",
                           "8",     "--threads", "1",       "--gemm", "reference"};
-
-Arguments operator+(Arguments a, const Arguments& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

@@ -15,7 +15,7 @@ namespace barestep {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 void run(const DeviceOp& op, Memory& memory) {
   ThreadPool pool(2);
@@ -44,7 +44,8 @@ TEST(Delay, LastsLongerByWhatItReads) {
 TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
   Memory memory;
   const BiasRelu op{memory.add(1, 5), memory.add(1, 5)};
-  std::ranges::copy(std::vector{-0.0F, kNaN, kInf, -kInf, -1.0F}, memory.values(op.values).begin());
+  std::ranges::copy(std::vector{-0.0F, kNotANumber, kInf, -kInf, -1.0F},
+                    memory.values(op.values).begin());
   std::ranges::fill(memory.values(op.bias), -0.0F);
   run(op, memory);
   const auto out = memory.values(op.values);
@@ -59,9 +60,9 @@ TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
 TEST(ReluGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   Memory memory;
   const ReluGrad op{memory.add(1, 6), memory.add(1, 6)};
-  std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNaN, kNaN},
+  std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNotANumber, kNotANumber},
                     memory.values(op.grad).begin());
-  std::ranges::copy(std::vector{0.0F, -0.0F, kNaN, 1.0F, 1.0F, 0.0F},
+  std::ranges::copy(std::vector{0.0F, -0.0F, kNotANumber, 1.0F, 1.0F, 0.0F},
                     memory.values(op.output).begin());
   run(op, memory);
   const auto grad = memory.values(op.grad);
@@ -187,8 +188,9 @@ TEST(CountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
   Memory memory;
   const CountCorrect op{memory.add(1, 1, DType::kI32), memory.add(3, 3),
                         memory.add(3, 1, DType::kI32)};
-  std::ranges::copy(std::vector{1.0F, 2.0F, 2.0F, 5.0F, kNaN, kNaN, 0.0F, -0.0F, 0.0F},
-                    memory.values(op.logits).begin());
+  std::ranges::copy(
+      std::vector{1.0F, 2.0F, 2.0F, 5.0F, kNotANumber, kNotANumber, 0.0F, -0.0F, 0.0F},
+      memory.values(op.logits).begin());
   std::ranges::copy(std::vector{1, 1, 0}, memory.values<std::int32_t>(op.labels).begin());
   run(op, memory);
   EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 3);

@@ -103,6 +103,11 @@ TEST(ThreadPool, WakesUpAfterALongPause) {
   }
 }
 
+// A thread that starts late must not go to sleep behind the end of its pool.
+TEST(ThreadPool, EndsHoweverSoonAfterItsStart) {
+  for (int i = 0; i < 5000; ++i) ThreadPool(1 + i % 5);
+}
+
 TEST(ThreadPool, RefusesToHaveNoThread) {
   EXPECT_THROW(ThreadPool pool(0), Error);
 }

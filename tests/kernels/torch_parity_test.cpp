@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-void run(const DeviceOp& op, Memory& memory) {
+void compute(const DeviceOp& op, Memory& memory) {
   ThreadPool pool(2);
   const auto product = make_reference_product();
   CpuOps(pool, *product).run(op, memory.addresses());
@@ -51,7 +51,7 @@ TEST(SumRows, HasTheBitsOfTorchSum) {
     Memory memory;
     const SumRows op{memory.add(1, e.cols), memory.add(e.rows, e.cols)};
     TorchGenerator(0).randn(memory.values(op.in));
-    run(op, memory);
+    compute(op, memory);
     EXPECT_EQ(checksum(memory.values(op.out)), e.sums) << e.rows << " x " << e.cols;
   }
 }
@@ -82,7 +82,7 @@ TEST(MseLoss, HasTheBitsOfTorchMseLoss) {
     TorchGenerator generator(1);
     generator.randn(memory.values(op.output));
     generator.randn(memory.values(op.target));
-    run(op, memory);
+    compute(op, memory);
     EXPECT_EQ(memory.values(op.loss)[0], e.loss) << e.n;
     EXPECT_EQ(checksum(memory.values(op.grad)), e.grads) << e.n;
   }
@@ -105,7 +105,7 @@ TEST(Adam, HasTheBitsOfTorchAdam) {
         scalars[0] = static_cast<float>(-(golden.lr / (1 - std::pow(op.beta1, t))));
         scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(op.beta2, t)));
         std::ranges::copy(step.gradients.at(parameter.name), memory.values(op.grads).begin());
-        run(op, memory);
+        compute(op, memory);
         const auto expect_bits = [&](const Tensor& actual, const GoldenValues& expected) {
           EXPECT_TRUE(std::ranges::equal(memory.values(actual), expected.at(parameter.name)))
               << file << " " << parameter.name << " step " << t;
@@ -143,7 +143,7 @@ TEST(Sgd, HasTheBitsOfTorchSgdWithNesterovAndWeightDecay) {
     generator.randn(memory.values(op.weights));
     for (int step = 0; step < 5; ++step) {
       generator.randn(memory.values(op.grads));
-      run(op, memory);
+      compute(op, memory);
     }
     EXPECT_EQ(checksum(memory.values(op.weights)), e.weights) << e.n;
     EXPECT_EQ(checksum(memory.values(*op.velocities)), e.velocities) << e.n;
@@ -163,7 +163,7 @@ TEST(CrossEntropy, AgreesWithTorch) {
                           .count = golden.batch};
     std::ranges::copy(step.out, memory.values(op.logits).begin());
     std::ranges::copy(step.labels, memory.values<std::int32_t>(op.labels).begin());
-    run(op, memory);
+    compute(op, memory);
     EXPECT_NEAR(memory.values(op.loss)[0], golden.losses[i], 2.5e-7F * golden.losses[i]);
 
     // The last layer's bias gradient is the column sums of grad.

@@ -1,41 +1,77 @@
 #!/usr/bin/env bash
-# clang_tidy.sh <source root> <build folder> <folder>: runs clang-tidy, on all cores, over the sources
-# of the folder that this build compiles. A source that passed is passed over until something that
-# clang-tidy reads of it changes: a stamp keeps the hash of all of it.
+# clang_tidy.sh <source root> <build folder> <folder>: runs clang-tidy over the sources of the folder
+# that this build compiles, one behind the other as a single source: their headers, which are most of
+# the work, are read once. What passed is passed over until a source, a header or a flag changes.
 set -euo pipefail
 . "$(dirname "$0")/tool.sh"
 find_clang_tool clang-tidy
 
 root=$(cd "$1" && pwd -P)
+build=$(cd "$2" && pwd -P)
 folder=$3
-cd "$2"
-mkdir -p lint
-export root tool
+cd "$build"
 
-check() {  # <source> <object>
-  local source=$1 object=$2 stamp hash reads text
-  stamp=lint/${object//\//_}.stamp
-  # Ninja knows the files that the object was last compiled from.
-  reads=$(ninja -t deps "$object" 2>/dev/null | sed -n 's/^    //p')
-  hash=$({ grep -F -- "$object" compile_commands.json
-           xargs -d '\n' cat <<<"$root/.clang-tidy"$'\n'"$source"$'\n'"$reads"; } | sha256sum)
-  if [ -n "$reads" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then return; fi
-  if text=$("$tool" -p . --quiet "$source" 2>&1); then
-    echo "$hash" >"$stamp"
-  else
-    grep -v ' warnings generated\.$' <<<"$text"
-    return 1
-  fi
-}
-export -f check
-
-# "source object" for each source of the compile commands, though several targets may compile it;
-# clang-tidy 14 does not know this CUDA.
-pairs=$(awk '/^ *"command":/ { object = match($0, / -o [^ ]+ -c /) ? substr($0, RSTART + 4, RLENGTH - 8) : "" }
-             /^ *"file":/ { split($0, part, "\""); if (object != "" && part[4] !~ /\.cu$/) print part[4], object }' \
-          compile_commands.json | grep "^$root/$folder/" | sort -u -k 1,1 || true)
-if [ -z "$pairs" ]; then
+# Sources are compiled by themselves or included in one of CMake's unity files. clang-tidy 14 does not
+# know this CUDA.
+compiled=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' compile_commands.json | grep -v '\.cu$')
+sources=$({ grep -v '/Unity/' <<<"$compiled"
+            grep '/Unity/' <<<"$compiled" | xargs -r sed -n 's/^#include "\(.*\)"$/\1/p'; } |
+  grep -E "^$root/$folder/[^/]+$" | sort -u || true)
+if [ -z "$sources" ]; then
   echo "skipped: this build compiles no source in $folder"
   exit 77
 fi
-xargs -n 2 -P "$(nproc)" bash -c 'check "$@"' check <<<"$pairs"
+
+# Every flag that one of them is compiled with; the text of a text does not matter.
+mapfile -t flags < <(
+  grep -E "^ *\"command\": .* -c ($root|$build)/$folder/[^ ]*\.(cpp|cxx)" compile_commands.json |
+    grep -oE -- '(-isystem |-I|-D|-std=|-march=)[^ ]+' |
+    sed -E 's/^(-D.*)=\\.*/\1="text"/' | sort -u | sed 's/^-isystem /-isystem\n/')
+
+# tidy <name>: checks $name.cpp, unless it passed before as it is now.
+tidy() {
+  local all=$build/lint/tidy/$1.cpp hash text
+  hash=$({ printf '%s\n' "$tool" "${flags[@]}"
+           cat "$root/.clang-tidy" "$all"
+           find "$root/src" "$root/apps" -name '*.h' -print0 | sort -z | xargs -0 cat; } | sha256sum)
+  if [ "$(cat "$all.stamp" 2>/dev/null)" = "$hash" ]; then return; fi
+  if text=$("$tool" --config-file="$root/.clang-tidy" --quiet "$all" -- "${flags[@]}" 2>&1); then
+    echo "$hash" >"$all.stamp"
+  else
+    # clang-tidy counts on behind a #line: back to the sources' own lines.
+    awk -v all="$all" '
+      NR == FNR { if (/^#line 1 /) { source[NR] = $3; gsub(/"/, "", source[NR]) } next }
+      index($0, all ":") == 1 {
+        rest = substr($0, length(all) + 2)
+        line = rest + 0
+        sub(/^[0-9]+/, "", rest)
+        for (at = line; !(at in source); at--) { }
+        $0 = source[at] ":" line - at rest
+      }
+      !/ warnings generated\.$/' "$all" - <<<"$text"
+    failed=1
+  fi
+}
+
+# check <name> <source...>: checks them as one.
+check() {
+  local name=$1 source
+  shift
+  for source; do
+    printf '#line 1 "%s"\n' "$source"
+    cat "$source"
+  done >"$build/lint/tidy/$name.cpp"
+  tidy "$name"
+}
+
+# Programs have a main each, and what stands for a missing library has the names of what it stands for.
+mkdir -p "$build/lint/tidy"
+failed=0
+name=${folder//\//_}
+mapfile -t absent < <(grep '_absent\.cpp$' <<<"$sources")
+mapfile -t programs < <(xargs grep -l '^int main(' <<<"$sources")
+mapfile -t others < <(grep -vxF "$(printf '%s\n' / "${absent[@]}" "${programs[@]}")" <<<"$sources")
+check "$name" "${others[@]}"
+if [ ${#absent[@]} -gt 0 ]; then check "${name}_absent" "${absent[@]}"; fi
+for program in "${programs[@]}"; do check "${name}_$(basename "$program" .cpp)" "$program"; done
+exit $failed

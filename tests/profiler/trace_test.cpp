@@ -20,7 +20,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 TraceContext context_of_rank(int rank, int world) {
   return {.program = "mlp \"single\"",
@@ -50,10 +50,10 @@ std::string sample_trace() {
   return trace_of(SampleProfile().profile(), context_of_rank(0, 1));
 }
 
-std::vector<Json> events_named(const std::string& text, const std::string& name) {
-  std::vector<Json> found;
-  const Json trace = Json::parse(text);
-  for (const Json& event : trace.at("traceEvents")) {
+std::vector<OrderedJson> events_named(const std::string& text, const std::string& name) {
+  std::vector<OrderedJson> found;
+  const OrderedJson trace = OrderedJson::parse(text);
+  for (const OrderedJson& event : trace.at("traceEvents")) {
     if (event.at("name") == name) found.push_back(event);
   }
   return found;
@@ -89,8 +89,8 @@ TEST(Trace, HasTheTimesOfTheRecords) {
   const auto gemms = events_named(text, "gemm");
   // Two a step, each as an op of the host and as a kernel.
   ASSERT_EQ(gemms.size(), 8U);
-  const auto kernel =
-      std::ranges::find_if(gemms, [](const Json& event) { return event.at("cat") == "kernel"; });
+  const auto kernel = std::ranges::find_if(
+      gemms, [](const OrderedJson& event) { return event.at("cat") == "kernel"; });
   EXPECT_EQ(kernel->at("ts"), 501'000.0);
   EXPECT_EQ(kernel->at("dur"), 2'000.0);
   EXPECT_EQ(kernel->at("args").at("phase"), "forward");
@@ -101,7 +101,7 @@ TEST(Trace, HasTheTimesOfTheRecords) {
   const auto step = events_named(text, "ProfilerStep#1").at(0);
   EXPECT_EQ(step.at("ts"), 510'000.0);
   EXPECT_EQ(step.at("dur"), 8'000.0);
-  EXPECT_EQ(Json::parse(text).at("baseTimeNanoseconds"), 1711964646000000000);
+  EXPECT_EQ(OrderedJson::parse(text).at("baseTimeNanoseconds"), 1711964646000000000);
 }
 
 TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
@@ -123,7 +123,7 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
 /// Changes the first event that `which` picks, and returns what rules that breaks.
 template <class Which, class Change>
 std::vector<std::string> broken_by(const Which& which, const Change& change) {
-  Json trace = Json::parse(sample_trace());
+  OrderedJson trace = OrderedJson::parse(sample_trace());
   auto& events = trace.at("traceEvents");
   const auto event = std::ranges::find_if(events, which);
   EXPECT_NE(event, events.end());
@@ -135,10 +135,10 @@ std::vector<std::string> broken_by(const Which& which, const Change& change) {
 }
 
 auto named(const std::string& name) {
-  return [name](const Json& event) { return event.at("name") == name; };
+  return [name](const OrderedJson& event) { return event.at("name") == name; };
 }
 auto in_category(const std::string& category) {
-  return [category](const Json& event) {
+  return [category](const OrderedJson& event) {
     return event.contains("cat") && event.at("cat") == category && event.at("ph") == "X";
   };
 }
@@ -147,15 +147,15 @@ TEST(TraceRules, NoticeEachBreach) {
   const auto expect = [](const std::vector<std::string>& broken, const std::string& what) {
     EXPECT_THAT(broken, Contains(HasSubstr(what)));
   };
-  const auto set = [](const char* key, const Json& value) {
-    return [key, value](Json& event) { event[key] = value; };
+  const auto set = [](const char* key, const OrderedJson& value) {
+    return [key, value](OrderedJson& event) { event[key] = value; };
   };
-  const auto set_arg = [](const char* key, const Json& value) {
-    return [key, value](Json& event) { event["args"][key] = value; };
+  const auto set_arg = [](const char* key, const OrderedJson& value) {
+    return [key, value](OrderedJson& event) { event["args"][key] = value; };
   };
   const auto kernel = in_category("kernel");
   expect(broken_rules("{"), "not JSON");
-  expect(broken_rules(Json::parse(sample_trace()).dump()), "the rank does not stand");
+  expect(broken_rules(OrderedJson::parse(sample_trace()).dump()), "the rank does not stand");
   expect(broken_by(kernel, set("cat", "kernels")), "unknown category");
   expect(broken_by(kernel, set("ts", "1")), "another type");
   expect(broken_by(kernel, set("ts", 2e12)), "not small");

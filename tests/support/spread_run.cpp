@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-class Losses final : public TrainObserver {
+class LossList final : public TrainObserver {
  public:
   void on_step(const StepReport& report) override { values.push_back(report.loss); }
   void on_evaluation(const EvaluationReport& report) override {
@@ -45,7 +45,7 @@ SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t mo
   if (piece) piece->cols = std::min(piece->cols, most_numbers);
   LocalCommunicator communicator(devices, piece);
   Trainer trainer(config, programs, devices, scheme == nullptr ? nullptr : &communicator, data);
-  Losses losses;
+  LossList losses;
   trainer.run(losses);
   return {trainer.weights(), losses.values};
 }

@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Row = std::pair<std::string, std::string>;  // pid, tid
 
 const std::set<std::string> kCategories = {
@@ -26,11 +26,11 @@ const std::set<std::string> kCopies = {
 const std::set<std::string> kCalls = {"cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync",
                                       "cudaMemsetAsync", "cudaGraphLaunch"};
 
-std::int64_t ns_of(const Json& number) {
+std::int64_t ns_of(const OrderedJson& number) {
   return std::llround(number.get<double>() * 1e3);
 }
 
-Row row_of(const Json& event) {
+Row row_of(const OrderedJson& event) {
   return {event.at("pid").dump(), event.at("tid").dump()};
 }
 
@@ -45,13 +45,13 @@ class Check {
 
   std::vector<std::string> broken() {
     try {
-      trace_ = Json::parse(text_);
-    } catch (const Json::exception& error) {
+      trace_ = OrderedJson::parse(text_);
+    } catch (const OrderedJson::exception& error) {
       return {std::string("not JSON: ") + error.what()};
     }
     try {
       check_top();
-      for (const Json& event : trace_.at("traceEvents")) check_event(event);
+      for (const OrderedJson& event : trace_.at("traceEvents")) check_event(event);
       check_device_events();
       check_arrows();
       check_nesting();
@@ -59,7 +59,7 @@ class Check {
       check_steps();
       check_phases();
       check_end();
-    } catch (const Json::exception& error) {
+    } catch (const OrderedJson::exception& error) {
       report(std::string("a member is missing or of another type: ") + error.what());
     }
     return broken_;
@@ -92,14 +92,14 @@ class Check {
     // HolisticTraceAnalysis finds the rank with this, in the text.
     require(std::regex_search(text_, std::regex("\n\"rank\":\\s+(\\d+)")),
             "the rank does not stand on a line of its own behind a blank");
-    for (const Json& device : trace_.at("deviceProperties")) {
+    for (const OrderedJson& device : trace_.at("deviceProperties")) {
       for (const char* key : {"id", "name", "totalGlobalMem", "computeMajor", "numSms"}) {
         require(device.contains(key), std::string("deviceProperties has no ") + key);
       }
     }
   }
 
-  void check_event(const Json& event) {
+  void check_event(const OrderedJson& event) {
     const std::string phase = event.at("ph");
     require(std::string("XMsfCi").find(phase) != std::string::npos, "unknown phase " + phase);
     require(event.at("ts").is_number(), "ts is no number");
@@ -119,7 +119,7 @@ class Check {
     if (phase == "X") check_slice(event);
   }
 
-  void check_memory(const Json& event) {
+  void check_memory(const OrderedJson& event) {
     require(event.at("s") == "t" && event.at("cat") == "cpu_instant_event",
             "[memory] is an instant of a thread");
     for (const char* key : {"Total Reserved", "Total Allocated", "Bytes", "Addr", "Device Id",
@@ -128,7 +128,7 @@ class Check {
     }
   }
 
-  void check_slice(const Json& event) {
+  void check_slice(const OrderedJson& event) {
     require(event.at("dur").is_number() && event.at("dur") >= 0, "a slice without duration");
     const std::string category = event.at("cat");
     const std::int64_t begin = ns_of(event.at("ts"));
@@ -144,8 +144,8 @@ class Check {
   }
 
   void check_device_events() {
-    for (const Json* event : work_) {
-      const Json& args = event->at("args");
+    for (const OrderedJson* event : work_) {
+      const OrderedJson& args = event->at("args");
       const std::string name = event->at("name");
       const std::string category = event->at("cat");
       require(event->at("pid") == args.at("device"), name + ": pid is not its device");
@@ -174,7 +174,7 @@ class Check {
   }
 
   /// Readers tell work apart by its name.
-  void check_kernel(const std::string& name, const Json& args) {
+  void check_kernel(const std::string& name, const OrderedJson& args) {
     for (const char* word : {"Memcpy", "Memset", "dma", "Sync"}) {
       require(name.find(word) == std::string::npos, name + ": a kernel's name holds " + word);
     }
@@ -187,7 +187,7 @@ class Check {
       require(args.contains(key), name + " has no " + key);
     }
     bool has_params = false;
-    for (const Json& event : trace_.at("traceEvents")) {
+    for (const OrderedJson& event : trace_.at("traceEvents")) {
       has_params |= event.at("name") == "record_param_comms" &&
                     event.at("args").at("External id") == args.at("External id");
     }
@@ -206,7 +206,7 @@ class Check {
     for (const auto& [id, ends] : arrows_) {
       const std::string arrow = "arrow " + std::to_string(id);
       int starts = 0;
-      for (const Json* end : ends) {
+      for (const OrderedJson* end : ends) {
         const bool is_start = end->at("ph") == "s";
         starts += is_start ? 1 : 0;
         require(end->at("cat") == ends.front()->at("cat"), arrow + " is of two categories");
@@ -249,7 +249,7 @@ class Check {
 
   void check_steps() {
     std::int64_t expected = -1;
-    for (const Json& event : trace_.at("traceEvents")) {
+    for (const OrderedJson& event : trace_.at("traceEvents")) {
       const std::string name = event.at("name");
       if (!name.starts_with("ProfilerStep#")) continue;
       require(event.at("cat") == "user_annotation", name + " is no user_annotation");
@@ -263,13 +263,13 @@ class Check {
   /// One begins a nanosecond before its first work and ends one behind its last, or, where there is
   /// no room, with it.
   void check_phases() {
-    for (const Json& event : trace_.at("traceEvents")) {
+    for (const OrderedJson& event : trace_.at("traceEvents")) {
       if (!event.contains("cat") || event.at("cat") != "gpu_user_annotation") continue;
       const std::int64_t begin = ns_of(event.at("ts"));
       const std::int64_t end = begin + ns_of(event.at("dur"));
       bool begins = false;
       bool ends = false;
-      for (const Json* work : work_) {
+      for (const OrderedJson* work : work_) {
         if (row_of(*work) != row_of(event)) continue;
         const std::int64_t first = ns_of(work->at("ts"));
         begins |= first == begin + 1 || first == begin;
@@ -283,7 +283,7 @@ class Check {
 
   void check_end() {
     std::set<std::string> names;
-    for (const Json& event : trace_.at("traceEvents")) names.insert(event.at("name"));
+    for (const OrderedJson& event : trace_.at("traceEvents")) names.insert(event.at("name"));
     for (const char* name :
          {"PyTorch Profiler (0)", "Iteration Start: PyTorch Profiler", "Record Window End"}) {
       require(names.contains(name), std::string("no ") + name);
@@ -291,12 +291,12 @@ class Check {
   }
 
   const std::string& text_;
-  Json trace_;
+  OrderedJson trace_;
   std::vector<std::string> broken_;
   std::map<Row, std::vector<Slice>> slices_;
-  std::map<std::int64_t, const Json*> calls_;
-  std::map<std::int64_t, std::vector<const Json*>> arrows_;
-  std::vector<const Json*> work_;
+  std::map<std::int64_t, const OrderedJson*> calls_;
+  std::map<std::int64_t, std::vector<const OrderedJson*>> arrows_;
+  std::vector<const OrderedJson*> work_;
   std::set<std::pair<std::string, Row>> named_;
 };
 

@@ -47,7 +47,7 @@ void expect_same_bits(const TrainConfig& config) {
   EXPECT_TRUE(graph == eager);
 }
 
-TrainConfig random_run() {
+TrainConfig graph_run() {
   TrainConfig config;
   config.model.dim = 24;
   config.model.depth = 3;
@@ -61,8 +61,8 @@ TrainConfig random_run() {
 class GraphOfFiles : public TempDirTest {};
 
 TEST(Graph, HasTheBitsOfEagerStepsOnRandomData) {
-  expect_same_bits(random_run());
-  TrainConfig other = random_run();
+  expect_same_bits(graph_run());
+  TrainConfig other = graph_run();
   other.training.zero_grad = false;
   other.device.fusion = false;
   other.model.last_relu = false;
@@ -132,7 +132,7 @@ TEST_F(GraphOfFiles, RecordsEveryNodeOfEveryStepOnce) {
 }
 
 TEST(Graph, AccountsForItsPhases) {
-  TrainConfig config = random_run();
+  TrainConfig config = graph_run();
   config.model.dim = 128;
   config.device.graph = true;
   TrainerHarness run(config);

@@ -42,7 +42,7 @@ void expect_flat(FlatWeights flat, const MlpSpec& spec, const GoldenValues& expe
   }
 }
 
-TrainConfig config_of(const Golden& golden) {
+TrainConfig tiny_config(const Golden& golden) {
   TrainConfig config;
   config.model.layers = golden.layers;
   config.model.last_relu = golden.last_relu;
@@ -64,7 +64,7 @@ TEST_P(TinyRun, HasEveryBitOfEveryStep) {
   ASSERT_EQ(golden.each_step.size(), golden.losses.size());
   for (const bool fusion : {true, false}) {
     SCOPED_TRACE(fusion ? "fusion on" : "fusion off");
-    TrainConfig config = config_of(golden);
+    TrainConfig config = tiny_config(golden);
     config.device.fusion = fusion;
     TrainerHarness run(config);
     const MlpSpec& spec = run.programs->spec().model;
