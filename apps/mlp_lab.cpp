@@ -1,8 +1,10 @@
 // mlp_lab: whole experiments by one command.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +14,8 @@
 #include "core/error.h"
 #include "core/text_table.h"
 #include "lab/child_process.h"
+#include "lab/predict.h"
+#include "lab/published.h"
 #include "lab/report.h"
 #include "lab/study.h"
 #include "run_program.h"
@@ -27,6 +31,8 @@ Examples:
   mlp_lab run amdahl strong-scaling --output scaling
   mlp_lab run all --quick
   mlp_lab report scaling
+  mlp_lab validate
+  mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
 )";
 
 struct RunOptions {
@@ -77,24 +83,27 @@ void end_progress() {
   if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
 }
 
+std::string text_of(const Findings& findings) {
+  std::string text;
+  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
+  for (const FindingTable& table : findings.tables) {
+    std::vector<TextTable::Column> columns;
+    for (const std::string& title : table.columns) {
+      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
+    }
+    TextTable shown(columns);
+    for (const auto& row : table.rows) shown.add_row(row);
+    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+  }
+  return text;
+}
+
 void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
   for (const ReportSection& section : report.sections) {
     if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
-    for (const std::string& sentence : section.findings.sentences) {
-      text += fmt::format("  {}\n", sentence);
-    }
-    for (const FindingTable& table : section.findings.tables) {
-      std::vector<TextTable::Column> columns;
-      for (const std::string& title : table.columns) {
-        columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
-      }
-      TextTable shown(columns);
-      for (const auto& row : table.rows) shown.add_row(row);
-      text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-    }
-    print_now(text + "\n");
+    print_now(text + text_of(section.findings) + "\n");
   }
 }
 
@@ -132,6 +141,65 @@ void write_report_of(const std::filesystem::path& folder) {
   print_now(fmt::format("Report: {}\n", (folder / "report.html").string()));
 }
 
+struct PredictOptions {
+  std::string machine;
+  std::vector<int> ranks = {1, 2, 4, 8};
+  PredictedModel model;
+};
+
+void predict(const PredictOptions& options) {
+  const MachineCard card = load_card(options.machine);
+  print_now(text_of(predict_scaling(options.model, card, options.ranks)));
+  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
+}
+
+void add_predict(CLI::App& app, PredictOptions& options) {
+  CLI::App* predicts =
+      app.add_subcommand("predict", "Simulate a step on a machine that is not here, by its card");
+  predicts
+      ->add_option("--machine", options.machine,
+                   fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
+      ->required();
+  predicts->add_option("--ranks", options.ranks, "numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  PredictedModel& model = options.model;
+  predicts->add_option("--dim", model.dim, "width of every layer")
+      ->check(CLI::Range(1, 1 << 17))
+      ->capture_default_str();
+  predicts->add_option("--depth", model.depth, "number of Linear layers")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  predicts->add_flag("--batch-per-rank", model.batch_per_rank,
+                     "--batch-size is each rank's, which is weak scaling");
+  predicts->callback([&] { predict(options); });
+}
+
+TextTable published_table(const std::vector<PublishedNumber>& numbers) {
+  TextTable table(
+      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
+  for (const PublishedNumber& each : numbers) {
+    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
+    table.add_row({each.what, each.published, each.ours, verdict, each.source});
+  }
+  return table;
+}
+
+void validate_published() {
+  std::vector<PublishedNumber> exact = exact_numbers();
+  exact.push_back(zero_recipe_sum());
+  print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
+  print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
+            published_table(v100_scaling()).text(2));
+  for (const PublishedNumber& each : exact) {
+    BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
+  }
+}
+
 void run(const std::vector<std::string>& arguments) {
   CLI::App app{"Runs whole experiments on the trainers, and writes reports of them.", kName};
   app.footer(kExamples);
@@ -157,6 +225,12 @@ void run(const std::vector<std::string>& arguments) {
   CLI::App* report = app.add_subcommand("report", "Write the report of a study again");
   report->add_option("folder", folder, "the --output of an earlier run")->required();
   report->callback([&] { write_report_of(folder); });
+
+  app.add_subcommand("validate", "Reproduce numbers that others published")
+      ->callback(validate_published);
+
+  PredictOptions prediction;
+  add_predict(app, prediction);
 
   // CLI11 takes arguments from the end.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

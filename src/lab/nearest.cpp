@@ -25,6 +25,9 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view typed, const std::vector<std::string>& names) {
+  const auto begun =
+      std::ranges::find_if(names, [&](const std::string& name) { return name.starts_with(typed); });
+  if (begun != names.end()) return *begun;
   return *std::ranges::min_element(names, {},
                                    [&](const std::string& name) { return distance(typed, name); });
 }

@@ -7,8 +7,8 @@
 
 namespace barestep {
 
-/// By the least number of letters to insert, remove or replace (Levenshtein's distance). `names`
-/// must not be empty.
+/// The first that begins with it, else by the least number of letters to insert, remove or replace
+/// (Levenshtein's distance). `names` must not be empty.
 std::string nearest(std::string_view typed, const std::vector<std::string>& names);
 
 }  // namespace barestep

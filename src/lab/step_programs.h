@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "core/config.h"
+#include "core/device.h"
 #include "lab/workload.h"
 #include "train/step.h"
 
@@ -12,6 +14,9 @@ class WorkloadPrograms {
  public:
   /// Of rank 0 of mlp_ddp. Options in Workload::more are not read.
   explicit WorkloadPrograms(const Workload& workload);
+
+  /// Of any model. `ranks` are processes or devices, the batch that of all.
+  WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks, DeviceKind kind);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
   [[nodiscard]] const Program& step() const { return steps_->train().program; }

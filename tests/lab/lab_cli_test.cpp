@@ -108,6 +108,28 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
   }
 }
 
+TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
+  const ProcessResult result = run(
+      {"predict", "--machine", "h100-infiniband", "--ranks", "1,8,1024", "--batch-size", "1024"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("  Simulated: 8 ranks would train fastest"));
+  EXPECT_THAT(result.out, HasSubstr("\n    1024  "));
+  EXPECT_THAT(result.out, HasSubstr("network all_reduce: 2 x 8 H100"));
+  expect_refused(
+      {"predict", "--machine", "h100"}, 2,
+      "--machine 'h100': there is no such card; did you mean 'h100-infiniband'? a file's name "
+      "ends in .json");
+}
+
+TEST_F(MlpLab, ReproducesPublishedNumbers) {
+  const ProcessResult result = run({"validate"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("402,702,336  reproduced"));
+  EXPECT_THAT(result.out, HasSubstr("-3453.6123            -3453.5"));
+  EXPECT_THAT(result.out, HasSubstr("(simulated)"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
+}
+
 TEST_F(MlpLab, ExplainsItself) {
   EXPECT_THAT(run({"--help"}).out, HasSubstr("mlp_lab run amdahl strong-scaling --output scaling"));
   EXPECT_THAT(run({"run", "--help"}).out, HasSubstr("--quick"));
