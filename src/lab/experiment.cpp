@@ -39,6 +39,7 @@ Workload ddp_workload(const Setting& setting, int ranks) {
 Workload dp_workload(const Setting& setting, int devices) {
   Workload workload = ddp_workload(setting, devices);
   workload.trainer = TrainerKind::kDataParallel;
+  workload.gpus = setting.units;
   return workload;
 }
 

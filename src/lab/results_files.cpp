@@ -78,8 +78,7 @@ Report report_of(const Study& study) {
 
 const std::vector<std::string>& method_sentences() {
   static const std::vector<std::string> sentences = {
-      "Each figure is the median over the steps of several starts, with a bootstrap's 95 % "
-      "interval.",
+      "A figure is the median over the steps of several starts, with a bootstrap's 95 % interval.",
       "Steps before the last change of level in the first half of a start are warm-up, left out.",
       "Cases are started in turn, there and back (A B B A), so that a drift meets all of them.",
       "Outliers stay in: they move percentiles, hardly medians.",

@@ -12,7 +12,7 @@ namespace {
 std::string devices_of(const Workload& workload) {
   std::vector<std::string> names;
   for (int i = 0; i < workload.ranks; ++i) {
-    names.push_back(workload.on_gpu ? fmt::format("cuda:{}", i) : "cpu");
+    names.push_back(workload.on_gpu ? fmt::format("cuda:{}", i % workload.gpus) : "cpu");
   }
   return fmt::format("{}", fmt::join(names, ","));
 }

@@ -16,6 +16,7 @@ struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
+  int gpus = 1;  // there are; more devices of mlp_dp take turns on them
   std::int64_t dim = 1024;
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;  // all ranks together

@@ -337,6 +337,9 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
                                }));
   EXPECT_TRUE(results.at("ranks-4").what().beyond_cores);
   EXPECT_THAT(sentences_of(amdahl.conclude(results)), HasSubstr("30.0 % of a step"));
+  setting.units = 1;
+  EXPECT_THAT(sentences_of(amdahl.conclude(made_up(amdahl, setting, by_ranks(divided)))),
+              HasSubstr("There is room for one rank here"));
 }
 
 TEST(Verdict, IsInvalidWhereTheMachineWasDisturbedOrUnsteady) {

@@ -33,6 +33,9 @@ std::vector<std::string> amdahl_sentences(const Results& results, const Estimate
   const auto& last =
       *std::ranges::find_if(results.cases.rbegin(), results.cases.rend(),
                             [](const Measurement& each) { return !each.what().beyond_cores; });
+  if (last.workload().ranks == 1) {
+    return {"There is room for one rank here, so no serial fraction can be fitted."};
+  }
   const Estimate speed_up = ratio(results.cases.front().step_s(), last.step_s());
   if (serial.median >= 1) {
     return {fmt::format(

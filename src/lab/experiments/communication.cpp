@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lab/experiments/all.h"
+#include "lab/predict.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -30,6 +31,24 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
 
 std::string model_text(const Measurement& each) {
   return fmt::format("{} x {}", each.workload().dim, each.workload().depth);
+}
+
+/// The course's two models where they were meant to run.
+FindingTable course_table() {
+  const MachineCard card = load_card("h200-nvlink");
+  FindingTable table{
+      .title = fmt::format("Simulated: the course's models, batch 64, on {}", card.name),
+      .columns = {"width x layers", "1 rank", "2 ranks", "speed-up", "exposed communication",
+                  "of a step"}};
+  for (const PredictedModel& model :
+       {PredictedModel{.dim = 1024, .depth = 2}, PredictedModel{.dim = 8192, .depth = 8}}) {
+    const SimulatedStep one = predicted_step(model, card, 1), two = predicted_step(model, card, 2);
+    const double exposed = two.of(Phase::kReduce);
+    table.rows.push_back({fmt::format("{} x {}", model.dim, model.depth), time_text(one.step_s),
+                          time_text(two.step_s), factor_text(one.step_s / two.step_s),
+                          time_text(exposed), percent_text(exposed / two.step_s)});
+  }
+  return table;
 }
 
 Findings conclude_comm_vs_compute(const Results& results) {
@@ -72,7 +91,7 @@ Findings conclude_comm_vs_compute(const Results& results) {
     labels.push_back(fmt::format("{}, {}", model_text(each), each.workload().ranks));
   }
   return {.sentences = {answer, models},
-          .tables = {table},
+          .tables = {table, course_table()},
           .plots = {account_plot(results.cases, labels)}};
 }
 
