@@ -56,7 +56,8 @@ void Console::on_evaluation(const EvaluationReport& report) {
 
 void Console::show_summary(const Trainer& trainer, const Device& device, const std::string& more,
                            std::vector<std::string> names) {
-  std::string text = fmt::format("\n{}\n{}", summary_.text(device), more);
+  std::string text =
+      fmt::format("\n{}\n{}", summary_.text(device, update_text(trainer.programs())), more);
   if (names.empty()) names.emplace_back(device.name());
   text += plan_table(trainer.plan(), trainer.programs().buffers(), names);
   if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);

@@ -32,6 +32,7 @@ std::vector<Option> spread_options();
 /// Those of programs that run on many ranks.
 std::vector<Option> rank_data_options();
 std::vector<Option> parallel_options();
+std::vector<Option> update_options();
 std::vector<Option> rank_injected_options();
 
 }  // namespace barestep

@@ -230,7 +230,8 @@ std::vector<Option> step_options() {
        }},
       {"accumulate", kTrainingGroup, "N", JsonKind::kNumber,
        with_range("micro-steps of --batch-size samples whose gradients add up to\n"
-                  "one step; needs the activations of one only (default 1)",
+                  "one step; needs the activations of one only, but of all with\n"
+                  "--update fused (default 1)",
                   limits::kMicroSteps),
        [](const Given& given, TrainConfig& c) {
          c.training.accumulate = whole_number(given, limits::kMicroSteps);
@@ -375,8 +376,8 @@ std::span<const Option> options_of(std::string_view program) {
   if (!options.empty()) return options;
   for (const auto& part :
        {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
-        step_options(), device_options(), spread_options(), parallel_options(), injected_options(),
-        rank_injected_options(), profiling_options(), output_options()}) {
+        step_options(), update_options(), device_options(), spread_options(), parallel_options(),
+        injected_options(), rank_injected_options(), profiling_options(), output_options()}) {
     std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
       return option.programs.empty() ||
              std::ranges::find(option.programs, program) != option.programs.end();

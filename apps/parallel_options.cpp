@@ -8,7 +8,6 @@ namespace {
 constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
 constexpr std::string_view kSeedings[] = {"global", "per-rank"};
 constexpr std::string_view kFirstBuckets[] = {"same", "whole"};
-constexpr std::string_view kUpdates[] = {"separate", "per-bucket"};
 
 std::vector<Option> only_for(std::string_view program, std::vector<Option> options) {
   for (Option& option : options) option.programs = {program};
@@ -111,12 +110,6 @@ std::vector<Option> parallel_options() {
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.parallel.overlap = false;
-       }},
-      {"update", kParallelGroup, "separate|per-bucket", JsonKind::kString,
-       "the optimizer's step behind all communication, or of each bucket\n"
-       "behind its own (default separate)",
-       [](const Given& given, TrainConfig& c) {
-         c.parallel.update_per_bucket = choice(given, kUpdates) == 1;
        }},
   });
 }

@@ -63,7 +63,8 @@ std::string shared_settings(const TrainConfig& config, const StepPrograms* progr
   add("--bucket-mib", parallel.bucket_mib);
   add("--first-bucket", parallel.whole_first_bucket);
   add("--no-overlap", !parallel.overlap);
-  add("--update", parallel.update_per_bucket);
+  add("--update", fmt::format("{} {}", training.fused_update, parallel.update_per_bucket));
+  add("--clip-norm", training.clip_norm.value_or(0));
   add("--metrics", !config.output.metrics.empty());
   return text;
 }

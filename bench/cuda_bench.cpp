@@ -189,6 +189,27 @@ void cuda_adam(benchmark::State& state) {
       static_cast<double>(cost_of(DeviceOp{op}).bytes - 8) / static_cast<double>(n);
 }
 
+/// A layer of the practical's, of so many inputs and outputs.
+void cuda_linear_adam(benchmark::State& state) {
+  const std::int64_t dim = state.range(0);
+  Gpu gpu(Precision::kFp32,
+          3 * Gpu::padded(dim * dim) + 3 * Gpu::padded(dim) + 2 * Gpu::padded(kBatch * dim) + 64);
+  const LinearAdam op{.weight = gpu.take(dim, dim),
+                      .weight_moments1 = gpu.take(dim, dim),
+                      .weight_moments2 = gpu.take(dim, dim),
+                      .bias = gpu.take(1, dim),
+                      .bias_moments1 = gpu.take(1, dim),
+                      .bias_moments2 = gpu.take(1, dim),
+                      .grad_y = gpu.take(kBatch, dim),
+                      .x = gpu.take(kBatch, dim),
+                      .scalars = gpu.take(1, 2)};
+  for (const Tensor& tensor : {op.weight_moments2, op.bias_moments2, op.grad_y, op.x}) {
+    gpu.run(Fill{.out = tensor, .value = 0.01F});
+  }
+  gpu.run(Fill{.out = op.scalars, .value = 0.001F});
+  time_memory_op(state, gpu, op);
+}
+
 /// Against a copy: what of it is arithmetic.
 void cuda_randn(benchmark::State& state) {
   const std::int64_t n = state.range(0);
@@ -278,6 +299,7 @@ void add_all() {
   add("cuda_fill", cuda_fill)->Arg(kLarge);
   add("cuda_sum_rows", cuda_sum_rows)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_adam", cuda_adam)->Arg(kSmall)->Arg(kLarge);
+  add("cuda_linear_adam", cuda_linear_adam)->Arg(1024)->Arg(8192);
   add("cuda_randn", cuda_randn)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_mse", cuda_mse)->Arg(kBatches[0])->Arg(kBatches[1]);
   add("cuda_product", cuda_product)

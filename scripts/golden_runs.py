@@ -49,16 +49,17 @@ class Run:
     """One training run: the practical's script with a seed, and what to note of it."""
 
     def __init__(self, layers, batch, steps, seed, last_relu=True, zero_grad=True,
-                 optimizer="adam", loss="mse", whole=False):
+                 optimizer="adam", loss="mse", whole=False, clip_norm=None):
         self.layers, self.batch, self.steps, self.seed = layers, batch, steps, seed
         self.last_relu, self.zero_grad, self.whole = last_relu, zero_grad, whole
-        self.optimizer, self.loss = optimizer, loss
+        self.optimizer, self.loss, self.clip_norm = optimizer, loss, clip_norm
 
     def header(self):
         names = ["layers", "batch", "steps", "seed", "last_relu", "zero_grad", "loss"]
         kind, options = OPTIMIZERS[self.optimizer]
         return {name: getattr(self, name) for name in names} | {
-            "optimizer": {"name": kind.__name__.lower(), **options}}
+            "optimizer": {"name": kind.__name__.lower(), **options}} | (
+            {} if self.clip_norm is None else {"clip_norm": self.clip_norm})
 
     def target(self):
         if self.loss == "mse":
@@ -74,7 +75,7 @@ class Run:
         shapes = {name: list(p.shape) for name, p in model.named_parameters()}
         initial = {name: xxh3(p) for name, p in model.named_parameters()}
         values = by_name(model, model.parameters()) if self.whole else None
-        losses, x_hashes, y_hashes, whole_steps = [], [], [], []
+        losses, x_hashes, y_hashes, whole_steps, norms = [], [], [], [], []
         for _ in range(self.steps):
             x, y = torch.randn(self.batch, self.layers[0]), self.target()
             if self.zero_grad:
@@ -82,6 +83,9 @@ class Run:
             out = model(x)
             loss = loss_of(out, y)
             loss.backward()
+            if self.clip_norm is not None:
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.clip_norm)
+                norms.append(norm.item())
             optimizer.step()
             losses.append(loss.item())
             x_hashes.append(xxh3(x))
@@ -97,5 +101,5 @@ class Run:
             "losses_hex": [value.hex() for value in losses],
             "x_xxh3": x_hashes,
             "y_xxh3": y_hashes,
-        }
+        } | ({"norms": norms} if norms else {})
         return record | ({"initial": values, "each_step": whole_steps} if self.whole else {})

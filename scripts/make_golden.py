@@ -110,6 +110,10 @@ def all_files():
     for optimizer in ("adam_wd", "adamw", "sgd", "sgd_momentum"):
         files[f"opt_{optimizer}_d256_l3_b16_s0"] = Run(square(256, 3), 16, 10, 0,
                                                        optimizer=optimizer)
+    files["clip_adam_d8_l2_b4_s0"] = Run(square(8, 2), 4, 6, 0, whole=True, clip_norm=0.6)
+    for optimizer, clip_norm in {"adamw": 0.1, "sgd": 0.112}.items():
+        files[f"clip_{optimizer}_d256_l3_b16_s0"] = Run(square(256, 3), 16, 10, 0,
+                                                        optimizer=optimizer, clip_norm=clip_norm)
     files["ddp_rules"] = ddp_rules
     for world in (2, 3):
         files[f"ddp_w{world}"] = DdpRun(world, [12, 10, 10, 7], 12, 6, 0)

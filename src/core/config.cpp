@@ -32,6 +32,10 @@ void check(const char* option, double value, const RealRange& range) {
                           .remedy = "give " + text_of(range)});
 }
 
+void check(const char* option, const std::optional<double>& value, const RealRange& range) {
+  if (value) check(option, *value, range);
+}
+
 void check_model(const ModelConfig& model) {
   check("--dim", model.dim, limits::kWidths);
   check("--depth", model.depth, limits::kDepths);
@@ -142,6 +146,40 @@ void check_micro_steps(const TrainConfig& config) {
           .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
                              batch * accumulate),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+}
+
+/// What needs the gradients as they are stored.
+void check_update(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  check("--clip-norm", training.clip_norm, limits::kPositive);
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (training.clip_norm && !training.zero_grad) {
+    refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
+           "give one of the two");
+  }
+  if (training.clip_norm && config.parallel.update_per_bucket) {
+    refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
+           "use --update separate");
+  }
+  if (!training.fused_update) return;
+  if (training.optimizer == OptimizerKind::kSgd) {
+    refuse("--update", "fused", "the step inside the weight gradient is Adam's",
+           "use --optimizer adam or adamw, or --update separate");
+  }
+  if (!training.zero_grad) {
+    refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
+           "use --update separate");
+  }
+  if (training.clip_norm && config.device.precision == Precision::kTf32) {
+    refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
+           "--update fused would find the norm from products in tf32",
+           "use --update separate, or --precision fp32");
   }
 }
 
@@ -303,6 +341,7 @@ void require_fit_for_cpu(const DeviceConfig& device) {
 void validate(const TrainConfig& config) {
   check_model(config.model);
   check_training(config.training);
+  check_update(config);
   check_data(config);
   check_pinning(config);
   check_device(config.device);

@@ -135,6 +135,8 @@ struct TrainingConfig {
   LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
   std::int64_t accumulate = 1;           // micro-steps of batch_size samples in a step
   bool zero_grad = true;                 // --no-zero-grad: gradients add up from step to step
+  std::optional<double> clip_norm{};     // the most the norm of all gradients may be
+  bool fused_update = false;             // Adam inside the weight gradients, which are not stored
   std::int64_t log_every = 1;
 };
 

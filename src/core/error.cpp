@@ -12,9 +12,10 @@ std::string line_of(const Problem& problem) {
   if (!problem.value.empty()) line += fmt::format(" '{}'", problem.value);
   if (!problem.why.empty()) line += ": " + problem.why;
   if (!problem.remedy.empty()) line += "; " + problem.remedy;
-  // A file name may hold a line break; a message may not.
+  // Names and files may hold line breaks and what steers a terminal; a message may not.
   for (char& c : line) {
-    if (c == '\n' || c == '\r') c = ' ';
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
   return line;
 }

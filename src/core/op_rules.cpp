@@ -53,16 +53,41 @@ Operands operands_of_device_op(const DeviceOp& op) {
                             {"labels", o.labels, DType::kI32}};
           },
           [](const Adam& o) {
-            return Operands{{"weights", o.weights},
-                            {"grads", o.grads},
-                            {"moments1", o.moments1},
-                            {"moments2", o.moments2},
-                            {"scalars", o.scalars}};
+            Operands list{{"weights", o.weights},
+                          {"grads", o.grads},
+                          {"moments1", o.moments1},
+                          {"moments2", o.moments2},
+                          {"scalars", o.scalars}};
+            if (o.clip) list.push_back({"clip", *o.clip});
+            return list;
           },
           [](const Sgd& o) {
             Operands list{{"weights", o.weights}, {"grads", o.grads}, {"scalars", o.scalars}};
             if (o.velocities) list.push_back({"velocities", *o.velocities});
+            if (o.clip) list.push_back({"clip", *o.clip});
             return list;
+          },
+          [](const LinearAdam& o) {
+            Operands list{{"weight", o.weight},
+                          {"weight_moments1", o.weight_moments1},
+                          {"weight_moments2", o.weight_moments2},
+                          {"bias", o.bias},
+                          {"bias_moments1", o.bias_moments1},
+                          {"bias_moments2", o.bias_moments2},
+                          {"grad_y", o.grad_y},
+                          {"x", o.x},
+                          {"scalars", o.scalars}};
+            if (o.clip) list.push_back({"clip", *o.clip});
+            return list;
+          },
+          [](const SumSquares& o) {
+            return Operands{{"out", o.out}, {"in", o.in}};
+          },
+          [](const GramSquares& o) {
+            return Operands{{"out", o.out}, {"gram_y", o.gram_y}, {"gram_x", o.gram_x}};
+          },
+          [](const ClipFactor& o) {
+            return Operands{{"factor", o.factor}, {"squares", o.squares}};
           },
           [](const Copy& o) {
             return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
@@ -191,9 +216,7 @@ class Rules {
     demand(same_shape(o.grads, o.weights) && same_shape(o.moments1, o.weights) &&
                same_shape(o.moments2, o.weights),
            "weights, grads, moments1 and moments2 must have the same shape");
-    demand(has_shape(o.scalars, 1, o.decoupled ? 3 : 2),
-           "scalars must be 1 by 2, or by 3 with decoupled weight decay");
-    demand(o.weight_decay >= 0, "weight_decay must be zero or more");
+    check_adam(o);
   }
   void operator()(const Sgd& o) const {
     demand(o.weights.rows == 1, "weights must be flat, 1 by n");
@@ -205,6 +228,29 @@ class Rules {
            "momentum and weight_decay must be zero or more");
     demand(o.velocities.has_value() == (o.momentum > 0), "velocities go with momentum");
     demand(!o.nesterov || o.momentum > 0, "nesterov needs momentum");
+    check_clip(o.clip);
+  }
+  void operator()(const LinearAdam& o) const {
+    demand(o.grad_y.rows == o.x.rows && has_shape(o.weight, o.grad_y.cols, o.x.cols),
+           "weight must be the columns of grad_y by the columns of x, which have equal rows");
+    demand(has_shape(o.bias, 1, o.weight.rows), "bias must be 1 by the rows of weight");
+    demand(same_shape(o.weight_moments1, o.weight) && same_shape(o.weight_moments2, o.weight) &&
+               same_shape(o.bias_moments1, o.bias) && same_shape(o.bias_moments2, o.bias),
+           "moments must have the shapes of weight and bias");
+    check_adam(o);
+  }
+  void operator()(const SumSquares& o) const {
+    demand(has_shape(o.out, 1, 1), "out must be 1 by 1");
+  }
+  void operator()(const GramSquares& o) const {
+    demand(has_shape(o.out, 1, 1), "out must be 1 by 1");
+    demand(o.gram_y.rows == o.gram_y.cols && same_shape(o.gram_y, o.gram_x),
+           "gram_y and gram_x must be square and have the same shape");
+  }
+  void operator()(const ClipFactor& o) const {
+    demand(has_shape(o.factor, 1, 1), "factor must be 1 by 1");
+    demand(o.squares.rows == 1, "squares must be flat, 1 by n");
+    demand(std::isfinite(o.max_norm) && o.max_norm > 0, "max_norm must be above zero");
   }
   void operator()(const Copy& o) const {
     demand(same_shape(o.to, o.from), "to and from must have the same shape");
@@ -236,6 +282,18 @@ class Rules {
                           .value = std::string(label_of(op_)),
                           .why = fmt::format("{}{}", rule, tensors),
                           .remedy = "this is a bug in barestep, please report it"});
+  }
+
+  void check_clip(const std::optional<Tensor>& clip) const {
+    demand(!clip || has_shape(*clip, 1, 1), "clip must be 1 by 1");
+  }
+
+  template <class AdamOp>
+  void check_adam(const AdamOp& o) const {
+    demand(has_shape(o.scalars, 1, o.decoupled ? 3 : 2),
+           "scalars must be 1 by 2, or by 3 with decoupled weight decay");
+    demand(o.weight_decay >= 0, "weight_decay must be zero or more");
+    check_clip(o.clip);
   }
 
   void check_parts(const std::vector<Tensor>& tensors) const {

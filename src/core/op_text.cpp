@@ -38,14 +38,30 @@ class Words {
                        t(o.labels));
   }
   std::string operator()(const Adam& o) const {
-    return fmt::format("{} from {}, {}, {}, {}{}{}", t(o.weights), t(o.grads), t(o.moments1),
-                       t(o.moments2), t(o.scalars), o.decoupled ? ", decoupled" : "",
+    return fmt::format("{} from {}, {}, {}, {}{}{}{}", t(o.weights), t(o.grads), t(o.moments1),
+                       t(o.moments2), t(o.scalars), clip(o.clip), o.decoupled ? ", decoupled" : "",
                        decay(o.weight_decay));
   }
   std::string operator()(const Sgd& o) const {
     std::string text = fmt::format("{} from {}, {}", t(o.weights), t(o.grads), t(o.scalars));
     if (o.velocities) text += fmt::format(", {}, momentum {}", t(*o.velocities), o.momentum);
-    return text + (o.nesterov ? ", Nesterov" : "") + decay(o.weight_decay);
+    return text + clip(o.clip) + (o.nesterov ? ", Nesterov" : "") + decay(o.weight_decay);
+  }
+  std::string operator()(const LinearAdam& o) const {
+    return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(o.weight),
+                       t(o.bias), t(o.grad_y), t(o.x), t(o.weight_moments1), t(o.weight_moments2),
+                       t(o.bias_moments1), t(o.bias_moments2), t(o.scalars), clip(o.clip),
+                       o.decoupled ? ", decoupled" : "", decay(o.weight_decay));
+  }
+  std::string operator()(const SumSquares& o) const {
+    return fmt::format("{} = sum of {}^2", t(o.out), t(o.in));
+  }
+  std::string operator()(const GramSquares& o) const {
+    return fmt::format("{} = sum of {} * ({} + 1)", t(o.out), t(o.gram_y), t(o.gram_x));
+  }
+  std::string operator()(const ClipFactor& o) const {
+    return fmt::format("{} = {} / root of the sum of {}, at most 1", t(o.factor), o.max_norm,
+                       t(o.squares));
   }
   std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
   std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }
@@ -92,6 +108,10 @@ class Words {
 
   static std::string decay(double rate) {
     return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
+  }
+
+  [[nodiscard]] std::string clip(const std::optional<Tensor>& factor) const {
+    return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
   }
 
   static std::string relu(bool asked) { return asked ? ", relu" : ""; }

@@ -58,12 +58,31 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                  },
                  [&](const Adam& o) {
                    list = {reads(o.grads), reads(o.scalars)};
+                   if (o.clip) list.push_back(reads(*o.clip));
                    for (const Tensor& t : {o.weights, o.moments1, o.moments2}) updates(t);
                  },
                  [&](const Sgd& o) {
                    list = {reads(o.grads), reads(o.scalars)};
+                   if (o.clip) list.push_back(reads(*o.clip));
                    updates(o.weights);
                    if (o.velocities) updates(*o.velocities);
+                 },
+                 [&](const LinearAdam& o) {
+                   list = {reads(o.grad_y), reads(o.x), reads(o.scalars)};
+                   if (o.clip) list.push_back(reads(*o.clip));
+                   for (const Tensor& t : {o.weight, o.weight_moments1, o.weight_moments2, o.bias,
+                                           o.bias_moments1, o.bias_moments2}) {
+                     updates(t);
+                   }
+                 },
+                 [&](const SumSquares& o) {
+                   list = {reads(o.in), writes(o.out)};
+                 },
+                 [&](const GramSquares& o) {
+                   list = {reads(o.gram_y), reads(o.gram_x), writes(o.out)};
+                 },
+                 [&](const ClipFactor& o) {
+                   list = {reads(o.squares), writes(o.factor)};
                  },
                  [&](const Copy& o) {
                    list = {reads(o.from), writes(o.to)};
@@ -125,16 +144,24 @@ std::int64_t flops_of(const CrossEntropy& op) {
   return checked_add(flops_each(op.logits, 6), rows + 1 + flops_of_beta(op.beta), kFlops);
 }
 
-/// The first moment takes 3, the second 4, the divisor 3, the weight 3.
-std::int64_t flops_of(const Adam& op) {
+/// For each weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
+template <class AdamOp>
+std::int64_t flops_of_adam_step(const AdamOp& op) {
   const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;
-  return flops_each(op.weights, 13 + decay);
+  return 13 + decay + (op.clip ? 1 : 0);
+}
+
+std::int64_t flops_of(const LinearAdam& op) {
+  const std::int64_t step = flops_of_adam_step(op);
+  const std::int64_t bias =
+      checked_add(flops_each(op.grad_y, 1), flops_each(op.bias, step), kFlops);
+  return checked_add(flops_each(op.weight, 2 * op.x.rows + step), bias, kFlops);
 }
 
 /// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
 std::int64_t flops_of(const Sgd& op) {
   return flops_each(op.weights, 2 + (op.weight_decay != 0 ? 2 : 0) + (op.velocities ? 2 : 0) +
-                                    (op.nesterov ? 2 : 0));
+                                    (op.nesterov ? 2 : 0) + (op.clip ? 1 : 0));
 }
 
 std::int64_t flops_of_device_op(const DeviceOp& op) {
@@ -152,8 +179,13 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           },
           [](const CrossEntropy& o) { return flops_of(o); },
           [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          [](const Adam& o) { return flops_of(o); },
+          [](const Adam& o) { return flops_each(o.weights, flops_of_adam_step(o)); },
           [](const Sgd& o) { return flops_of(o); },
+          [](const LinearAdam& o) { return flops_of(o); },
+          [](const SumSquares& o) { return flops_each(o.in, 2); },
+          [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
+          // A sum for each, a root, a sum, a division and a comparison.
+          [](const ClipFactor& o) { return o.squares.size() + 4; },
           [](const Copy&) { return std::int64_t{0}; },
           [](const Fill&) { return std::int64_t{0}; },
           // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
@@ -213,6 +245,10 @@ std::string_view label_of(const Op& op) {
                           [](const CountCorrect&) { return "count_correct"; },
                           [](const Adam&) { return "adam"; },
                           [](const Sgd&) { return "sgd"; },
+                          [](const LinearAdam&) { return "linear_adam"; },
+                          [](const SumSquares&) { return "sum_squares"; },
+                          [](const GramSquares&) { return "gram_squares"; },
+                          [](const ClipFactor&) { return "clip_factor"; },
                           [](const Copy&) { return "copy"; },
                           [](const Fill&) { return "fill"; },
                           [](const Randn&) { return "randn"; },

@@ -82,6 +82,9 @@ struct CountCorrect {
 /// Weight decay is added to the gradient, weight_decay times the weight. Decoupled, as in AdamW
 /// (Loshchilov & Hutter 2017), the weights are multiplied by a third scalar, 1 - lr * weight_decay,
 /// before the step.
+///
+/// Where there is `clip` (1 x 1), the gradient is multiplied by it first; so it is in all
+/// optimizers.
 struct Adam {
   Tensor weights, grads, moments1, moments2, scalars;
   double beta1 = 0.9;
@@ -89,6 +92,7 @@ struct Adam {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
+  std::optional<Tensor> clip{};
 };
 
 /// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
@@ -101,6 +105,45 @@ struct Sgd {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  std::optional<Tensor> clip{};
+};
+
+/// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
+/// their gradients, which are never stored: grad_y^T x and the column sums of grad_y. With these,
+/// it computes what Adam does. weight and its moments are out x in, bias and its moments 1 x out,
+/// grad_y n x out, x n x in, for any n. The sums are in fp32 on every device, also where products
+/// are not.
+struct LinearAdam {
+  Tensor weight, weight_moments1, weight_moments2;
+  Tensor bias, bias_moments1, bias_moments2;
+  Tensor grad_y, x, scalars;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;
+  std::optional<Tensor> clip{};
+};
+
+/// out = sum of the squares of the numbers of `in`. out 1 x 1.
+struct SumSquares {
+  Tensor out, in;
+};
+
+/// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors:
+/// with gram_y = grad_y grad_y^T and gram_x = x x^T, both n x n,
+/// |grad_y^T x|^2 + |column sums of grad_y|^2 = sum of gram_y * (gram_x + 1), number by number.
+/// out 1 x 1.
+struct GramSquares {
+  Tensor out, gram_y, gram_x;
+};
+
+/// What gradients are multiplied by so that their norm is at most max_norm, as
+/// torch.nn.utils.clip_grad_norm_ has it: factor = min(1, max_norm / (sqrt(sum of squares) +
+/// 1e-6)). factor 1 x 1, squares 1 x n.
+struct ClipFactor {
+  Tensor factor, squares;
+  double max_norm = 1;
 };
 
 /// to = from; equal shapes and types. Either side may lie in pinned host memory or on another
@@ -135,8 +178,9 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp = std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy,
-                              CountCorrect, Adam, Sgd, Copy, Fill, Randn, Delay>;
+using DeviceOp =
+    std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy, CountCorrect, Adam, Sgd,
+                 LinearAdam, SumSquares, GramSquares, ClipFactor, Copy, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

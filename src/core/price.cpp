@@ -1,5 +1,7 @@
 #include "core/price.h"
 
+#include "core/checked.h"
+
 namespace barestep {
 
 Price price_of(const Program& program) {
@@ -10,6 +12,20 @@ Price price_of(const Program& program) {
     price.by_phase[static_cast<std::size_t>(node.phase)] += cost;
   }
   return price;
+}
+
+std::int64_t state_bytes_of(const Program& program) {
+  std::int64_t bytes = 0;
+  for (const Node& node : program.nodes()) {
+    if (std::holds_alternative<Collective>(node.op)) continue;
+    for (const Access& access : accesses_of(node.op)) {
+      const Category category = program.buffers()[access.tensor.buffer].category;
+      const bool counts = category == Category::kParameters || category == Category::kGradients ||
+                          category == Category::kOptimizer;
+      if (counts) bytes = checked_add(bytes, access.tensor.bytes(), "the bytes of a program");
+    }
+  }
+  return bytes;
 }
 
 }  // namespace barestep

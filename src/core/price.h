@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "core/ops.h"
 #include "core/program.h"
@@ -21,5 +22,9 @@ struct Price {
 
 /// Throws Error(kMemory) when a sum is larger than 2^63 - 1.
 Price price_of(const Program& program);
+
+/// Of one step, the bytes moved to and from parameters, gradients and the optimizer's state: what
+/// does not grow with the batch. Each op reads its input once and writes its output once.
+std::int64_t state_bytes_of(const Program& program);
 
 }  // namespace barestep

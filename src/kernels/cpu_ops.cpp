@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cascade_sum.h"
+#include "kernels/linear_adam.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
@@ -126,14 +127,33 @@ struct Runner {
     for_elements(op.weights.size(),
                  AdamElement{addresses.at(op.weights), addresses.at(op.grads),
                              addresses.at(op.moments1), addresses.at(op.moments2), constants,
-                             AdamScalars(constants, addresses.at(op.scalars))});
+                             AdamScalars(constants, addresses.at(op.scalars), at(op.clip))});
   }
 
   void operator()(const Sgd& op) const {
     for_elements(op.weights.size(),
                  SgdElement{addresses.at(op.weights), addresses.at(op.grads),
                             op.velocities ? addresses.at(*op.velocities) : nullptr,
-                            SgdConstants(op), *addresses.at(op.scalars)});
+                            SgdConstants(op), SgdScalars(addresses.at(op.scalars), at(op.clip))});
+  }
+
+  void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }
+
+  void operator()(const SumSquares& op) const {
+    *addresses.at(op.out) =
+        static_cast<float>(sum_in_pieces(op.in.size(), SquareTerm{addresses.at(op.in)}));
+  }
+
+  void operator()(const GramSquares& op) const {
+    const GramTerm term{addresses.at(op.gram_y), addresses.at(op.gram_x)};
+    *addresses.at(op.out) = static_cast<float>(sum_in_pieces(op.gram_y.size(), term));
+  }
+
+  void operator()(const ClipFactor& op) const {
+    const float* squares = addresses.at(op.squares);
+    double sum = 0;
+    for (std::int64_t i = 0; i < op.squares.size(); ++i) sum += static_cast<double>(squares[i]);
+    *addresses.at(op.factor) = clip_factor(op.max_norm, sum);
   }
 
   void operator()(const Copy& op) const {
@@ -169,6 +189,31 @@ struct Runner {
     std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
   }
 
+  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+    return tensor ? addresses.at(*tensor) : nullptr;
+  }
+
+  /// The sum of term(i) over [0, n), by as many threads as there are. Its order depends on n alone.
+  template <class Term>
+  [[nodiscard]] double sum_in_pieces(std::int64_t n, const Term& term) const {
+    constexpr std::int64_t kPieces = 64;
+    constexpr std::int64_t kLanes = 8;
+    double sums[kPieces] = {};
+    const std::int64_t length = (n + kPieces - 1) / kPieces;
+    pool.run(kPieces, [&](std::int64_t piece, int) {
+      double lanes[kLanes] = {};
+      const std::int64_t end = std::min(n, (piece + 1) * length);
+      std::int64_t i = piece * length;
+      for (; i + kLanes <= end; i += kLanes)
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+      for (; i < end; ++i) lanes[0] += term(i);
+      for (const double lane : lanes) sums[piece] += lane;
+    });
+    double sum = 0;
+    for (const double piece : sums) sum += piece;
+    return sum;
+  }
+
   const std::int32_t* checked_labels(const Tensor& labels, std::int64_t classes) const {
     const auto* values = addresses.at<std::int32_t>(labels);
     for (std::int64_t row = 0; row < labels.rows; ++row) {
@@ -185,6 +230,9 @@ struct Runner {
 
 void CpuOps::prepare(const DeviceOp& op) {
   if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, pool_);
+  if (const auto* update = std::get_if<LinearAdam>(&op)) {
+    product_.prepare(weight_gradient_of(*update), pool_);
+  }
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda_elementwise.cuh"
 #include "kernels/cuda_grid.cuh"
 #include "kernels/cuda_launch.h"
+#include "kernels/cuda_linear_adam.cuh"
 #include "kernels/cuda_optimizers.cuh"
 #include "kernels/cuda_randn.h"
 #include "kernels/cuda_reductions.cuh"
@@ -83,7 +84,7 @@ struct Launcher {
     float* const moments1 = addresses.at(op.moments1);
     float* const moments2 = addresses.at(op.moments2);
     return optimize(op.weights.size(), {weights, grads, moments1, moments2}, adam, weights, grads,
-                    moments1, moments2, addresses.at(op.scalars), AdamConstants(op));
+                    moments1, moments2, addresses.at(op.scalars), at(op.clip), AdamConstants(op));
   }
 
   cudaError_t operator()(const Sgd& op) const {
@@ -92,7 +93,42 @@ struct Launcher {
     float* const velocities = op.velocities ? addresses.at(*op.velocities) : nullptr;
     return optimize(op.weights.size(), {weights, grads, velocities},
                     op.velocities ? sgd<true> : sgd<false>, weights, grads, velocities,
-                    addresses.at(op.scalars), SgdConstants(op));
+                    addresses.at(op.scalars), at(op.clip), SgdConstants(op));
+  }
+
+  cudaError_t operator()(const LinearAdam& op) const {
+    const LinearAdamArrays arrays{.out = op.weight.rows,
+                                  .in = op.weight.cols,
+                                  .n = op.x.rows,
+                                  .weight = addresses.at(op.weight),
+                                  .weight_moments1 = addresses.at(op.weight_moments1),
+                                  .weight_moments2 = addresses.at(op.weight_moments2),
+                                  .bias = addresses.at(op.bias),
+                                  .bias_moments1 = addresses.at(op.bias_moments1),
+                                  .bias_moments2 = addresses.at(op.bias_moments2),
+                                  .grad_y = addresses.at(op.grad_y),
+                                  .x = addresses.at(op.x),
+                                  .scalars = addresses.at(op.scalars),
+                                  .clip = at(op.clip)};
+    const bool vectors = arrays.in % 4 == 0 && is_vector(arrays.weight) &&
+                         is_vector(arrays.weight_moments1) && is_vector(arrays.weight_moments2);
+    const dim3 grid(tiles(arrays.out, kUpdateRows) * tiles(arrays.in, kUpdateCols));
+    return start(stream, grid, dim3(kBlockThreads),
+                 vectors ? linear_adam<true> : linear_adam<false>, arrays, AdamConstants(op));
+  }
+
+  cudaError_t operator()(const SumSquares& op) const {
+    return sum_of(op.out, op.in.size(), SquareTerm{addresses.at(op.in)});
+  }
+
+  cudaError_t operator()(const GramSquares& op) const {
+    return sum_of(op.out, op.gram_y.size(),
+                  GramTerm{addresses.at(op.gram_y), addresses.at(op.gram_x)});
+  }
+
+  cudaError_t operator()(const ClipFactor& op) const {
+    return start(stream, dim3(1), dim3(1), find_clip_factor, addresses.at(op.factor),
+                 addresses.at(op.squares), op.squares.size(), op.max_norm);
   }
 
   cudaError_t operator()(const Fill& op) const {
@@ -117,6 +153,18 @@ struct Launcher {
   cudaError_t operator()(const Copy&) const { return no_kernel(); }
 
  private:
+  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+    return tensor ? addresses.at(*tensor) : nullptr;
+  }
+
+  /// out = the sum of term(i) over [0, n).
+  template <class Term>
+  cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
+    const int blocks = partial_blocks(n);
+    const cudaError_t error = start(stream, blocks, sum_terms<Term>, partials, n, term);
+    return error != cudaSuccess ? error : finish(out, blocks, 1, 0);
+  }
+
   template <class Element>
   cudaError_t each(std::int64_t n, const Element& element) const {
     return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);

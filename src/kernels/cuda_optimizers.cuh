@@ -12,8 +12,8 @@ namespace barestep {
 
 static __global__ void __launch_bounds__(kBlockThreads)
     adam(std::int64_t n, std::int64_t vectors, float* weights, const float* grads, float* moments1,
-         float* moments2, const float* scalars, AdamConstants constants) {
-  const AdamScalars step(constants, scalars);
+         float* moments2, const float* scalars, const float* clip, AdamConstants constants) {
+  const AdamScalars step(constants, scalars, clip);
   auto* const weights4 = reinterpret_cast<float4*>(weights);
   const auto* const grads4 = reinterpret_cast<const float4*>(grads);
   auto* const moments1_4 = reinterpret_cast<float4*>(moments1);
@@ -42,8 +42,8 @@ static __global__ void __launch_bounds__(kBlockThreads)
 template <bool kMomentum>
 __global__ void __launch_bounds__(kBlockThreads)
     sgd(std::int64_t n, std::int64_t vectors, float* weights, const float* grads, float* velocities,
-        const float* scalars, SgdConstants constants) {
-  const float scale = scalars[0];
+        const float* scalars, const float* clip, SgdConstants constants) {
+  const SgdScalars step(scalars, clip);
   auto* const weights4 = reinterpret_cast<float4*>(weights);
   const auto* const grads4 = reinterpret_cast<const float4*>(grads);
   auto* const velocities4 = reinterpret_cast<float4*>(velocities);
@@ -52,16 +52,16 @@ __global__ void __launch_bounds__(kBlockThreads)
     float4 w = weights4[i];
     float4 v{};
     if (kMomentum) v = __ldcs(velocities4 + i);
-    sgd_step(constants, scale, g.x, w.x, kMomentum ? &v.x : nullptr);
-    sgd_step(constants, scale, g.y, w.y, kMomentum ? &v.y : nullptr);
-    sgd_step(constants, scale, g.z, w.z, kMomentum ? &v.z : nullptr);
-    sgd_step(constants, scale, g.w, w.w, kMomentum ? &v.w : nullptr);
+    sgd_step(constants, step, g.x, w.x, kMomentum ? &v.x : nullptr);
+    sgd_step(constants, step, g.y, w.y, kMomentum ? &v.y : nullptr);
+    sgd_step(constants, step, g.z, w.z, kMomentum ? &v.z : nullptr);
+    sgd_step(constants, step, g.w, w.w, kMomentum ? &v.w : nullptr);
     weights4[i] = w;
     if (kMomentum) __stcs(velocities4 + i, v);
   }
 #pragma unroll 1
   for (std::int64_t i = 4 * vectors + grid_thread(); i < n; i += grid_threads()) {
-    sgd_step(constants, scale, grads[i], weights[i], kMomentum ? velocities + i : nullptr);
+    sgd_step(constants, step, grads[i], weights[i], kMomentum ? velocities + i : nullptr);
   }
 }
 

@@ -72,6 +72,24 @@ static __global__ void __launch_bounds__(kBlockThreads)
   if (threadIdx.x == 0) *out = static_cast<std::int32_t>(sum);
 }
 
+/// Each block's part of the sum of term(i).
+template <class Term>
+__global__ void __launch_bounds__(kBlockThreads)
+    sum_terms(double* partials, std::int64_t n, Term term) {
+  double sum = 0;
+  for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) sum += term(i);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+/// By one thread: there is a number for each layer.
+static __global__ void find_clip_factor(float* factor, const float* squares, std::int64_t n,
+                                        double max_norm) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(squares[i]);
+  *factor = clip_factor(max_norm, sum);
+}
+
 /// The gradient, and each block's part of the sum of squared errors.
 static __global__ void __launch_bounds__(kBlockThreads)
     mse_loss(double* partials, std::int64_t n, MseGradElement grad) {

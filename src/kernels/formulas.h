@@ -70,7 +70,9 @@ struct AdamConstants {
   float penalty;   // weight decay that is added to the gradient
   bool decoupled;  // weight decay that shrinks the weights
 
-  explicit AdamConstants(const Adam& op)
+  /// Of an Adam or a LinearAdam.
+  template <class AdamOp>
+  explicit AdamConstants(const AdamOp& op)
       : beta1(static_cast<float>(op.beta1)),
         one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
         beta2(static_cast<float>(op.beta2)),
@@ -80,13 +82,17 @@ struct AdamConstants {
         decoupled(op.decoupled) {}
 };
 
-/// What changes in Adam from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), and what
-/// decoupled weight decay leaves of a weight.
+/// What changes in Adam from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), what decoupled
+/// weight decay leaves of a weight, and what clipping leaves of a gradient.
 struct AdamScalars {
-  float scale, root, shrink;
+  float scale, root, shrink, clip;
 
-  BARESTEP_HD AdamScalars(const AdamConstants& c, const float* scalars)
-      : scale(scalars[0]), root(scalars[1]), shrink(c.decoupled ? scalars[2] : 1) {}
+  /// `clip_factor` is null where gradients are not clipped.
+  BARESTEP_HD AdamScalars(const AdamConstants& c, const float* scalars, const float* clip_factor)
+      : scale(scalars[0]),
+        root(scalars[1]),
+        shrink(c.decoupled ? scalars[2] : 1),
+        clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
@@ -95,7 +101,7 @@ struct AdamScalars {
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
                                   float& weight, float& moment1, float& moment2) {
   const float shrunk = weight * s.shrink;
-  grad = decayed_grad(c.penalty, grad, shrunk);
+  grad = decayed_grad(c.penalty, grad * s.clip, shrunk);
   moment1 = std::fma(grad, c.one_minus_beta1, moment1 * c.beta1);
   moment2 = std::fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
   const float denominator = std::sqrt(moment2) / s.root + c.eps;
@@ -113,17 +119,38 @@ struct SgdConstants {
         nesterov(op.nesterov) {}
 };
 
+/// What changes in SGD from step to step: -lr, and what clipping leaves of a gradient.
+struct SgdScalars {
+  float scale, clip;
+
+  /// `clip_factor` is null where gradients are not clipped.
+  BARESTEP_HD SgdScalars(const float* scalars, const float* clip_factor)
+      : scale(scalars[0]), clip(clip_factor == nullptr ? 1 : *clip_factor) {}
+};
+
 /// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
-/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `scale` is -lr. `velocity` is null
+/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `velocity` is null
 /// without momentum, and 0 before the first step.
-BARESTEP_HD inline void sgd_step(const SgdConstants& c, float scale, float grad, float& weight,
-                                 float* velocity) {
-  float step = decayed_grad(c.weight_decay, grad, weight);
+BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, float grad,
+                                 float& weight, float* velocity) {
+  float step = decayed_grad(c.weight_decay, grad * s.clip, weight);
   if (velocity != nullptr) {
     *velocity = step + *velocity * c.momentum;
     step = c.nesterov ? std::fma(*velocity, c.momentum, step) : *velocity;
   }
-  weight = std::fma(step, scale, weight);
+  weight = std::fma(step, s.scale, weight);
+}
+
+/// What gradients whose squares add up to `squares` are multiplied by so that their norm is at most
+/// `max_norm` (torch/nn/utils/clip_grad.py). NaN passes.
+BARESTEP_HD inline float clip_factor(double max_norm, double squares) {
+  const double factor = max_norm / (std::sqrt(squares) + 1e-6);
+  return factor > 1 ? 1.0F : static_cast<float>(factor);
+}
+
+/// A number's part in the squared norm of a layer's gradients; see GramSquares.
+BARESTEP_HD inline double gram_term(float gram_y, float gram_x) {
+  return static_cast<double>(gram_y) * (static_cast<double>(gram_x) + 1);
 }
 
 }  // namespace barestep

@@ -59,12 +59,29 @@ struct SgdElement {
   const float* grads;
   float* velocities;  // or null
   SgdConstants constants;
-  float scale;
+  SgdScalars scalars;
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    sgd_step(constants, scale, grads[i], weights[i],
+    sgd_step(constants, scalars, grads[i], weights[i],
              velocities == nullptr ? nullptr : velocities + i);
   }
+};
+
+/// A number's part in SumSquares.
+struct SquareTerm {
+  const float* in;
+
+  BARESTEP_HD double operator()(std::int64_t i) const {
+    return static_cast<double>(in[i]) * static_cast<double>(in[i]);
+  }
+};
+
+/// A pair's part in GramSquares.
+struct GramTerm {
+  const float* gram_y;
+  const float* gram_x;
+
+  BARESTEP_HD double operator()(std::int64_t i) const { return gram_term(gram_y[i], gram_x[i]); }
 };
 
 /// Softmax cross-entropy of one row of `cols` logits: writes the row of grad, scaled by 1 / count,

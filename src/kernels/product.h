@@ -9,6 +9,7 @@
 #include "core/addresses.h"
 #include "core/config.h"
 #include "core/ops.h"
+#include "kernels/product_tiles.h"
 #include "kernels/thread_pool.h"
 
 namespace barestep {
@@ -23,6 +24,10 @@ class Product {
   /// Everything run() must not do. Call once for each op before its first run, with the pool it
   /// will get, while nothing runs. Blocks.
   virtual void prepare(const Gemm& op, const ThreadPool& pool) = 0;
+
+  /// Computes a tile on the calling thread, which may be any thread of a pool, once a product of
+  /// its kind is prepared. k is at least 1. False when the library failed.
+  [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
 
   /// Computes the whole op, with its bias, beta and ReLU; blocks. Any extent may be 0: with k = 0
   /// an element is bias or beta * c. c must not overlap the other tensors.

@@ -14,14 +14,6 @@ extern "C" __attribute__((weak)) int blas_thread_shutdown_();
 namespace barestep {
 namespace {
 
-void multiply(const TileProduct& p) {
-  const auto transpose = [](bool asked) { return asked ? CblasTrans : CblasNoTrans; };
-  const auto as_int = [](std::int64_t extent) { return static_cast<blasint>(extent); };
-  cblas_sgemm(CblasRowMajor, transpose(p.transpose_a), transpose(p.transpose_b), as_int(p.m),
-              as_int(p.n), as_int(p.k), 1, p.a, as_int(p.stride_a), p.b, as_int(p.stride_b), p.beta,
-              p.c, as_int(p.stride_c));
-}
-
 /// "OpenBLAS 0.3.21 Haswell": library, version, and the kernels it picked for this processor.
 std::string describe_library() {
   const std::string config = openblas_get_config();
@@ -42,13 +34,22 @@ class CblasProduct final : public Product {
                        "an extent is too large for the library");
   }
 
+  [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
+    const auto transpose = [](bool asked) { return asked ? CblasTrans : CblasNoTrans; };
+    const auto as_int = [](std::int64_t extent) { return static_cast<blasint>(extent); };
+    cblas_sgemm(CblasRowMajor, transpose(p.transpose_a), transpose(p.transpose_b), as_int(p.m),
+                as_int(p.n), as_int(p.k), 1, p.a, as_int(p.stride_a), p.b, as_int(p.stride_b),
+                p.beta, p.c, as_int(p.stride_c));
+    return true;
+  }
+
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     const BoundGemm g = bind(op, addresses);
     if (g.m == 0 || g.n == 0) return;
     const Tiling tiles = tiling_of(op, pool.threads());
     pool.run(tiles.count(), [&](std::int64_t i, int) {
       const TileProduct product = begin_tile(g, tiles[i]);
-      if (product.k > 0) multiply(product);
+      if (product.k > 0) static_cast<void>(multiply(product));
       relu_tile(g, tiles[i]);
     });
   }

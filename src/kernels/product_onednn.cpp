@@ -98,6 +98,13 @@ class OneDnnProduct final : public Product {
     }
   }
 
+  [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
+    take_one_thread();
+    const auto transpose = [](bool asked) { return asked ? 'T' : 'N'; };
+    return dnnl_sgemm(transpose(p.transpose_a), transpose(p.transpose_b), p.m, p.n, p.k, 1, p.a,
+                      p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c) == dnnl_success;
+  }
+
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     const BoundGemm g = bind(op, addresses);
     if (g.m == 0 || g.n == 0) return;
@@ -199,12 +206,9 @@ class OneDnnProduct final : public Product {
            dnnl_success;
   }
 
-  static bool run_sgemm(const BoundGemm& g, const Tile& tile) {
+  bool run_sgemm(const BoundGemm& g, const Tile& tile) const {
     const TileProduct p = begin_tile(g, tile);
-    const auto transpose = [](bool asked) { return asked ? 'T' : 'N'; };
-    const bool done = p.k == 0 || dnnl_sgemm(transpose(p.transpose_a), transpose(p.transpose_b),
-                                             p.m, p.n, p.k, 1, p.a, p.stride_a, p.b, p.stride_b,
-                                             p.beta, p.c, p.stride_c) == dnnl_success;
+    const bool done = p.k == 0 || multiply(p);
     relu_tile(g, tile);
     return done;
   }

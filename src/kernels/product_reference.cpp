@@ -36,11 +36,42 @@ void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int6
       for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
 }
 
+/// sums = a block of a b, which begins at `row` and `col`, in the order of k.
+void sum_block(const Operand& a, const Operand& b, const Tile& tile, std::int64_t depth,
+               Block& sums) {
+  std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);
+  Block a_block = {};
+  Block b_block = {};
+  for (std::int64_t k = 0; k < depth; k += kBlock) {
+    const std::int64_t count = std::min(kBlock, depth - k);
+    a.load(tile.row, tile.rows, k, count, a_block);
+    b.load(k, count, tile.col, tile.cols, b_block);
+    multiply_block(a_block, b_block, tile.rows, count, sums);
+  }
+}
+
 class ReferenceProduct final : public Product {
  public:
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
   void prepare(const Gemm&, const ThreadPool&) override {}
+
+  [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
+    const Operand a{p.a, p.stride_a, p.transpose_a};
+    const Operand b{p.b, p.stride_b, p.transpose_b};
+    Block sums;
+    for (std::int64_t row = 0; row < p.m; row += kBlock) {
+      for (std::int64_t col = 0; col < p.n; col += kBlock) {
+        const Tile tile{row, std::min(kBlock, p.m - row), col, std::min(kBlock, p.n - col)};
+        sum_block(a, b, tile, p.k, sums);
+        for (std::int64_t i = 0; i < tile.rows; ++i) {
+          float* c = p.c + (row + i) * p.stride_c + col;
+          for (std::int64_t j = 0; j < tile.cols; ++j) c[j] = accumulate(sums[i][j], p.beta, c[j]);
+        }
+      }
+    }
+    return true;
+  }
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     const std::int64_t down = (op.c.rows + kBlock - 1) / kBlock;
@@ -59,15 +90,8 @@ class ReferenceProduct final : public Product {
     const Operand a{addresses.at(op.a), op.a.cols, op.transpose_a};
     const Operand b{addresses.at(op.b), op.b.cols, op.transpose_b};
 
-    Block sums = {};
-    Block a_block = {};
-    Block b_block = {};
-    for (std::int64_t k = 0; k < depth; k += kBlock) {
-      const std::int64_t count = std::min(kBlock, depth - k);
-      a.load(row, rows, k, count, a_block);
-      b.load(k, count, col, cols, b_block);
-      multiply_block(a_block, b_block, rows, count, sums);
-    }
+    Block sums;
+    sum_block(a, b, {row, rows, col, cols}, depth, sums);
     const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
     for (std::int64_t i = 0; i < rows; ++i) {
       float* c = addresses.at(op.c) + (row + i) * op.c.cols + col;

@@ -260,6 +260,7 @@ std::string backward_ratio(const Profile& profile) {
 
 std::string step_rate(const Profile& profile, const Peaks& peaks) {
   double flops = 0;
+  double least_s = 0;
   double wall_s = 0;
   for (const HostStep& step : profile.steps) wall_s += step.end_s - step.start_s;
   for (const TimedOp& op : profile.ops) {
@@ -267,14 +268,18 @@ std::string step_rate(const Profile& profile, const Peaks& peaks) {
     const Phase phase = op.node->phase;
     if (phase != Phase::kData && phase != Phase::kEvaluate) {
       flops += static_cast<double>(op.cost.flops);
+      least_s += peaks.least_s(op.cost);
     }
   }
   if (wall_s == 0 || peaks.flops_per_s == 0) return "";
   return fmt::format(
       "A step does {:.2f} GFLOP/s, {:.1f} % of the {:.2f} that large products do here (MFU); "
-      "memory moves {:.2f} GB/s at best.\n",
+      "memory moves {:.2f} GB/s at best.\n"
+      "At these rates its ops would take {} one after the other, the floor: {:.1f} % of its "
+      "time.\n",
       flops / wall_s / 1e9, 100 * flops / wall_s / peaks.flops_per_s, peaks.flops_per_s / 1e9,
-      peaks.bytes_per_s / 1e9);
+      peaks.bytes_per_s / 1e9, table_time(least_s / static_cast<double>(profile.steps.size())),
+      100 * least_s / wall_s);
 }
 
 }  // namespace barestep

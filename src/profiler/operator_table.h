@@ -55,7 +55,8 @@ std::string host_table(const Profile& profile);
 std::string backward_ratio(const Profile& profile);
 
 /// The step's flops a second beside the peaks: model flops utilisation (Chowdhery et al. 2022)
-/// against what was measured. Empty where a figure is missing.
+/// against what was measured; and the least time its ops take at the peaks, of the step's. Empty
+/// where a figure is missing.
 std::string step_rate(const Profile& profile, const Peaks& peaks);
 
 }  // namespace barestep

@@ -26,17 +26,21 @@ void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::
   }
 }
 
-Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device)
+Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
+         std::int64_t first_row)
     : spec_(&spec),
       device_(device),
       parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
-      gradients_(buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)) {
+      gradients_(spec.stores_gradients
+                     ? buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)
+                     : kNoBuffer) {
   for (int layer = 0; layer < spec.layout.layers(); ++layer) {
     const std::int64_t cols = spec.layout.outputs(layer);
     const auto take = [&](const std::string& name) {
+      const std::int64_t row_bytes = cols * bytes_of(DType::kF32);
       const BufferId buffer = buffers.get(name + std::to_string(layer), Category::kActivations,
-                                          rows * cols * bytes_of(DType::kF32), device);
-      return Tensor{buffer, 0, rows, cols};
+                                          (first_row + rows) * row_bytes, device);
+      return Tensor{buffer, first_row * row_bytes, rows, cols};
     };
     out_.push_back(take("out"));
     grad_out_.push_back(take("grad_out"));
@@ -53,6 +57,10 @@ void Mlp::add(Program& program, DeviceOp op, Phase phase, int layer) const {
 
 Tensor Mlp::input_of(int layer, const Tensor& x) const {
   return layer == 0 ? x : out_[static_cast<std::size_t>(layer) - 1];
+}
+
+Factors Mlp::factors(int layer, const Tensor& x) const {
+  return {grad_out_[static_cast<std::size_t>(layer)], input_of(layer, x)};
 }
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
@@ -91,12 +99,14 @@ void Mlp::backward(Program& program, const Tensor& x, float beta) const {
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
 
     if (spec_->relu_after(layer)) add_op(ReluGrad{.grad = grad_out, .output = out});
-    add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
-    add_op(Gemm{.c = layout.weight(gradients_, layer),
-                .a = grad_out,
-                .b = input_of(layer, x),
-                .transpose_a = true,
-                .beta = beta});
+    if (spec_->stores_gradients) {
+      add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
+      add_op(Gemm{.c = layout.weight(gradients_, layer),
+                  .a = grad_out,
+                  .b = input_of(layer, x),
+                  .transpose_a = true,
+                  .beta = beta});
+    }
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
                   .a = grad_out,

@@ -16,7 +16,8 @@ struct MlpSpec {
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
-  bool fusion = true;  // bias and ReLU inside the forward product
+  bool fusion = true;            // bias and ReLU inside the forward product
+  bool stores_gradients = true;  // else backward leaves their factors
 
   [[nodiscard]] bool relu_after(int layer) const {
     return activation == Activation::kRelu && (last_relu || layer + 1 < layout.layers());
@@ -31,6 +32,12 @@ struct LossTensors {
 void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
               float beta, Phase phase);
 
+/// What a linear layer's gradients are made of: grad_y^T x is that of its weight, the column sums
+/// of grad_y are that of its bias. n x outputs and n x inputs.
+struct Factors {
+  Tensor grad_y, x;
+};
+
 /// The passes of a model over a batch, wherever they run.
 class Model {
  public:
@@ -43,7 +50,8 @@ class Model {
   virtual void loss(Program& program, const Tensor& target, const Tensor& loss,
                     std::int64_t count_rows, float beta, Phase phase) const = 0;
 
-  /// Gradients of all parameters, last layer first. `beta` 1 adds to what is there.
+  /// Gradients of all parameters, last layer first, if the model stores them, and those of the
+  /// layers' outputs. `beta` 1 adds to what is there.
   virtual void backward(Program& program, const Tensor& x, float beta) const = 0;
 
   /// On device 0, as are x, target and loss.
@@ -53,8 +61,11 @@ class Model {
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp final : public Model {
  public:
-  /// Takes its buffers: "parameters", "gradients", "out0", "grad_out0", ... `spec` must outlive it.
-  Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0);
+  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ... Its
+  /// activations lie in these behind those of `first_row` rows, of models for the rows before.
+  /// `spec` must outlive it.
+  Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
+      std::int64_t first_row = 0);
 
   /// out0 = relu(x W0^T + b0), out1 = ...
   void forward(Program& program, const Tensor& x, Phase phase) const override;
@@ -63,7 +74,10 @@ class Mlp final : public Model {
   void backward(Program& program, const Tensor& x, float beta) const override;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
+  /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
+  /// Of its rows' part of a layer's gradients, behind backward. `x` is the model's input.
+  [[nodiscard]] Factors factors(int layer, const Tensor& x) const;
   [[nodiscard]] const Tensor& output() const override { return out_.back(); }
   /// The gradient of the loss with respect to the output.
   [[nodiscard]] const Tensor& grad_output() const { return grad_out_.back(); }

@@ -35,8 +35,8 @@ OptimizerState::OptimizerState(Buffers& buffers, const OptimizerSpec& spec,
   }
 }
 
-DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients,
-                              const Tensor& scalars) const {
+DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Tensor& scalars,
+                              const std::optional<Tensor>& clip) const {
   const Tensor weights = layout_.flat(parameters);
   const Tensor grads = layout_.flat(gradients);
   if (spec_.kind == OptimizerKind::kSgd) {
@@ -45,7 +45,8 @@ DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients,
             .scalars = scalars,
             .momentum = spec_.momentum,
             .weight_decay = spec_.weight_decay,
-            .nesterov = spec_.nesterov};
+            .nesterov = spec_.nesterov,
+            .clip = clip};
     if (!buffers_.empty()) sgd.velocities = layout_.flat(buffers_[0]);
     return sgd;
   }
@@ -58,7 +59,28 @@ DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients,
               .beta2 = spec_.beta2,
               .eps = spec_.eps,
               .weight_decay = spec_.weight_decay,
-              .decoupled = spec_.kind == OptimizerKind::kAdamW};
+              .decoupled = spec_.kind == OptimizerKind::kAdamW,
+              .clip = clip};
+}
+
+DeviceOp OptimizerState::step(BufferId parameters, int layer, const Factors& factors,
+                              const Tensor& scalars, const std::optional<Tensor>& clip) const {
+  BARESTEP_REQUIRE(spec_.kind != OptimizerKind::kSgd, "there is no such step of SGD");
+  return LinearAdam{.weight = layout_.weight(parameters, layer),
+                    .weight_moments1 = layout_.weight(buffers_[0], layer),
+                    .weight_moments2 = layout_.weight(buffers_[1], layer),
+                    .bias = layout_.bias(parameters, layer),
+                    .bias_moments1 = layout_.bias(buffers_[0], layer),
+                    .bias_moments2 = layout_.bias(buffers_[1], layer),
+                    .grad_y = factors.grad_y,
+                    .x = factors.x,
+                    .scalars = scalars,
+                    .beta1 = spec_.beta1,
+                    .beta2 = spec_.beta2,
+                    .eps = spec_.eps,
+                    .weight_decay = spec_.weight_decay,
+                    .decoupled = spec_.kind == OptimizerKind::kAdamW,
+                    .clip = clip};
 }
 
 std::int64_t scalars_of(const OptimizerSpec& spec) {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/config.h"
 #include "core/ops.h"
 #include "core/program.h"
+#include "train/mlp.h"
 #include "train/parameter_layout.h"
 
 namespace barestep {
@@ -33,8 +35,14 @@ class OptimizerState {
   OptimizerState(Buffers& buffers, const OptimizerSpec& spec, const ParameterLayout& layout,
                  int device = 0);
 
-  /// One step over all parameters. `scalars` is 1 x scalars_of(spec).
-  [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars) const;
+  /// One step over all parameters. `scalars` is 1 x scalars_of(spec); the gradients are multiplied
+  /// by `clip`, 1 x 1, where there is one.
+  [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars,
+                              const std::optional<Tensor>& clip = {}) const;
+
+  /// The same over one layer, from the factors of its gradients. Adam and AdamW only.
+  [[nodiscard]] DeviceOp step(BufferId parameters, int layer, const Factors& factors,
+                              const Tensor& scalars, const std::optional<Tensor>& clip) const;
 
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
 

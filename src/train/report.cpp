@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "core/price.h"
 #include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"
@@ -130,7 +131,14 @@ double RunSummary::samples_per_s() const {
   return static_cast<double>(samples_) / total_s();
 }
 
-std::string RunSummary::text(const Device& device) const {
+std::string update_text(const StepPrograms& programs) {
+  const double bytes = static_cast<double>(state_bytes_of(programs.train().program)) /
+                       static_cast<double>(programs.spec().model.layout.parameters());
+  return fmt::format("{}, {:.1f} bytes a parameter in a step",
+                     programs.spec().model.stores_gradients ? "separate" : "fused", bytes);
+}
+
+std::string RunSummary::text(const Device& device, const std::string& update) const {
   if (wall_s_.empty()) return "";
   const Statistics time = step_time_s();
   const double total_s = this->total_s();
@@ -144,7 +152,8 @@ std::string RunSummary::text(const Device& device) const {
                       seconds_text(time.p95), seconds_text(time.p99));
   text += fmt::format("  Throughput   {:.2f} samples/sec\n", samples_per_s());
   text +=
-      fmt::format("  Rate         {:.2f} GFLOP/s\n\n", static_cast<double>(flops_) / total_s / 1e9);
+      fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
+  text += fmt::format("  Update       {}\n\n", update);
 
   text += "Account of a step, mean\n";
   const auto row = [&](std::string_view name, double seconds) {

@@ -21,6 +21,10 @@ std::string run_header(const StepPrograms& programs, const Device& device);
 /// `Step 00 | Step time: 0.1234s | Throughput: 518.63 samples/sec | Loss: 1.036895`
 std::string step_line(const StepReport& report);
 
+/// `fused, 31.3 bytes a parameter in a step`: how the programs' steps update weights, and what they
+/// move of parameters, gradients and the optimizer's state.
+std::string update_text(const StepPrograms& programs);
+
 /// `Epoch 1/5 | Test loss: 0.3012 | Test accuracy: 91.25% | 0.0123s`
 std::string evaluation_line(const EvaluationReport& report);
 
@@ -37,7 +41,8 @@ class RunSummary {
   void add(const StepReport& report);
 
   /// Mean, spread and percentiles of the step time, throughput, GFLOP/s, and the account by phase.
-  [[nodiscard]] std::string text(const Device& device) const;
+  /// `update` is update_text() of the run's programs.
+  [[nodiscard]] std::string text(const Device& device, const std::string& update) const;
 
   /// There must be a step behind warm-up.
   [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/order.h"
 #include "core/units.h"
+#include "train/update.h"
 
 namespace barestep {
 namespace {
@@ -42,11 +43,19 @@ void require_whole_step(const StepSpec& spec) {
         .remedy = "use a smaller --batch-size"});
 }
 
+[[noreturn]] void refuse_fused_update(const char* why) {
+  fail(ExitCode::kConfiguration,
+       {.what = "--update", .value = "fused", .why = why, .remedy = "use --update separate"});
+}
+
 }  // namespace
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     : spec_(spec), scheme_(scheme) {
   require_whole_step(spec);
+  if (scheme != nullptr && scheme->needs_gradients() && !spec.model.stores_gradients) {
+    refuse_fused_update("stores no gradients, which several ranks or devices exchange");
+  }
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
@@ -79,7 +88,18 @@ std::unique_ptr<Model> Scheme::new_model(Buffers& buffers, const StepSpec& spec,
   return std::make_unique<Mlp>(buffers, spec.model, rows);
 }
 
-std::unique_ptr<Model> StepPrograms::new_model(std::int64_t rows) {
+BufferId StepPrograms::gradients() const {
+  if (!spec_.model.stores_gradients) {
+    refuse_fused_update("stores no gradients that could be looked at");
+  }
+  return gradients_;
+}
+
+std::unique_ptr<Model> StepPrograms::new_model(std::int64_t rows, std::int64_t first_row) {
+  // The factors of all micro-steps are kept until the update.
+  if (!spec_.model.stores_gradients) {
+    return std::make_unique<Mlp>(buffers_, spec_.model, rows, 0, first_row);
+  }
   if (scheme_ != nullptr) return scheme_->new_model(buffers_, spec_, rows);
   return std::make_unique<Mlp>(buffers_, spec_.model, rows);
 }
@@ -148,13 +168,14 @@ void StepPrograms::add_delay(Program& program, const std::optional<Tensor>& jitt
                .phase = Phase::kInjected});
 }
 
-/// Each micro-step takes its rows of the input; gradients and loss add up.
+/// Each micro-step takes its rows of the input; gradients and loss add up, or the gradients'
+/// factors lie behind each other.
 void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors,
                                    const std::optional<Tensor>& jitter) {
   const std::int64_t rows = tensors.x.rows;
   for (std::int64_t first = 0; first < rows; first += spec_.micro_rows()) {
     const std::int64_t count = std::min(spec_.micro_rows(), rows - first);
-    const auto model = new_model(count);
+    const auto model = new_model(count, first);
     const Tensor x = tensors.x.row_slice(first, count);
     model->forward(program, x, Phase::kForward);
     model->loss(program, tensors.y.row_slice(first, count), tensors.loss, rows,
@@ -198,7 +219,7 @@ StepProgram StepPrograms::training_step(const char* name, std::int64_t rows, boo
 
   const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout);
   optimizer_state_ = optimizer.buffers();
-  program.add({.op = optimizer.step(parameters_, gradients_, scalars), .phase = Phase::kOptimizer});
+  add_update(program, buffers_, spec_, optimizer, step.tensors.x, scalars);
   if (scheme_ != nullptr) scheme_->apply(step, buffers_, spec_, is_first_step);
   order(program);
   return step;

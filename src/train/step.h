@@ -42,10 +42,11 @@ struct StepSpec {
   bool drop_last = false;  // an epoch has whole steps only
   OptimizerSpec optimizer{};
   bool zero_grad = true;
-  double delay_s = 0;                // a pause before backward
-  double jitter_s = 0;               // and one of random length up to this
-  double io_delay_s = 0;             // ahead of everything on the compute lane
-  std::int64_t workspace_bytes = 0;  // of the compute lane; see core/device.h
+  std::optional<double> clip_norm{};  // the most that the norm of all gradients together may be
+  double delay_s = 0;                 // a pause before backward
+  double jitter_s = 0;                // and one of random length up to this
+  double io_delay_s = 0;              // ahead of everything on the compute lane
+  std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
@@ -95,10 +96,13 @@ class Scheme {
   [[nodiscard]] virtual std::unique_ptr<Model> new_model(Buffers& buffers, const StepSpec& spec,
                                                          std::int64_t rows) const;
 
+  /// Whether it works on stored gradients.
+  [[nodiscard]] virtual bool needs_gradients() const { return true; }
+
   /// Whether the first step of a run has a program of its own.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
-  /// `step` as built for one device, without waits, the optimizer its last node. May replace the
+  /// `step` as built for one device, without waits, the optimizer's nodes its last. May replace the
   /// program, take buffers and move where the host finds the loss.
   virtual void apply(StepProgram& /*step*/, Buffers& /*buffers*/, const StepSpec& /*spec*/,
                      bool /*is_first_step*/) const {}
@@ -106,7 +110,7 @@ class Scheme {
 
 /// The buffers and programs of a run; ordered and ready to plan. `spec` is copied. `scheme` may be
 /// null and must outlive the programs. Throws Error(kConfiguration) when an epoch of whole steps
-/// has none.
+/// has none, and when the scheme needs gradients that are not stored.
 class StepPrograms {
  public:
   explicit StepPrograms(const StepSpec& spec, const Scheme* scheme = nullptr);
@@ -131,7 +135,8 @@ class StepPrograms {
 
   /// The flat buffers, for initialisation, loading and saving.
   [[nodiscard]] BufferId parameters() const { return parameters_; }
-  [[nodiscard]] BufferId gradients() const { return gradients_; }
+  /// Throws Error(kConfiguration) when they are not stored.
+  [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
@@ -145,7 +150,7 @@ class StepPrograms {
   void add_micro_steps(Program& program, const StepTensors& tensors,
                        const std::optional<Tensor>& jitter);
   void add_zero_step(Program& program, const StepTensors& tensors);
-  std::unique_ptr<Model> new_model(std::int64_t rows);
+  std::unique_ptr<Model> new_model(std::int64_t rows, std::int64_t first_row = 0);
 
   StepSpec spec_;
   const Scheme* scheme_;

@@ -18,6 +18,7 @@ struct BadInput {
 
 std::vector<BadInput> bad_command_lines();
 std::vector<BadInput> bad_profiling();
+std::vector<BadInput> bad_updates();
 std::vector<BadInput> bad_config_files();
 
 /// Those about files; they name what write_bad_files() writes.

@@ -61,6 +61,7 @@ TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
 
 TEST_F(MlpSingle, RefusesToProfileWhatIsNotThereInOneLine) {
   expect_refused(bad_profiling());
+  expect_refused(bad_updates());
 }
 
 TEST_F(MlpSingle, RefusesBadConfigFilesInOneLine) {
@@ -142,6 +143,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"weight-decay", kOneStep + std::vector<std::string>{"--weight-decay", "0.1"}},
       {"lr-warmup", kOneStep + std::vector<std::string>{"--lr-warmup", "3"}},
       {"lr-scale", kOneStep + std::vector<std::string>{"--lr-scale", "linear"}},
+      {"clip-norm", kOneStep + std::vector<std::string>{"--clip-norm", "0.5"}},
+      {"update", kOneStep + std::vector<std::string>{"--update", "fused"}},
       {"accumulate", kOneStep + std::vector<std::string>{"--accumulate", "2"}},
       {"delay-ms", kOneStep + std::vector<std::string>{"--delay-ms", "1.5"}},
       {"io-delay-ms", kOneStep + std::vector<std::string>{"--io-delay-ms", "1.5"}},

@@ -187,7 +187,7 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<std::string> own = options_of(alone({"--help"}).out);
   std::set<std::string> named(own.begin(), own.end());
   for (const std::string& name : options_of(run_process({MLP_SINGLE, "--help"}).out)) {
-    if (name != "batch-size" && name != "delay-ms") named.erase(name);
+    if (name != "batch-size" && name != "delay-ms" && name != "update") named.erase(name);
   }
   std::set<std::string> covered;
   for (const Arguments& arguments : runs) {
@@ -208,6 +208,14 @@ TEST_F(MlpDdp, RefusesNcclOnTheCpu) {
   EXPECT_EQ(result.err,
             "mlp_ddp: error: --transport 'nccl': joins GPUs, and this rank trains on the CPU; use "
             "mpi or auto\n");
+}
+
+TEST_F(MlpDdp, RefusesTheFusedUpdate) {
+  const auto result = alone(kTiny + Arguments{"--update", "fused"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: --update 'fused': stores no gradients, which several ranks or devices "
+            "exchange; use --update separate\n");
 }
 
 TEST_F(MlpDdp, ShowsHelpAndPlanOnce) {
@@ -252,7 +260,11 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
        "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},
       {{"--update", "never"},
        2,
-       "--update 'never': not one of the choices; use separate or per-bucket"},
+       "--update 'never': not one of the choices; use separate or fused or per-bucket"},
+      {{"--update", "per-bucket", "--clip-norm", "1"},
+       78,
+       "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
+       "separate"},
       {{"--data-seeding", "x"},
        2,
        "--data-seeding 'x': not one of the choices; use global or per-rank"},

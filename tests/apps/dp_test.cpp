@@ -186,6 +186,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "0.1",
        "--lr-warmup",
        "2",
+       "--update",
+       "separate",
        "--lr-scale",
        "linear",
        "--accumulate",
@@ -215,7 +217,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "--save",
        "w"},
       {"--device", "cpu", "--dim", "8", "--depth", "2", "--load", "w", "--optimizer", "sgd",
-       "--momentum", "0.9", "--nesterov", "--steps", "2", "--config", "run.json"},
+       "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5", "--steps", "2", "--config",
+       "run.json"},
       {"--devices", "cpu", "--graph", "--data", "idx:x.idx,y.idx", "--test-split", "0.25",
        "--layers", "6,4", "--no-last-relu", "--epochs", "1"},
       {"--devices", "cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers", "6,4", "--epochs", "1",
@@ -247,6 +250,10 @@ TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
        71,
        "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
        "--batch-size 128 fits"},
+      {{"--devices", "cpu,cpu", "--update", "fused"},
+       78,
+       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
+       "--update separate"},
       {{"--devices", "cpu,cpu", "--autotune", "f"},
        78,
        "--autotune 'f': there is nothing to choose from on the CPU; leave it out, or use --device "

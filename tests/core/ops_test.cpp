@@ -8,59 +8,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/random.h"
+#include "core/sample_ops.h"
 
 namespace barestep {
 namespace {
 
+using namespace sample_ops;  // NOLINT(google-build-using-namespace)
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAreArray;
-
-/// Every tensor in a buffer of its own, told apart by `id`.
-Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
-  return {id, 0, rows, cols};
-}
-Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
-  return {id, 0, rows, cols, DType::kI32};
-}
-Tensor state(BufferId id) {
-  return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
-}
-
-Gemm gemm(float beta = 0) {
-  return {.c = f32(0, 4, 5), .a = f32(1, 4, 3), .b = f32(2, 3, 5), .beta = beta};
-}
-Gemm gemm_with_bias() {
-  Gemm op = gemm();
-  op.bias = f32(3, 1, 5);
-  op.relu = true;
-  return op;
-}
-MseLoss mse(float beta = 0) {
-  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
-}
-CrossEntropy cross_entropy(float beta = 0) {
-  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 4, beta};
-}
-CountCorrect count_correct() {
-  return {i32(0, 1, 1), f32(1, 4, 5), i32(2, 4, 1)};
-}
-Adam adam(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
-}
-
-Sgd sgd(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1)};
-}
-Sgd nesterov(std::int64_t n = 100) {
-  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
-}
-Adam decaying(Adam op, bool decoupled) {
-  op.weight_decay = 0.01;
-  op.decoupled = decoupled;
-  op.scalars.cols = decoupled ? 3 : 2;
-  return op;
-}
 
 struct AccessCase {
   Op op;
@@ -83,6 +38,13 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {DeviceOp{count_correct()}, {1, 2}, {0}},
       {DeviceOp{adam()}, {0, 1, 2, 3, 4}, {0, 2, 3}},
       {DeviceOp{decaying(adam(), true)}, {0, 1, 2, 3, 4}, {0, 2, 3}},
+      {DeviceOp{clipped(adam())}, {0, 1, 2, 3, 4, 9}, {0, 2, 3}},
+      {DeviceOp{linear_adam()}, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 2, 3, 4, 5}},
+      {DeviceOp{clipped(linear_adam())}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 1, 2, 3, 4, 5}},
+      {DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 1, 5)}}, {1}, {0}},
+      {DeviceOp{GramSquares{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)}}, {1, 2}, {0}},
+      {DeviceOp{ClipFactor{f32(0, 1, 1), f32(1, 1, 3)}}, {1}, {0}},
+      {DeviceOp{clipped(sgd())}, {0, 1, 2, 9}, {0}},
       {DeviceOp{sgd()}, {0, 1, 2}, {0}},
       {DeviceOp{nesterov()}, {0, 1, 2, 3}, {0, 3}},
       {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {1}, {0}},
@@ -140,6 +102,14 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{adam(100)}, {1300, 7 * 100 * 4 + 2 * 4}},
       {DeviceOp{decaying(adam(100), false)}, {1500, 7 * 100 * 4 + 2 * 4}},
       {DeviceOp{decaying(adam(100), true)}, {1400, 7 * 100 * 4 + 3 * 4}},
+      {DeviceOp{clipped(adam(100))}, {1400, 7 * 100 * 4 + 3 * 4}},
+      // A step each for 20 weights and 4 biases, and what their gradients take.
+      {DeviceOp{linear_adam()},
+       {24 * 13 + 2 * 4 * 5 * 7 + 4 * 7, (6 * 24 + 7 * 4 + 7 * 5 + 2) * 4}},
+      {DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 1, 5)}}, {10, 6 * 4}},
+      {DeviceOp{GramSquares{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)}}, {75, 51 * 4}},
+      {DeviceOp{ClipFactor{f32(0, 1, 1), f32(1, 1, 3)}}, {7, 4 * 4}},
+      {DeviceOp{clipped(sgd(100))}, {300, 3 * 100 * 4 + 2 * 4}},
       {DeviceOp{sgd(100)}, {200, 3 * 100 * 4 + 4}},
       {DeviceOp{nesterov(100)}, {800, 5 * 100 * 4 + 4}},
       {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 160}},
@@ -273,6 +243,8 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
       {broken(adam(), [](Adam& o) { o.decoupled = true; }),
        "scalars must be 1 by 2, or by 3 with decoupled weight decay"},
       {broken(adam(), [](Adam& o) { o.weight_decay = -1; }), "weight_decay must be zero or more"},
+      {broken(clipped(adam()), [](Adam& o) { o.clip->cols = 2; }), "clip must be 1 by 1"},
+      {broken(clipped(sgd()), [](Sgd& o) { o.clip->cols = 2; }), "clip must be 1 by 1"},
       {broken(sgd(), [](Sgd& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
       {broken(sgd(), [](Sgd& o) { o.grads.cols = 99; }), flat_sgd},
       {broken(nesterov(), [](Sgd& o) { o.velocities->cols = 99; }), flat_sgd},
@@ -294,6 +266,43 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
       {DeviceOp{Delay{infinity}}, "seconds must be zero or more"},
       {DeviceOp{Delay{1, f32(0, 1, 2)}}, "more_seconds must be 1 by 1"},
   });
+}
+
+TEST(Validate, RefusesUpdatesFromFactorsThatDoNotFit) {
+  const std::string weight =
+      "weight must be the columns of grad_y by the columns of x, which have equal rows";
+  const std::string moments = "moments must have the shapes of weight and bias";
+  const SumSquares sum{f32(0, 1, 1), f32(1, 1, 5)};
+  const GramSquares gram{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)};
+  const ClipFactor factor{f32(0, 1, 1), f32(1, 1, 3)};
+  const std::string square = "gram_y and gram_x must be square and have the same shape";
+  expect_refused({
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.rows = 6; }), weight},
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.cols = 6; }), weight},
+      {broken(linear_adam(), [](LinearAdam& o) { o.grad_y.cols = 5; }), weight},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias.cols = 5; }),
+       "bias must be 1 by the rows of weight"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments1.cols = 4; }), moments},
+      {broken(linear_adam(), [](LinearAdam& o) { o.weight_moments2.rows = 5; }), moments},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments1.cols = 5; }), moments},
+      {broken(linear_adam(), [](LinearAdam& o) { o.bias_moments2.cols = 5; }), moments},
+      {broken(linear_adam(), [](LinearAdam& o) { o.decoupled = true; }), "scalars must be 1 by 2"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.weight_decay = -1; }), "zero or more"},
+      {broken(linear_adam(), [](LinearAdam& o) { o.x.buffer = o.weight.buffer; }),
+       "weight must not share bytes with x"},
+      {broken(clipped(linear_adam()), [](LinearAdam& o) { o.clip->rows = 2; }),
+       "clip must be 1 by 1"},
+      {broken(sum, [](SumSquares& o) { o.out.cols = 2; }), "out must be 1 by 1"},
+      {broken(gram, [](GramSquares& o) { o.out.cols = 2; }), "out must be 1 by 1"},
+      {broken(gram, [](GramSquares& o) { o.gram_y.rows = 4; }), square},
+      {broken(gram, [](GramSquares& o) { o.gram_x = f32(2, 4, 4); }), square},
+      {broken(factor, [](ClipFactor& o) { o.factor.cols = 2; }), "factor must be 1 by 1"},
+      {broken(factor, [](ClipFactor& o) { o.squares = f32(1, 3, 1); }), "squares must be flat"},
+      {broken(factor, [](ClipFactor& o) { o.max_norm = 0; }), "max_norm must be above zero"},
+  });
+  // A rank may have no rows.
+  EXPECT_NO_THROW(
+      validate(broken(linear_adam(), [](LinearAdam& o) { o.grad_y.rows = o.x.rows = 0; })));
 }
 
 TEST(Validate, RefusesCollectivesThatDoNotFit) {

@@ -270,6 +270,23 @@ TEST_F(CudaTraining, EqualsTheCpuDeviceWithEveryOptimizer) {
   }
 }
 
+// Each step within 1e-6, so a run within as many times that.
+TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
+  TrainConfig plain = small_config();
+  TrainConfig clipped = plain;
+  clipped.training.clip_norm = 0.01;
+  clipped.training.optimizer = OptimizerKind::kAdamW;
+  TrainConfig parts = clipped;
+  parts.training.accumulate = 2;
+  parts.device.graph = true;
+  for (const TrainConfig& separate : {plain, clipped, parts}) {
+    TrainConfig fused = separate;
+    fused.training.fused_update = true;
+    expect_equal_within(train(fused), train(separate),
+                        1e-6 * static_cast<double>(*separate.training.steps));
+  }
+}
+
 TEST_F(CudaTraining, HasTheSameBitsInAGraph) {
   TrainConfig in_graph = small_config();
   in_graph.device.graph = true;

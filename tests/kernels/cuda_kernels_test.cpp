@@ -153,6 +153,22 @@ struct Compare {
     expect_equal(op.weights);
     if (op.velocities) expect_equal(*op.velocities);
   }
+  // Sums are fused to the end on one side and not on the other.
+  void operator()(const LinearAdam& op) const {
+    for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,
+                                 op.bias_moments1, op.bias_moments2}) {
+      for (std::int64_t i = 0; i < tensor.size(); ++i)
+        ASSERT_NEAR(at(cuda, tensor, i), at(cpu, tensor, i),
+                    1e-5 * (1 + std::abs(at(cpu, tensor, i))));
+    }
+  }
+  void operator()(const SumSquares& op) const { expect_near(op.out, 2 * kUlp); }
+  // Terms of both signs: the sum may be smaller than what it is made of.
+  void operator()(const GramSquares& op) const {
+    EXPECT_NEAR(at(cuda, op.out, 0), at(cpu, op.out, 0),
+                2 * kUlp * std::abs(at(cpu, op.out, 0)) + 1e-12);
+  }
+  void operator()(const ClipFactor& op) const { expect_equal(op.factor); }
   void operator()(const MseLoss& op) const {
     expect_equal(op.grad);
     expect_loss(op.loss);
@@ -183,6 +199,9 @@ struct Compare {
   }
   void expect_equal(const Tensor& tensor) const {
     EXPECT_TRUE(std::ranges::equal(cuda.bytes(tensor), cpu.bytes(tensor)));
+  }
+  void expect_near(const Tensor& sum, double tolerance) const {
+    EXPECT_NEAR(at(cuda, sum, 0), at(cpu, sum, 0), tolerance * std::abs(at(cpu, sum, 0)));
   }
   void expect_loss(const Tensor& loss) const {
     EXPECT_NEAR(at(cuda, loss, 0), at(cpu, loss, 0), 10 * kUlp * (1 + std::abs(at(cpu, loss, 0))));

@@ -134,13 +134,15 @@ void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decouple
   list.add(
       fmt::format("adam {} weight decay {} {}", n, weight_decay, decoupled),
       [&](Memory& memory) {
-        return adam = Adam{.weights = memory.add(1, n),
-                           .grads = memory.add(1, n),
-                           .moments1 = memory.add(1, n),
-                           .moments2 = memory.add(1, n),
-                           .scalars = memory.add(1, decoupled ? 3 : 2),
-                           .weight_decay = weight_decay,
-                           .decoupled = decoupled};
+        adam = Adam{.weights = memory.add(1, n),
+                    .grads = memory.add(1, n),
+                    .moments1 = memory.add(1, n),
+                    .moments2 = memory.add(1, n),
+                    .scalars = memory.add(1, decoupled ? 3 : 2),
+                    .weight_decay = weight_decay,
+                    .decoupled = decoupled};
+        if (weight_decay != 0) adam.clip = memory.add(1, 1);
+        return adam;
       },
       [&](Memory& memory) {
         for (float& moment : memory.values(adam.moments2)) moment *= moment;
@@ -148,6 +150,69 @@ void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decouple
         memory.values(adam.scalars)[1] = 0.07F;
         if (decoupled) memory.values(adam.scalars)[2] = 0.875F;
       });
+}
+
+void add_linear_adam(CaseList& list, const GemmShape& s, double weight_decay, bool decoupled) {
+  LinearAdam op;
+  list.add(
+      fmt::format("linear_adam {}x{}x{} weight decay {} {}", s.m, s.n, s.k, weight_decay,
+                  decoupled),
+      [&](Memory& memory) {
+        op = LinearAdam{.weight = memory.add(s.m, s.n),
+                        .weight_moments1 = memory.add(s.m, s.n),
+                        .weight_moments2 = memory.add(s.m, s.n),
+                        .bias = memory.add(1, s.m),
+                        .bias_moments1 = memory.add(1, s.m),
+                        .bias_moments2 = memory.add(1, s.m),
+                        .grad_y = memory.add(s.k, s.m),
+                        .x = memory.add(s.k, s.n),
+                        .scalars = memory.add(1, decoupled ? 3 : 2),
+                        .weight_decay = weight_decay,
+                        .decoupled = decoupled};
+        if (weight_decay != 0) op.clip = memory.add(1, 1);
+        return op;
+      },
+      [&](Memory& memory) {
+        // Far from 0, where the last bit of a gradient would decide how far a weight goes.
+        for (float& moment : memory.values(op.weight_moments2)) moment = moment * moment + 0.01F;
+        for (float& moment : memory.values(op.bias_moments2)) moment = moment * moment + 0.01F;
+        memory.values(op.scalars)[0] = -0.004F;
+        memory.values(op.scalars)[1] = 0.07F;
+        if (decoupled) memory.values(op.scalars)[2] = 0.875F;
+        if (op.clip) memory.values(*op.clip)[0] = 0.375F;
+      });
+}
+
+void add_linear_adams(CaseList& list) {
+  constexpr GemmShape kLayers[] = {{1, 1, 1},     {31, 33, 7},  {64, 128, 16}, {65, 132, 17},
+                                   {130, 257, 9}, {257, 1, 33}, {1, 300, 2},   {33, 20, 0}};
+  for (const GemmShape& layer : kLayers) {
+    add_linear_adam(list, layer, 0, false);
+    add_linear_adam(list, layer, 0.25, false);
+    add_linear_adam(list, layer, 0.25, true);
+  }
+}
+
+/// The sums and the factor of clipping.
+void add_norms(CaseList& list, std::int64_t n) {
+  list.add(fmt::format("sum_squares {}", n), [&](Memory& memory) {
+    return SumSquares{memory.add(1, 1), memory.add(1, n)};
+  });
+  list.add(fmt::format("gram_squares {}", n), [&](Memory& memory) {
+    const std::int64_t rows = 1 + n % 100;
+    return GramSquares{memory.add(1, 1), memory.add(rows, rows), memory.add(rows, rows)};
+  });
+  for (const double max_norm : {0.5, 1e3}) {
+    ClipFactor op;
+    list.add(
+        fmt::format("clip_factor {} {}", n, max_norm),
+        [&](Memory& memory) {
+          return op = ClipFactor{memory.add(1, 1), memory.add(1, n), max_norm};
+        },
+        [&](Memory& memory) {
+          for (float& square : memory.values(op.squares)) square *= square;
+        });
+  }
 }
 
 void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, double weight_decay) {
@@ -161,6 +226,7 @@ void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, dou
                .weight_decay = weight_decay,
                .nesterov = nesterov};
         if (momentum > 0) op.velocities = memory.add(1, n);
+        if (nesterov) op.clip = memory.add(1, 1);
         return op;
       });
 }
@@ -225,8 +291,10 @@ std::vector<OpCase> all_op_cases() {
   for (const Shape& shape : kShapes) {
     add_elementwise(list, shape);
     add_optimizers(list, std::max(std::int64_t{1}, shape.rows * shape.cols));
+    add_norms(list, std::max(std::int64_t{1}, shape.rows * shape.cols));
     add_reductions(list, shape);
   }
+  add_linear_adams(list);
   list.add("delay", [](Memory& memory) {
     memory.add(1, 1);
     return Delay{0.002};

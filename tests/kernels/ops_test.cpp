@@ -151,35 +151,101 @@ struct Oracle {
     EXPECT_EQ(after.values<std::int32_t>(op.correct)[0], correct);
   }
 
-  void operator()(const Adam& op) const {
+  /// A gradient in double, and how far from it a float may be.
+  struct Gradient {
+    double value, error;
+  };
+
+  /// Weight i of `weights`, whose gradient is `raw` before clipping and decay. Op: Adam or
+  /// LinearAdam.
+  template <class Op>
+  void expect_adam(const Op& op, const Tensor& weights, const Tensor& moments1,
+                   const Tensor& moments2, std::size_t i, Gradient raw) const {
     const double scale = before.values(op.scalars)[0];
     const double root = before.values(op.scalars)[1];
     const double shrink = op.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
     const double decay = op.decoupled ? 0 : op.weight_decay;
+    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    const double old = shrink * static_cast<double>(before.values(weights)[i]);
+    const double g = clip * raw.value + decay * old;
+    const double g_error = raw.error + (decay == 0 && clip == 1 ? 0 : 2 * kUlp * std::abs(g)) +
+                           (clip == 1 ? 0 : kUlp * std::abs(clip * raw.value));
+    const double kept_m = op.beta1 * static_cast<double>(before.values(moments1)[i]);
+    const double m = kept_m + (1 - op.beta1) * g;
+    const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g)) + g_error;
+    const double v =
+        op.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - op.beta2) * g * g;
+    const double v_error = 6 * kUlp * v + (1 - op.beta2) * 3 * std::abs(g) * g_error;
+    const double rate = scale / (std::sqrt(v) / root + op.eps);
+    const double w = old + rate * m;
+    ASSERT_NEAR(after.values(moments1)[i], m, m_error) << i;
+    ASSERT_NEAR(after.values(moments2)[i], v, v_error) << i;
+    const double rate_error = v == 0 ? 0 : v_error / v;
+    ASSERT_NEAR(
+        after.values(weights)[i], w,
+        std::abs(rate) * m_error + (10 * kUlp + rate_error) * (std::abs(old) + std::abs(rate * m)))
+        << i;
+  }
+
+  void operator()(const Adam& op) const {
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      const double old = shrink * static_cast<double>(before.values(op.weights)[i]);
-      const double raw = before.values(op.grads)[i];
-      const double g = raw + decay * old;
-      const double g_error = decay == 0 ? 0 : kUlp * std::abs(g);
-      const double kept_m = op.beta1 * static_cast<double>(before.values(op.moments1)[i]);
-      const double m = kept_m + (1 - op.beta1) * g;
-      const double m_error = 2 * kUlp * (std::abs(kept_m) + std::abs((1 - op.beta1) * g)) + g_error;
-      const double v =
-          op.beta2 * static_cast<double>(before.values(op.moments2)[i]) + (1 - op.beta2) * g * g;
-      const double rate = scale / (std::sqrt(v) / root + op.eps);
-      const double w = old + rate * m;
-      ASSERT_NEAR(after.values(op.moments1)[i], m, m_error);
-      ASSERT_NEAR(after.values(op.moments2)[i], v, 6 * kUlp * v);
-      ASSERT_NEAR(after.values(op.weights)[i], w,
-                  std::abs(rate) * m_error + 10 * kUlp * (std::abs(old) + std::abs(rate * m)));
+      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0});
     }
+  }
+
+  void operator()(const LinearAdam& op) const {
+    const Matrix grad_y(before, op.grad_y);
+    const Matrix x(before, op.x);
+    const double ulps = kUlp * static_cast<double>(x.rows + 2);
+    for (std::int64_t i = 0; i < op.weight.rows; ++i) {
+      for (std::int64_t j = 0; j < op.weight.cols; ++j) {
+        Gradient grad{};
+        for (std::int64_t k = 0; k < x.rows; ++k) {
+          grad.value += grad_y.at(k, i) * x.at(k, j);
+          grad.error += ulps * std::abs(grad_y.at(k, i) * x.at(k, j));
+        }
+        expect_adam(op, op.weight, op.weight_moments1, op.weight_moments2,
+                    static_cast<std::size_t>(i * op.weight.cols + j), grad);
+      }
+      Gradient grad{};
+      for (std::int64_t k = 0; k < x.rows; ++k) {
+        grad.value += grad_y.at(k, i);
+        grad.error += ulps * std::abs(grad_y.at(k, i));
+      }
+      expect_adam(op, op.bias, op.bias_moments1, op.bias_moments2, static_cast<std::size_t>(i),
+                  grad);
+    }
+  }
+
+  void operator()(const SumSquares& op) const {
+    double sum = 0;
+    for (const float value : before.values(op.in)) {
+      sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+    EXPECT_NEAR(after.values(op.out)[0], sum, kUlp * sum);
+  }
+
+  void operator()(const GramSquares& op) const {
+    const Matrix y(before, op.gram_y);
+    const Matrix x(before, op.gram_x);
+    double sum = 0;
+    for (std::int64_t i = 0; i < op.gram_y.size(); ++i) sum += y.at(i) * (x.at(i) + 1);
+    EXPECT_NEAR(after.values(op.out)[0], sum, kUlp * std::abs(sum) + 1e-12);
+  }
+
+  void operator()(const ClipFactor& op) const {
+    double sum = 0;
+    for (const float square : before.values(op.squares)) sum += static_cast<double>(square);
+    const double factor = std::min(1.0, op.max_norm / (std::sqrt(sum) + 1e-6));
+    EXPECT_NEAR(after.values(op.factor)[0], factor, kUlp * factor);
   }
 
   void operator()(const Sgd& op) const {
     const double scale = before.values(op.scalars)[0];
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
       const double old = before.values(op.weights)[i];
-      const double raw = before.values(op.grads)[i];
+      const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+      const double raw = clip * static_cast<double>(before.values(op.grads)[i]);
       double step = raw + op.weight_decay * old;
       double size = std::abs(raw) + op.weight_decay * std::abs(old);
       if (op.velocities) {
@@ -231,8 +297,9 @@ TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
   const auto product = make_provider(GetParam());
   if (product == nullptr) GTEST_SKIP() << "this build has not this library";
   for (OpCase& op_case : all_op_cases()) {
-    if (GetParam() != GemmProvider::kReference && !std::holds_alternative<Gemm>(op_case.op))
-      continue;
+    const bool multiplies =
+        std::holds_alternative<Gemm>(op_case.op) || std::holds_alternative<LinearAdam>(op_case.op);
+    if (GetParam() != GemmProvider::kReference && !multiplies) continue;
     for (const int threads : {1, 3}) {
       SCOPED_TRACE(op_case.name);
       Memory after = op_case.memory;

@@ -124,6 +124,12 @@ TEST(DataParallel, TrainsWithSgdAndAdamW) {
   }
 }
 
+TEST(DataParallel, ClipsAsOneDeviceDoes) {
+  TrainConfig config = rank_config();
+  config.training.clip_norm = 0.1;
+  expect_near(train(config, {.devices = 3}), train_alone(config), config);
+}
+
 TEST(DataParallel, WithoutFusionComputesTheSame) {
   TrainConfig config = rank_config();
   config.device.fusion = false;

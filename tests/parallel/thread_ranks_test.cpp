@@ -74,6 +74,21 @@ TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
   EXPECT_EQ(train_threads(2, rank_config(), whole), expected);
 }
 
+// The norm is that of the averaged gradients: every rank clips alike, and as one rank does.
+TEST(ThreadRanks, ClipAsOneRankDoes) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+    TrainConfig config = rank_config();
+    config.training.optimizer = kind;
+    const Trained unclipped = train_threads(1, config)[0];
+    config.training.clip_norm = 0.1;
+    const Trained one = train_threads(1, config)[0];
+    EXPECT_NE(one.losses, unclipped.losses);
+    for (const int ranks : {2, 3}) {
+      expect_near_one_rank(train_threads(ranks, config), one, config);
+    }
+  }
+}
+
 TEST(ThreadRanks, AccumulateAsALargerBatchDoes) {
   TrainConfig parts = rank_config();
   parts.training.accumulate = 3;

@@ -153,6 +153,9 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   const std::string text = step_rate(sample.profile(), {.flops_per_s = flops / 8e-3 * 4});
   EXPECT_THAT(text, HasSubstr(", 25.0 % of the "));
   EXPECT_EQ(step_rate(sample.profile(), {}), "");
+  // At half the rate that would make it all of the step.
+  EXPECT_THAT(step_rate(sample.profile(), {.flops_per_s = flops / 8e-3 * 2}),
+              HasSubstr("one after the other, the floor: 50.0 % of its time.\n"));
 
   // Neither input nor evaluation is work of a training step.
   Profile profile = sample.profile();

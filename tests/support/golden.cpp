@@ -83,7 +83,9 @@ Golden load_golden(const std::string& name) {
                 .x_xxh3 = hashes(file.at("x_xxh3")),
                 .y_xxh3 = hashes(file.at("y_xxh3")),
                 .initial = file.value("initial", GoldenValues{}),
-                .each_step = {}};
+                .each_step = {},
+                .clip_norm = file.value("clip_norm", 0.0),
+                .norms = file.value("norms", std::vector<double>())};
   for (const json& loss : file.at("losses_hex")) golden.losses.push_back(parse_float(loss));
   for (const json& step : file.value("each_step", json::array())) {
     golden.each_step.push_back(parse_step(step));
@@ -100,6 +102,7 @@ std::vector<std::string> golden_runs() {
   for (const auto& entry : std::filesystem::directory_iterator(BARESTEP_GOLDEN_DIR)) {
     const std::string name = entry.path().stem().string();
     if (entry.path().extension() != ".json" || name == "rng_cpu") continue;
+    if (name.starts_with("clip_")) continue;
     if (name.starts_with("cuda_") || name.starts_with("ddp_")) continue;
     names.push_back(name);
   }

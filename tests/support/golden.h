@@ -58,6 +58,8 @@ struct Golden {
   std::vector<std::uint64_t> y_xxh3;  // one a step; of int64 labels with cross-entropy
   GoldenValues initial;               // the tiny files and ce_tiny only
   std::vector<GoldenStep> each_step;  // the tiny files and ce_tiny only
+  double clip_norm;                   // the clip_ files only
+  std::vector<double> norms;          // of all gradients before clipping, one a step; the same
 
   /// The parameter of that name; throws std::out_of_range if there is none.
   [[nodiscard]] const GoldenParameter& parameter(const std::string& name) const;
@@ -69,8 +71,8 @@ Golden load_golden(const std::string& name);
 /// Where that golden file lies.
 std::filesystem::path golden_path(const std::string& name);
 
-/// The names of all golden files of training runs, in alphabetical order: all but rng_cpu
-/// and the predictions cuda_*, which PyTorch did not make.
+/// The names of all golden files of plain training runs, in alphabetical order: all but rng_cpu,
+/// clip_*, ddp_* and the predictions cuda_*, which PyTorch did not make.
 std::vector<std::string> golden_runs();
 
 /// XXH3-64 of the numbers' bytes, little-endian.

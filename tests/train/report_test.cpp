@@ -127,7 +127,7 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
   summary.add(warmup);
   for (int step = 1; step < 5; ++step) summary.add(measured(step));
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-  const std::string text = summary.text(*device);
+  const std::string text = summary.text(*device, "fused, 31.3 bytes a parameter in a step");
   EXPECT_THAT(text, HasSubstr("Summary of 4 steps after 1 of warm-up, cpu: "));
   EXPECT_THAT(text, HasSubstr(", 1 thread, products by reference\n"));
 
@@ -149,11 +149,23 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
   EXPECT_THAT(text, HasSubstr("  Step time    mean 0.03950s, "));
   EXPECT_THAT(text, HasSubstr("  Throughput   1620.25 samples/sec\n"));
   EXPECT_THAT(text, HasSubstr("  Rate         25.32 GFLOP/s\n"));
+  EXPECT_THAT(text, HasSubstr("  Update       fused, 31.3 bytes a parameter in a step\n"));
+}
+
+TEST(UpdateText, NamesTheLevelAndItsBytes) {
+  TrainConfig config;
+  config.model.dim = 256;
+  const auto text = [&](bool fused) {
+    config.training.fused_update = fused;
+    return update_text(StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr)));
+  };
+  EXPECT_EQ(text(false), "separate, 39.3 bytes a parameter in a step");
+  EXPECT_EQ(text(true), "fused, 31.3 bytes a parameter in a step");
 }
 
 TEST(RunSummary, SaysNothingOfNoSteps) {
   const auto device = make_cpu_device({.threads = 1});
-  EXPECT_EQ(RunSummary(1'000'000'000'000).text(*device), "");
+  EXPECT_EQ(RunSummary(1'000'000'000'000).text(*device, ""), "");
 }
 
 TEST(RunHeader, NamesModelDataAndDevice) {

@@ -17,11 +17,10 @@ struct Rung {
 
 /// In the order of the lecture.
 std::vector<Rung> rungs_of(bool on_gpu) {
-  std::vector<Rung> rungs = {{"baseline", "nothing"},
-                             {"prefetch", "a worker that loads ahead"},
-                             {"batch", "a batch of 256"},
-                             {"fusion", "bias and ReLU inside the product"},
-                             {"graph", "a captured graph"}};
+  std::vector<Rung> rungs = {
+      {"baseline", "nothing"},       {"prefetch", "a worker that loads ahead"},
+      {"batch", "a batch of 256"},   {"fusion", "bias and ReLU inside the product"},
+      {"graph", "a captured graph"}, {"update", "gradients straight into Adam"}};
   if (on_gpu) rungs.push_back({"precision", "products in tf32"});
   return rungs;
 }
@@ -38,6 +37,7 @@ std::vector<Case> optimisations_cases(const Setting& setting) {
     if (key == "batch") workload.batch_size = 256;
     if (key == "fusion") fusion = "on";
     if (key == "graph") more.emplace_back("--graph");
+    if (key == "update") more.insert(more.end(), {"--update", "fused"});
     if (key == "precision") more.insert(more.end(), {"--precision", "tf32"});
     workload.more = {"--data", data_option(setting.data), "--workers", workers, "--fusion", fusion};
     workload.more.insert(workload.more.end(), more.begin(), more.end());

@@ -1,0 +1,62 @@
+// How gradients become new weights.
+#include <utility>
+
+#include "option_table.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kUpdates[] = {"separate", "fused"};
+constexpr std::string_view kRankUpdates[] = {"separate", "fused", "per-bucket"};
+
+}  // namespace
+
+std::vector<Option> update_options() {
+  return {
+      {"clip-norm", kTrainingGroup, "X", JsonKind::kNumber,
+       with_range("scale gradients down where the norm of all together is larger, as\n"
+                  "torch.nn.utils.clip_grad_norm_ does (default: never)",
+                  limits::kPositive),
+       [](const Given& given, TrainConfig& c) {
+         c.training.clip_norm = real_number(given, limits::kPositive);
+       }},
+      {"update",
+       kTrainingGroup,
+       "separate|fused",
+       JsonKind::kString,
+       "fused: the weight gradients go straight into Adam and are never\n"
+       "stored; in fp32, also with --precision tf32 (default separate)",
+       [](const Given& given, TrainConfig& c) {
+         c.training.fused_update = choice(given, kUpdates) == 1;
+       },
+       {},
+       {"mlp_single"}},
+      {"update",
+       kTrainingGroup,
+       "separate|fused",
+       JsonKind::kString,
+       "as in mlp_single; fused needs no gradients, which several devices\n"
+       "do, so it is refused (default separate)",
+       [](const Given& given, TrainConfig& c) {
+         c.training.fused_update = choice(given, kUpdates) == 1;
+       },
+       {},
+       {"mlp_dp"}},
+      {"update",
+       kParallelGroup,
+       "separate|fused|per-bucket",
+       JsonKind::kString,
+       "the optimizer's step behind all communication, or of each bucket\n"
+       "behind its own; fused is refused, as ranks exchange gradients\n"
+       "(default separate)",
+       [](const Given& given, TrainConfig& c) {
+         const auto chosen = choice(given, kRankUpdates);
+         c.training.fused_update = chosen == 1;
+         c.parallel.update_per_bucket = chosen == 2;
+       },
+       {},
+       {"mlp_ddp"}},
+  };
+}
+
+}  // namespace barestep

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Runs mlp_single with both updates and PyTorch in turn and prints a table; bench/updates.sh calls it.
+
+  updates.py MLP_SINGLE PYTHON    whole steps
+  updates.py --layers             the table of the benchmark's JSON on standard input
+"""
+
+import collections
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent
+MODELS = {(1024, 2): 40, (2048, 4): 12}  # and the steps of a run
+ROUNDS = 5
+BATCH = 64
+THREADS = 2
+
+
+def barestep(program, dim, depth, steps, update):
+    """Records of the steps behind warm-up."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder) / "metrics.jsonl"
+        subprocess.run([program, "--device", "cpu", "--threads", str(THREADS), "--dim", str(dim),
+                        "--depth", str(depth), "--batch-size", str(BATCH), "--steps", str(steps),
+                        "--update", update, "--metrics", str(metrics)], check=True,
+                       stdout=subprocess.DEVNULL)
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [record for record in records if not record["warmup"]]
+
+
+def pytorch(python, dim, depth, steps):
+    """The same, without phases."""
+    text = subprocess.run([python, str(ROOT / "practical.py"), "--dim", str(dim), "--depth",
+                           str(depth), "--batch-size", str(BATCH), "--steps", str(steps),
+                           "--threads", str(THREADS)], check=True, stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.DEVNULL,
+                          env={**os.environ, "OMP_NUM_THREADS": str(THREADS)}).stdout
+    result = json.loads(text.splitlines()[-1])
+    return [{"step_time_s": time, "loss": loss}
+            for time, loss in zip(result["step_time_s"], result["loss"])]
+
+
+def median_ms(records, phase=None):
+    values = [record["phases_s"][phase] if phase else record["step_time_s"] for record in records]
+    return 1e3 * statistics.median(values)
+
+
+def compare_steps(program, python):
+    print(f"# batch {BATCH}, {THREADS} threads; medians of {ROUNDS} rounds, in each of which every way "
+          "ran once, the order")
+    print("# turning; ratio: the median over the rounds of separate's step time over that way's")
+    load = pathlib.Path("/proc/loadavg").read_text().split()[0]
+    print(f"# the machine's load over the minute before: {load}")
+    print(f"{'model':>10} {'way':>9} {'step (ms)':>10} {'least':>8} {'most':>8} {'forward':>8} "
+          f"{'backward':>8} {'optimizer':>9} {'ratio':>6} {'least':>6} {'most':>6} "
+          f"{'loss differs by':>15}")
+    for (dim, depth), steps in MODELS.items():
+        ways = {"separate": lambda: barestep(program, dim, depth, steps, "separate"),
+                "fused": lambda: barestep(program, dim, depth, steps, "fused"),
+                "PyTorch": lambda: pytorch(python, dim, depth, steps)}
+        rounds = collections.defaultdict(list)
+        for number in range(ROUNDS):
+            for way in list(ways) if number % 2 == 0 else reversed(list(ways)):
+                rounds[way].append(ways[way]())
+        for way, runs in rounds.items():
+            times = sorted(median_ms(run) for run in runs)
+            ratios = sorted(median_ms(one) / median_ms(run)
+                            for one, run in zip(rounds["separate"], runs))
+            phases = ["-"] * 3 if way == "PyTorch" else [
+                f"{statistics.median(median_ms(run, phase) for run in runs):.3f}"
+                for phase in ("forward", "backward", "optimizer")]
+            off = max(abs(a["loss"] - b["loss"]) / b["loss"]
+                      for a, b in zip(runs[0], rounds["separate"][0]))
+            print(f"{f'{dim} x {depth}':>10} {way:>9} {statistics.median(times):>10.3f} "
+                  f"{times[0]:>8.3f} {times[-1]:>8.3f} {phases[0]:>8} {phases[1]:>8} {phases[2]:>9} "
+                  f"{statistics.median(ratios):>6.2f} {ratios[0]:>6.2f} {ratios[-1]:>6.2f} {off:>15.1e}")
+
+
+def show_layers():
+    found = collections.defaultdict(list)
+    for run in json.load(sys.stdin)["benchmarks"]:
+        if run["run_type"] != "iteration":
+            continue
+        dim, layers = run["name"].split("/")[2:4]
+        found[f"{dim} x {layers}", run["label"]].append(run["ns/param"])
+    print("# a layer's weight gradient and step of Adam, one layer after the other; medians of 5")
+    print(f"{'model':>10} {'ns/param':>9} {'least':>7} {'most':>7}  what")
+    for (model, what), values in found.items():
+        print(f"{model:>10} {statistics.median(values):>9.3f} {min(values):>7.3f} "
+              f"{max(values):>7.3f}  {what}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--layers"]:
+        show_layers()
+    else:
+        compare_steps(*sys.argv[1:])

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors, config)
+# with libFuzzer under the address and undefined-behaviour sanitizers, RUNS executions each (default
+# 10000000), one target per core. What reached new code joins tests/fuzz/corpus, which every test run
+# replays; a finding lies in build/fuzz/findings. Prints a line per target and fails on a finding.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd -P)
+runs=${1:-10000000}
+shift || true
+targets=("$@")
+if [ ${#targets[@]} = 0 ]; then targets=(idx npy safetensors config); fi
+build=$root/build/fuzz
+findings=$build/findings
+if ! command -v clang++-14 >/dev/null || ! ls /usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1; then
+  echo "fuzz: error: clang 14 with libFuzzer is not installed; apt-get install clang-14 libclang-rt-14-dev" >&2
+  exit 69
+fi
+
+mkdir -p "$findings"
+cmake -S "$root" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link -DBARESTEP_SANITIZE=address,undefined \
+  -DBARESTEP_FUZZ=ON -DBARESTEP_LINT=OFF -DBARESTEP_CUDA=OFF -DBARESTEP_NCCL=OFF -DBARESTEP_MPI=OFF \
+  -DCMAKE_UNITY_BUILD=ON >"$build/configure.log" || { cat "$build/configure.log"; exit 1; }
+cmake --build "$build" --target $(printf 'fuzz_%s ' "${targets[@]}") >"$build/build.log" ||
+  { cat "$build/build.log"; exit 1; }
+
+fuzz() {  # <target>
+  local target=$1 corpus=$root/tests/fuzz/corpus/$1 grown=$build/grown/$1 log=$build/$1.log status=0
+  mkdir -p "$corpus" "$grown"
+  "$build/fuzz_$target" -runs="$runs" -max_len=4096 -timeout=10 -rss_limit_mb=4096 -verbosity=1 \
+    -print_final_stats=1 -artifact_prefix="$findings/$target-" "$grown" "$corpus" >"$log" 2>&1 || status=$?
+  # The smallest set of inputs that reaches all that is reached.
+  "$build/fuzz_$target" -merge=1 "$corpus" "$grown" >>"$log" 2>&1 || true
+  awk -v target="$target" -v status=$status '
+    /^stat::number_of_executed_units/ { runs = $2 }
+    /cov: / { for (i = 1; i < NF; i++) if ($i == "cov:") covered = $(i + 1) }
+    /^stat::average_exec_per_sec/ { rate = $2 }
+    END { printf "%-12s %10d executions, %d a second, %d edges, %s\n", target, runs, rate, covered,
+          status == 0 ? "no finding" : "a FINDING" }' "$log"
+  return $status
+}
+export -f fuzz
+export root build runs findings
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'

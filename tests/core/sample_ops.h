@@ -1,0 +1,72 @@
+// A valid op of each kind, to be looked at or broken.
+#pragma once
+
+#include "core/ops.h"
+#include "core/random.h"
+
+namespace barestep::sample_ops {
+
+/// Every tensor in a buffer of its own, told apart by `id`.
+inline Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols};
+}
+inline Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols, DType::kI32};
+}
+inline Tensor state(BufferId id) {
+  return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
+}
+
+inline Gemm gemm(float beta = 0) {
+  return {.c = f32(0, 4, 5), .a = f32(1, 4, 3), .b = f32(2, 3, 5), .beta = beta};
+}
+inline Gemm gemm_with_bias() {
+  Gemm op = gemm();
+  op.bias = f32(3, 1, 5);
+  op.relu = true;
+  return op;
+}
+inline MseLoss mse(float beta = 0) {
+  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
+}
+inline CrossEntropy cross_entropy(float beta = 0) {
+  return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 4, beta};
+}
+inline CountCorrect count_correct() {
+  return {i32(0, 1, 1), f32(1, 4, 5), i32(2, 4, 1)};
+}
+inline Adam adam(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
+}
+
+inline Sgd sgd(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1)};
+}
+inline Sgd nesterov(std::int64_t n = 100) {
+  return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
+}
+inline Adam decaying(Adam op, bool decoupled) {
+  op.weight_decay = 0.01;
+  op.decoupled = decoupled;
+  op.scalars.cols = decoupled ? 3 : 2;
+  return op;
+}
+inline LinearAdam linear_adam() {
+  return {.weight = f32(0, 4, 5),
+          .weight_moments1 = f32(1, 4, 5),
+          .weight_moments2 = f32(2, 4, 5),
+          .bias = f32(3, 1, 4),
+          .bias_moments1 = f32(4, 1, 4),
+          .bias_moments2 = f32(5, 1, 4),
+          .grad_y = f32(6, 7, 4),
+          .x = f32(7, 7, 5),
+          .scalars = f32(8, 1, 2)};
+}
+/// The same with `clip` in buffer 9.
+template <class Optimizer>
+Optimizer clipped(Optimizer op) {
+  op.clip = f32(9, 1, 1);
+  return op;
+}
+
+}  // namespace barestep::sample_ops

@@ -1,0 +1,34 @@
+// Every input that the fuzzer kept, run again.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "fuzz/targets.h"
+
+namespace barestep {
+namespace {
+
+class Corpus : public testing::TestWithParam<FuzzTarget> {};
+
+TEST_P(Corpus, IsReadOrRefused) {
+  const std::filesystem::path folder = std::filesystem::path(FUZZ_CORPUS) / GetParam().name;
+  int inputs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    SCOPED_TRACE(entry.path());
+    std::ifstream file(entry.path(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    GetParam().run(std::as_bytes(std::span(bytes)));
+    ++inputs;
+  }
+  EXPECT_GE(inputs, 20) << "the corpus of " << GetParam().name << " is not there";
+}
+
+INSTANTIATE_TEST_SUITE_P(Fuzz, Corpus,
+                         testing::ValuesIn(fuzz_targets().begin(), fuzz_targets().end()),
+                         [](const auto& target) { return std::string(target.param.name); });
+
+}  // namespace
+}  // namespace barestep

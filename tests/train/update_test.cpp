@@ -1,0 +1,249 @@
+// Adam inside the weight gradients against Adam behind them, and clipping against PyTorch's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "core/plan.h"
+#include "core/price.h"
+#include "kernels/product.h"
+#include "support/expect_error.h"
+#include "support/golden.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+/// Layers that are no multiples of a tile, a batch that is no multiple of anything.
+TrainConfig update_config(bool fused) {
+  TrainConfig config;
+  config.model.layers = {70, 300, 133, 10};
+  config.data.batch_size = 13;
+  config.training.steps = 8;
+  config.training.fused_update = fused;
+  config.device.threads = 2;
+  config.device.gemm = GemmProvider::kReference;
+  return config;
+}
+
+double relative_l2(FlatWeights values, const FlatWeights& expected) {
+  double difference = 0;
+  double size = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    difference += std::pow(static_cast<double>(values[i]) - static_cast<double>(expected[i]), 2);
+    size += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+/// Weights after each step are those of the separate update, within `tolerance` a step.
+void expect_near_separate(const std::function<void(TrainConfig&)>& adjust,
+                          double tolerance = 1e-6) {
+  std::vector<FlatWeights> weights[2];
+  for (const bool fused : {false, true}) {
+    TrainConfig config = update_config(fused);
+    adjust(config);
+    TrainerHarness run(config);
+    run.after_step = [&](const StepReport&) {
+      weights[fused ? 1 : 0].push_back(run.trainer->weights());
+    };
+    run.run();
+  }
+  ASSERT_EQ(weights[0].size(), weights[1].size());
+  for (std::size_t step = 0; step < weights[0].size(); ++step) {
+    EXPECT_LE(relative_l2(weights[1][step], weights[0][step]),
+              tolerance * static_cast<double>(step + 1))
+        << "step " << step;
+  }
+}
+
+TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithPlainLoops) {
+  expect_near_separate([](TrainConfig&) {}, 0);
+}
+
+// OpenBLAS's Haswell kernels add up the edges of a tile otherwise.
+TEST(FusedUpdate, IsNearTheSeparateOneWithEveryLibrary) {
+  for (const GemmProvider gemm : {GemmProvider::kOneDnn, GemmProvider::kCblas}) {
+    if (gemm == GemmProvider::kOneDnn && make_onednn_product() == nullptr) continue;
+    if (gemm == GemmProvider::kCblas && make_cblas_product() == nullptr) continue;
+    SCOPED_TRACE(static_cast<int>(gemm));
+    expect_near_separate([&](TrainConfig& config) { config.device.gemm = gemm; });
+  }
+}
+
+TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithAdamWAndWeightDecay) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
+    expect_near_separate(
+        [&](TrainConfig& config) {
+          config.training.optimizer = kind;
+          config.training.weight_decay = 0.02;
+          config.training.lr_warmup = 3;
+        },
+        0);
+  }
+}
+
+TEST(FusedUpdate, HasTheBitsOfTheSeparateOneInAGraph) {
+  expect_near_separate([](TrainConfig& config) { config.device.graph = true; }, 0);
+}
+
+// The separate update adds up sums of micro-steps, the fused one has one sum over all rows.
+TEST(FusedUpdate, IsNearTheSeparateOneOverMicroSteps) {
+  for (const std::int64_t accumulate : {2, 5}) {
+    expect_near_separate([&](TrainConfig& config) { config.training.accumulate = accumulate; });
+  }
+}
+
+// The norms differ in their last bits.
+TEST(FusedUpdate, IsNearTheSeparateOneWithClipping) {
+  for (const std::int64_t accumulate : {1, 3}) {
+    expect_near_separate([&](TrainConfig& config) {
+      config.training.accumulate = accumulate;
+      config.training.clip_norm = 0.05;
+    });
+  }
+}
+
+TEST(FusedUpdate, TakesMicroStepsForALargerBatch) {
+  TrainConfig whole = update_config(true);
+  whole.data.batch_size = 12;
+  TrainConfig parts = whole;
+  parts.data.batch_size = 4;
+  parts.training.accumulate = 3;
+  TrainerHarness one(whole);
+  TrainerHarness other(parts);
+  one.run();
+  other.run();
+  EXPECT_LE(relative_l2(other.trainer->weights(), one.trainer->weights()), 1e-6);
+}
+
+StepSpec spec_with(bool fused, std::int64_t accumulate = 1) {
+  TrainConfig config;
+  config.model.dim = 256;
+  config.model.depth = 6;
+  config.training.fused_update = fused;
+  config.training.accumulate = accumulate;
+  return spec_of(config, DeviceKind::kCpu, nullptr);
+}
+
+TEST(FusedUpdate, PlansNoGradients) {
+  const StepPrograms separate(spec_with(false));
+  const StepPrograms fused(spec_with(true));
+  const MemoryPlan before(separate.buffers());
+  const MemoryPlan after(fused.buffers());
+  const std::int64_t gradients = separate.spec().model.layout.bytes();
+  EXPECT_EQ(before.category_bytes(0, Category::kGradients), gradients);
+  EXPECT_EQ(after.category_bytes(0, Category::kGradients), 0);
+  EXPECT_EQ(after.device_bytes(0), before.device_bytes(0) - gradients);
+}
+
+TEST(FusedUpdate, KeepsTheFactorsOfAllMicroSteps) {
+  const StepPrograms one(spec_with(true));
+  const StepPrograms three(spec_with(true, 3));
+  EXPECT_EQ(MemoryPlan(three.buffers()).category_bytes(0, Category::kActivations),
+            3 * MemoryPlan(one.buffers()).category_bytes(0, Category::kActivations));
+}
+
+// 4 to read a weight forward, 4 backward but in the first of 6 layers, 4 to write its gradient and
+// 28 for Adam, which reads four numbers and writes three; or, fused, 24.
+TEST(FusedUpdate, MovesThirtyOneInsteadOfThirtyNineBytesAParameter) {
+  const auto bytes = [](bool fused) {
+    const StepPrograms programs(spec_with(fused));
+    return static_cast<double>(state_bytes_of(programs.train().program)) /
+           static_cast<double>(programs.spec().model.layout.parameters());
+  };
+  EXPECT_NEAR(bytes(false), 39 + 1.0 / 3, 0.1);
+  EXPECT_NEAR(bytes(true), 31 + 1.0 / 3, 0.1);
+}
+
+TEST(FusedUpdate, HasNoGradientsToLookAt) {
+  const StepPrograms programs(spec_with(true));
+  expect_error(ExitCode::kConfiguration,
+               "--update 'fused': stores no gradients that could be looked at; use --update "
+               "separate",
+               [&] { static_cast<void>(programs.gradients()); });
+}
+
+class AnyScheme final : public Scheme {};
+
+TEST(FusedUpdate, IsRefusedWhereASchemeExchangesGradients) {
+  const AnyScheme scheme;
+  expect_error(
+      ExitCode::kConfiguration,
+      "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
+      "--update separate",
+      [&] { const StepPrograms programs(spec_with(true), &scheme); });
+}
+
+class ClippedRun : public testing::TestWithParam<const char*> {
+ protected:
+  [[nodiscard]] TrainConfig config(bool fused) const {
+    TrainConfig config;
+    config.model.layers = golden_.layers;
+    config.model.last_relu = golden_.last_relu;
+    config.data.batch_size = golden_.batch;
+    config.training.steps = golden_.steps;
+    config.training.seed = golden_.seed;
+    config.training.optimizer = golden_.optimizer == "adamw" ? OptimizerKind::kAdamW
+                                : golden_.optimizer == "sgd" ? OptimizerKind::kSgd
+                                                             : OptimizerKind::kAdam;
+    config.training.lr = golden_.lr;
+    config.training.weight_decay = golden_.weight_decay;
+    config.training.clip_norm = golden_.clip_norm;
+    config.training.fused_update = fused;
+    config.device.threads = 2;
+    return config;
+  }
+
+  /// The factor that the step of `run` just now clipped with.
+  static float factor_of(TrainerHarness& run) {
+    const Program& program = run.programs->train().program;
+    for (const Node& node : program.nodes()) {
+      const auto* clip = std::get_if<ClipFactor>(&std::get<DeviceOp>(node.op));
+      if (clip != nullptr) return *run.trainer->runner().addresses(0).at(clip->factor);
+    }
+    ADD_FAILURE() << "nothing is clipped";
+    return 0;
+  }
+
+  const Golden golden_ = load_golden(GetParam());
+};
+
+// torch adds squares up in float, so its norms may be off by as much.
+TEST_P(ClippedRun, HasPyTorchsNormsAndLosses) {
+  for (const bool fused : {false, true}) {
+    if (fused && golden_.optimizer == "sgd") continue;
+    SCOPED_TRACE(fused ? "fused" : "separate");
+    TrainerHarness run(config(fused));
+    int clipped = 0;
+    run.after_step = [&](const StepReport& report) {
+      const auto step = static_cast<std::size_t>(report.step);
+      const double factor = std::min(1.0, golden_.clip_norm / (golden_.norms.at(step) + 1e-6));
+      clipped += factor < 1 ? 1 : 0;
+      EXPECT_NEAR(factor_of(run), factor, 1e-6) << step;
+      EXPECT_NEAR(report.loss, golden_.losses[step], 1e-6 * golden_.losses[step]) << step;
+      if (golden_.each_step.empty()) return;
+      const MlpSpec& spec = run.programs->spec().model;
+      FlatWeights weights = run.trainer->weights();
+      for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+        EXPECT_THAT(weight_in(weights, spec.layout, layer),
+                    testing::Pointwise(testing::FloatNear(2e-6F),
+                                       golden_.each_step[step].parameters.at(
+                                           state_dict_name(spec, layer, "weight"))));
+      }
+    };
+    run.run();
+    // Of both kinds, or half of this would be tested.
+    EXPECT_GT(clipped, 0);
+    EXPECT_LT(clipped, golden_.steps);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ClippedRun,
+                         testing::Values("clip_adam_d8_l2_b4_s0", "clip_adamw_d256_l3_b16_s0",
+                                         "clip_sgd_d256_l3_b16_s0"),
+                         [](const auto& run) { return std::string(run.param); });
+
+}  // namespace
+}  // namespace barestep
