@@ -95,7 +95,8 @@ std::string metrics_record(const StepReport& report, int rank) {
   if (report.own_loss) {
     record += fmt::format(R"(, "own_loss": {})", static_cast<double>(*report.own_loss));
   }
-  record += fmt::format(R"(, "warmup": {}, "phases_s": {{)", report.warmup);
+  record += fmt::format(R"(, "queued_s": {}, "warmup": {}, "phases_s": {{)",
+                        report.times.host.queued_s - report.times.host.start_s, report.warmup);
   for (int phase = 0; phase < kPhases; ++phase) {
     record += fmt::format(R"("{}": {}, )", name_of(static_cast<Phase>(phase)),
                           report.times.phase_s[static_cast<std::size_t>(phase)]);

@@ -29,7 +29,8 @@ std::string update_text(const StepPrograms& programs);
 /// `Epoch 1/5 | Test loss: 0.3012 | Test accuracy: 91.25% | 0.0123s`
 std::string evaluation_line(const EvaluationReport& report);
 
-/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s and the phases.
+/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s
+/// (until the host had queued the step's work) and the phases.
 std::string metrics_record(const StepReport& report, int rank);
 
 /// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
