@@ -120,7 +120,7 @@ void train(const TrainConfig& config) {
   }
   trainer.run(*told);
   observer.show_summary(trainer, first);
-  if (monitoring) print_now(fmt::format("\n{}", monitoring->text()));
+  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (!config.output.save.empty()) {
     FlatWeights weights = trainer.weights();
     save_weights(config.output.save, spec.model, weights);

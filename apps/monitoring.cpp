@@ -46,14 +46,8 @@ void Monitoring::on_step(const StepReport& report) {
   told_.on_step(report);
   if (report.step + 1 == first_counted_) monitor_.begin_window();
   if (report.step >= first_counted_) samples_ += report.samples;
-  const bool last = report.step + 1 == report.steps;
-  if (last) monitor_.stop();
-  if (console_ == nullptr) return;
+  if (report.step + 1 == report.steps) monitor_.stop();
   show_new();
-  if (!last) return;
-  for (const SourceSummary& summary : monitor_.summaries()) {
-    console_->write_record(monitor_summary_record(summary, samples_, rank_));
-  }
 }
 
 void Monitoring::on_evaluation(const EvaluationReport& report) {
@@ -61,6 +55,7 @@ void Monitoring::on_evaluation(const EvaluationReport& report) {
 }
 
 void Monitoring::show_new() {
+  if (console_ == nullptr) return;
   for (const MonitorSample& sample : monitor_.take_new()) {
     const MonitorSource& source = monitor_.source(sample.source);
     console_->write_record(monitor_record(source, sample, rank_, monitor_.start_s()));
@@ -75,7 +70,14 @@ void Monitoring::show_new() {
   }
 }
 
-std::string Monitoring::text() const {
+std::string Monitoring::finish() {
+  monitor_.stop();
+  show_new();
+  if (console_ != nullptr) {
+    for (const SourceSummary& summary : monitor_.summaries()) {
+      console_->write_record(monitor_summary_record(summary, samples_, rank_));
+    }
+  }
   std::string text = monitor_summary(monitor_.summaries(), samples_);
   for (const std::string& note : notes_) text += fmt::format("  Note: {}\n", note);
   return text;

@@ -28,10 +28,11 @@ class Monitoring final : public TrainObserver {
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
+  void on_batch() override { told_.on_batch(); }
 
-  /// Once the run is over: the summary, and what could not be looked at; empty where there is
-  /// neither.
-  [[nodiscard]] std::string text() const;
+  /// Ends it, once the run is over. Returns the summary, and what could not be looked at; empty
+  /// where there is neither.
+  std::string finish();
 
   [[nodiscard]] const Monitor& monitor() const { return monitor_; }
 
