@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/config.h"
+#include "core/error.h"
 #include "core/output_file.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
@@ -48,21 +49,31 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   if (config.output.records()) {
     observer = &profiling.emplace(config, programs, device, *observer);
   }
-  Trainer trainer(config, programs, {profiling ? &profiling->device() : &device}, nullptr, dataset,
-                  std::move(loaded));
+  const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  std::optional<Trainer> trainer(std::in_place, config, programs,
+                                 std::vector{profiling ? &profiling->device() : &device}, nullptr,
+                                 dataset, std::move(loaded));
   print_now(run_header(programs, device));
-  trainer.run(*observer);
+  if (profiling) profiling->begin();
+  try {
+    trainer->run(*observer);
+  } catch (const Error&) {
+    trainer.reset();  // waits for what is queued: nothing is recorded any more
+    const std::string note = profiling ? profiling->write_files_of_failed_run(monitor) : "";
+    if (!note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
+    throw;
+  }
   // What is known already is told before a file can fail.
-  console.show_summary(trainer, device);
+  console.show_summary(*trainer, device);
   if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
   if (!config.output.save.empty()) {
-    FlatWeights weights = trainer.weights();
+    FlatWeights weights = trainer->weights();
     save_weights(config.output.save, spec.model, weights);
   }
   console.close();
   if (scalars) scalars->close();
-  if (profiling) profiling->write_files(monitoring ? &monitoring->monitor() : nullptr);
+  if (profiling) profiling->write_files(monitor);
   return SweepRow{config.data.batch_size, console.summary().step_time_s(),
                   console.summary().samples_per_s()};
 }

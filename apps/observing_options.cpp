@@ -57,8 +57,8 @@ std::vector<Option> monitor_options() {
   return {
       {"monitor", kObservingGroup, "", JsonKind::kBoolean,
        "look at the machine ten times a second: load, memory, clocks, and a\n"
-       "GPU's power; lines, a summary, records in --metrics, and counters in\n"
-       "--trace",
+       "GPU's power; lines, a summary, records in --metrics; of mlp_single also\n"
+       "counters in --trace",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.monitor = true;

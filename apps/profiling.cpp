@@ -87,7 +87,6 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs, De
   // A device that sends no records says so now and not in the middle of a run.
   profiled_.turn(true);
   profiled_.turn(false);
-  turn_for(0);
 }
 
 void Profiling::find_peaks() {
@@ -158,8 +157,27 @@ Profile Profiling::profile() const {
 }
 
 void Profiling::write_files(const Monitor* monitor) const {
+  if (!config_.output.trace.empty()) write_trace_of(profile(), monitor);
+}
+
+std::string Profiling::write_files_of_failed_run(const Monitor* monitor) const {
+  const std::string path = config_.output.trace.string();
+  if (path.empty()) return "";
+  if (steps_.empty()) {
+    return fmt::format("no profiled step was done, so '{}' is not written", path);
+  }
+  try {
+    // Of the step that failed, and of the next one's input, there may be parts.
+    write_trace_of(profile().of({steps_.front().number, steps_.back().number + 1}), monitor);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return fmt::format("'{}' holds the profiled steps before that: {} to {}", path,
+                     steps_.front().number, steps_.back().number);
+}
+
+void Profiling::write_trace_of(const Profile& profile, const Monitor* monitor) const {
   const std::filesystem::path& path = config_.output.trace;
-  if (path.empty()) return;
   const DeviceInfo info = device_.info();
   // A device's index stands where a process has its number; in a container that may be small.
   constexpr std::int64_t kSmall = 1000;
@@ -174,7 +192,6 @@ void Profiling::write_files(const Monitor* monitor) const {
                              .pid = ::getpid() + (::getpid() < kSmall ? 1000 * kSmall : 0),
                              .thread = ::gettid()};
   TraceEvents events(origin_);
-  const Profile profile = this->profile();
   add_profile(events, profile, context);
   add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
   if (monitor != nullptr && !profile.steps.empty()) {

@@ -29,6 +29,9 @@ class Profiling final : public TrainObserver {
   /// What the trainer is to run on.
   [[nodiscard]] Device& device() { return profiled_; }
 
+  /// Call it when the trainer is set up, which is work of no step.
+  void begin() { turn_for(0); }
+
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
 
@@ -39,11 +42,16 @@ class Profiling final : public TrainObserver {
   /// is not null. Throws Error as replace_file() does.
   void write_files(const Monitor* monitor) const;
 
+  /// The same for a run that failed: of the profiled steps that were done. Returns what became of
+  /// it; empty if no trace was asked for. Nothing may be running any more.
+  [[nodiscard]] std::string write_files_of_failed_run(const Monitor* monitor) const;
+
  private:
   /// Turns profiling on or off for the training step `number`.
   void turn_for(std::int64_t number);
   void find_peaks();
   [[nodiscard]] Profile profile() const;
+  void write_trace_of(const Profile& profile, const Monitor* monitor) const;
   [[nodiscard]] std::string tables(const Profile& profile) const;
 
   const TrainConfig& config_;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <numeric>
 #include <sstream>
 #include <string>
@@ -17,8 +16,6 @@
 
 namespace barestep {
 namespace {
-
-constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// The clock ticks of a core since the system started.
 struct CoreTicks {
@@ -60,7 +57,7 @@ class HostSource final : public MonitorSource {
   std::string name_ = "host";
   std::vector<Gauge> gauges_;
   std::vector<CoreTicks> cores_;
-  double own_ticks_ = kUnknown;
+  double own_ticks_ = kUntold;
   double at_s_ = 0;
   std::string trouble_;
 };
@@ -89,13 +86,13 @@ double HostSource::own_ticks() const {
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return kUnknown;
+  if (name_end == std::string::npos) return kUntold;
   std::istringstream fields(line.substr(name_end + 1));
   std::string skipped;
   for (int field = 3; field < 14; ++field) fields >> skipped;
   double user = 0;
   double system = 0;
-  return fields >> user >> system ? user + system : kUnknown;
+  return fields >> user >> system ? user + system : kUntold;
 }
 
 double HostSource::resident_mib() const {
@@ -104,9 +101,9 @@ double HostSource::resident_mib() const {
     constexpr std::string_view kKey = "VmRSS:";
     if (!line.starts_with(kKey)) continue;
     double kib = 0;
-    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kUnknown;
+    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kUntold;
   }
-  return kUnknown;
+  return kUntold;
 }
 
 double HostSource::clock_mhz() const {
@@ -127,7 +124,7 @@ double HostSource::clock_mhz() const {
     std::istringstream number(line.substr(std::min(line.size(), line.find(':') + 1)));
     if (number >> mhz) most_mhz = std::max(most_mhz, mhz);
   }
-  return most_mhz > 0 ? most_mhz : kUnknown;
+  return most_mhz > 0 ? most_mhz : kUntold;
 }
 
 void HostSource::look_at_cores(std::span<double> values) {
@@ -137,7 +134,7 @@ void HostSource::look_at_cores(std::span<double> values) {
     return;
   }
   CoreTicks total;
-  std::pair<double, double> range{kUnknown, kUnknown};
+  std::pair<double, double> range{kUntold, kUntold};
   for (std::size_t i = 0; i < now.size(); ++i) {
     const double all = now[i].all - cores_[i].all;
     if (all <= 0) continue;  // no tick since, or a guest of a host that moved it
@@ -155,7 +152,7 @@ void HostSource::look_at_cores(std::span<double> values) {
 }
 
 void HostSource::look(std::span<double> values) {
-  std::ranges::fill(values, kUnknown);
+  std::ranges::fill(values, kUntold);
   look_at_cores(values);
   const double now = now_s();
   const double own = own_ticks();
@@ -163,7 +160,7 @@ void HostSource::look(std::span<double> values) {
   const double possible = (now - at_s_) * ticks_per_s * static_cast<double>(cores_.size());
   // Ticks are coarse: a short look may see one more than there was time for.
   if (possible > 0) values[kOwn] = std::min(100.0, 100 * (own - own_ticks_) / possible);
-  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kUnknown;
+  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kUntold;
   own_ticks_ = own;
   at_s_ = now;
   values[kResident] = resident_mib();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <utility>
 
 #include "core/clock.h"
@@ -81,12 +80,12 @@ void Monitor::run() {
 void Monitor::look() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     MonitorSample sample{.source = static_cast<int>(i), .at_s = 0, .values = {}};
-    sample.values.assign(sources_[i]->gauges().size(), std::numeric_limits<double>::quiet_NaN());
+    sample.values.assign(sources_[i]->gauges().size(), kUntold);
     try {
       sources_[i]->look(sample.values);
     } catch (const std::exception&) {
       // Out of memory, say: a look is not worth a training run.
-      std::ranges::fill(sample.values, std::numeric_limits<double>::quiet_NaN());
+      std::ranges::fill(sample.values, kUntold);
     }
     sample.at_s = now_s();
     add(std::move(sample));

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +17,9 @@
 #include <vector>
 
 namespace barestep {
+
+/// The value of a gauge that a source cannot tell now.
+constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
 
 enum class GaugeKind {
   kLevel,
@@ -44,8 +48,8 @@ class MonitorSource {
   [[nodiscard]] virtual const std::string& name() const = 0;
   [[nodiscard]] virtual std::span<const Gauge> gauges() const = 0;
 
-  /// Sets a value for each gauge: of this moment, or of the time since the look before. NaN where
-  /// it cannot be told. Never called by two threads at once.
+  /// Sets a value for each gauge: of this moment, or of the time since the look before. kUntold
+  /// where there is none. Never called by two threads at once.
   virtual void look(std::span<double> values) = 0;
 
   /// What went wrong so far, in words; empty where nothing did.

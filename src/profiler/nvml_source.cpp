@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,8 +12,6 @@
 
 namespace barestep {
 namespace {
-
-constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// nvmlClocksThrottleReasons, bit by bit. That a GPU is idle, or has the clocks that somebody asked
 /// for, is no throttling.
@@ -123,7 +120,7 @@ void GpuSource::count_others(std::span<double> values) {
 }
 
 void GpuSource::look(std::span<double> values) {
-  std::ranges::fill(values, kUnknown);
+  std::ranges::fill(values, kUntold);
   const auto set = [&](int gauge, double scale) {
     return [&values, gauge, scale](auto told) {
       values[static_cast<std::size_t>(gauge)] = scale * static_cast<double>(told);

@@ -172,6 +172,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"profile-steps", kOneStep + std::vector<std::string>{"--profile", "--profile-steps", "0:1"}},
       {"trace", kOneStep + std::vector<std::string>{"--trace", "trace.json.gz"}},
       {"tensorboard", kOneStep + std::vector<std::string>{"--tensorboard", "runs"}},
+      {"monitor", kOneStep + std::vector<std::string>{"--monitor"}},
       {"sort-by", kOneStep + std::vector<std::string>{"--profile", "--sort-by", "count"}},
       {"row-limit", kOneStep + std::vector<std::string>{"--profile", "--row-limit", "2"}},
       {"save", kOneStep + std::vector<std::string>{"--save", "weights.safetensors"}},

@@ -167,6 +167,16 @@ TEST_F(MlpDdp, TellsAnErrorOfAllRanksOnce) {
   EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
 }
 
+// The ranks of a host share its figures: one of them looks.
+TEST_F(MlpDdp, LooksAtTheHostOnce) {
+  const auto result = mpirun(
+      2, {"--dim", "16", "--depth", "1", "--steps", "6", "--monitor", "--metrics", "m.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nRank 0\nMonitor, "));
+  EXPECT_EQ(count(result.out, "Monitor, "), 1);
+  EXPECT_EQ(records("m.jsonl").back().at("monitor_summary"), "host");
+}
+
 TEST_F(MlpDdp, TellsADivergenceOnce) {
   const auto result = mpirun(2, {"--dim", "8", "--depth", "1", "--lr", "1e30"});
   EXPECT_EQ(result.exit_code, 76);

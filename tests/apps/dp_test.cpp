@@ -67,6 +67,14 @@ TEST_F(MlpDp, OnOneDeviceSavesTheBytesOfMlpSingle) {
   EXPECT_EQ(read_file(folder() / "one"), read_file(folder() / "single"));
 }
 
+TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
+  const auto result = run({"--devices", "cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "6",
+                           "--monitor", "--metrics", "m.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nMonitor, "));
+  EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\": \"host\""));
+}
+
 // The practical's line, in every step before its own.
 TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
   const auto result = run(
@@ -184,6 +192,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "1e-7",
        "--weight-decay",
        "0.1",
+       "--monitor",
        "--lr-warmup",
        "2",
        "--update",

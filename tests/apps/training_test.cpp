@@ -104,6 +104,76 @@ TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
   EXPECT_THAT(broken_rules(read_file(folder() / "graph.json")), testing::IsEmpty());
 }
 
+/// What is recorded until then shows what a run was at when it went wrong.
+TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
+  const Arguments diverges = kSmall + Arguments{"--steps", "20", "--lr", "1e30"};
+  const auto result = run(diverges + Arguments{"--profile-steps", "0:5", "--trace", "t.json"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err,
+              ContainsRegex("^mlp_single: note: 't.json' holds the profiled steps before that: 0 "
+                            "to 0\nmlp_single: error: training diverged: "));
+  const std::string text = read_file(folder() / "t.json");
+  EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+  EXPECT_THAT(text, HasSubstr("ProfilerStep#0\""));
+  EXPECT_EQ(text.find("ProfilerStep#1\""), std::string::npos);
+
+  const auto too_early = run(diverges + Arguments{"--trace", "none.json"});
+  EXPECT_EQ(too_early.exit_code, 76);
+  EXPECT_THAT(too_early.err,
+              ContainsRegex("^mlp_single: note: no profiled step was done, so 'none.json' is not "
+                            "written\nmlp_single: error: training diverged: "));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "none.json"));
+  EXPECT_THAT(run(diverges).err, ContainsRegex("^mlp_single: error: "));
+}
+
+/// A step of this model has 40 nodes, and there is room for 2^18 records of a kind.
+TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
+  const std::string out = output_of({"--dim", "4", "--depth", "5", "--batch-size", "4", "--threads",
+                                     "1", "--gemm", "reference", "--steps", "10010", "--log-every",
+                                     "20000", "--profile", "--profile-steps", "5:10005"});
+  std::smatch match;
+  const std::regex said(
+      "There was no room for ([0-9]+) of the records: this is about the first ([0-9]+) of these "
+      "steps\\.\n");
+  ASSERT_TRUE(std::regex_search(out, match, said)) << out;
+  EXPECT_GT(std::stoll(match[1]), 0);
+  EXPECT_GT(std::stoll(match[2]), 5000);
+  EXPECT_LT(std::stoll(match[2]), 10000);
+  EXPECT_THAT(out, HasSubstr("Account of a profiled step, mean of " + match[2].str() + "\n"));
+}
+
+TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
+  const Arguments some = kSmall + Arguments{"--steps", "30", "--log-every", "10"};
+  output_of(some + Arguments{"--metrics", "plain.jsonl"});
+  const std::string out =
+      output_of(some + Arguments{"--monitor", "--metrics", "watched.jsonl", "--delay-ms", "10",
+                                 "--profile-steps", "5:30", "--trace", "watched.json"});
+  EXPECT_THAT(out, ContainsRegex("\n# monitor  seconds  busy %.*MHz\n  host +[0-9]+\\.[0-9] +"));
+  EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ looks in [0-9.]+ s behind warm-up\n"));
+  EXPECT_THAT(out, ContainsRegex("\n  host  resident MiB +[1-9]"));
+
+  std::vector<float> watched;
+  std::vector<nlohmann::json> seen;
+  for (const nlohmann::json& record : records("watched.jsonl")) {
+    if (record.contains("loss")) {
+      watched.push_back(record.at("loss"));
+    } else {
+      seen.push_back(record);
+    }
+  }
+  EXPECT_EQ(watched, losses("plain.jsonl"));
+  ASSERT_GE(seen.size(), 3U);
+  EXPECT_EQ(seen[0].at("monitor"), "host");
+  EXPECT_GT(seen[0].at("resident_mib"), 1);
+  EXPECT_GE(seen[0].at("core_percent").size(), 1U);
+  EXPECT_EQ(seen.back().at("monitor_summary"), "host");
+  EXPECT_TRUE(seen.back().at("energy_j").is_null());
+
+  const std::string trace = read_file(folder() / "watched.json");
+  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(trace, HasSubstr(R"({"ph": "C", "name": "host busy_percent")"));
+}
+
 /// Four numbers a step behind the file's version; what they look like is event_file_test's.
 TEST_F(Training, WritesEventFilesForTensorBoard) {
   output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <limits>
 #include <new>
 #include <thread>
 
@@ -19,7 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kReasons[] = {"", "power cap", "heat"};
 const std::vector<Gauge> kGauges = {
     {.name = "load_percent", .column = "load %", .decimals = 1},
