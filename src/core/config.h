@@ -140,6 +140,7 @@ struct TrainingConfig {
   std::optional<double> clip_norm{};     // the most the norm of all gradients may be
   bool fused_update = false;             // Adam inside the weight gradients, which are not stored
   std::int64_t log_every = 1;
+  bool evaluate_only = false;  // instead of training
 };
 
 struct DeviceConfig {

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/plan.h"
 #include "core/statistics.h"
+#include "train/evaluator.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -28,7 +29,8 @@ std::string update_text(const StepPrograms& programs);
 /// `Epoch 1/5 | Test loss: 0.3012 | Test accuracy: 91.25% | 0.0123s`
 std::string evaluation_line(const EvaluationReport& report);
 
-/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s and the phases.
+/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s
+/// (until the host had queued the step's work) and the phases.
 std::string metrics_record(const StepReport& report, int rank);
 
 /// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
@@ -68,5 +70,8 @@ struct SweepRow {
 
 /// The table of the practical: batch size, step time and throughput of every run.
 std::string sweep_table(std::span<const SweepRow> rows);
+
+/// Batch size, loss, accuracy, latency and throughput of every run.
+std::string evaluation_table(std::span<const Evaluation> runs);
 
 }  // namespace barestep

@@ -59,19 +59,24 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
-  train_ = std::make_unique<StepProgram>(training_step("train", spec.step_rows()));
-  if (scheme != nullptr && scheme->has_first_step()) {
-    first_ = std::make_unique<StepProgram>(training_step("first step", spec.step_rows(), true));
-  }
-  if (const std::int64_t rest = spec.epoch_rows() % spec.step_rows(); rest != 0) {
-    last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
-  }
+  parameters_ = Mlp(buffers_, spec_.model, 0).parameters();
+  if (spec.model.trains) build_training();
   if (spec.test_rows > 0) {
     const std::int64_t rows = std::min(spec.micro_rows(), spec.test_rows);
     evaluate_ = std::make_unique<StepProgram>(evaluation_step("evaluate", rows));
     if (const std::int64_t rest = spec.test_rows % rows; rest != 0) {
       last_evaluate_ = std::make_unique<StepProgram>(evaluation_step("last evaluate", rest));
     }
+  }
+}
+
+void StepPrograms::build_training() {
+  train_ = std::make_unique<StepProgram>(training_step("train", spec_.step_rows()));
+  if (scheme_ != nullptr && scheme_->has_first_step()) {
+    first_ = std::make_unique<StepProgram>(training_step("first step", spec_.step_rows(), true));
+  }
+  if (const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows(); rest != 0) {
+    last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
   }
 }
 
@@ -209,7 +214,6 @@ StepProgram StepPrograms::training_step(const char* name, std::int64_t rows, boo
   const Tensor scalars = add_scalars(program, step.tensors);
   const std::optional<Tensor> jitter = add_jitter(program, step.tensors);
   const Mlp model(buffers_, spec_.model, 0);
-  parameters_ = model.parameters();
   gradients_ = model.gradients();
   if (step.tensors.x.rows > 0 || (scheme_ != nullptr && scheme_->passes_without_rows())) {
     add_micro_steps(program, step.tensors, jitter);

@@ -139,6 +139,7 @@ class StepPrograms {
   /// Those there are, each once.
   [[nodiscard]] std::vector<const StepProgram*> all() const;
 
+  /// There is none where the model does not train.
   [[nodiscard]] const StepProgram& train() const { return *train_; }
   /// For step 0, where the scheme has a program of its own for it.
   [[nodiscard]] const StepProgram* first() const { return first_.get(); }
@@ -154,6 +155,7 @@ class StepPrograms {
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
+  void build_training();
   StepProgram training_step(const char* name, std::int64_t rows, bool is_first_step = false);
   StepProgram evaluation_step(const char* name, std::int64_t rows);
   StepTensors add_input(Program& program, std::int64_t rows, const Rows& own);

@@ -33,11 +33,11 @@ includes() {
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
-      library("^(nlohmann/|zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)",
-              "sources of core/, and apps/")
+      library("^nlohmann/", "^(src/(core|lab)/.*\\.cpp$|apps/)", "sources of core/ and lab/, and apps/")
+      library("^(zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
-      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|poll|glob|immintrin)\\.h)",
+      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin)\\.h)",
               "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
     }
     function library(headers, places, words) {

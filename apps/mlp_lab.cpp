@@ -1,0 +1,253 @@
+// mlp_lab: whole experiments by one command.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/text_table.h"
+#include "lab/child_process.h"
+#include "lab/predict.h"
+#include "lab/published.h"
+#include "lab/report.h"
+#include "lab/study.h"
+#include "run_program.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kName = "mlp_lab";
+
+constexpr const char* kExamples = R"(
+Examples:
+  mlp_lab list
+  mlp_lab run amdahl strong-scaling --output scaling
+  mlp_lab run all --quick
+  mlp_lab report scaling
+  mlp_lab validate
+  mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
+)";
+
+struct RunOptions {
+  std::vector<std::string> names;
+  std::filesystem::path output = "lab-results";
+  std::string device = "auto";
+  bool quick = false;
+};
+
+void list_experiments() {
+  TextTable table({{"experiment"}, {"question"}});
+  for (const Experiment& each : experiments()) table.add_row({each.name, each.question});
+  print_now(table.text());
+}
+
+/// `all` leaves out what cannot run here, and says so; a name that is given must run.
+std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
+  std::vector<const Experiment*> wanted;
+  const bool has_mpirun = !find_on_path("mpirun").empty();
+  for (const std::string& name : names) {
+    if (name != "all") {
+      wanted.push_back(&experiment_of(name));
+      continue;
+    }
+    for (const Experiment& each : experiments()) {
+      if (!each.needs_mpi || has_mpirun) {
+        wanted.push_back(&each);
+      } else {
+        fmt::print(stderr, "{}: note: {} is left out, since there is no mpirun on PATH\n", kName,
+                   each.name);
+      }
+    }
+  }
+  return wanted;
+}
+
+/// On a terminal one line that changes, else a line for each start.
+void show_progress(const StudyProgress& progress) {
+  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
+  const std::string left =
+      progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
+  fmt::print(stderr, "{}[{}/{}] {}{}{}", is_terminal ? "\r\x1b[K" : "", progress.done,
+             progress.total, progress.what, left, is_terminal ? "" : "\n");
+  std::fflush(stderr);
+}
+
+void end_progress() {
+  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
+}
+
+std::string text_of(const Findings& findings) {
+  std::string text;
+  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
+  for (const FindingTable& table : findings.tables) {
+    std::vector<TextTable::Column> columns;
+    for (const std::string& title : table.columns) {
+      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
+    }
+    TextTable shown(columns);
+    for (const auto& row : table.rows) shown.add_row(row);
+    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+  }
+  return text;
+}
+
+void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
+  for (const ReportSection& section : report.sections) {
+    if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
+    std::string text = fmt::format("{}\n", section.experiment->name);
+    if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
+    print_now(text + text_of(section.findings) + "\n");
+  }
+}
+
+StudyIdentity identity_of(const RunOptions& options) {
+  StudyIdentity identity{.quick = options.quick,
+                         .machine = this_machine(),
+                         .version = BARESTEP_VERSION " " BARESTEP_COMMIT};
+  identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
+  if (options.device == "cuda" && !identity.on_gpu) {
+    fail(ExitCode::kNoDevice, {.what = "--device",
+                               .value = "cuda",
+                               .why = "there is no GPU here",
+                               .remedy = "use --device cpu"});
+  }
+  return identity;
+}
+
+void run_experiments(const RunOptions& options) {
+  const std::vector<const Experiment*> wanted = experiments_named(options.names);
+  Study study(options.output, identity_of(options));
+  std::signal(SIGINT, [](int) { stop_children(); });
+  std::signal(SIGTERM, [](int) { stop_children(); });
+  const auto programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  study.run(wanted, programs, show_progress);
+  end_progress();
+  const Report report = report_of(study);
+  write_report(study.folder(), report);
+  print_answers(report, wanted);
+  print_now(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
+}
+
+void write_report_of(const std::filesystem::path& folder) {
+  const Study study = Study::open(folder);
+  write_report(folder, report_of(study));
+  print_now(fmt::format("Report: {}\n", (folder / "report.html").string()));
+}
+
+struct PredictOptions {
+  std::string machine;
+  std::vector<int> ranks = {1, 2, 4, 8};
+  PredictedModel model;
+};
+
+void predict(const PredictOptions& options) {
+  const MachineCard card = load_card(options.machine);
+  print_now(text_of(predict_scaling(options.model, card, options.ranks)));
+  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
+}
+
+void add_predict(CLI::App& app, PredictOptions& options) {
+  CLI::App* predicts =
+      app.add_subcommand("predict", "Simulate a step on a machine that is not here, by its card");
+  predicts
+      ->add_option("--machine", options.machine,
+                   fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
+      ->required();
+  predicts->add_option("--ranks", options.ranks, "numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  PredictedModel& model = options.model;
+  predicts->add_option("--dim", model.dim, "width of every layer")
+      ->check(CLI::Range(1, 1 << 17))
+      ->capture_default_str();
+  predicts->add_option("--depth", model.depth, "number of Linear layers")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  predicts->add_flag("--batch-per-rank", model.batch_per_rank,
+                     "--batch-size is each rank's, which is weak scaling");
+  predicts->callback([&] { predict(options); });
+}
+
+TextTable published_table(const std::vector<PublishedNumber>& numbers) {
+  TextTable table(
+      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
+  for (const PublishedNumber& each : numbers) {
+    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
+    table.add_row({each.what, each.published, each.ours, verdict, each.source});
+  }
+  return table;
+}
+
+void validate_published() {
+  std::vector<PublishedNumber> exact = exact_numbers();
+  exact.push_back(zero_recipe_sum());
+  print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
+  print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
+            published_table(v100_scaling()).text(2));
+  for (const PublishedNumber& each : exact) {
+    BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
+  }
+}
+
+void run(const std::vector<std::string>& arguments) {
+  CLI::App app{"Runs whole experiments on the trainers, and writes reports of them.", kName};
+  app.footer(kExamples);
+  app.set_version_flag("--version", std::string(kName) + " " BARESTEP_VERSION " " BARESTEP_COMMIT);
+  app.require_subcommand(1);
+
+  app.add_subcommand("list", "Print the experiments and the questions they answer")
+      ->callback(list_experiments);
+
+  RunOptions options;
+  CLI::App* run =
+      app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
+  run->add_option("name", options.names, "names of experiments, or all")->required();
+  run->add_option("--output", options.output, "folder of results and report, made if new")
+      ->capture_default_str();
+  run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
+  run->add_option("--device", options.device, "auto is GPUs where there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  run->callback([&] { run_experiments(options); });
+
+  std::filesystem::path folder;
+  CLI::App* report = app.add_subcommand("report", "Write the report of a study again");
+  report->add_option("folder", folder, "the --output of an earlier run")->required();
+  report->callback([&] { write_report_of(folder); });
+
+  app.add_subcommand("validate", "Reproduce numbers that others published")
+      ->callback(validate_published);
+
+  PredictOptions prediction;
+  add_predict(app, prediction);
+
+  // CLI11 takes arguments from the end.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::Success&) {
+    print_now(arguments.empty() || arguments.front() != "--version" ? app.help()
+                                                                    : app.version() + "\n");
+  } catch (const CLI::ParseError& error) {
+    fail(ExitCode::kUsage,
+         {.what = "command line", .why = error.what(), .remedy = "see mlp_lab --help"});
+  }
+}
+
+}  // namespace
+}  // namespace barestep
+
+int main(int argc, char** argv) {
+  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+}

@@ -1,0 +1,70 @@
+// An experiment: what to measure, and one function from the measurements to its answers.
+//
+// The answers are computed from numbers alone, so tests give each experiment made-up measurements
+// with opposite outcomes and look whether its sentences turn round.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/findings.h"
+#include "lab/measurement.h"
+
+namespace barestep {
+
+/// What experiments are run with.
+struct Setting {
+  bool quick = false;  // a few seconds, for a look
+  bool on_gpu = false;
+  int units = 1;                 // GPUs, or cores
+  std::filesystem::path data{};  // folder of the data set that experiments read
+  std::int64_t data_rows = 4096;
+  std::int64_t dim = 1024;
+  std::int64_t depth = 6;
+  std::int64_t steps = 40;
+  int starts = 4;
+};
+
+Setting new_setting(bool quick, bool on_gpu, int units);
+
+/// The run that an experiment varies: mlp_single on one device, all its threads.
+Workload base_workload(const Setting& setting);
+
+/// `ranks` of mlp_ddp, each with a device or a core of its own.
+Workload ddp_workload(const Setting& setting, int ranks);
+
+/// `devices` of mlp_dp.
+Workload dp_workload(const Setting& setting, int devices);
+
+/// With `beyond_cores` as the workload says.
+Case new_case(const Setting& setting, std::string key, Workload workload);
+
+struct Results {
+  Setting setting;
+  std::vector<Measurement> cases;  // in the order of the experiment's list
+
+  /// Throws Error(kBug) if there is none.
+  [[nodiscard]] const Measurement& at(std::string_view key) const;
+};
+
+struct Experiment {
+  const char* name;
+  const char* title;
+  const char* question;
+  std::vector<Case> (*cases)(const Setting& setting);
+  Findings (*conclude)(const Results& results);
+  bool needs_mpi = false;
+  bool reads_data = false;
+};
+
+/// All, in the order of the course.
+std::span<const Experiment> experiments();
+
+/// Throws Error(kUsage), which names the nearest one, if there is none of this name.
+const Experiment& experiment_of(std::string_view name);
+
+}  // namespace barestep

@@ -1,0 +1,57 @@
+// A study as files that people and programs read.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lab/experiment.h"
+#include "lab/study.h"
+
+namespace barestep {
+
+struct ReportSection {
+  const Experiment* experiment;
+  Results results;
+  Findings findings;
+  std::string verdict;  // empty, or why the figures must not be trusted
+};
+
+struct Report {
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::string options;  // of mlp_lab run, that reproduce it: " --quick"
+  std::vector<ReportSection> sections;
+};
+
+/// Concludes every experiment that the study has measured. Throws Error(kNoInput) if there is none.
+Report report_of(const Study& study);
+
+/// How statistics were made, in sentences; the same in every report.
+const std::vector<std::string>& method_sentences();
+
+/// "mlp_lab run NAME": what reproduces a section.
+std::string command_of(const Report& report, const ReportSection& section);
+
+/// The table that every experiment has: step times of all cases, and what steps they are of.
+FindingTable step_table(const Results& results);
+
+/// How the starts went: outliers, starts that were made again, others' share of the machine.
+std::string quality_sentence(const Results& results);
+
+std::string markdown_of(const Report& report);
+std::string html_of(const Report& report);
+std::string csv_of(const Report& report);
+
+/// As docs/results.schema.json says.
+std::string json_of(const Report& report);
+
+/// Name of the file of a plot, which report.md shows: "plots/amdahl-1.svg".
+std::string plot_file(const ReportSection& section, std::size_t number);
+
+/// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
+/// Error: kCannotCreate, kInputOutput.
+void write_report(const std::filesystem::path& folder, const Report& report);
+
+}  // namespace barestep

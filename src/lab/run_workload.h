@@ -1,0 +1,17 @@
+// Starts a trainer and reads what it measured.
+#pragma once
+
+#include <filesystem>
+
+#include "lab/measurement.h"
+#include "lab/start.h"
+
+namespace barestep {
+
+/// Runs the case once, by way of files in `scratch`, which exists. `programs` is the folder of the
+/// trainers; mlp_ddp is started by the mpirun on PATH. Blocks. Throws Error: kNoInput if a program
+/// is missing, the trainer's own line and code if it fails, kTryAgain when stopped.
+Start run_workload(const Case& what, const std::filesystem::path& programs,
+                   const std::filesystem::path& scratch);
+
+}  // namespace barestep

@@ -1,0 +1,46 @@
+// One start of a trainer: what it wrote about its steps, and how quiet the machine was meanwhile.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace barestep {
+
+/// The steps of one rank, warm-up included.
+struct RankSteps {
+  std::vector<double> step_s{};
+  std::vector<double> loss{};
+  std::vector<double> queued_s{};  // until the host had queued the step's work
+  std::map<std::string, std::vector<double>> phase_s{};
+};
+
+/// Work of a program's ops, as `--trace` records it; seconds of one step.
+struct OpTime {
+  std::string name{};
+  std::string phase{};
+  int layer = -1;
+  double seconds = 0;
+};
+
+struct Start {
+  std::string command{};
+  double wall_s = 0;
+  double others_share = 0;     // of all cores' time, what other programs and hosts took
+  int attempts = 1;            // it was made again while the machine was disturbed
+  std::string weights_hash{};  // of the weights at the end; where the case asks for it
+  std::vector<RankSteps> ranks{};
+  std::vector<OpTime> ops{};  // where the case asks for them
+};
+
+/// The records of a `--metrics` file. Throws Error(kBadData) naming `name` if there are none or one
+/// is not as report.h makes it.
+std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name);
+
+std::string json_of(const Start& start);
+
+/// Throws Error(kBadData) naming `name`.
+Start parse_start(std::string_view text, const std::string& name);
+
+}  // namespace barestep

@@ -1,0 +1,230 @@
+#include "lab/study.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "lab/data_set.h"
+#include "lab/run_workload.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "barestep study 1";
+constexpr int kMostAttempts = 3;
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  replace_file(path, std::span(&bytes, 1));
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+json json_of_identity(const StudyIdentity& identity) {
+  const Machine& machine = identity.machine;
+  return {{"format", kFormat},
+          {"quick", identity.quick},
+          {"on_gpu", identity.on_gpu},
+          {"version", identity.version},
+          {"processor", machine.processor},
+          {"cores", machine.cores},
+          {"memory_bytes", machine.memory_bytes},
+          {"gpu", machine.gpu},
+          {"gpus", machine.gpus},
+          {"system", machine.system}};
+}
+
+StudyIdentity read_identity(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "study.json";
+  if (!std::filesystem::exists(path)) {
+    fail(ExitCode::kNoInput, {.what = "study",
+                              .value = folder.string(),
+                              .why = "there is none in this folder",
+                              .remedy = "name the --output of an earlier mlp_lab run"});
+  }
+  try {
+    const json from = json::parse(read_text(path));
+    if (from.at("format") != kFormat) throw std::invalid_argument("it is of another format");
+    return {.quick = from.at("quick"),
+            .on_gpu = from.at("on_gpu"),
+            .machine = {.processor = from.at("processor"),
+                        .cores = from.at("cores"),
+                        .memory_bytes = from.at("memory_bytes"),
+                        .gpu = from.at("gpu"),
+                        .gpus = from.at("gpus"),
+                        .system = from.at("system")},
+            .version = from.at("version")};
+  } catch (const std::exception& error) {
+    fail(ExitCode::kBadData, {.what = "study",
+                              .value = path.string(),
+                              .why = error.what(),
+                              .remedy = "name another folder"});
+  }
+}
+
+/// What the study in a folder is of, if it is not this one.
+std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
+  if (there.quick != here.quick) {
+    return there.quick ? "with --quick" : "without --quick";
+  }
+  if (there.on_gpu != here.on_gpu) return there.on_gpu ? "of GPUs" : "of the CPU";
+  if (there.version != here.version) return fmt::format("of {}", there.version);
+  return there.machine == here.machine ? "" : "of another machine";
+}
+
+[[noreturn]] void refuse_folder(const std::filesystem::path& folder, const std::string& why) {
+  fail(ExitCode::kConfiguration,
+       {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
+}
+
+void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    fail(ExitCode::kCannotCreate, {.what = "--output",
+                                   .value = folder.string(),
+                                   .why = error.message(),
+                                   .remedy = "name a folder that can be written"});
+  }
+  const std::filesystem::path path = folder / "study.json";
+  if (std::filesystem::exists(path)) {
+    const std::string other = difference(read_identity(folder), identity);
+    if (!other.empty()) refuse_folder(folder, fmt::format("it holds a study {}", other));
+  } else if (!std::filesystem::is_empty(folder)) {
+    refuse_folder(folder, "it holds files that are no study's");
+  }
+  write_text(path, json_of_identity(identity).dump(1) + "\n");
+}
+
+/// There and back: cases that are compared alternate, so that a drift of the machine meets all.
+std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
+  std::vector<std::size_t> order(cases);
+  for (std::size_t i = 0; i < cases; ++i) order[i] = start % 2 == 0 ? i : cases - 1 - i;
+  return order;
+}
+
+}  // namespace
+
+Study::Study(std::filesystem::path folder, StudyIdentity identity)
+    : folder_(std::move(folder)), identity_(std::move(identity)) {
+  adopt(folder_, identity_);
+}
+
+Study Study::open(std::filesystem::path folder) {
+  Study study;
+  study.folder_ = std::move(folder);
+  study.identity_ = read_identity(study.folder_);
+  return study;
+}
+
+Setting Study::setting() const {
+  const Machine& machine = identity_.machine;
+  Setting setting = new_setting(identity_.quick, identity_.on_gpu,
+                                identity_.on_gpu ? machine.gpus : machine.cores);
+  setting.data = folder_ / "data";
+  return setting;
+}
+
+std::vector<Study::Job> Study::jobs_of(const Experiment& experiment) const {
+  const Setting setting = this->setting();
+  const std::vector<Case> cases = experiment.cases(setting);
+  std::vector<Job> jobs;
+  for (int start = 0; start < setting.starts; ++start) {
+    for (const std::size_t place : order_of_start(cases.size(), start)) {
+      jobs.push_back({&experiment, cases[place], start});
+    }
+  }
+  return jobs;
+}
+
+std::filesystem::path Study::file_of(const Job& job) const {
+  return folder_ / "runs" / job.experiment->name /
+         fmt::format("{}.{}.json", job.what.key, job.start);
+}
+
+bool Study::is_done(const Job& job) const {
+  return std::filesystem::exists(file_of(job));
+}
+
+void Study::make(const Job& job, const std::filesystem::path& programs) const {
+  const std::filesystem::path scratch = folder_ / "scratch";
+  std::filesystem::create_directories(scratch);
+  Start best;
+  const int attempts = identity_.quick ? 1 : kMostAttempts;
+  for (int attempt = 1; attempt <= attempts; ++attempt) {
+    Start start = run_workload(job.what, programs, scratch);
+    if (attempt == 1 || start.others_share < best.others_share) best = std::move(start);
+    best.attempts = attempt;
+    if (best.others_share <= kDisturbingShare) break;
+  }
+  std::filesystem::remove_all(scratch);
+  std::filesystem::create_directories(file_of(job).parent_path());
+  write_text(file_of(job), json_of(best));
+}
+
+void Study::run(const std::vector<const Experiment*>& wanted, const std::filesystem::path& programs,
+                const std::function<void(const StudyProgress&)>& on_progress) {
+  std::vector<Job> jobs;
+  for (const Experiment* experiment : wanted) {
+    if (experiment->reads_data) {
+      const Setting setting = this->setting();
+      make_data_set(setting.data, setting.data_rows, setting.dim);
+    }
+    for (Job& job : jobs_of(*experiment)) jobs.push_back(std::move(job));
+  }
+  StudyProgress progress{.total = static_cast<int>(jobs.size())};
+  std::erase_if(jobs, [this](const Job& job) { return is_done(job); });
+  progress.done = progress.total - static_cast<int>(jobs.size());
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    progress.what = fmt::format("{}: {}, start {} of {}", jobs[i].experiment->name,
+                                jobs[i].what.key, jobs[i].start + 1, setting().starts);
+    if (i > 0) {
+      const double spent_s =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      progress.left_s = spent_s / static_cast<double>(i) * static_cast<double>(jobs.size() - i);
+    }
+    on_progress(progress);
+    make(jobs[i], programs);
+    ++progress.done;
+  }
+}
+
+std::vector<const Experiment*> Study::measured() const {
+  std::vector<const Experiment*> found;
+  for (const Experiment& experiment : experiments()) {
+    const std::vector<Job> jobs = jobs_of(experiment);
+    if (std::ranges::all_of(jobs, [this](const Job& job) { return is_done(job); })) {
+      found.push_back(&experiment);
+    }
+  }
+  return found;
+}
+
+Results Study::results_of(const Experiment& experiment) const {
+  Results results{.setting = setting(), .cases = {}};
+  for (const Case& what : experiment.cases(results.setting)) {
+    std::vector<Start> starts;
+    for (int start = 0; start < results.setting.starts; ++start) {
+      const std::filesystem::path path = file_of({&experiment, what, start});
+      starts.push_back(parse_start(read_text(path), path.string()));
+    }
+    results.cases.emplace_back(what, std::move(starts));
+  }
+  return results;
+}
+
+}  // namespace barestep

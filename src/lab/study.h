@@ -1,0 +1,82 @@
+// A study: experiments, run in a folder that keeps every start, so that one that was stopped goes
+// on where it stopped.
+//
+// The folder holds study.json (what the study is of), runs/EXPERIMENT/CASE.START.json (the steps of
+// each start) and data/ (the data sets that were read).
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lab/experiment.h"
+#include "lab/machine.h"
+
+namespace barestep {
+
+struct StudyIdentity {
+  bool quick = false;
+  bool on_gpu = false;
+  Machine machine{};
+  std::string version{};  // of barestep, with its commit
+
+  friend bool operator==(const StudyIdentity&, const StudyIdentity&) = default;
+};
+
+struct StudyProgress {
+  int done = 0;  // starts, those of earlier calls included
+  int total = 0;
+  double left_s = 0;   // 0: not known yet
+  std::string what{};  // "amdahl: ranks-2, start 1 of 4"
+};
+
+class Study {
+ public:
+  /// Makes the folder, or goes on with the study in it. Throws Error: kCannotCreate if it cannot be
+  /// written, kConfiguration if it holds something else, or a study of another machine, build or
+  /// length.
+  Study(std::filesystem::path folder, StudyIdentity identity);
+
+  /// Of a study that was made somewhere, to be reported on. Throws Error(kNoInput) if there is none
+  /// in the folder, kBadData if its file is damaged.
+  static Study open(std::filesystem::path folder);
+
+  /// Makes every start that is missing, in an order in which cases alternate: A B B A. `programs`
+  /// is the folder of the trainers. A start during which others disturbed the machine is made
+  /// again, up to twice. Blocks for long. Throws Error when a run fails, in its words and with its
+  /// code; kTryAgain when it was stopped.
+  void run(const std::vector<const Experiment*>& wanted, const std::filesystem::path& programs,
+           const std::function<void(const StudyProgress&)>& on_progress);
+
+  /// The experiments whose starts are all there.
+  [[nodiscard]] std::vector<const Experiment*> measured() const;
+
+  /// Reads them.
+  [[nodiscard]] Results results_of(const Experiment& experiment) const;
+
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+  [[nodiscard]] const StudyIdentity& identity() const { return identity_; }
+  [[nodiscard]] Setting setting() const;
+
+ private:
+  struct Job {
+    const Experiment* experiment;
+    Case what;
+    int start;  // from 0
+  };
+
+  Study() = default;
+  [[nodiscard]] std::vector<Job> jobs_of(const Experiment& experiment) const;
+  [[nodiscard]] std::filesystem::path file_of(const Job& job) const;
+  [[nodiscard]] bool is_done(const Job& job) const;
+  void make(const Job& job, const std::filesystem::path& programs) const;
+
+  std::filesystem::path folder_;
+  StudyIdentity identity_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,40 @@
+// Measurements that were never made, for tests of what experiments say about them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lab/experiment.h"
+
+namespace barestep {
+
+/// The same in every step but the first ones, which `first` lists; a little jitter, so that
+/// intervals are no points.
+struct MadeUpStep {
+  double step_s = 0;
+  std::map<std::string, double> phase_s{};
+  double queued_s = 0;
+  std::vector<double> first_s{};
+  std::vector<MadeUpStep> other_ranks{};
+  std::vector<OpTime> ops{};
+  std::string weights_hash{};
+  double loss = 1;
+};
+
+RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps);
+
+/// What the experiment says when every start of a case went as `how` says.
+using HowCasesWent = std::function<MadeUpStep(const Case& what)>;
+Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how);
+Findings concluded(const std::string& experiment, const HowCasesWent& how);
+
+/// All sentences, a line each.
+std::string sentences_of(const Findings& findings);
+
+/// A CPU with four cores.
+Setting made_up_setting();
+
+}  // namespace barestep

@@ -1,0 +1,191 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/order.h"
+#include "lab/machine_card.h"
+#include "lab/planned_memory.h"
+#include "lab/predict.h"
+#include "lab/published.h"
+#include "lab/simulator.h"
+#include "lab/step_programs.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+TEST(MachineCards, ReproduceTheTablesTheyAreMadeOf) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  EXPECT_NEAR(all_reduce_s(h200, 32768, 8), 40.0e-6, 1e-9);
+  EXPECT_NEAR(all_reduce_s(h200, 8 << 20, 8), 94.4e-6, 1e-9);
+  EXPECT_NEAR(all_reduce_s(h200, 1 << 30, 8), 4053e-6, 1e-9);
+  const MachineCard nodes = load_card("h100-infiniband");
+  EXPECT_NEAR(all_reduce_s(nodes, 1 << 20, 16), 123.2e-6, 1e-9);
+  EXPECT_EQ(all_reduce_s(h200, 1 << 20, 1), 0);
+}
+
+TEST(MachineCards, TakeLongerForMoreBytesAndMoreRanks) {
+  for (const std::string& name : card_names()) {
+    SCOPED_TRACE(name);
+    const MachineCard card = load_card(name);
+    for (int ranks = 2; ranks <= std::min(card.most_ranks(), 1024); ranks *= 2) {
+      double before = 0;
+      for (double bytes = 4; bytes < 1e10; bytes *= 3) {
+        const double seconds = all_reduce_s(card, bytes, ranks);
+        EXPECT_GT(seconds, before) << bytes << " bytes on " << ranks;
+        EXPECT_GE(seconds, all_reduce_s(card, bytes, ranks / 2));
+        before = seconds;
+      }
+    }
+  }
+}
+
+TEST(MachineCards, NameTheSourceOfEveryFigure) {
+  for (const std::string& name : card_names()) {
+    const MachineCard card = load_card(name);
+    const auto lines = std::ranges::count(card.sources, '\n');
+    EXPECT_EQ(lines, card.has_network ? 10 : 7) << name;
+    EXPECT_THAT(card.sources, testing::Not(HasSubstr(": \n")));
+  }
+}
+
+class CardFiles : public TempDirTest {};
+
+TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
+  expect_error(ExitCode::kUsage,
+               "--machine 'h200': there is no such card; did you mean 'h200-nvlink'? a file's name "
+               "ends in .json",
+               [] { load_card("h200"); });
+  expect_error(ExitCode::kNoInput, "it cannot be read",
+               [&] { load_card((folder() / "none.json").string()); });
+  json card = json::parse(read_file(BARESTEP_CARDS "/v100-pcie.json"));
+  const auto refused = [&](const std::string& why) {
+    const auto path = file("card.json", card.dump());
+    expect_error(ExitCode::kBadData, why, [&] { load_card(path.string()); });
+  };
+  card["node"]["all_reduce"]["points"] = json::array();
+  refused("node.all_reduce is no table");
+  card["device"]["launch_s"]["value"] = -1;
+  refused("device.launch_s is no rate");
+  card["device"].erase("flops_per_s");
+  refused("flops_per_s");
+  card = 7;
+  refused("see src/lab/cards");
+}
+
+/// A step of DDP with nodes of equal length, by hand: the first bucket's all-reduce overlaps with
+/// backward of the other layer.
+TEST(Simulator, OverlapsCommunicationWithBackward) {
+  const Workload workload{.trainer = TrainerKind::kDdp, .ranks = 2, .dim = 1024, .depth = 2};
+  const WorkloadPrograms programs(workload);
+  const auto seconds = [](double all_reduce) {
+    return [all_reduce](const Node& node) {
+      if (std::holds_alternative<Collective>(node.op)) {
+        const auto& op = std::get<AllReduce>(std::get<Collective>(node.op));
+        return op.tensors.front().size() > 1 ? all_reduce : 0.0;
+      }
+      return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
+    };
+  };
+  // Forward 2, backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds(0)).step_s, 5);
+  const SimulatedStep step = simulate(programs.step(), seconds(3));
+  EXPECT_DOUBLE_EQ(step.of(Phase::kForward), 2);
+  EXPECT_DOUBLE_EQ(step.of(Phase::kBackward), 3);
+  double sum = 0;
+  for (const double part : step.phase_s) sum += part;
+  EXPECT_DOUBLE_EQ(sum, step.step_s);
+  // Two buckets of 3 each; backward hides what it can, the rest is exposed.
+  EXPECT_GT(step.of(Phase::kReduce), 3);
+  EXPECT_LT(step.of(Phase::kReduce), 6);
+}
+
+TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
+  MachineCard card = load_card("h200-nvlink");
+  const Workload workload{.dim = 1024, .depth = 1};
+  const WorkloadPrograms programs(workload);
+  const auto& nodes = programs.step().nodes();
+  const auto gemm =
+      std::ranges::find_if(nodes, [](const Node& node) { return label_of(node.op) == "gemm"; });
+  const auto adam =
+      std::ranges::find_if(nodes, [](const Node& node) { return label_of(node.op) == "adam"; });
+  card.launch_s = 0;
+  card.memory_bytes_per_s = 1e30;
+  EXPECT_NEAR(node_s(*gemm, card, 1), static_cast<double>(cost_of(gemm->op).flops) / 52e12, 1e-12);
+  card.memory_bytes_per_s = 1e9;
+  // 28 bytes a parameter: four numbers read, three written.
+  EXPECT_NEAR(node_s(*adam, card, 1), 28.0 * (1024 * 1024 + 1024) / 1e9, 1e-6);
+}
+
+TEST(Predictions, AgreeWithCalculationsByHand) {
+  // 402,702,336 parameters on 4.3 TB/s: Adam moves 28 bytes of each.
+  const MachineCard h200 = load_card("h200-nvlink");
+  const SimulatedStep one = predicted_step({}, h200, 1);
+  EXPECT_NEAR(one.of(Phase::kOptimizer), 28 * 402'702'336.0 / 4.3e12, 1e-5);
+  // 51.5 GFLOP at 52 TFLOP/s.
+  EXPECT_NEAR(one.of(Phase::kForward), 51.54e9 / 52e12, 5e-5);
+  EXPECT_EQ(one.of(Phase::kReduce), 0);
+}
+
+TEST(Predictions, TurnRoundWithTheMachine) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  MachineCard fast = h200;
+  for (auto& point : fast.node.table.seconds_by_bytes) point.second = 1e-9;
+  fast.node.latency_s = fast.node.hop_s = 0;
+  EXPECT_THAT(predict_scaling({}, h200, {1, 2, 4}).sentences.front(),
+              HasSubstr("Simulated: 1 rank would train fastest"));
+  EXPECT_THAT(predict_scaling({}, fast, {1, 2, 4}).sentences.front(),
+              HasSubstr("Simulated: 4 ranks would train fastest"));
+  EXPECT_THAT(predict_scaling({}, h200, {1}).sentences.back(),
+              HasSubstr("at a batch of 64, at no width up to 131072"));
+  EXPECT_THAT(predict_scaling({}, fast, {1}).sentences.back(),
+              HasSubstr("at a batch of 64, from a width of"));
+}
+
+TEST(Predictions, RefuseWhatTheMachineHasNot) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  expect_error(ExitCode::kConfiguration, "--ranks '16': 8 x H200, NVLink has 8; ask for fewer",
+               [&] {
+                 predict_scaling({}, h200, {1, 16});
+               });
+  expect_error(ExitCode::kConfiguration,
+               "--batch-size '64': is not a sample for each of 128 ranks; ask for fewer ranks, or "
+               "give --batch-per-rank",
+               [] { predict_scaling({}, load_card("h100-infiniband"), {128}); });
+}
+
+TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
+  const std::vector<PublishedNumber> all = exact_numbers();
+  EXPECT_EQ(all.size(), 20U);
+  for (const PublishedNumber& each : all) EXPECT_EQ(each.ours, each.published) << each.what;
+}
+
+// The rate is from one GPU's step at batch 4096, the bandwidth from the pair at batch 256; the rest
+// is predicted.
+TEST(PublishedNumbers, OfTwoV100AreNearTheSimulatedOnes) {
+  for (const PublishedNumber& each : v100_scaling()) {
+    EXPECT_FALSE(each.reproduced.has_value());
+    EXPECT_NEAR(std::stod(each.ours) / std::stod(each.published), 1, 0.1) << each.what;
+    EXPECT_THAT(each.ours, HasSubstr("simulated"));
+  }
+}
+
+TEST(PlannedMemory, IsThatOfEveryDevice) {
+  const auto one = planned_memory({.dim = 256, .depth = 2});
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].bytes, 2'633'216) << "as mlp_single prints it";
+  std::int64_t sum = 0;
+  for (const std::int64_t bytes : one[0].by_category) sum += bytes;
+  EXPECT_EQ(sum, one[0].bytes);
+  const auto two =
+      planned_memory({.trainer = TrainerKind::kDataParallel, .ranks = 2, .dim = 256, .depth = 2});
+  ASSERT_EQ(two.size(), 2U);
+  EXPECT_EQ(two[1].bytes, 1'216'512);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,190 @@
+#include "lab/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <regex>
+
+#include "lab/json_schema.h"
+#include "lab/made_up.h"
+#include "lab/svg.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// All experiments, of which the second is invalid.
+Report whole_report() {
+  Report report{.environment = {{"processor", "a <processor>"},
+                                {"cores", "4"},
+                                {"memory", "1 GiB"},
+                                {"system", "Linux"},
+                                {"barestep", "0.1.0 abc"},
+                                {"devices", "CPU"}},
+                .options = " --quick",
+                .sections = {}};
+  for (const Experiment& experiment : experiments()) {
+    Results results = made_up(experiment, made_up_setting(), [](const Case& what) {
+      MadeUpStep step{.step_s = 0.1,
+                      .phase_s = {{"forward", 0.04}, {"reduce", 0.05}},
+                      .ops = {{"gemm", "forward", 0, 0.1}}};
+      step.other_ranks.resize(static_cast<std::size_t>(what.workload.ranks) - 1,
+                              MadeUpStep{.step_s = 0.1});
+      return step;
+    });
+    Findings findings = experiment.conclude(results);
+    report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
+  }
+  report.sections[1].verdict = "INVALID: it was disturbed";
+  return report;
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+/// Every tag is closed in order; those of `void_tags` have no end.
+std::string unbalanced(const std::string& text) {
+  static const std::regex tag("<(/?)([a-z0-9]+)([^>]*)>");
+  std::vector<std::string> open;
+  for (std::sregex_iterator at(text.begin(), text.end(), tag), end; at != end; ++at) {
+    const std::string name = (*at)[2], rest = (*at)[3];
+    if (name == "meta" || rest.ends_with('/')) continue;
+    if ((*at)[1] == "") {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      return "</" + name + "> closes nothing";
+    } else {
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : "<" + open.back() + "> is not closed";
+}
+
+TEST(Report, HasEveryAnswerTablePlotAndCommand) {
+  const Report report = whole_report();
+  const std::string html = html_of(report), markdown = markdown_of(report);
+  int plots = 0;
+  for (const ReportSection& section : report.sections) {
+    SCOPED_TRACE(section.experiment->name);
+    for (const std::string& sentence : section.findings.sentences) {
+      EXPECT_THAT(html, HasSubstr(xml_text(sentence)));
+      EXPECT_THAT(markdown, HasSubstr(sentence));
+    }
+    for (const Measurement& each : section.results.cases) {
+      EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.workload()))));
+      EXPECT_THAT(markdown, HasSubstr(command_line_of(each.workload())));
+    }
+    const std::string command = "mlp_lab run " + std::string(section.experiment->name) + " --quick";
+    EXPECT_THAT(html, HasSubstr(command));
+    EXPECT_THAT(markdown, HasSubstr(command));
+    plots += static_cast<int>(section.findings.plots.size());
+  }
+  EXPECT_EQ(count_of(html, "<svg "), plots);
+  EXPECT_EQ(count_of(markdown, "]("), plots);
+  EXPECT_EQ(count_of(html, "INVALID: it was disturbed"), 1);
+  EXPECT_EQ(count_of(markdown, "INVALID: it was disturbed"), 1);
+  EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
+}
+
+TEST(Report, NeedsNothingFromElsewhere) {
+  const std::string html = html_of(whole_report());
+  EXPECT_EQ(unbalanced(html), "");
+  EXPECT_THAT(html, Not(HasSubstr("<script")));
+  EXPECT_THAT(html, Not(HasSubstr("src=")));
+  EXPECT_THAT(html, Not(HasSubstr("url(")));
+  // The only address is the name of the language of the plots.
+  EXPECT_EQ(count_of(html, "http"), count_of(html, "http://www.w3.org/2000/svg"));
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme:dark"));
+  EXPECT_THAT(html, HasSubstr("@media print"));
+}
+
+TEST(Report, FitsItsSchema) {
+  const json schema = json::parse(read_file(BARESTEP_SCHEMA));
+  json results = json::parse(json_of(whole_report()));
+  EXPECT_EQ(schema_violation(results, schema, schema), "");
+  EXPECT_EQ(results.at("experiments").size(), experiments().size());
+  results.at("experiments").at(0).at("cases").at(0).erase("step_s");
+  EXPECT_EQ(schema_violation(results, schema, schema),
+            "$.experiments[0].cases[0] lacks \"step_s\"");
+}
+
+TEST(Report, HasARowOfCsvForEachCase) {
+  const Report report = whole_report();
+  const std::string csv = csv_of(report);
+  int cases = 0;
+  for (const ReportSection& section : report.sections) {
+    cases += static_cast<int>(section.results.cases.size());
+  }
+  EXPECT_EQ(count_of(csv, "\n"), cases + 1);
+  EXPECT_THAT(csv, HasSubstr("\nbatch-sweep,batch-16,mlp_single,1,1024,6,16,0.1,"));
+  EXPECT_THAT(csv, HasSubstr(",true,\"mlp_single --dim 1024 "));
+  EXPECT_THAT(csv, HasSubstr(",false,\""));
+}
+
+TEST(Svg, ShowsEveryPointWithItsErrorBar) {
+  const Plot plot{
+      .title = "a < b",
+      .x_label = "ranks",
+      .y_label = "ms",
+      .log_x = true,
+      .series = {{.name = "measured", .points = {{1, 10, 9, 11}, {2, 6, 5, 7}, {4, 4, 4, 4}}},
+                 {.name = "ideal",
+                  .style = SeriesStyle::kDashed,
+                  .points = {{1, 10, 10, 10}, {4, 2.5, 2.5, 2.5}}}}};
+  const std::string svg = svg_file_of(plot);
+  EXPECT_EQ(unbalanced(svg), "");
+  EXPECT_EQ(count_of(svg, "<circle"), 3);
+  EXPECT_EQ(count_of(svg, "<polyline"), 2);
+  EXPECT_EQ(count_of(svg, "class=\"bs-error\""), 2 * 3);
+  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
+  EXPECT_THAT(svg, HasSubstr(">measured<"));
+  EXPECT_THAT(svg, HasSubstr("<style>"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+}
+
+TEST(Svg, StacksBars) {
+  const Plot plot{.title = "account",
+                  .y_label = "ms",
+                  .categories = {"one", "two"},
+                  .series = {{.name = "forward", .points = {{0, 30, 30, 30}, {1, 10, 10, 10}}},
+                             {.name = "backward", .points = {{0, 20, 20, 20}, {1, 40, 40, 40}}}}};
+  const std::string svg = svg_of(plot);
+  // Both stacks are 50 high and end at the same place; the axis ends there too.
+  std::vector<double> tops;
+  static const std::regex bar("<rect [^>]*y=\"([0-9.]+)\"[^>]*class=\"bs-f1\"");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), bar), end; at != end; ++at) {
+    tops.push_back(std::stod((*at)[1]));
+  }
+  EXPECT_THAT(tops, ElementsAre(36, 36, testing::_)) << "the third is the legend's";
+  EXPECT_EQ(unbalanced(svg), "");
+}
+
+TEST(Svg, IsDrawnForPlotsOfOnePointOrNothing) {
+  for (const Plot& plot :
+       {Plot{}, Plot{.series = {{.points = {{3, 0, 0, 0}}}}}, Plot{.categories = {"none"}}}) {
+    const std::string svg = svg_of(plot);
+    EXPECT_EQ(unbalanced(svg), "");
+    EXPECT_THAT(svg, Not(HasSubstr("nan")));
+    EXPECT_THAT(svg, Not(HasSubstr("inf")));
+  }
+}
+
+TEST(RoundMarks, AreRoundAndReachBothEnds) {
+  EXPECT_THAT(round_marks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(round_marks(0, 47, 5), ElementsAre(0, 10, 20, 30, 40, 50));
+  EXPECT_THAT(round_marks(0, 0.3, 3), ElementsAre(0, 0.1, 0.2, testing::DoubleEq(0.3)));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,215 @@
+// Studies of trainers that only pretend: scripts that write metrics.
+#include "lab/study.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <thread>
+
+#include "lab/child_process.h"
+#include "lab/report.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+StudyIdentity identity() {
+  return {.quick = true,
+          .machine = {.processor = "a processor", .cores = 4, .memory_bytes = 1 << 30},
+          .version = "0.1.0 abc"};
+}
+
+class StudyTest : public TempDirTest {
+ protected:
+  StudyTest() {
+    std::filesystem::create_directories(programs());
+    trainer("");
+  }
+
+  [[nodiscard]] std::filesystem::path programs() const { return folder() / "programs"; }
+  [[nodiscard]] std::filesystem::path output() const { return folder() / "study"; }
+
+  /// Notes its batch size, does `first`, and writes steps of a millisecond for each sample.
+  void trainer(const std::string& first) {
+    const std::filesystem::path path = programs() / "mlp_single";
+    write_file(
+        path,
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do\n"
+        "  [ \"$1\" = --metrics ] && out=$2\n"
+        "  [ \"$1\" = --batch-size ] && batch=$2\n"
+        "  shift\ndone\n"
+        "echo $batch >> " +
+            (folder() / "log").string() + "\n" + first +
+            "\n"
+            "for i in 0 1 2 3 4 5 6 7; do\n"
+            "  echo '{\"step\": '$i', \"rank\": 0, \"loss\": 1.5, \"step_time_s\": 0.0'$batch',"
+            " \"samples_per_s\": 1, \"queued_s\": 0.001, \"warmup\": false,"
+            " \"phases_s\": {\"forward\": 0.01}}'\n"
+            "done > \"$out\"\n");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+
+  /// The batch sizes of all runs that were made.
+  [[nodiscard]] std::vector<std::string> log() const {
+    std::istringstream lines(read_file(folder() / "log"));
+    std::vector<std::string> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(line);
+    return all;
+  }
+
+  void run(Study& study, std::vector<StudyProgress>* progress = nullptr) {
+    study.run({&experiment_of("batch-sweep")}, programs(), [&](const StudyProgress& each) {
+      if (progress != nullptr) progress->push_back(each);
+    });
+  }
+};
+
+TEST_F(StudyTest, MakesAllStartsThereAndBack) {
+  Study study(output(), identity());
+  std::vector<StudyProgress> progress;
+  run(study, &progress);
+  EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "64", "32"));
+  ASSERT_THAT(progress, SizeIs(6));
+  EXPECT_EQ(progress[4].what, "batch-sweep: batch-64, start 2 of 2");
+  EXPECT_EQ(progress[4].done, 4);
+  EXPECT_EQ(progress[4].total, 6);
+  EXPECT_GT(progress[4].left_s, 0);
+  EXPECT_THAT(study.measured(), ElementsAre(&experiment_of("batch-sweep")));
+  const Results results = study.results_of(experiment_of("batch-sweep"));
+  EXPECT_DOUBLE_EQ(results.at("batch-64").step_s().median, 0.064);
+}
+
+TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
+  trainer(
+      "[ $batch = 128 ] && echo 'mlp_single: error: memory: needs 9 GiB, cpu has 1 GiB free; "
+      "--batch-size 32 fits' >&2 && exit 71");
+  Study study(output(), identity());
+  expect_error(ExitCode::kMemory,
+               "run 'mlp_single --dim 256 --depth 2 --steps 16 --batch-size 128 --device cpu': it "
+               "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
+               [&] { run(study); });
+  EXPECT_THAT(log(), SizeIs(3));
+  EXPECT_TRUE(study.measured().empty());
+
+  trainer("");
+  Study again(output(), identity());
+  run(again);
+  EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "128", "64", "32"));
+  run(again);
+  EXPECT_THAT(log(), SizeIs(7)) << "nothing is made twice";
+}
+
+TEST_F(StudyTest, RefusesRunsThatWriteNoMetrics) {
+  trainer("exit 0");
+  Study study(output(), identity());
+  expect_error(ExitCode::kBadData, "there are none", [&] { run(study); });
+}
+
+TEST_F(StudyTest, RefusesAMissingTrainer) {
+  std::filesystem::remove(programs() / "mlp_single");
+  Study study(output(), identity());
+  expect_error(ExitCode::kNoInput, "No such file or directory; build it beside mlp_lab",
+               [&] { run(study); });
+}
+
+TEST_F(StudyTest, RefusesFoldersOfOthers) {
+  file("mine.txt", "not a study");
+  expect_error(ExitCode::kConfiguration, "it holds files that are no study's; name another folder",
+               [&] { Study(folder(), identity()); });
+  EXPECT_EQ(read_file(folder() / "mine.txt"), "not a study");
+
+  Study(output(), identity());
+  StudyIdentity other = identity();
+  other.quick = false;
+  expect_error(ExitCode::kConfiguration, "it holds a study with --quick",
+               [&] { Study(output(), other); });
+  other = identity();
+  other.version = "0.2.0";
+  expect_error(ExitCode::kConfiguration, "it holds a study of 0.1.0 abc",
+               [&] { Study(output(), other); });
+  other = identity();
+  other.machine.cores = 8;
+  expect_error(ExitCode::kConfiguration, "it holds a study of another machine",
+               [&] { Study(output(), other); });
+  other = identity();
+  other.on_gpu = true;
+  expect_error(ExitCode::kConfiguration, "it holds a study of the CPU",
+               [&] { Study(output(), other); });
+}
+
+TEST_F(StudyTest, RefusesFoldersThatCannotBeMadeOrRead) {
+  file("plain", "");
+  expect_error(ExitCode::kCannotCreate, "name a folder that can be written",
+               [&] { Study(folder() / "plain" / "study", identity()); });
+  expect_error(ExitCode::kCannotCreate, "Not a directory; name a folder that can be written",
+               [&] { Study(folder() / "plain", identity()); });
+  expect_error(ExitCode::kNoInput, "there is none in this folder", [&] { Study::open(folder()); });
+  file("study.json", "{\"format\": 1}");
+  expect_error(ExitCode::kBadData, "study.json'", [&] { Study::open(folder()); });
+}
+
+TEST_F(StudyTest, HasNoReportBeforeAnExperimentIsComplete) {
+  const Study study(output(), identity());
+  expect_error(ExitCode::kNoInput, "no experiment in it is complete", [&] { report_of(study); });
+}
+
+TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
+  Study study(output(), identity());
+  run(study);
+  write_report(output(), report_of(study));
+  const std::string first = read_file(output() / "report.md");
+  std::filesystem::remove_all(programs());
+  const Study opened = Study::open(output());
+  write_report(output(), report_of(opened));
+  EXPECT_EQ(read_file(output() / "report.md"), first);
+  EXPECT_THAT(first, HasSubstr("Reproduce: `mlp_lab run batch-sweep --quick`"));
+}
+
+TEST(RunChild, TellsOutputAndCode) {
+  const ChildResult result = run_child({"/bin/sh", "-c", "echo out; echo err >&2; exit 3"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out, "out\n");
+  EXPECT_EQ(result.err, "err\n");
+  EXPECT_EQ(run_child({"/bin/sh", "-c", "kill -9 $$"}).exit_code, 137);
+  EXPECT_EQ(run_child({"/bin/sh", "-c", "echo $NEW"}, {"NEW=7", "HOME=other"}).out, "7\n");
+}
+
+TEST(RunChild, TellsTheTimeOnCores) {
+  const ChildResult busy =
+      run_child({"/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"});
+  EXPECT_GT(busy.cpu_s, 0.01);
+  EXPECT_LT(run_child({"/bin/sleep", "0.1"}).cpu_s, 0.05);
+}
+
+TEST(RunChild, EndsEverythingWhenItIsStopped) {
+  const auto stopped = [] {
+    std::thread stopper([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stop_children();
+    });
+    int code = 0;
+    try {
+      run_child({"/bin/sh", "-c", "sleep 30 & sleep 30"});
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      code = static_cast<int>(error.code());
+    }
+    stopper.join();
+    std::_Exit(code);
+  };
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(stopped(), testing::ExitedWithCode(75),
+              "study: it was interrupted; the runs that had ended are kept; run the same command "
+              "again to go on");
+}
+
+}  // namespace
+}  // namespace barestep
