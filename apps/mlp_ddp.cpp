@@ -2,17 +2,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
+#include "command_line.h"
 #include "console.h"
 #include "core/error.h"
 #include "parallel/communication_account.h"
+#include "parallel/flight_record.h"
+#include "parallel/launcher.h"
 #include "parallel/mpi_communicator.h"
+#include "parallel/stop_request.h"
+#include "parallel/watchdog.h"
 #include "rank_setup.h"
 #include "run_program.h"
 #include "train/trainer.h"
@@ -55,29 +62,35 @@ void together(Communicator& ranks, const F& work) {
 /// Runs `work`, which may fail on this rank alone, while others wait for it in a collective: then
 /// all end. A divergence is met by all ranks in the same step, and told by the first.
 template <class F>
-void or_end_all(Communicator& ranks, const F& work) {
+void or_end_all(Communicator& ranks, FlightBoard& board, const F& work) {
+  const auto end_all = [&](const Error& error) {
+    if (board.claim_word()) print_error(kName, error);
+    ranks.abort(error.code());
+  };
   try {
     work();
   } catch (const Error& error) {
     if (ranks.size() == 1) throw;
     if (error.code() == ExitCode::kDiverged) together(ranks, [] { throw; });
-    print_error(kName, error);
-    ranks.abort(error.code());
+    end_all(error);
   } catch (const std::exception& error) {
     if (ranks.size() == 1) throw;
-    print_error(kName, unexpected(error));
-    ranks.abort(ExitCode::kBug);
+    end_all(unexpected(error));
   }
 }
 
 /// Shows the run on rank 0; for the metrics the others tell it how each step was for them.
 class RankObserver final : public TrainObserver {
  public:
-  RankObserver(const RankSetup& setup, Communicator& ranks, std::int64_t steps)
-      : ranks_(ranks), gathers_(!setup.config().output.metrics.empty()) {
+  RankObserver(const RankSetup& setup, Communicator& ranks, FlightRecord& record,
+               std::int64_t steps)
+      : ranks_(ranks), record_(record), gathers_(!setup.config().output.metrics.empty()) {
+    record_.begin(Track::kPhase, Activity::kStep, batches_);
     if (setup.is_first()) console_.emplace(setup.config(), steps);
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
+
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
     static_assert(std::is_trivially_copyable_v<StepReport>);
@@ -104,6 +117,8 @@ class RankObserver final : public TrainObserver {
 
  private:
   Communicator& ranks_;
+  FlightRecord& record_;
+  std::int64_t batches_ = 0;
   bool gathers_;
   std::optional<Console> console_;
   std::vector<StepReport> all_;
@@ -116,6 +131,8 @@ class CommunicationRecords {
   CommunicationRecords(const RankSetup& setup, const Trainer& trainer, Communicator& ranks)
       : device_(setup.device()), transport_(setup.transport()), ranks_(ranks) {
     if (device_.kind() != DeviceKind::kCpu || setup.config().device.graph) return;
+    // What a gradient waits for is not behind a rank's computing, but amid it.
+    if (setup.config().parallel.scheme == RankScheme::kFactor) return;
     account_ = std::make_unique<CommunicationAccount>(
         setup.programs(), warmup_of(setup.config().training, trainer.steps()));
     listen(account_.get());
@@ -142,44 +159,107 @@ class CommunicationRecords {
   std::unique_ptr<CommunicationAccount> account_;
 };
 
-void train(const std::vector<std::string>& arguments, const MpiRank& place) {
+/// Tells that all ranks stopped because one was asked to, and ends them.
+[[noreturn]] void end_stopped(const RankSetup& setup, std::int64_t steps) {
+  if (setup.is_first()) {
+    const auto& save = setup.config().output.save;
+    fmt::print(stderr, "{}: note: asked to stop, all ranks ended behind step {}{}\n", kName,
+               steps - 1, save.empty() ? "" : fmt::format(" and wrote '{}'", save.string()));
+  }
+  throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
+}
+
+void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightBoard& board) {
   Communicator& ranks = *place.communicator;
   std::optional<RankSetup> setup;
   together(ranks, [&] { setup.emplace(kName, arguments, place); });
-  together(ranks, [&] { setup->require_what_rank_0_has(); });
+  together(ranks, [&] { setup->require_agreement(); });
   if (!setup->answer().empty()) {
     if (setup->is_first()) print_now(setup->answer());
     return;
   }
   // Outlives what ends all ranks: its streams may be inside a collective.
   std::unique_ptr<Trainer> trainer;
-  or_end_all(ranks, [&] {
+  or_end_all(ranks, board, [&] {
     setup->connect();
     trainer = setup->new_trainer();
-    RankObserver observer(*setup, ranks, trainer->steps());
+    trainer->stop_when(stop_is_asked_for());
+    RankObserver observer(*setup, ranks, board.mine(), trainer->steps());
     if (setup->is_first()) {
       print_now(setup->text() + run_header(setup->programs(), setup->device()));
     }
     const CommunicationRecords records(*setup, *trainer, ranks);
     trainer->run(observer);
+    board.mine().begin(Track::kPhase, Activity::kEnd);
     observer.show_summary(*trainer, setup->device(), records.text());
     if (setup->is_first() && !setup->config().output.save.empty()) {
       FlatWeights weights = trainer->weights();
       save_weights(setup->config().output.save, setup->programs().spec().model, weights);
     }
     observer.close();
+    if (trainer->was_stopped()) end_stopped(*setup, trainer->runner().steps());
   });
 }
 
-void run(const std::vector<std::string>& arguments) {
-  MpiRank place = join_mpi();
+/// As the command line has it; what is wrong with that is told later, by one rank.
+double timeout_s(const std::vector<std::string>& arguments) {
   try {
-    train(arguments, place);
+    return parse_command_line(kName, arguments).config.parallel.timeout_s;
+  } catch (const Error&) {
+    return ParallelConfig{}.timeout_s;
+  }
+}
+
+/// What goes wrong in here is told by one rank.
+MpiRank join(const std::optional<LaunchedRank>& launched, FlightBoard& board) {
+  try {
+    return join_mpi(&board.mine());
+  } catch (const Error& error) {
+    // Copies that do not see each other have no common board. The first tells; the others give it
+    // time, since a launcher may end all when one has ended.
+    const bool is_first = !launched || launched->rank == 0;
+    if (error.code() != ExitCode::kConfiguration ? board.claim_word() : is_first) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    throw QuietEnd{static_cast<int>(error.code())};
+  } catch (const std::exception& error) {
+    if (board.claim_word()) throw unexpected(error);
+    throw QuietEnd{static_cast<int>(ExitCode::kBug)};
+  }
+}
+
+void run(const std::vector<std::string>& arguments) {
+  const std::optional<LaunchedRank> launched = launched_rank();
+  FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
+                    launched ? launched->rank : 0);
+  FlightRecord& record = board.mine();
+  record.begin(Track::kPhase, Activity::kStart);
+  take_stop_signals();
+  // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
+  std::optional<Watchdog> watchdog;
+  if (launched && launched->ranks > 1) {
+    watchdog.emplace(board, WatchdogOptions{.program = kName,
+                                            .limit_s = timeout_s(arguments),
+                                            .one_host = launched->one_host,
+                                            .end_all = &end_all_ranks,
+                                            .end_was_told = &end_was_told,
+                                            .asked_to_end_s = &asked_to_end_s});
+  }
+  MpiRank place = join(launched, board);
+  board.close();
+  record.begin(Track::kPhase, Activity::kSetUp);
+  const auto leave = [&] {
+    record.begin(Track::kPhase, Activity::kLeave);
+    place.communicator.reset();
+    if (watchdog) watchdog->leave();
+  };
+  try {
+    train(arguments, place, board);
   } catch (...) {
     // All ranks come here or none, so they can take leave of each other.
-    place.communicator.reset();
+    leave();
     throw;
   }
+  leave();
 }
 
 }  // namespace

@@ -10,12 +10,15 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/config.h"
+#include "core/output_file.h"
+#include "core/units.h"
 #include "kernels/make_device.h"
 #include "profiling.h"
 #include "run_program.h"
 #include "scalar_log.h"
 #include "setup.h"
 #include "train/dataset.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
 
@@ -57,6 +60,12 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
                   console.summary().samples_per_s()};
 }
 
+void require_free_memory(const TrainConfig& config, const StepPrograms& programs,
+                         const Device& device) {
+  if (config.output.memory) return;  // it was looked at without a device
+  require_memory(programs, device.info().free_bytes, device.kind(), device.name());
+}
+
 /// Nothing where the run is only shown beforehand.
 std::optional<SweepRow> train(const TrainConfig& config) {
   require_outputs(config);
@@ -82,10 +91,55 @@ std::optional<SweepRow> train(const TrainConfig& config) {
 
   if (config.device.device == "auto") note_missing_gpu(kName);
   const auto device = make_device(config.device);
-  if (!config.output.memory) {
-    require_memory(programs, device->info().free_bytes, kind, device->name());
-  }
+  require_free_memory(config, programs, *device);
   return train_on(*device, config, programs, dataset ? &*dataset : nullptr, std::move(loaded));
+}
+
+/// One batch size. Nothing where it is only shown beforehand.
+std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dataset,
+                                   OutputFile* metrics) {
+  const DeviceKind kind = device_kind(config.device.device);
+  const StepPrograms programs(evaluation_spec_of(config, kind, dataset));
+  if (config.output.memory) {
+    require_memory(programs, *config.output.memory, kind, "the device that --memory states");
+  }
+  if (config.output.plan || config.output.explain) {
+    print_now(preview(config, programs));
+    return std::nullopt;
+  }
+  const FlatWeights weights = load_weights(config.output.load, programs.spec().model);
+  const auto device = make_device(config.device);
+  require_free_memory(config, programs, *device);
+  Evaluator evaluator(programs, *device, dataset, weights);
+  return evaluator.run(
+      config.training.warmup.value_or(kDefaultWarmup), [&](const EvaluatedBatch& batch) {
+        if (metrics == nullptr) return;
+        metrics->write(
+            fmt::format("{{\"batch_size\": {}, \"batch\": {}, \"samples\": {}, "
+                        "\"latency_s\": {}}}\n",
+                        config.data.batch_size, batch.number, batch.samples, batch.latency_s));
+      });
+}
+
+/// Each batch size, then the table of all.
+void evaluate_each(TrainConfig config) {
+  require_outputs(config);
+  if (config.device.device == "auto") note_missing_gpu(kName);
+  const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));
+  std::optional<OutputFile> metrics;
+  if (!config.output.metrics.empty()) metrics.emplace(config.output.metrics);
+  std::vector<std::int64_t> sizes = config.data.sweep;
+  if (sizes.empty()) sizes.push_back(config.data.batch_size);
+  std::vector<Evaluation> rows;
+  for (const std::int64_t size : sizes) {
+    config.data.batch_size = size;
+    const auto row = evaluate(config, *dataset, metrics ? &*metrics : nullptr);
+    if (row) rows.push_back(*row);
+  }
+  if (rows.empty()) return;
+  print_now(fmt::format("{} of {} samples\n{}", config.output.load.string(),
+                        grouped(rows.front().total.samples), evaluation_table(rows)));
+  if (metrics) metrics->close();
 }
 
 /// A run for each batch size, then the practical's table.
@@ -104,7 +158,9 @@ void run(const std::vector<std::string>& arguments) {
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
   validate(line.config);
-  if (line.config.data.sweep.empty()) {
+  if (line.config.training.evaluate_only) {
+    evaluate_each(line.config);
+  } else if (line.config.data.sweep.empty()) {
     train(line.config);
   } else {
     sweep(line.config);

@@ -365,6 +365,16 @@ std::vector<Option> output_options() {
        [](const Given& given, TrainConfig& c) { c.output.save = file_path(given); }},
       {"load", kFilesGroup, "FILE", JsonKind::kString, "begin with these weights (safetensors)",
        [](const Given& given, TrainConfig& c) { c.output.load = file_path(given); }},
+      {"evaluate-only",
+       kFilesGroup,
+       "",
+       JsonKind::kBoolean,
+       "train nothing: loss, accuracy, latency and throughput of the weights\n"
+       "of --load on the test set (--test-split), or on all samples of\n"
+       "--data, for each of --batch-size; --warmup batches come before",
+       [](const Given&, TrainConfig& c) { c.training.evaluate_only = true; },
+       {},
+       {"mlp_single"}},
   };
 }
 

@@ -6,6 +6,7 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
+constexpr std::string_view kSchemes[] = {"ddp", "zero1", "factor"};
 constexpr std::string_view kSeedings[] = {"global", "per-rank"};
 constexpr std::string_view kFirstBuckets[] = {"same", "whole"};
 
@@ -92,6 +93,14 @@ std::vector<Option> parallel_options() {
        [](const Given& given, TrainConfig& c) {
          c.parallel.transport = static_cast<Transport>(choice(given, kTransports));
        }},
+      {"scheme", kParallelGroup, "ddp|zero1|factor", JsonKind::kString,
+       "what ranks exchange: ddp sums gradients; zero1 too, and each rank\n"
+       "updates a share of the weights and has the optimizer's memory for\n"
+       "that share only; factor gathers the layers' inputs and output\n"
+       "gradients, of which each rank makes the whole gradient (default ddp)",
+       [](const Given& given, TrainConfig& c) {
+         c.parallel.scheme = static_cast<RankScheme>(choice(given, kSchemes));
+       }},
       {"bucket-mib", kParallelGroup, "X", JsonKind::kNumber,
        with_range("gradients are reduced together as soon as so many MiB of them are\n"
                   "complete, the first ones with 1 MiB (default 25)",
@@ -110,6 +119,13 @@ std::vector<Option> parallel_options() {
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.parallel.overlap = false;
+       }},
+      {"timeout", kParallelGroup, "SECONDS", JsonKind::kNumber,
+       with_range("a job in which a rank waits longer than this, in a collective, a\n"
+                  "step or its set-up, ends with exit code 75 (default 300)",
+                  limits::kTimeouts),
+       [](const Given& given, TrainConfig& c) {
+         c.parallel.timeout_s = real_number(given, limits::kTimeouts);
        }},
   });
 }

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <span>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -15,8 +13,12 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "parallel/factor.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
+#include "parallel/traffic.h"
+#include "parallel/zero1.h"
+#include "rank_agreement.h"
 #include "setup.h"
 #include "train/memory_check.h"
 
@@ -34,54 +36,10 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
   }
 }
 
-/// What steps depend on, and what ranks therefore must agree about: lines of a name and a value.
-std::string shared_settings(const TrainConfig& config, const StepPrograms* programs) {
-  if (programs == nullptr) return "task help";
-  const StepSpec& spec = programs->spec();
-  const TrainingConfig& training = config.training;
-  const ParallelConfig& parallel = config.parallel;
-  std::string text = config.output.plan || config.output.explain ? "task preview" : "task training";
-  const auto add = [&](const char* name, const auto& value) {
-    text += fmt::format("\n{} {}", name, value);
-  };
-  add("--layers", fmt::format("{}", fmt::join(spec.model.layout.widths(), ",")));
-  add("--activation", static_cast<int>(spec.model.activation));
-  add("--no-last-relu", !spec.model.last_relu);
-  add("--loss", static_cast<int>(spec.model.loss));
-  add("--data", static_cast<int>(spec.data));
-  add("samples", fmt::format("{}+{}", spec.train_rows, spec.test_rows));
-  add("--global-batch-size", spec.batch_size);
-  add("--data-seeding", spec.own_data);
-  add("--accumulate", spec.accumulate);
-  add("--no-zero-grad", !spec.zero_grad);
-  add("--steps", steps_of(training, spec.epoch_rows(), spec.step_rows()));
-  add("--seed", training.seed);
-  add("--optimizer", static_cast<int>(training.optimizer));
-  add("--lr", training.lr);
-  add("--lr-warmup", training.lr_warmup);
-  add("--weight-decay", spec.optimizer.weight_decay);
-  add("--bucket-mib", parallel.bucket_mib);
-  add("--first-bucket", parallel.whole_first_bucket);
-  add("--no-overlap", !parallel.overlap);
-  add("--update", fmt::format("{} {}", training.fused_update, parallel.update_per_bucket));
-  add("--clip-norm", training.clip_norm.value_or(0));
-  add("--metrics", !config.output.metrics.empty());
-  return text;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-std::string broadcast_text(Communicator& ranks, std::string text) {
-  std::size_t size = text.size();
-  ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
-  text.resize(size);
-  ranks.broadcast(std::as_writable_bytes(std::span(text)), 0);
-  return text;
+std::unique_ptr<Scheme> new_scheme(const ParallelConfig& parallel) {
+  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
+  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
+  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace
@@ -111,7 +69,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
 
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_.emplace(ddp_settings_of(config_.parallel));
+  scheme_ = new_scheme(config_.parallel);
   programs_ = std::make_unique<StepPrograms>(
       spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
   const StepSpec& spec = programs_->spec();
@@ -137,36 +95,49 @@ void RankSetup::open_device() {
   }
 }
 
-void RankSetup::require_what_rank_0_has() const {
-  const std::string text = shared_settings(config_, programs_.get());
-  const std::vector<std::string> mine = lines_of(text);
-  const std::vector<std::string> first = lines_of(broadcast_text(ranks_, text));
-  std::vector<std::string> differences;
-  for (std::size_t i = 0; i < std::min(mine.size(), first.size()); ++i) {
-    if (mine[i] == first[i]) continue;
-    differences.push_back(fmt::format("{}, where rank 0 has {}", mine[i], first[i]));
+void RankSetup::require_agreement() const {
+  RankSettings settings = build_settings();
+  settings.emplace_back("MPI", place_.library);
+  std::string task = "training";
+  if (programs_ == nullptr) task = "help";
+  if (config_.output.plan || config_.output.explain) task = "preview";
+  settings.emplace_back("task", task);
+  if (programs_ != nullptr) {
+    const RankSettings steps = settings_of(config_, *programs_);
+    settings.insert(settings.end(), steps.begin(), steps.end());
   }
-  if (differences.empty()) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "ranks",
-        .why = fmt::format("rank {} has {}", ranks_.rank(), fmt::join(differences, "; ")),
-        .remedy = "give all ranks the same options and files"});
+  if (device_ != nullptr) {
+    settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
+    settings.emplace_back("products", device_->info().product_library);
+    // The ranks compute the same bits only on equal devices.
+    if (config_.parallel.scheme == RankScheme::kFactor) {
+      settings.emplace_back("device's model", device_->info().model);
+    }
+    settings.emplace_back("transport", transport_name());
+    if (uses_nccl()) settings.emplace_back("NCCL", nccl_version());
+  }
+  barestep::require_agreement(ranks_, settings);
+}
+
+bool RankSetup::uses_nccl() const {
+  const Transport wanted = config_.parallel.transport;
+  const bool own_gpu = place_.local_size <= cuda_device_count();
+  return kind_ == DeviceKind::kCuda &&
+         (wanted == Transport::kNccl || (wanted == Transport::kAuto && has_nccl() && own_gpu));
+}
+
+std::string RankSetup::transport_name() const {
+  if (kind_ == DeviceKind::kCpu) return "MPI";
+  return uses_nccl() ? "NCCL" : "MPI through pinned memory";
 }
 
 void RankSetup::connect() {
-  const Transport wanted = config_.parallel.transport;
-  const bool own_gpu = place_.local_size <= cuda_device_count();
-  if (kind_ == DeviceKind::kCpu) {
-    transport_ = &ranks_;
-    transport_name_ = "MPI";
-  } else if (wanted == Transport::kNccl || (wanted == Transport::kAuto && has_nccl() && own_gpu)) {
+  if (kind_ == DeviceKind::kCuda && uses_nccl()) {
     own_transport_ = join_nccl(ranks_);
-    transport_name_ = "NCCL";
-  } else {
+  } else if (kind_ == DeviceKind::kCuda) {
     own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
-    transport_name_ = "MPI through pinned memory";
   }
-  if (own_transport_ != nullptr) transport_ = own_transport_.get();
+  transport_ = own_transport_ != nullptr ? own_transport_.get() : &ranks_;
 }
 
 std::unique_ptr<Trainer> RankSetup::new_trainer() {
@@ -174,17 +145,37 @@ std::unique_ptr<Trainer> RankSetup::new_trainer() {
                                    data(), std::move(loaded_));
 }
 
-std::string RankSetup::text() const {
-  std::vector<std::string> sizes;
-  for (const Tensor& bucket : scheme_->buckets(programs_->spec().model.layout, 0)) {
-    sizes.push_back(human_bytes(bucket.bytes()));
+/// What the ranks exchange in a step, and by what.
+std::string RankSetup::exchange_text() const {
+  const StepSpec& spec = programs_->spec();
+  const Ddp ddp(ddp_settings_of(config_.parallel));
+  if (config_.parallel.scheme == RankScheme::kDdp) {
+    std::vector<std::string> sizes;
+    for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
+      sizes.push_back(human_bytes(bucket.bytes()));
+    }
+    return fmt::format("gradients reduced by {} in {} bucket{} ({}){}", transport_name(),
+                       sizes.size(), sizes.size() == 1 ? "" : "s", fmt::join(sizes, ", "),
+                       config_.parallel.overlap ? " while backward goes on" : " behind backward");
   }
+  const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;
+  StepSpec with_gradients = spec;
+  with_gradients.model.stores_gradients = true;
+  const StepPrograms with_ddp(with_gradients, &ddp);
+  const auto sent = [&](const StepPrograms& programs) {
+    return human_bytes(bytes_sent(programs.train().program, spec.ranks));
+  };
+  return fmt::format(
+      "{} by {}: each sends {} a step, ddp would send {}",
+      zero1 ? "gradients scattered and parameters gathered" : "factors of the gradients gathered",
+      transport_name(), sent(*programs_), sent(with_ddp));
+}
+
+std::string RankSetup::text() const {
   const int ranks = ranks_.size();
   std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
-  text += fmt::format(", gradients reduced by {} in {} bucket{} ({}){}", transport_name_,
-                      sizes.size(), sizes.size() == 1 ? "" : "s", fmt::join(sizes, ", "),
-                      config_.parallel.overlap ? " while backward goes on" : " behind backward");
+  text += ", " + exchange_text();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {

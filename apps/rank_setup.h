@@ -22,9 +22,9 @@ class RankSetup {
   /// Works on this rank alone. Throws Error.
   RankSetup(const char* program, const std::vector<std::string>& arguments, const MpiRank& place);
 
-  /// Throws Error(kConfiguration) on a rank that was told to train otherwise than rank 0. Every
-  /// rank calls it.
-  void require_what_rank_0_has() const;
+  /// Throws Error(kConfiguration) where ranks differ in build, libraries, options, seed, data or
+  /// kind of device, and lists what differs. Every rank calls it.
+  void require_agreement() const;
 
   [[nodiscard]] bool is_first() const { return ranks_.rank() == 0; }
   /// What to print instead of training; may be empty.
@@ -48,6 +48,9 @@ class RankSetup {
   [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
   void build_programs();
   void open_device();
+  [[nodiscard]] bool uses_nccl() const;
+  [[nodiscard]] std::string exchange_text() const;
+  [[nodiscard]] std::string transport_name() const;
 
   Communicator& ranks_;
   const MpiRank& place_;
@@ -55,13 +58,12 @@ class RankSetup {
   std::string answer_;
   DeviceKind kind_ = DeviceKind::kCpu;
   std::optional<Dataset> dataset_;
-  std::optional<Ddp> scheme_;
+  std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
   FlatWeights loaded_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
   Communicator* transport_ = nullptr;
-  std::string transport_name_;
 };
 
 }  // namespace barestep

@@ -40,7 +40,7 @@ std::string preview(const TrainConfig& config, const StepPrograms& programs,
   }
   if (config.output.explain) {
     if (!text.empty()) text += "\n";
-    text += explain(programs.train().program);
+    text += explain(programs.all().front()->program);
   }
   return text;
 }

@@ -47,7 +47,7 @@ std::vector<Option> update_options() {
        "separate|fused|per-bucket",
        JsonKind::kString,
        "the optimizer's step behind all communication, or of each bucket\n"
-       "behind its own; fused is refused, as ranks exchange gradients\n"
+       "behind its own; fused needs --scheme factor, as in mlp_single\n"
        "(default separate)",
        [](const Given& given, TrainConfig& c) {
          const auto chosen = choice(given, kRankUpdates);

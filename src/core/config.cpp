@@ -113,15 +113,39 @@ void check_optimizer(const TrainingConfig& training) {
 void check_sweep(const TrainConfig& config) {
   if (config.data.sweep.empty()) return;
   const OutputConfig& output = config.output;
-  const char* const file = !output.save.empty()          ? "--save"
-                           : !output.metrics.empty()     ? "--metrics"
-                           : !output.trace.empty()       ? "--trace"
+  const char* const file = !output.save.empty()                                        ? "--save"
+                           : !output.metrics.empty() && !config.training.evaluate_only ? "--metrics"
+                           : !output.trace.empty()                                     ? "--trace"
                            : !output.tensorboard.empty() ? "--tensorboard"
                                                          : nullptr;
   if (file == nullptr) return;
   fail(ExitCode::kConfiguration, {.what = file,
                                   .why = "does not go with several batch sizes",
                                   .remedy = "give one --batch-size, or leave it out"});
+}
+
+void check_evaluation(const TrainConfig& config) {
+  const OutputConfig& output = config.output;
+  if (!config.training.evaluate_only) return;
+  const auto refuse = [](const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--evaluate-only", .why = why, .remedy = remedy});
+  };
+  if (output.load.empty()) refuse("there are no weights to evaluate", "give --load FILE");
+  if (config.data.kind == DataKind::kRandn) {
+    refuse("there are no samples to evaluate with", "give files by --data");
+  }
+  const char* const other = !output.save.empty()              ? "--save"
+                            : output.records()                ? "--profile and --trace"
+                            : !output.tensorboard.empty()     ? "--tensorboard"
+                            : config.training.epochs          ? "--epochs"
+                            : config.training.steps           ? "--steps"
+                            : config.training.accumulate != 1 ? "--accumulate"
+                            : config.device.graph             ? "--graph"
+                                                              : nullptr;
+  if (other == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = other,
+                                  .why = "does not go with --evaluate-only, which trains nothing",
+                                  .remedy = "leave one of the two out"});
 }
 
 /// A program has a node for each layer of each micro-step.
@@ -197,7 +221,8 @@ void check_training(const TrainingConfig& training) {
     fail(ExitCode::kConfiguration,
          {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
   }
-  if (!training.epochs) warmup_of(training, training.steps.value_or(kDefaultSteps));
+  if (!training.epochs && !training.evaluate_only)
+    warmup_of(training, training.steps.value_or(kDefaultSteps));
 }
 
 void check_parallel(const ParallelConfig& parallel, DataKind data) {
@@ -212,6 +237,15 @@ void check_parallel(const ParallelConfig& parallel, DataKind data) {
                                     .value = "per-rank",
                                     .why = "files hold the same samples for every rank",
                                     .remedy = "leave it out, or use --data randn"});
+  }
+  const std::pair<bool, const char*> of_ddp[] = {
+      {parallel.update_per_bucket, "--update per-bucket"},
+      {parallel.whole_first_bucket, "--first-bucket whole"},
+      {!parallel.overlap, "--no-overlap"}};
+  for (const auto& [given, option] : of_ddp) {
+    if (!given || parallel.scheme == RankScheme::kDdp) continue;
+    fail(ExitCode::kConfiguration,
+         {.what = option, .why = "is about the buckets of --scheme ddp", .remedy = "leave it out"});
   }
 }
 
@@ -347,6 +381,7 @@ void validate(const TrainConfig& config) {
   check_device(config.device);
   check_parallel(config.parallel, config.data.kind);
   check_output(config.output);
+  check_evaluation(config);
   check_sweep(config);
   check_micro_steps(config);
   check_size(config, config.data.batch_size);

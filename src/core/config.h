@@ -58,6 +58,7 @@ constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
+constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
@@ -84,6 +85,7 @@ enum class LrScale { kNone, kLinear };
 enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 enum class Precision { kFp32, kTf32 };
 enum class Transport { kAuto, kNccl, kMpi };
+enum class RankScheme { kDdp, kZero1, kFactor };
 
 /// What rows of the operator table are sorted by; PyTorch's names are cuda_time_total, ...
 enum class SortBy {
@@ -138,6 +140,7 @@ struct TrainingConfig {
   std::optional<double> clip_norm{};     // the most the norm of all gradients may be
   bool fused_update = false;             // Adam inside the weight gradients, which are not stored
   std::int64_t log_every = 1;
+  bool evaluate_only = false;  // instead of training
 };
 
 struct DeviceConfig {
@@ -171,10 +174,12 @@ struct ParallelConfig {
   bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
+  RankScheme scheme = RankScheme::kDdp;
   double bucket_mib = 25;           // at which a bucket of gradients is closed, but the first
   bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
   bool overlap = true;              // communication while backward goes on
   bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
+  double timeout_s = 300;           // a rank that is in something for longer ends the job
 };
 
 struct OutputConfig {

@@ -109,12 +109,17 @@ Operands operands_of(const Op& op) {
   if (const auto* device_op = std::get_if<DeviceOp>(&op)) return operands_of_device_op(*device_op);
   return std::visit(
       [](const auto& collective) {
-        // A broadcast moves bytes of any type; the others add numbers.
-        constexpr bool kAnyType = std::is_same_v<std::decay_t<decltype(collective)>, Broadcast>;
+        // These move bytes of any type; the others add numbers.
+        using Kind = std::decay_t<decltype(collective)>;
+        constexpr bool kAnyType =
+            std::is_same_v<Kind, Broadcast> || std::is_same_v<Kind, AllGather>;
         const auto& tensors = collective.tensors;
         const DType dtype = kAnyType && !tensors.empty() ? tensors.front().dtype : DType::kF32;
         Operands list;
         for (const Tensor& tensor : tensors) list.push_back({"tensor", tensor, dtype});
+        if constexpr (std::is_same_v<std::decay_t<decltype(collective)>, AllGather>) {
+          for (const Tensor& tensor : collective.own) list.push_back({"own", tensor, dtype});
+        }
         return list;
       },
       std::get<Collective>(op));
@@ -268,6 +273,15 @@ class Rules {
   void operator()(const AllReduce& o) const { check_parts(o.tensors); }
   void operator()(const Broadcast& o) const { check_rooted(o.tensors, o.root); }
   void operator()(const Reduce& o) const { check_rooted(o.tensors, o.root); }
+  void operator()(const ReduceScatter& o) const { check_parts(o.tensors); }
+  void operator()(const AllGather& o) const {
+    check_parts(o.tensors);
+    demand(o.own.empty() || o.own.size() == o.tensors.size(), "own must be one for each tensor");
+    for (const Tensor& own : o.own) {
+      demand(own.cols == o.tensors.front().cols && own.rows <= o.tensors.front().rows,
+             "own must be rows of the tensor");
+    }
+  }
 
  private:
   void demand(bool holds, std::string_view rule) const {

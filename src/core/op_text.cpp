@@ -84,6 +84,15 @@ class Words {
   std::string operator()(const Reduce& o) const {
     return fmt::format("{} summed over all ranks into that of rank {}", list(o.tensors), o.root);
   }
+  std::string operator()(const ReduceScatter& o) const {
+    std::string text = list(o.tensors) + ", each rank's rows summed over all ranks";
+    if (o.scale != 1) text += fmt::format(", each times {}", o.scale);
+    return text;
+  }
+  std::string operator()(const AllGather& o) const {
+    const std::string from = o.own.empty() ? "" : fmt::format(", this one's from {}", list(o.own));
+    return list(o.tensors) + " = the rows of all ranks" + from;
+  }
 
  private:
   [[nodiscard]] std::string t(const Tensor& tensor) const {

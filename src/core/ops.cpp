@@ -114,6 +114,16 @@ std::vector<std::vector<Access>> parts_of_collective(const Collective& op) {
                  [&](const Reduce& o) {
                    for (const Tensor& t : o.tensors) parts.push_back({reads(t), writes(t)});
                  },
+                 // Nor is it known here which rows are a rank's own.
+                 [&](const ReduceScatter& o) {
+                   for (const Tensor& t : o.tensors) parts.push_back({reads(t), writes(t)});
+                 },
+                 [&](const AllGather& o) {
+                   for (std::size_t i = 0; i < o.tensors.size(); ++i) {
+                     const Tensor& from = o.own.empty() ? o.tensors[i] : o.own[i];
+                     parts.push_back({writes(o.tensors[i]), reads(from)});
+                   }
+                 },
              },
              op);
   return parts;
@@ -260,6 +270,8 @@ std::string_view label_of(const Op& op) {
                         [](const AllReduce&) { return "all_reduce"; },
                         [](const Broadcast&) { return "broadcast"; },
                         [](const Reduce&) { return "reduce"; },
+                        [](const ReduceScatter&) { return "reduce_scatter"; },
+                        [](const AllGather&) { return "all_gather"; },
                     },
                     std::get<Collective>(op));
 }

@@ -203,7 +203,23 @@ struct Reduce {
   int root = 0;
 };
 
-using Collective = std::variant<AllReduce, Broadcast, Reduce>;
+/// A matrix whose rows the ranks share out as even as can be, in rank order, the first ranks one
+/// row more (train/rank_rows.h): a rank's rows = sum over all ranks of fl(scale * value); scaled
+/// before the sum. The other rows are undefined.
+struct ReduceScatter {
+  std::vector<Tensor> tensors;
+  float scale = 1;
+};
+
+/// Such a matrix: every rank's rows = those of the rank whose they are. With `own`, one tensor for
+/// each of `tensors`, a rank's rows are taken from there; else from their places. Ranks may have
+/// different numbers of rows, zero among them.
+struct AllGather {
+  std::vector<Tensor> tensors;
+  std::vector<Tensor> own{};
+};
+
+using Collective = std::variant<AllReduce, Broadcast, Reduce, ReduceScatter, AllGather>;
 using Op = std::variant<DeviceOp, Collective>;
 
 /// A byte range an op touches. An op that updates in place lists the range twice: read and written.

@@ -25,6 +25,17 @@ std::string milliseconds(double seconds) {
   return fmt::format("{:.4f}", 1e3 * seconds);
 }
 
+/// The loss is the first, whatever the scheme.
+std::string title_of(const Program& program, const Node& node, std::size_t index) {
+  if (index == 0) return "loss";
+  const auto& collective = std::get<Collective>(node.op);
+  if (const auto* gather = std::get_if<AllGather>(&collective)) {
+    return program.buffers()[gather->tensors[0].buffer].name + ", gathered";
+  }
+  if (std::holds_alternative<ReduceScatter>(collective)) return "gradients, scattered";
+  return fmt::format("bucket {}", index);
+}
+
 /// One collective of one step: adds what it came to on every rank to `of_collective`, and to
 /// `waited_for_s` how long each rank was waited for.
 void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t index,
@@ -206,7 +217,7 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   summary.clock_error_s = clocks.largest_error_s();
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
     const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
-    summary.collectives[i].name = i == 0 ? "loss" : fmt::format("bucket {}", i);
+    summary.collectives[i].name = title_of(program_, node, i);
     summary.collectives[i].bytes = cost_of(node.op).message_bytes;
   }
   return summary;

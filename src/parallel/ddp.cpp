@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -20,25 +19,6 @@ namespace {
 /// The bytes of `whole` that correspond to `part` of a buffer with the same layout.
 Tensor same_range(const Tensor& whole, const Tensor& part) {
   return {whole.buffer, part.offset_bytes, 1, part.cols, whole.dtype};
-}
-
-/// The last node before `end` that writes `tensor`, or touches it at all.
-NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool writes_only) {
-  NodeId last = -1;
-  for (NodeId id = 0; id < end; ++id) {
-    for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if ((access.writes || !writes_only) && overlap(access.tensor, tensor)) last = id;
-    }
-  }
-  return last;
-}
-
-NodeId find_optimizer(const Program& program) {
-  const auto& nodes = program.nodes();
-  const auto found = std::find_if(nodes.begin(), nodes.end(),
-                                  [](const Node& node) { return node.phase == Phase::kOptimizer; });
-  BARESTEP_REQUIRE(found != nodes.end(), "a training step has an optimizer node");
-  return static_cast<NodeId>(found - nodes.begin());
 }
 
 /// An optimizer over one bucket; one overload for each kind.
@@ -64,12 +44,6 @@ struct BucketUpdate {
   }
 };
 
-Node all_reduce(const Tensor& tensor, float scale) {
-  return {.op = Collective{AllReduce{.tensors = {tensor}, .scale = scale}},
-          .lane = Lane::kComm,
-          .phase = Phase::kReduce};
-}
-
 }  // namespace
 
 std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gradients,
@@ -93,25 +67,14 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
   return buckets;
 }
 
-Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& buckets,
-                                const GlobalLoss& loss, const DdpOptions& options) {
-  const NodeId optimizer_id = find_optimizer(step);
+void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
+                      const DdpOptions& options, Insertions& insertions) {
+  const NodeId optimizer_id = optimizer_node(step);
   const Node& optimizer = step.nodes()[static_cast<std::size_t>(optimizer_id)];
-
-  std::multimap<NodeId, Node> behind;  // what follows a node of `step`
-  const NodeId loss_id = last_use(step, optimizer_id, loss.local, true);
-  Node keep_local = step.nodes()[static_cast<std::size_t>(loss_id)];
-  keep_local.op = DeviceOp{Copy{.to = loss.global, .from = loss.local}};
-  behind.emplace(loss_id, std::move(keep_local));
-  behind.emplace(loss_id, all_reduce(loss.global, options.scale));
-  // Read back on the comm lane: on the compute lane, backward would wait for the other ranks.
-  behind.emplace(loss_id, Node{.op = DeviceOp{Copy{.to = loss.host, .from = loss.global}},
-                               .lane = Lane::kComm,
-                               .phase = Phase::kReduce});
   for (const Tensor& bucket : buckets) {
     const NodeId complete = last_use(step, optimizer_id, bucket, true);
     const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
-    behind.emplace(reduced, all_reduce(bucket, options.scale));
+    insertions.emplace(reduced, comm_node(AllReduce{.tensors = {bucket}, .scale = options.scale}));
     if (!options.update_per_bucket) continue;
     // Backward still reads a layer's weights after its gradient is complete.
     Node update = optimizer;
@@ -122,18 +85,8 @@ Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& 
       if (access.writes)
         unused = std::max(unused, last_use(step, optimizer_id, access.tensor, false));
     }
-    behind.emplace(unused, std::move(update));
+    insertions.emplace(unused, std::move(update));
   }
-
-  Program result(step.name(), step.buffers());
-  for (NodeId id = 0; id < step.size(); ++id) {
-    if (id != optimizer_id || !options.update_per_bucket) {
-      result.add(step.nodes()[static_cast<std::size_t>(id)]);
-    }
-    const auto [begin, end] = behind.equal_range(id);
-    for (auto node = begin; node != end; ++node) result.add(node->second);
-  }
-  return result;
 }
 
 DdpSettings ddp_settings_of(const ParallelConfig& parallel) {
@@ -186,20 +139,18 @@ void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                 bool is_first_step) const {
   const ParameterLayout& layout = spec.model.layout;
   const BufferId gradients = Mlp(buffers, spec.model, 0).gradients();
-  const GlobalLoss loss{
-      .local = step.tensors.loss,
-      .global = buffers.tensor("global_loss", Category::kCommunication, 1, 1, DType::kF32, 0, 2),
-      .host = buffers.tensor("global_loss_host", Category::kData, 1, 1, DType::kF32, 0, 2, true)};
-  const std::int64_t own_rows = spec.own_rows(step.rows).count;
-  const DdpOptions options{
-      .scale = static_cast<float>(static_cast<double>(own_rows) / static_cast<double>(step.rows)),
-      .overlap = settings_.overlap,
-      .update_per_bucket = settings_.update_per_bucket};
+  const DdpOptions options{.scale = share_of_step(step, spec),
+                           .overlap = settings_.overlap,
+                           .update_per_bucket = settings_.update_per_bucket};
   const bool whole = is_first_step && settings_.whole_first_bucket;
-  step.program = with_gradient_reduction(
-      step.program, whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients), loss,
-      options);
-  step.tensors.loss_host = loss.host;
+  Insertions insertions;
+  share_loss(step, buffers, options.scale, insertions);
+  reduce_gradients(step.program,
+                   whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients),
+                   options, insertions);
+  std::vector<NodeId> replaced;
+  if (options.update_per_bucket) replaced.push_back(optimizer_node(step.program));
+  step.program = with_insertions(step.program, insertions, replaced);
 }
 
 }  // namespace barestep

@@ -7,6 +7,7 @@
 
 #include "core/config.h"
 #include "core/program.h"
+#include "parallel/rewriting.h"
 #include "train/dataset.h"
 #include "train/parameter_layout.h"
 #include "train/step.h"
@@ -30,18 +31,10 @@ struct DdpOptions {
   bool update_per_bucket = false;  // each right behind its all-reduce, on the comm lane
 };
 
-/// Where the mean loss over all ranks goes; a rank's own loss is kept. All 1 x 1; `host` is pinned.
-struct GlobalLoss {
-  Tensor local;
-  Tensor global;
-  Tensor host;
-};
-
-/// `step`, a training step with one optimizer node over flat buffers, with an AllReduce for each
-/// bucket and one for the loss, which is the first on the comm lane. Waits are not set: call
-/// order().
-Program with_gradient_reduction(const Program& step, const std::vector<Tensor>& buckets,
-                                const GlobalLoss& loss, const DdpOptions& options);
+/// Adds to the insertions an AllReduce for each bucket of `step`, a training step with one
+/// optimizer node over flat buffers. With an update per bucket that node is to be left out.
+void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
+                      const DdpOptions& options, Insertions& insertions);
 
 struct DdpSettings {
   std::int64_t first_bucket_bytes = kFirstBucketBytes;
@@ -73,7 +66,7 @@ class Ddp final : public Scheme {
 
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
-  /// Takes the buffers "global_loss" and "global_loss_host".
+  /// Takes the buffers of share_loss().
   void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
              bool is_first_step) const override;
 

@@ -23,9 +23,15 @@ void HostCommunicator::run(const Collective& collective, const Addresses& addres
 
 void HostCommunicator::perform_call(void* argument) {
   const auto& call = *static_cast<Call*>(argument);
+  FlightRecord* const record = call.self->flight_record_;
+  if (record != nullptr) {
+    record->begin(Track::kCollective, activity_of(*call.collective), call.tag.step,
+                  cost_of(*call.collective).message_bytes);
+  }
   const double start_s = now_s();
   try {
     call.self->perform(*call.collective, *call.addresses);
+    if (record != nullptr) record->end(Track::kCollective);
     if (RecordSink* const sink = call.self->sink_) {
       sink->on_record({.tag = call.tag,
                        .label = label_of(*call.collective),

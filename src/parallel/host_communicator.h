@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/communicator.h"
+#include "parallel/flight_record.h"
 
 namespace barestep {
 
@@ -18,6 +19,9 @@ class HostCommunicator : public Communicator {
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
   void set_record_sink(RecordSink* sink) override { sink_ = sink; }
+
+  /// Enters every collective in `record` from now on; null stops that.
+  void set_flight_record(FlightRecord* record) { flight_record_ = record; }
   [[nodiscard]] std::string poll_error() override;
 
  protected:
@@ -27,6 +31,8 @@ class HostCommunicator : public Communicator {
 
   /// The first error stays.
   void report(const std::string& error);
+
+  [[nodiscard]] FlightRecord* flight_record() const { return flight_record_; }
 
  private:
   struct Call {
@@ -40,6 +46,7 @@ class HostCommunicator : public Communicator {
   // Kept for as long as the communicator: streams read them later. One per slot of a step.
   std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
   RecordSink* sink_ = nullptr;
+  FlightRecord* flight_record_ = nullptr;
   std::mutex mutex_;
   std::string error_;
 };

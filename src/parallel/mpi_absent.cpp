@@ -1,14 +1,26 @@
 // Stands in for MPI in builds without it.
+#include <cstdlib>
+
 #include "core/error.h"
+#include "parallel/launcher.h"
 #include "parallel/mpi_communicator.h"
 
 namespace barestep {
 
-MpiRank join_mpi() {
+MpiRank join_mpi(FlightRecord* /*record*/) {
+  require_joined(launched_rank(), 0);
   fail(ExitCode::kConfiguration, {.what = "transport",
                                   .value = "mpi",
                                   .why = "this build has no MPI",
                                   .remedy = "configure with -DBARESTEP_MPI=ON"});
+}
+
+bool end_was_told() noexcept {
+  return false;
+}
+
+void end_all_ranks(ExitCode code) noexcept {
+  std::_Exit(static_cast<int>(code));
 }
 
 }  // namespace barestep

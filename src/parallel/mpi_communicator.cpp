@@ -3,13 +3,21 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "parallel/host_communicator.h"
+#include "parallel/launcher.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 namespace {
@@ -36,6 +44,37 @@ void for_pieces(std::int64_t size, const F& f) {
   }
 }
 
+/// For messages without content: that all ranks are being ended. As long as MPI runs.
+MPI_Comm ending_ranks = MPI_COMM_NULL;
+std::atomic<bool> ending_can_be_told{false};
+
+bool is_running() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+/// Tells all other ranks, and gives the messages a moment.
+void tell_the_end() {
+  int rank = 0;
+  int size = 0;
+  MPI_Comm_rank(ending_ranks, &rank);
+  MPI_Comm_size(ending_ranks, &size);
+  std::vector<MPI_Request> sent;
+  for (int other = 0; other < size; ++other) {
+    if (other == rank) continue;
+    sent.emplace_back();
+    MPI_Isend(nullptr, 0, MPI_BYTE, other, 0, ending_ranks, &sent.back());
+  }
+  for (int i = 0; i < 10; ++i) {
+    int done = 0;
+    MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 /// MPI between MPI_Init and MPI_Finalize.
 class Mpi {
  public:
@@ -48,6 +87,8 @@ class Mpi {
                                       .why = "does not allow calls from several threads",
                                       .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
     }
+    must(MPI_Comm_dup(MPI_COMM_WORLD, &ending_ranks), "MPI_Comm_dup");
+    ending_can_be_told = true;
   }
   /// While an exception is on its way, other ranks may be inside a collective that this one will
   /// never join: MPI_Finalize would wait for them for ever. The program's end aborts then.
@@ -97,6 +138,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   [[nodiscard]] const Group& local() const { return local_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
+    const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
     for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
       must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, host_calls_.get()), "MPI_Bcast");
     });
@@ -105,18 +147,19 @@ class MpiHostCommunicator final : public HostCommunicator {
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
     BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size_),
                      "all_gather needs room for every rank");
+    const FlightScope scope(flight_record(), Activity::kHostAllGather, std::ssize(all));
     const int count = static_cast<int>(bytes.size());
     must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
                        host_calls_.get()),
          "MPI_Allgather");
   }
 
-  void barrier() override { must(MPI_Barrier(host_calls_.get()), "MPI_Barrier"); }
-
-  void abort(ExitCode code) noexcept override {
-    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-    std::_Exit(static_cast<int>(code));
+  void barrier() override {
+    const FlightScope scope(flight_record(), Activity::kBarrier);
+    must(MPI_Barrier(host_calls_.get()), "MPI_Barrier");
   }
+
+  void abort(ExitCode code) noexcept override { end_all_ranks(code); }
 
  private:
   void perform(const Collective& collective, const Addresses& addresses) override {
@@ -136,19 +179,54 @@ class MpiHostCommunicator final : public HostCommunicator {
   }
 
   void perform_op(const Broadcast& op, const Addresses& addresses) {
-    auto* const bytes = addresses.at<std::byte>(op.tensors[0]);
-    for_pieces(op.tensors[0].bytes(), [&](std::int64_t first, int count) {
-      must(MPI_Bcast(bytes + first, count, MPI_BYTE, op.root, collectives_.get()), "MPI_Bcast");
+    broadcast_from(op.root, op.tensors[0], addresses);
+  }
+
+  void broadcast_from(int root, const Tensor& tensor, const Addresses& addresses) {
+    auto* const bytes = addresses.at<std::byte>(tensor);
+    for_pieces(tensor.bytes(), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes + first, count, MPI_BYTE, root, collectives_.get()), "MPI_Bcast");
     });
   }
 
   void perform_op(const Reduce& op, const Addresses& addresses) {
-    float* const values = addresses.at(op.tensors[0]);
-    for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
+    reduce_to(op.root, op.tensors[0], addresses);
+  }
+
+  /// Each rank's rows are reduced to it, in their place.
+  void perform_op(const ReduceScatter& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (op.scale != 1) {
+      float* const values = addresses.at(tensor);
+      std::for_each(values, values + tensor.size(), [&](float& value) { value *= op.scale; });
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      reduce_to(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void perform_op(const AllGather& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (!op.own.empty()) {
+      const Tensor place = share_of_rank(tensor, rank_, size_);
+      BARESTEP_REQUIRE(place.rows == op.own[0].rows, "a rank's own rows are its share");
+      if (place.rows > 0) {
+        std::memcpy(addresses.at<std::byte>(place), addresses.at<std::byte>(op.own[0]),
+                    static_cast<std::size_t>(place.bytes()));
+      }
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      broadcast_from(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
+    float* const values = addresses.at(tensor);
+    for_pieces(tensor.size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
-      const bool is_root = rank_ == op.root;
+      const bool is_root = rank_ == root;
       must(MPI_Reduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, count, MPI_FLOAT,
-                      MPI_SUM, op.root, collectives_.get()),
+                      MPI_SUM, root, collectives_.get()),
            "MPI_Reduce");
     });
   }
@@ -161,13 +239,44 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
+/// The first part of what the library says of itself: "Open MPI v4.1.4".
+std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string_view whole(text, static_cast<std::size_t>(length));
+  return std::string(whole.substr(0, whole.find_first_of(",\n")));
+}
+
 }  // namespace
 
-MpiRank join_mpi() {
+MpiRank join_mpi(FlightRecord* record) {
   auto communicator = std::make_unique<MpiHostCommunicator>();
+  communicator->set_flight_record(record);
+  require_joined(launched_rank(), communicator->size());
   const int local_rank = communicator->local().rank();
   const int local_size = communicator->local().size();
-  return {std::move(communicator), local_rank, local_size};
+  return {std::move(communicator), local_rank, local_size, library_name()};
+}
+
+bool end_was_told() noexcept {
+  if (!ending_can_be_told || !is_running()) return false;
+  int told = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, ending_ranks, &told, MPI_STATUS_IGNORE);
+  return told != 0;
+}
+
+void end_all_ranks(ExitCode code) noexcept {
+  if (is_running()) {
+    // Both may hang, for one while MPI ends.
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      std::_Exit(static_cast<int>(code));
+    }).detach();
+    if (ending_can_be_told) tell_the_end();
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  }
+  std::_Exit(static_cast<int>(code));
 }
 
 }  // namespace barestep

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/communicator.h"
+#include "parallel/flight_record.h"
 
 namespace barestep {
 
@@ -12,12 +14,24 @@ struct MpiRank {
   std::unique_ptr<Communicator> communicator;
   int local_rank = 0;  // among the ranks on this host
   int local_size = 1;
+  std::string library{};  // name and version of MPI
 };
 
 /// Starts MPI, which ends with the communicator; once in a process. Alone, without mpirun, it is
 /// one rank. Collectives are carried out in host memory, in place and in pieces; their sums repeat
-/// to the bit for the same number of ranks. Throws Error: kConfiguration in a build without MPI or
-/// where MPI does not allow several threads, kTryAgain when a call fails. Blocks.
-MpiRank join_mpi();
+/// to the bit for the same number of ranks. Host calls and collectives are entered in `record`, if
+/// there is one, which must outlive the communicator. Throws Error: kConfiguration in a build
+/// without MPI, where MPI does not allow several threads, or where a launcher started copies that
+/// do not see each other; kTryAgain when a call fails. Blocks.
+MpiRank join_mpi(FlightRecord* record = nullptr);
+
+/// Whether a rank of any host ended all ranks by end_all_ranks(), as far as it is known here. Asks
+/// MPI; any thread may.
+bool end_was_told() noexcept;
+
+/// Ends all ranks and does not return; may be called by any thread at any time, also before
+/// join_mpi() and behind the communicator's end. A process that cannot end so within three seconds
+/// ends itself.
+[[noreturn]] void end_all_ranks(ExitCode code) noexcept;
 
 }  // namespace barestep

@@ -8,6 +8,10 @@ bool has_nccl() {
   return false;
 }
 
+std::string nccl_version() {
+  return "";
+}
+
 std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/) {
   fail(ExitCode::kConfiguration, {.what = "--transport",
                                   .value = "nccl",

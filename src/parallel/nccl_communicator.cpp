@@ -1,5 +1,6 @@
 #include "parallel/nccl_communicator.h"
 
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <chrono>
@@ -12,6 +13,7 @@
 
 #include "core/error.h"
 #include "parallel/nccl_types.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 namespace {
@@ -62,10 +64,11 @@ class NcclCommunicator final : public Communicator {
     std::visit(
         [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
         collective);
-    const auto* const all_reduce = std::get_if<AllReduce>(&collective);
-    if (all_reduce == nullptr || all_reduce->scale == 1 || sums_.contains(&collective)) return;
+    float scale = 1;
+    if (const auto* op = std::get_if<AllReduce>(&collective)) scale = op->scale;
+    if (const auto* op = std::get_if<ReduceScatter>(&collective)) scale = op->scale;
+    if (scale == 1 || sums_.contains(&collective)) return;
     // Each rank multiplies its own numbers by its own factor, before the sum.
-    float scale = all_reduce->scale;
     ncclRedOp_t sum = ncclSum;
     must(ncclRedOpCreatePreMulSum(&sum, &scale, ncclFloat32, ncclScalarHostImmediate, comm_),
          "ncclRedOpCreatePreMulSum");
@@ -125,6 +128,39 @@ class NcclCommunicator final : public Communicator {
          "ncclReduce");
   }
 
+  void queue(const ReduceScatter& op, const Addresses& addresses, ncclRedOp_t sum,
+             cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    BARESTEP_REQUIRE(tensor.rows % size() == 0, "NCCL scatters equal shares");
+    const Tensor share = share_of_rank(tensor, rank(), size());
+    must(ncclReduceScatter(addresses.at(tensor), addresses.at(share), count(share), ncclFloat32,
+                           sum, comm_, stream),
+         "ncclReduceScatter");
+  }
+  void queue(const AllGather& op, const Addresses& addresses, ncclRedOp_t /*sum*/,
+             cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    const Tensor share = share_of_rank(tensor, rank(), size());
+    const Tensor& own = op.own.empty() ? share : op.own[0];
+    BARESTEP_REQUIRE(own.rows == share.rows, "a rank's own rows are its share");
+    const ncclDataType_t type = nccl_type_of(tensor.dtype);
+    if (tensor.rows % size() == 0) {
+      must(ncclAllGather(addresses.at<std::byte>(own), addresses.at<std::byte>(tensor), count(own),
+                         type, comm_, stream),
+           "ncclAllGather");
+      return;
+    }
+    must(ncclGroupStart(), "ncclGroupStart");
+    for (int root = 0; root < size(); ++root) {
+      const Tensor rows = share_of_rank(tensor, root, size());
+      const Tensor& from = root == rank() ? own : rows;
+      must(ncclBroadcast(addresses.at<std::byte>(from), addresses.at<std::byte>(rows), count(rows),
+                         type, root, comm_, stream),
+           "ncclBroadcast");
+    }
+    must(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
   static std::size_t count(const Tensor& tensor) { return static_cast<std::size_t>(tensor.size()); }
 
   /// A communicator that does not block answers "in progress" until a call is really queued; only
@@ -147,6 +183,14 @@ class NcclCommunicator final : public Communicator {
 
 bool has_nccl() {
   return true;
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
+    refuse(result, "ncclGetVersion", nullptr);
+  }
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
 std::unique_ptr<Communicator> join_nccl(Communicator& host) {

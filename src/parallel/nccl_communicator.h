@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/communicator.h"
 
@@ -9,6 +10,9 @@ namespace barestep {
 
 /// Whether this build has NCCL.
 bool has_nccl();
+
+/// Of the library in use, "2.28.9"; empty in a build without NCCL.
+std::string nccl_version();
 
 /// Collectives by NCCL on the GPU that the calling thread has opened; `host` carries NCCL's id and
 /// all calls with host bytes, and must outlive it. Every rank calls it. NCCL starts without

@@ -40,8 +40,9 @@ class NcclDevices final : public Communicator {
   /// A smaller batch may leave the last devices without rows: each number of devices that takes
   /// part has communicators of its own.
   void prepare(const Collective& collective) override {
-    BARESTEP_REQUIRE(!std::holds_alternative<AllReduce>(collective),
-                     "devices of one process broadcast and reduce");
+    BARESTEP_REQUIRE(
+        std::holds_alternative<Broadcast>(collective) || std::holds_alternative<Reduce>(collective),
+        "devices of one process broadcast and reduce");
     const std::size_t parts = tensors_of(collective).size();
     BARESTEP_REQUIRE(parts <= ordinals_.size(), "a collective has a device for each tensor");
     if (cliques_.contains(parts)) return;

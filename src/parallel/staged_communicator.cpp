@@ -1,7 +1,11 @@
 #include "parallel/staged_communicator.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
+
+#include "core/overloaded.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 
@@ -17,32 +21,58 @@ StagedCommunicator::~StagedCommunicator() {
 }
 
 void StagedCommunicator::prepare(const Collective& collective) {
-  std::vector<Piece>& pieces = pieces_[&collective];
-  pieces.clear();
-  std::visit(
-      [&](const auto& op) {
-        BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device");
-        const Tensor& whole = op.tensors[0];
-        const std::int64_t step = piece_bytes_ / bytes_of(whole.dtype);
-        for (std::int64_t first = 0; first < whole.size(); first += step) {
-          const std::int64_t count = std::min(step, whole.size() - first);
-          Piece piece{.part = {whole.buffer, whole.offset_bytes + first * bytes_of(whole.dtype), 1,
+  Prepared& prepared = prepared_[&collective];
+  prepared = {};
+  std::visit(Overloaded{[&](const auto& op) { add_pieces(op, prepared.pieces); },
+                        // Pieces of rows have no owner: every rank gets the sums of all.
+                        [&](const ReduceScatter& op) {
+                          add_pieces(AllReduce{.tensors = op.tensors, .scale = op.scale},
+                                     prepared.pieces);
+                        },
+                        [&](const AllGather& op) { prepare_gather(op, prepared); }},
+             collective);
+  for (const Piece& piece : prepared.pieces) host_.prepare(piece.over_pinned);
+}
+
+template <class Op>
+void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) const {
+  BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device");
+  const Tensor& whole = op.tensors[0];
+  const std::int64_t step = piece_bytes_ / bytes_of(whole.dtype);
+  for (std::int64_t first = 0; first < whole.size(); first += step) {
+    const std::int64_t count = std::min(step, whole.size() - first);
+    Op over_pinned = op;
+    over_pinned.tensors = {Tensor{0, 0, 1, count, whole.dtype}};
+    pieces.push_back({.part = {whole.buffer, whole.offset_bytes + first * bytes_of(whole.dtype), 1,
                                count, whole.dtype},
-                      .over_pinned = op};
-          std::get<std::decay_t<decltype(op)>>(piece.over_pinned).tensors = {
-              Tensor{0, 0, 1, count, whole.dtype}};
-          pieces.push_back(std::move(piece));
-        }
-      },
-      collective);
-  for (const Piece& piece : pieces) host_.prepare(piece.over_pinned);
+                      .over_pinned = std::move(over_pinned)});
+  }
+}
+
+/// A broadcast of each rank's rows.
+void StagedCommunicator::prepare_gather(const AllGather& op, Prepared& prepared) const {
+  const Tensor& whole = op.tensors[0];
+  if (!op.own.empty()) {
+    prepared.first_copy = Copy{.to = share_of_rank(whole, rank(), size()), .from = op.own[0]};
+    BARESTEP_REQUIRE(prepared.first_copy->to.rows == op.own[0].rows,
+                     "a rank's own rows are its share");
+  }
+  for (int root = 0; root < size(); ++root) {
+    const Tensor rows = share_of_rank(whole, root, size());
+    add_pieces(Broadcast{.tensors = {rows}, .root = root}, prepared.pieces);
+  }
 }
 
 void StagedCommunicator::run(const Collective& collective, const Addresses& addresses,
                              std::span<Stream* const> streams, Tag tag) {
-  const auto prepared = pieces_.find(&collective);
-  BARESTEP_REQUIRE(prepared != pieces_.end(), "the collective was not prepared");
-  for (const Piece& piece : prepared->second) {
+  const auto found = prepared_.find(&collective);
+  BARESTEP_REQUIRE(found != prepared_.end(), "the collective was not prepared");
+  const Prepared& prepared = found->second;
+  if (const auto& first = prepared.first_copy) {
+    device_.copy(addresses.at<std::byte>(first->to), addresses.at<std::byte>(first->from),
+                 first->to.bytes(), *streams[0]);
+  }
+  for (const Piece& piece : prepared.pieces) {
     auto* const part = addresses.at<std::byte>(piece.part);
     device_.copy(pinned_, part, piece.part.bytes(), *streams[0]);
     host_.run(piece.over_pinned, pinned_addresses_, streams, tag);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/communicator.h"
@@ -44,12 +45,21 @@ class StagedCommunicator final : public Communicator {
     Collective over_pinned;
   };
 
+  struct Prepared {
+    std::optional<Copy> first_copy{};  // of a gather: this rank's rows to their place
+    std::vector<Piece> pieces{};
+  };
+
+  template <class Op>
+  void add_pieces(const Op& op, std::vector<Piece>& pieces) const;
+  void prepare_gather(const AllGather& op, Prepared& prepared) const;
+
   Communicator& host_;
   Device& device_;
   std::int64_t piece_bytes_;
   std::byte* pinned_;
   Addresses pinned_addresses_;
-  std::map<const Collective*, std::vector<Piece>> pieces_;
+  std::map<const Collective*, Prepared> prepared_;
 };
 
 }  // namespace barestep

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/host_communicator.h"
+#include "train/rank_rows.h"
 
 namespace barestep {
 
@@ -112,19 +113,11 @@ class ThreadCommunicator final : public HostCommunicator {
   void perform_op(const AllReduce& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     // Each rank adds up its own share of the numbers, in rank order, and gives it to all.
-    // The ranks' scales differ where their shares of the batch do.
-    struct Contribution {
-      float* values;
-      float scale;
-    } mine{addresses.at(tensor), op.scale};
+    Contribution mine{addresses.at(tensor), op.scale};
     must(collectives_.meet(rank_, &mine, [&] {
       const Share share = share_of(tensor.size(), rank_, size());
       for (std::int64_t i = share.first; i < share.last; ++i) {
-        float sum = 0;
-        for (int rank = 0; rank < size(); ++rank) {
-          const auto* other = collectives_.shown_by<Contribution>(rank);
-          sum += other->scale * other->values[i];
-        }
+        const float sum = sum_at(i);
         for (int rank = 0; rank < size(); ++rank) {
           collectives_.shown_by<Contribution>(rank)->values[i] = sum;
         }
@@ -154,6 +147,48 @@ class ThreadCommunicator final : public HostCommunicator {
         values[i] = sum;
       }
     }));
+  }
+
+  void perform_op(const ReduceScatter& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    const Rows rows = share_of_rank(tensor.rows, rank_, size());
+    Contribution mine{addresses.at(tensor), op.scale};
+    // The others read only their own rows of this rank's tensor.
+    must(collectives_.meet(rank_, &mine, [&] {
+      const std::int64_t last = (rows.first + rows.count) * tensor.cols;
+      for (std::int64_t i = rows.first * tensor.cols; i < last; ++i) mine.values[i] = sum_at(i);
+    }));
+  }
+
+  void perform_op(const AllGather& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    const Tensor own = op.own.empty() ? share_of_rank(tensor, rank_, size()) : op.own[0];
+    BARESTEP_REQUIRE(own.rows == share_of_rank(tensor.rows, rank_, size()).count,
+                     "a rank's own rows are its share");
+    must(collectives_.meet(rank_, addresses.at<std::byte>(own), [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        const Tensor share = share_of_rank(tensor, rank, size());
+        if (share.rows == 0 || (rank == rank_ && op.own.empty())) continue;
+        std::memcpy(addresses.at<std::byte>(share), collectives_.shown_by<std::byte>(rank),
+                    static_cast<std::size_t>(share.bytes()));
+      }
+    }));
+  }
+
+  /// What a rank adds: the ranks' scales differ where their shares of the batch do.
+  struct Contribution {
+    float* values;
+    float scale;
+  };
+
+  /// Of what the ranks show, in rank order.
+  [[nodiscard]] float sum_at(std::int64_t i) const {
+    float sum = 0;
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto* other = collectives_.shown_by<Contribution>(rank);
+      sum += other->scale * other->values[i];
+    }
+    return sum;
   }
 
   static void must(bool met) {

@@ -59,6 +59,13 @@ CollectiveNames names_of(const Collective& collective) {
           },
           [](const Reduce&) {
             return CollectiveNames{"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"};
+          },
+          [](const ReduceScatter&) {
+            return CollectiveNames{"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter",
+                                   "reduce_scatter"};
+          },
+          [](const AllGather&) {
+            return CollectiveNames{"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"};
           }},
       collective);
 }

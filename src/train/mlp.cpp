@@ -31,7 +31,7 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
     : spec_(&spec),
       device_(device),
       parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
-      gradients_(spec.stores_gradients
+      gradients_(spec.trains && spec.stores_gradients
                      ? buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)
                      : kNoBuffer) {
   for (int layer = 0; layer < spec.layout.layers(); ++layer) {
@@ -43,7 +43,8 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
       return Tensor{buffer, first_row * row_bytes, rows, cols};
     };
     out_.push_back(take("out"));
-    grad_out_.push_back(take("grad_out"));
+    const bool last = layer + 1 == spec.layout.layers();
+    grad_out_.push_back(spec.trains || last ? take("grad_out") : Tensor{});
   }
 }
 

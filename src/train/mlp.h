@@ -18,6 +18,7 @@ struct MlpSpec {
   LossKind loss = LossKind::kMse;
   bool fusion = true;            // bias and ReLU inside the forward product
   bool stores_gradients = true;  // else backward leaves their factors
+  bool trains = true;            // else there are no gradients but the loss's own
 
   [[nodiscard]] bool relu_after(int layer) const {
     return activation == Activation::kRelu && (last_relu || layer + 1 < layout.layers());
@@ -61,7 +62,8 @@ class Model {
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp final : public Model {
  public:
-  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ... Its
+  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., or
+  /// of a model that does not train only the last "grad_out", which the loss writes. Its
   /// activations lie in these behind those of `first_row` rows, of models for the rows before.
   /// `spec` must outlive it.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
@@ -91,7 +93,7 @@ class Mlp final : public Model {
   BufferId parameters_;
   BufferId gradients_;
   std::vector<Tensor> out_;       // rows x outputs of each layer, behind the ReLU
-  std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it
+  std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
 };
 
 }  // namespace barestep

@@ -28,17 +28,22 @@ OptimizerSpec optimizer_of(const TrainingConfig& training) {
 }
 
 OptimizerState::OptimizerState(Buffers& buffers, const OptimizerSpec& spec,
-                               const ParameterLayout& layout, int device)
-    : spec_(spec), layout_(layout) {
+                               const ParameterLayout& layout, int device,
+                               std::optional<FlatRange> range)
+    : spec_(spec),
+      layout_(layout),
+      range_(range.value_or(FlatRange{0, layout.bytes() / bytes_of(DType::kF32)})) {
   for (const std::string_view name : buffer_names(spec)) {
-    buffers_.push_back(buffers.get(name, Category::kOptimizer, layout.bytes(), device));
+    const std::int64_t bytes = range_.count * bytes_of(DType::kF32);
+    buffers_.push_back(buffers.get(name, Category::kOptimizer, bytes, device));
   }
 }
 
 DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Tensor& scalars,
                               const std::optional<Tensor>& clip) const {
-  const Tensor weights = layout_.flat(parameters);
-  const Tensor grads = layout_.flat(gradients);
+  const Tensor weights = range_.of(parameters);
+  const Tensor grads = range_.of(gradients);
+  const auto state = [&](std::size_t i) { return FlatRange{0, range_.count}.of(buffers_[i]); };
   if (spec_.kind == OptimizerKind::kSgd) {
     Sgd sgd{.weights = weights,
             .grads = grads,
@@ -47,13 +52,13 @@ DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Ten
             .weight_decay = spec_.weight_decay,
             .nesterov = spec_.nesterov,
             .clip = clip};
-    if (!buffers_.empty()) sgd.velocities = layout_.flat(buffers_[0]);
+    if (!buffers_.empty()) sgd.velocities = state(0);
     return sgd;
   }
   return Adam{.weights = weights,
               .grads = grads,
-              .moments1 = layout_.flat(buffers_[0]),
-              .moments2 = layout_.flat(buffers_[1]),
+              .moments1 = state(0),
+              .moments2 = state(1),
               .scalars = scalars,
               .beta1 = spec_.beta1,
               .beta2 = spec_.beta2,

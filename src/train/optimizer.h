@@ -27,16 +27,28 @@ struct OptimizerSpec {
 
 OptimizerSpec optimizer_of(const TrainingConfig& training);
 
-/// Flat buffers in the layout of the parameters, zero before the first step: "moments1" and
+/// Numbers `first` .. `first` + `count` - 1 of a flat buffer.
+struct FlatRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+
+  /// These of `flat`.
+  [[nodiscard]] Tensor of(BufferId flat) const {
+    return {flat, first * bytes_of(DType::kF32), 1, count};
+  }
+};
+
+/// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
+/// zero before the first step: "moments1" and
 /// "moments2", or "velocities" where there is momentum.
 class OptimizerState {
  public:
   /// Takes its buffers.
   OptimizerState(Buffers& buffers, const OptimizerSpec& spec, const ParameterLayout& layout,
-                 int device = 0);
+                 int device = 0, std::optional<FlatRange> range = {});
 
-  /// One step over all parameters. `scalars` is 1 x scalars_of(spec); the gradients are multiplied
-  /// by `clip`, 1 x 1, where there is one.
+  /// One step over all parameters, or those of the range. `scalars` is 1 x scalars_of(spec); the
+  /// gradients are multiplied by `clip`, 1 x 1, where there is one.
   [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars,
                               const std::optional<Tensor>& clip = {}) const;
 
@@ -49,6 +61,7 @@ class OptimizerState {
  private:
   OptimizerSpec spec_;
   ParameterLayout layout_;
+  FlatRange range_;
   std::vector<BufferId> buffers_;
 };
 

@@ -14,4 +14,9 @@ Rows share_of_rank(std::int64_t rows, int rank, int ranks) {
           each + (rank < with_one_more ? 1 : 0)};
 }
 
+Tensor share_of_rank(const Tensor& tensor, int rank, int ranks) {
+  const Rows rows = share_of_rank(tensor.rows, rank, ranks);
+  return tensor.row_slice(rows.first, rows.count);
+}
+
 }  // namespace barestep

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/tensor.h"
+
 namespace barestep {
 
 /// `count` rows from `first` on.
@@ -15,5 +17,8 @@ struct Rows {
 
 /// The rows of one of `ranks` ranks: as even as can be, the first ranks take one more.
 Rows share_of_rank(std::int64_t rows, int rank, int ranks);
+
+/// A rank's rows of a tensor, by the same rule; what ReduceScatter and AllGather go by.
+Tensor share_of_rank(const Tensor& tensor, int rank, int ranks);
 
 }  // namespace barestep

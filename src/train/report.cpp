@@ -188,4 +188,25 @@ std::string sweep_table(std::span<const SweepRow> rows) {
   return table.text();
 }
 
+std::string evaluation_table(std::span<const Evaluation> runs) {
+  const bool classifies = !runs.empty() && runs.front().total.accuracy.has_value();
+  std::vector<TextTable::Column> columns = {{"Batch size", Align::kRight}, {"Loss", Align::kRight}};
+  if (classifies) columns.push_back({"Accuracy", Align::kRight});
+  for (const char* title : {"Latency p50 (s)", "p95", "p99", "Throughput (samples/sec)"}) {
+    columns.push_back({title, Align::kRight});
+  }
+  TextTable table(columns);
+  for (const Evaluation& run : runs) {
+    std::vector<std::string> row = {std::to_string(run.batch_size),
+                                    fmt::format("{:.6f}", run.total.loss)};
+    if (classifies) row.push_back(fmt::format("{:.2f}%", 100 * run.total.accuracy.value_or(0)));
+    for (const double seconds : {run.latency_s.p50, run.latency_s.p95, run.latency_s.p99}) {
+      row.push_back(seconds_text(seconds));
+    }
+    row.push_back(fmt::format("{:.2f}", run.samples_per_s));
+    table.add_row(row);
+  }
+  return table.text();
+}
+
 }  // namespace barestep

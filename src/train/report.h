@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "core/plan.h"
 #include "core/statistics.h"
+#include "train/evaluator.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -69,5 +70,8 @@ struct SweepRow {
 
 /// The table of the practical: batch size, step time and throughput of every run.
 std::string sweep_table(std::span<const SweepRow> rows);
+
+/// Batch size, loss, accuracy, latency and throughput of every run.
+std::string evaluation_table(std::span<const Evaluation> runs);
 
 }  // namespace barestep

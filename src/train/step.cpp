@@ -59,19 +59,24 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
-  train_ = std::make_unique<StepProgram>(training_step("train", spec.step_rows()));
-  if (scheme != nullptr && scheme->has_first_step()) {
-    first_ = std::make_unique<StepProgram>(training_step("first step", spec.step_rows(), true));
-  }
-  if (const std::int64_t rest = spec.epoch_rows() % spec.step_rows(); rest != 0) {
-    last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
-  }
+  parameters_ = Mlp(buffers_, spec_.model, 0).parameters();
+  if (spec.model.trains) build_training();
   if (spec.test_rows > 0) {
     const std::int64_t rows = std::min(spec.micro_rows(), spec.test_rows);
     evaluate_ = std::make_unique<StepProgram>(evaluation_step("evaluate", rows));
     if (const std::int64_t rest = spec.test_rows % rows; rest != 0) {
       last_evaluate_ = std::make_unique<StepProgram>(evaluation_step("last evaluate", rest));
     }
+  }
+}
+
+void StepPrograms::build_training() {
+  train_ = std::make_unique<StepProgram>(training_step("train", spec_.step_rows()));
+  if (scheme_ != nullptr && scheme_->has_first_step()) {
+    first_ = std::make_unique<StepProgram>(training_step("first step", spec_.step_rows(), true));
+  }
+  if (const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows(); rest != 0) {
+    last_batch_ = std::make_unique<StepProgram>(training_step("last batch", rest));
   }
 }
 
@@ -173,13 +178,13 @@ void StepPrograms::add_delay(Program& program, const std::optional<Tensor>& jitt
 void StepPrograms::add_micro_steps(Program& program, const StepTensors& tensors,
                                    const std::optional<Tensor>& jitter) {
   const std::int64_t rows = tensors.x.rows;
-  for (std::int64_t first = 0; first < rows; first += spec_.micro_rows()) {
+  for (std::int64_t first = 0; first == 0 || first < rows; first += spec_.micro_rows()) {
     const std::int64_t count = std::min(spec_.micro_rows(), rows - first);
     const auto model = new_model(count, first);
     const Tensor x = tensors.x.row_slice(first, count);
     model->forward(program, x, Phase::kForward);
-    model->loss(program, tensors.y.row_slice(first, count), tensors.loss, rows,
-                first > 0 ? 1.0F : 0, Phase::kLoss);
+    model->loss(program, tensors.y.row_slice(first, count), tensors.loss,
+                std::max<std::int64_t>(rows, 1), first > 0 ? 1.0F : 0, Phase::kLoss);
     if (first + count == rows) read_back(program, {tensors.loss, tensors.loss_host}, Phase::kLoss);
     if (first == 0) add_delay(program, jitter);
     model->backward(program, x, first > 0 || !spec_.zero_grad ? 1.0F : 0);
@@ -209,15 +214,16 @@ StepProgram StepPrograms::training_step(const char* name, std::int64_t rows, boo
   const Tensor scalars = add_scalars(program, step.tensors);
   const std::optional<Tensor> jitter = add_jitter(program, step.tensors);
   const Mlp model(buffers_, spec_.model, 0);
-  parameters_ = model.parameters();
   gradients_ = model.gradients();
-  if (step.tensors.x.rows > 0) {
+  if (step.tensors.x.rows > 0 || (scheme_ != nullptr && scheme_->passes_without_rows())) {
     add_micro_steps(program, step.tensors, jitter);
   } else {
     add_zero_step(program, step.tensors);
   }
 
-  const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout);
+  std::optional<FlatRange> range;
+  if (scheme_ != nullptr) range = scheme_->updated_range(buffers_, spec_);
+  const OptimizerState optimizer(buffers_, spec_.optimizer, spec_.model.layout, 0, range);
   optimizer_state_ = optimizer.buffers();
   add_update(program, buffers_, spec_, optimizer, step.tensors.x, scalars);
   if (scheme_ != nullptr) scheme_->apply(step, buffers_, spec_, is_first_step);

@@ -75,9 +75,13 @@ struct StepTensors {
   std::optional<Tensor> scalars_host{};      // pinned: what the optimizer reads; training only
   std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; where there is jitter
   Tensor loss;                               // of this rank's rows, on the device; 1 x 1
+  double own_loss_scale = 1;                 // what own_loss_host is to be multiplied by
   Tensor own_loss_host;                      // the same, pinned; training only
   Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
   std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
+  // Pinned, 1 x 1; training steps of ranks. The host writes whether this rank wants to stop (1 or
+  // 0), and reads in `stops_host` whether any does (above 0).
+  std::optional<Tensor> stop_host{}, stops_host{};
 };
 
 struct StepProgram {
@@ -95,6 +99,16 @@ class Scheme {
   /// those of the run, `spec` outlives the model.
   [[nodiscard]] virtual std::unique_ptr<Model> new_model(Buffers& buffers, const StepSpec& spec,
                                                          std::int64_t rows) const;
+
+  /// What this process's optimizer updates of the flat buffers: all, unless the scheme shares it
+  /// out. May lengthen the buffers "parameters" and "gradients".
+  [[nodiscard]] virtual std::optional<FlatRange> updated_range(Buffers& /*buffers*/,
+                                                               const StepSpec& /*spec*/) const {
+    return std::nullopt;
+  }
+
+  /// Whether a rank without rows in a step takes part in the passes, with tensors of no rows.
+  [[nodiscard]] virtual bool passes_without_rows() const { return false; }
 
   /// Whether it works on stored gradients.
   [[nodiscard]] virtual bool needs_gradients() const { return true; }
@@ -125,6 +139,7 @@ class StepPrograms {
   /// Those there are, each once.
   [[nodiscard]] std::vector<const StepProgram*> all() const;
 
+  /// There is none where the model does not train.
   [[nodiscard]] const StepProgram& train() const { return *train_; }
   /// For step 0, where the scheme has a program of its own for it.
   [[nodiscard]] const StepProgram* first() const { return first_.get(); }
@@ -140,6 +155,7 @@ class StepPrograms {
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
+  void build_training();
   StepProgram training_step(const char* name, std::int64_t rows, bool is_first_step = false);
   StepProgram evaluation_step(const char* name, std::int64_t rows);
   StepTensors add_input(Program& program, std::int64_t rows, const Rows& own);

@@ -71,6 +71,8 @@ class Trainer::Input final : public StepInput {
     batches_[static_cast<std::size_t>(step % 2)] = batch;
   }
 
+  void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
+
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
@@ -79,6 +81,9 @@ class Trainer::Input final : public StepInput {
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
+    if (const auto& stop = tensors.stop_host) {
+      *addresses.at(*stop) = stop_asked_ != nullptr && *stop_asked_ ? 1.0F : 0.0F;
+    }
     if (loader_) {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
     }
@@ -91,6 +96,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
+  const std::atomic<bool>* stop_asked_ = nullptr;
   std::array<Batch, 2> batches_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
   std::optional<Loader> loader_;
@@ -160,15 +166,16 @@ void Trainer::initialise(FlatWeights loaded) {
   if (communicator_ != nullptr) {
     communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }
+  fill_with_zeros(whole(programs_.parameters()));
   upload(weights.data(), layout.flat(programs_.parameters()));
 
   // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
   // are added to device 0's, padding included too.
   const Buffers& buffers = programs_.buffers();
   for (BufferId id = 0; id < buffers.size(); ++id) {
-    if (buffers[id].category == Category::kGradients) fill_with_zeros(layout.flat(id));
+    if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
   }
-  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(layout.flat(buffer));
+  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
   upload_generator(generator);
 }
 
@@ -183,6 +190,11 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
     const PhiloxState fresh{.seed = data_seed(config_, programs_.spec())};
     upload(&fresh, *state);
   }
+}
+
+Tensor Trainer::whole(BufferId flat) const {
+  const std::int64_t bytes = programs_.buffers()[flat].bytes;
+  return {flat, 0, 1, bytes / bytes_of(DType::kF32)};
 }
 
 void Trainer::upload(const void* from, const Tensor& to) {
@@ -217,17 +229,21 @@ FlatWeights Trainer::weights() {
 void Trainer::run(TrainObserver& observer) {
   std::optional<Batch> unfinished;
   std::optional<Batch> batch = schedule_.next();
-  while (batch) {
+  while (batch && !was_stopped_) {
     const std::optional<Batch> next = schedule_.next();
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
-    if (!next || is_awaited(*batch)) {
+    if (!next || was_stopped_ || is_awaited(*batch)) {
       finish_batch(*batch, observer);
       unfinished.reset();
     }
     batch = next;
   }
+}
+
+void Trainer::stop_when(const std::atomic<bool>& asked) {
+  input_->stop_when(asked);
 }
 
 void Trainer::queue_batch(const Batch& batch, const Batch* next) {
@@ -246,6 +262,7 @@ bool Trainer::is_awaited(const Batch& batch) const {
 void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   const Addresses& addresses = runner_.addresses(runner_.finished());
   const StepTimes times = runner_.finish_step();
+  observer.on_batch();
   if (batch.evaluates) {
     report_evaluation(batch, times, addresses, observer);
   } else {
@@ -264,9 +281,14 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                       config_.training.lr);
   }
   last_loss_ = loss;
+  // Every rank reads the same sum, so all stop here or none. A run that is complete did not stop.
+  if (const auto& stops = batch.program->tensors.stops_host; stops && *addresses.at(*stops) > 0) {
+    was_stopped_ = batch.number + 1 < schedule_.steps();
+  }
   std::optional<float> own_loss;
   if (communicator_ != nullptr) {
-    own_loss = *addresses.at(batch.program->tensors.own_loss_host);
+    const StepTensors& tensors = batch.program->tensors;
+    own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(tensors.own_loss_host));
   }
   observer.on_step({.step = batch.number,
                     .steps = schedule_.steps(),

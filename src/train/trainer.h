@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,6 +46,9 @@ class TrainObserver {
   virtual ~TrainObserver() = default;
   virtual void on_step(const StepReport& report) = 0;
   virtual void on_evaluation(const EvaluationReport& report) = 0;
+
+  /// A batch is done, of training or of evaluation; comes before what it has to report.
+  virtual void on_batch() {}
 };
 
 /// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
@@ -68,6 +72,13 @@ class Trainer {
   /// slots.
   void run(TrainObserver& observer);
 
+  /// As soon as `asked` is true on any rank, all end behind the same step. Before run(); programs
+  /// of ranks only. `asked` must outlive the trainer.
+  void stop_when(const std::atomic<bool>& asked);
+
+  /// Whether the run ended so, with steps left.
+  [[nodiscard]] bool was_stopped() const { return was_stopped_; }
+
   /// The weights as they are now. Blocks.
   [[nodiscard]] FlatWeights weights();
 
@@ -85,6 +96,8 @@ class Trainer {
 
   void initialise(FlatWeights loaded);
   void upload_generator(const TorchGenerator& behind_weights);
+  /// A buffer of numbers, with what it has behind the layout.
+  [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);
   void fill_with_zeros(const Tensor& tensor);
   void queue_batch(const Batch& batch, const Batch* next);
@@ -108,6 +121,7 @@ class Trainer {
   float last_loss_ = 0;
   EvaluationReport evaluation_;
   std::int64_t correct_ = 0;
+  bool was_stopped_ = false;
 };
 
 }  // namespace barestep

@@ -24,6 +24,12 @@ std::vector<BadInput> bad_config_files();
 /// Those about files; they name what write_bad_files() writes.
 std::vector<BadInput> bad_files();
 
+/// The same about npy and safetensors files of samples, and write_bad_arrays().
+std::vector<BadInput> bad_arrays();
+void write_bad_arrays(const std::filesystem::path& folder);
+
+std::vector<BadInput> bad_evaluations();
+
 /// Fills a folder with files that are wrong in one way each, and with some that are right.
 void write_bad_files(const std::filesystem::path& folder);
 

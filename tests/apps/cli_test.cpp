@@ -31,11 +31,6 @@ ProcessResult mlp_single(std::vector<std::string> arguments, ProcessOptions opti
   return run_process(arguments, options);
 }
 
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class MlpSingle : public TempDirTest {
  protected:
   ProcessResult run_here(const std::vector<std::string>& arguments) {
@@ -76,6 +71,19 @@ TEST_F(MlpSingle, RefusesBadFilesInOneLineAndLeavesNothingBehind) {
   EXPECT_EQ(read_file(folder() / "kept"), "kept");
 }
 
+TEST_F(MlpSingle, RefusesBadArraysInOneLine) {
+  write_bad_arrays(folder());
+  EXPECT_EQ(run_here({"--data", "npy:x.npy,y.npy", "--layers", "2,1", "--steps", "1"}).err, "");
+  EXPECT_EQ(
+      run_here({"--data", "safetensors:good.safetensors", "--layers", "2,1", "--steps", "1"}).err,
+      "");
+  expect_refused(bad_arrays());
+}
+
+TEST_F(MlpSingle, RefusesToEvaluateWhatIsNotThereInOneLine) {
+  expect_refused(bad_evaluations());
+}
+
 TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
   const auto result = run_here({"--dim", "8", "--depth", "1", "--device", "cuda:63"});
   EXPECT_EQ(result.exit_code, 69);
@@ -91,20 +99,19 @@ TEST_F(MlpSingle, SaysOnceWhyItTrainsOnTheCpuWhereABuildForGpusFindsNone) {
   EXPECT_EQ(std::ranges::count(result.err, '\n'), 1);
 }
 
-/// The cases of the list of bad inputs that can happen to a program that trains on one device from
-/// random data and idx files.
+/// The cases of the list of bad inputs that can happen to a program that trains on one device.
 TEST(BadInputs, CoverEveryCaseThatCanHappen) {
   std::set<int> covered = {
       11,  // MlpSingle.TellsWhenTheCommandLineWinsOverTheConfigFile
   };
-  for (const auto& cases : {bad_command_lines(), bad_config_files(), bad_files()}) {
+  for (const auto& cases : {bad_command_lines(), bad_config_files(), bad_files(), bad_arrays()}) {
     for (const BadInput& bad : cases) covered.insert(bad.case_number);
   }
   std::cout << "covered:";
   for (const int number : covered) std::cout << ' ' << number;
   std::cout << '\n';
-  for (const int number :
-       {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 18, 19, 20, 21, 22, 24, 28, 38, 39}) {
+  for (const int number : {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13,
+                           14, 15, 16, 17, 18, 19, 20, 21, 22, 24, 28, 38, 39}) {
     EXPECT_TRUE(covered.contains(number)) << "case " << number;
   }
 }
@@ -169,6 +176,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"row-limit", kOneStep + std::vector<std::string>{"--profile", "--row-limit", "2"}},
       {"save", kOneStep + std::vector<std::string>{"--save", "weights.safetensors"}},
       {"load", kOneStep + std::vector<std::string>{"--load", "weights.safetensors"}},
+      {"evaluate-only", files + std::vector<std::string>{"--evaluate-only", "--load", "trained"}},
       {"config", {"--config", "run.json"}},
       {"help", {"--help"}},
       {"version", {"--version"}},
@@ -176,6 +184,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
   file("images", idx_bytes<std::uint8_t>(0x08, {4, 2, 2}, std::vector<std::uint8_t>(16, 9)));
   file("labels", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 2, 0}));
   file("run.json", R"({"dim": 8, "depth": 1, "steps": 1})");
+
+  run_here(files + std::vector<std::string>{"--steps", "1", "--save", "trained"});
 
   const std::vector<std::string> named = options_of(mlp_single({"--help"}).out);
   std::set<std::string> covered;

@@ -14,6 +14,7 @@
 #include "apps/on_cpu.h"
 #include "command_line.h"
 #include "support/arguments.h"
+#include "support/npy_bytes.h"
 #include "support/process.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -22,6 +23,7 @@ namespace barestep {
 namespace {
 
 using nlohmann::json;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -116,6 +118,30 @@ TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
   EXPECT_EQ(files.size(), 1U);
 }
 
+/// What thread ranks are tested for at length, under MPI and as typed.
+TEST_F(MlpDdp, OtherSchemesEndWhereTheyShould) {
+  const Arguments run = {"--layers", "96,64,33", "--global-batch-size", "26", "--steps", "4",
+                         "--save",   "w",        "--threads",           "1"};
+  ASSERT_EQ(mpirun(1, run).exit_code, 0);
+  const std::string one = read_file(folder() / "w");
+  ASSERT_EQ(mpirun(3, run).exit_code, 0);
+  const std::vector<float> ddp = weights("w");
+  for (const char* const gemm : {"auto", "reference"}) {
+    ASSERT_EQ(mpirun(1, run + Arguments{"--gemm", gemm}).exit_code, 0);
+    const std::string alone = read_file(folder() / "w");
+    const auto factor = mpirun(3, run + Arguments{"--scheme", "factor", "--gemm", gemm});
+    EXPECT_EQ(factor.exit_code, 0) << factor.err;
+    EXPECT_EQ(read_file(folder() / "w"), alone) << "to the bit, " << gemm;
+    EXPECT_THAT(factor.out, StartsWith("3 ranks, factors of the gradients gathered by MPI: each "
+                                       "sends 10.91 KiB a step, ddp would send 43.59 KiB\n"));
+  }
+  const auto zero1 = mpirun(3, run + Arguments{"--scheme", "zero1"});
+  EXPECT_EQ(zero1.exit_code, 0) << zero1.err;
+  EXPECT_LT(relative_distance(weights("w"), ddp), 1e-6);
+  EXPECT_THAT(zero1.out, HasSubstr("\ngradients, scattered  "));
+  EXPECT_THAT(zero1.out, HasSubstr("\nparameters, gathered  "));
+}
+
 TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {
   // The best of several tries: on a busy machine a pause may last longer than it says.
   double nearest_ms = 1e9;
@@ -172,17 +198,72 @@ TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
   const auto result = shell(
       "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 2 ./mlp_ddp --device cpu --dim 9");
   EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: ranks: rank 1 has --layers 9,9,9,9,9,9,9, "
-                                     "where rank 0 has --layers 8,8,8,8,8,8,8; give all ranks the "
-                                     "same options and files\n"));
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_ddp: error: ranks differ: --layers is 8,8,8,8,8,8,8 on rank 0 and "
+                         "9,9,9,9,9,9,9 on ranks 1-2; give all ranks the same build, options and "
+                         "files\n"));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+/// Another seed, other samples in a file of the same size, another library for products.
+TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
+  std::vector<std::uint8_t> numbers(16);
+  file("a.npy", npy_bytes("|u1", "4, 4", numbers));
+  numbers[15] = 1;
+  file("b.npy", npy_bytes("|u1", "4, 4", numbers));
+  const std::string run = "./mlp_ddp --device cpu --dim 4 --depth 1 --batch-size 1 --data npy:";
+  const auto result =
+      shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 1 {0}b.npy,a.npy "
+                        "--seed 7 --gemm reference",
+                        run));
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
+                                        "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
+                                        "on rank 1, --seed is 0 on rank 0 and 7 on rank 1, "
+                                        "products is .* on rank 0 and reference on rank 1; give "));
+}
+
+/// As if Slurm started them without its PMI: each is alone.
+TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
+  const std::string copies = "SLURM_STEP_NUM_TASKS=2 ./mlp_ddp --device cpu --dim 8";
+  const auto first = shell("SLURM_PROCID=0 " + copies);
+  EXPECT_EQ(first.exit_code, 78);
+  EXPECT_EQ(first.err,
+            "mlp_ddp: error: ranks: srun started 2 copies that do not see each other; use srun "
+            "--mpi=pmix\n");
+  const auto second = shell("SLURM_PROCID=1 " + copies);
+  EXPECT_EQ(second.exit_code, 78);
+  EXPECT_EQ(second.err, "");
+}
+
+/// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.
+TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
+  for (const char* const signal : {"kill -USR1 $job", "pkill -TERM -P $job -n"}) {
+    SCOPED_TRACE(signal);
+    const auto result = shell(fmt::format(
+        "rm -f w m && {{ mpirun -np 3 ./mlp_ddp --device cpu --threads 1 --dim 8 --depth 1 --steps "
+        "100000 --delay-ms 2 --log-every 7 --metrics m --save w & }} && job=$! && "
+        "until [ -s m ]; do sleep 0.01; done && {}; wait $job",
+        signal));
+    EXPECT_EQ(result.exit_code, 75) << result.err;
+    std::map<int, int> last;
+    for (const json& record : records("m")) last[record.at("rank")] = record.at("step");
+    ASSERT_EQ(last.size(), 3U);
+    EXPECT_EQ(last[1], last[0]);
+    EXPECT_EQ(last[2], last[0]);
+    EXPECT_THAT(result.err, HasSubstr(fmt::format("mlp_ddp: note: asked to stop, all ranks ended "
+                                                  "behind step {} and wrote 'w'\n",
+                                                  last[0])));
+    EXPECT_EQ(weights("w").size(), 72U);
+  }
 }
 
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
   const std::vector<Arguments> runs = {
       {"--global-batch-size", "4", "--data-seeding", "per-rank", "--transport", "mpi",
-       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1"},
+       "--bucket-mib", "0.5", "--first-bucket", "whole", "--delay-ms", "1", "--scheme", "ddp"},
       {"--batch-size", "4", "--no-overlap", "--update", "per-bucket", "--slow-rank", "0:1",
-       "--jitter-ms", "1"},
+       "--jitter-ms", "1", "--timeout", "60"},
   };
   const std::vector<std::string> own = options_of(alone({"--help"}).out);
   std::set<std::string> named(own.begin(), own.end());
@@ -255,6 +336,18 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
       {{"--delay-ms", "-1"},
        2,
        "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {{"--scheme", "zero2"},
+       2,
+       "--scheme 'zero2': not one of the choices; use ddp or zero1 or factor"},
+      {{"--scheme", "factor", "--no-overlap"},
+       78,
+       "--no-overlap: is about the buckets of --scheme ddp; leave it out"},
+      {{"--scheme", "zero1", "--update", "per-bucket"},
+       78,
+       "--update per-bucket: is about the buckets of --scheme ddp; leave it out"},
+      {{"--timeout", "0"},
+       2,
+       "--timeout '0': out of range; give a number above 0 to below 1000000000"},
       {{"--transport", "tcp"},
        2,
        "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},

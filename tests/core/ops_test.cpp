@@ -55,6 +55,9 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {Collective{AllReduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
       {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
       {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 1}, {0, 1}},
+      {Collective{ReduceScatter{{f32(0, 2, 9), f32(1, 2, 9)}}}, {0, 1}, {0, 1}},
+      {Collective{AllGather{{f32(0, 2, 9), f32(1, 2, 9)}}}, {0, 1}, {0, 1}},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9)}}}, {1}, {0}},
   };
   for (const auto& [op, read, written] : cases) {
     SCOPED_TRACE(label_of(op));
@@ -120,6 +123,8 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {Collective{AllReduce{{f32(0, 1, 9)}}}, {0, 0, 36}},
       {Collective{Broadcast{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
       {Collective{Reduce{{f32(0, 1, 9), f32(1, 1, 9)}}}, {0, 0, 36}},
+      {Collective{ReduceScatter{{f32(0, 2, 9)}}}, {0, 0, 72}},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9)}}}, {0, 0, 72}},
   };
   for (const auto& [op, expected] : cases) {
     SCOPED_TRACE(label_of(op));
@@ -316,6 +321,11 @@ TEST(Validate, RefusesCollectivesThatDoNotFit) {
       {Collective{Reduce{{i32(0, 1, 9)}}}, "tensor must be f32"},
       {Collective{Reduce{{f32(0, 1, 9)}, -1}}, "root must be a rank"},
       {Collective{AllReduce{{f32(0, 1, 9), f32(0, 1, 9)}}}, "must not share bytes"},
+      {Collective{ReduceScatter{{i32(0, 2, 9)}}}, "tensor must be f32"},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 9), f32(2, 1, 9)}}},
+       "own must be one for each tensor"},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 3, 9)}}}, "own must be rows of the tensor"},
+      {Collective{AllGather{{f32(0, 2, 9)}, {f32(1, 1, 8)}}}, "own must be rows of the tensor"},
   });
   EXPECT_NO_THROW(validate(Collective{Broadcast{{state(0), state(1)}, 5}}));
 }

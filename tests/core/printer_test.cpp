@@ -154,6 +154,11 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {Collective{AllReduce{{a}}}, "a[4x3] summed over all ranks"},
       {Collective{Broadcast{{a}, 2}}, "a[4x3] = that of rank 2"},
       {Collective{Reduce{{a, far}}}, "a[4x3], 1:a[4x3] summed over all ranks into that of rank 0"},
+      {Collective{ReduceScatter{{a}, 0.5F}},
+       "a[4x3], each rank's rows summed over all ranks, each times 0.5"},
+      {Collective{AllGather{{a}}}, "a[4x3] = the rows of all ranks"},
+      {Collective{AllGather{{a}, {far.row_slice(1, 2)}}},
+       "a[4x3] = the rows of all ranks, this one's from 1:a@12[2x3]"},
   };
   Program program("formulas", buffers);
   for (const auto& [op, text] : cases) {

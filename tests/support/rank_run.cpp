@@ -46,14 +46,13 @@ class Losses final : public TrainObserver {
 
 }  // namespace
 
-Trained train_rank(Communicator& communicator, const TrainConfig& config,
-                   const DdpSettings& settings) {
+Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const TrainConfig& config,
+                      const std::atomic<bool>* stop) {
   std::optional<Dataset> dataset;
   if (config.data.kind == DataKind::kIdx) {
     dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
   }
   const Dataset* const data = dataset ? &*dataset : nullptr;
-  const Ddp scheme(settings);
   const StepPrograms programs(
       spec_of_rank(config, DeviceKind::kCpu, data, communicator.rank(), communicator.size()),
       &scheme);
@@ -63,9 +62,15 @@ Trained train_rank(Communicator& communicator, const TrainConfig& config,
   Trained trained;
   Losses losses(trained);
   Trainer trainer(config, programs, {device.get()}, &communicator, data);
+  if (stop != nullptr) trainer.stop_when(*stop);
   trainer.run(losses);
   trained.parameters = trainer.weights();
   return trained;
+}
+
+Trained train_rank(Communicator& communicator, const TrainConfig& config,
+                   const DdpSettings& settings) {
+  return train_rank_by(Ddp(settings), communicator, config);
 }
 
 void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
@@ -77,14 +82,18 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<Trained> train_threads(int ranks, const TrainConfig& config,
-                                   const DdpSettings& settings) {
+std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const TrainConfig& config) {
   std::vector<Trained> results(static_cast<std::size_t>(ranks));
   on_threads(ranks, [&](Communicator& communicator) {
     results[static_cast<std::size_t>(communicator.rank())] =
-        train_rank(communicator, config, settings);
+        train_rank_by(scheme, communicator, config);
   });
   return results;
+}
+
+std::vector<Trained> train_threads(int ranks, const TrainConfig& config,
+                                   const DdpSettings& settings) {
+  return train_threads_by(Ddp(settings), ranks, config);
 }
 
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {

@@ -1,6 +1,7 @@
 // Small data-parallel runs, one rank at a time, over any communicator: what tests of ranks compare.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,7 +28,17 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
-/// The whole run of one rank; every rank calls it. Programs are checked.
+/// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks
+/// end early once `stop` is true on any.
+Trained train_rank_by(const Scheme& scheme, Communicator& communicator,
+                      const TrainConfig& config = rank_config(),
+                      const std::atomic<bool>* stop = nullptr);
+
+/// The same with ranks as threads.
+std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks,
+                                      const TrainConfig& config = rank_config());
+
+/// The same with DDP.
 Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_config(),
                    const DdpSettings& settings = small_buckets());
 

@@ -1,0 +1,162 @@
+#include "rank_agreement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "core/content_hash.h"
+#include "core/error.h"
+#include "core/file_pattern.h"
+#include "train/schedule.h"
+
+namespace barestep {
+namespace {
+
+constexpr char kEndOfValue = '\0';
+
+void add_files(RankSettings& settings, const char* name, const std::filesystem::path& pattern) {
+  if (pattern.empty()) return;
+  std::vector<std::string> contents;
+  for (const auto& file : matching_files(pattern)) contents.push_back(content_hash(file));
+  settings.emplace_back(name, fmt::format("{}", fmt::join(contents, ", ")));
+}
+
+/// Every rank's text, in rank order.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
+  const auto count = static_cast<std::size_t>(ranks.size());
+  const std::int64_t size = std::ssize(mine);
+  std::vector<std::int64_t> sizes(count);
+  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  std::string padded = mine;
+  padded.resize(longest);
+  std::string all(count * longest, kEndOfValue);
+  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(sizes[rank])));
+  }
+  return texts;
+}
+
+std::map<std::string, std::string> settings_in(const std::string& text) {
+  std::map<std::string, std::string> settings;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t name_end = text.find(kEndOfValue, at);
+    const std::size_t end = text.find(kEndOfValue, name_end + 1);
+    settings[text.substr(at, name_end - at)] = text.substr(name_end + 1, end - name_end - 1);
+    at = end + 1;
+  }
+  return settings;
+}
+
+/// "rank 0", "ranks 1-3 and 5".
+std::string text_of_ranks(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    runs.push_back(first == last ? std::to_string(ranks[first])
+                                 : fmt::format("{}-{}", ranks[first], ranks[last]));
+    first = last + 1;
+  }
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(runs, ", "));
+}
+
+}  // namespace
+
+RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs) {
+  const StepSpec& spec = programs.spec();
+  const TrainingConfig& training = config.training;
+  const ParallelConfig& parallel = config.parallel;
+  RankSettings settings;
+  const auto add = [&](const char* name, const auto& value) {
+    settings.emplace_back(name, fmt::format("{}", value));
+  };
+  add("--layers", fmt::format("{}", fmt::join(spec.model.layout.widths(), ",")));
+  add("--activation", spec.model.activation == Activation::kRelu ? "relu" : "none");
+  add("--no-last-relu", !spec.model.last_relu);
+  add("--loss", spec.model.loss == LossKind::kMse ? "mse" : "cross-entropy");
+  add("--data", static_cast<int>(spec.data));
+  add("--test-split", config.data.test_split);
+  add_files(settings, "data", config.data.x);
+  add_files(settings, "targets", config.data.y);
+  add("--drop-last", spec.drop_last);
+  add("--global-batch-size", spec.batch_size);
+  add("--data-seeding", spec.own_data ? "per-rank" : "global");
+  add("--accumulate", spec.accumulate);
+  add("--no-zero-grad", !spec.zero_grad);
+  add("--steps", steps_of(training, spec.epoch_rows(), spec.step_rows()));
+  add("--log-every", training.log_every);
+  add("--seed", training.seed);
+  add("--optimizer", static_cast<int>(training.optimizer));
+  add("--lr", training.lr);
+  add("--lr-warmup", training.lr_warmup);
+  add("--lr-scale", training.lr_scale == LrScale::kLinear ? "linear" : "none");
+  add("--betas", fmt::format("{},{}", training.beta1, training.beta2));
+  add("--eps", training.eps);
+  add("--momentum", training.momentum);
+  add("--nesterov", training.nesterov);
+  add("--weight-decay", spec.optimizer.weight_decay);
+  add("--fusion", config.device.fusion ? "on" : "off");
+  add("--precision", config.device.precision == Precision::kTf32 ? "tf32" : "fp32");
+  add("--graph", config.device.graph);
+  add("--scheme", static_cast<int>(parallel.scheme));
+  add("--bucket-mib", parallel.bucket_mib);
+  add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
+  add("--no-overlap", !parallel.overlap);
+  add("--update", parallel.update_per_bucket ? "per-bucket"
+                  : training.fused_update    ? "fused"
+                                             : "separate");
+  add("--clip-norm", training.clip_norm.value_or(0));
+  add("--metrics", !config.output.metrics.empty());
+  return settings;
+}
+
+RankSettings build_settings() {
+  return {{"build", content_hash("/proc/self/exe")}};
+}
+
+void require_agreement(Communicator& ranks, const RankSettings& settings) {
+  std::string mine;
+  for (const auto& [name, value] : settings) mine += name + kEndOfValue + value + kEndOfValue;
+  std::vector<std::map<std::string, std::string>> all;
+  for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
+
+  // In this rank's order; names that only others have come behind.
+  std::vector<std::string> names;
+  for (const auto& [name, value] : settings) names.push_back(name);
+  for (const auto& each : all) {
+    for (const auto& [name, value] : each) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  std::vector<std::string> differences;
+  for (const std::string& name : names) {
+    std::map<std::string, std::vector<int>> ranks_of;
+    std::vector<std::string> values;  // in rank order
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      const auto found = all[rank].find(name);
+      const std::string value = found == all[rank].end() ? "not there" : found->second;
+      if (ranks_of[value].empty()) values.push_back(value);
+      ranks_of[value].push_back(static_cast<int>(rank));
+    }
+    if (values.size() == 1) continue;
+    std::vector<std::string> parts;
+    for (const std::string& value : values) {
+      parts.push_back(fmt::format("{} on {}", value, text_of_ranks(ranks_of[value])));
+    }
+    differences.push_back(fmt::format("{} is {}", name, fmt::join(parts, " and ")));
+  }
+  if (differences.empty()) return;
+  fail(ExitCode::kConfiguration, {.what = "ranks differ",
+                                  .value = "",
+                                  .why = fmt::format("{}", fmt::join(differences, ", ")),
+                                  .remedy = "give all ranks the same build, options and files"});
+}
+
+}  // namespace barestep

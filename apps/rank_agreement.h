@@ -1,0 +1,28 @@
+// What ranks must agree about before they train together.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/config.h"
+#include "core/device.h"
+#include "train/step.h"
+
+namespace barestep {
+
+/// Names and values, in an order that is the same on every rank that has the same names.
+using RankSettings = std::vector<std::pair<std::string, std::string>>;
+
+/// What steps depend on: options, seed, the data's size and hash. Reads the data files.
+RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs);
+
+/// This program: its version, and the hash of its file.
+RankSettings build_settings();
+
+/// Throws Error(kConfiguration), the same on every rank, that lists what differs and where. Every
+/// rank calls it. Blocks.
+void require_agreement(Communicator& ranks, const RankSettings& settings);
+
+}  // namespace barestep

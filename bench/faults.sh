@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# bench/faults.sh: how jobs of ranks end when one fails, on one machine under mpirun, between two hosts
+# that are network namespaces, and under a Slurm of its own (tests/faults/). Keeps the tables in
+# bench/results/<machine>/faults.txt. The last two need root; what cannot be run here says so.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd -P)
+build=$here/../build
+results=$here/results/$(python3 "$here/machine.py")
+mkdir -p "$results"
+
+ninja -C "$build" mlp_ddp mpi_faults >/dev/null
+arguments=(--mlp-ddp "$build/mlp_ddp" --faults "$build/tests/libmpi_faults.so" --limit 2 --jobs 4)
+{
+  echo "# bench/faults.sh   (commit $(git -C "$here" describe --always --dirty))"
+  (. "$here/../scripts/mpi_env.sh" && "$here/../tests/faults/faults.py" "${arguments[@]}")
+  for place in namespaces slurm; do
+    echo
+    "$here/../tests/faults/$place.sh" "${arguments[@]}" || [ $? = 77 ]
+  done
+} | tee "$results/faults.txt"

@@ -1,0 +1,137 @@
+#include "parallel/factor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/overloaded.h"
+#include "parallel/rewriting.h"
+
+namespace barestep {
+namespace {
+
+/// The losses of a step's rows, as if this rank's were part of a batch of `rows`.
+void count_all_rows(Program& program, std::int64_t rows) {
+  for (Node& node : program.nodes()) {
+    auto* const op = std::get_if<DeviceOp>(&node.op);
+    if (op == nullptr) continue;
+    if (auto* mse = std::get_if<MseLoss>(op)) mse->count = rows * mse->output.cols;
+    if (auto* entropy = std::get_if<CrossEntropy>(op)) entropy->count = rows;
+  }
+}
+
+/// The last node before `end` that writes the tensor, which may have no rows: then it writes none
+/// of its numbers, at the same place of the program as on the other ranks.
+NodeId completed_by(const Program& program, NodeId end, const Tensor& tensor) {
+  NodeId last = -1;
+  for (NodeId id = 0; id < end; ++id) {
+    for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
+      if (access.writes && access.tensor.buffer == tensor.buffer) last = id;
+    }
+  }
+  return last;
+}
+
+/// Turns one rank's nodes into those of all rows.
+class Gathering {
+ public:
+  Gathering(StepProgram& step, Buffers& buffers, const StepSpec& spec)
+      : step_(step),
+        buffers_(buffers),
+        draws_all_(spec.data == DataKind::kRandn && !spec.own_data) {}
+
+  /// The node's factors are from now on those of all rows; what makes a gradient has any.
+  bool widen(DeviceOp& op) {
+    return std::visit(Overloaded{[&](Gemm& o) {
+                                   if (!o.transpose_a) return false;
+                                   o.a = all_rows(o.a);
+                                   o.b = all_rows(o.b);
+                                   return true;
+                                 },
+                                 [&](SumRows& o) {
+                                   o.in = all_rows(o.in);
+                                   return true;
+                                 },
+                                 [&](LinearAdam& o) {
+                                   o.grad_y = all_rows(o.grad_y);
+                                   o.x = all_rows(o.x);
+                                   return true;
+                                 },
+                                 [](auto&) { return false; }},
+                      op);
+  }
+
+  /// Own rows and what all ranks' become, in the order in which they were asked for.
+  [[nodiscard]] const std::vector<std::pair<Tensor, Tensor>>& gathered() const { return gathered_; }
+
+ private:
+  Tensor all_rows(const Tensor& own) {
+    if (draws_all_ && own.buffer == step_.tensors.x.buffer) {
+      return {own.buffer, 0, step_.rows, own.cols, own.dtype};
+    }
+    for (const auto& [mine, all] : gathered_) {
+      if (mine == own) return all;
+    }
+    const std::string name = "all_" + buffers_[own.buffer].name;
+    const Tensor all =
+        buffers_.tensor(name, Category::kCommunication, step_.rows, own.cols, own.dtype);
+    gathered_.emplace_back(own, all);
+    return all;
+  }
+
+  StepProgram& step_;
+  Buffers& buffers_;
+  bool draws_all_;
+  std::vector<std::pair<Tensor, Tensor>> gathered_;
+};
+
+}  // namespace
+
+void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
+                   bool /*is_first_step*/) const {
+  if (spec.accumulate > 1) {
+    fail(ExitCode::kConfiguration, {.what = "--accumulate",
+                                    .value = std::to_string(spec.accumulate),
+                                    .why = "--scheme factor gathers the rows of whole steps",
+                                    .remedy = "use a larger batch, or --scheme ddp"});
+  }
+  if (spec.clip_norm && !spec.model.stores_gradients) {
+    fail(ExitCode::kConfiguration, {.what = "--clip-norm",
+                                    .value = fmt::format("{}", *spec.clip_norm),
+                                    .why = "--scheme factor clips stored gradients only",
+                                    .remedy = "use --update separate"});
+  }
+  const std::int64_t own_rows = spec.own_rows(step.rows).count;
+  count_all_rows(step.program, step.rows);
+  step.tensors.own_loss_scale =
+      own_rows == 0 ? 0 : static_cast<double>(step.rows) / static_cast<double>(own_rows);
+  Insertions insertions;
+  share_loss(step, buffers, 1, insertions);
+
+  // Gradients are made behind all of backward, so that what they wait for can arrive meanwhile.
+  const NodeId optimizer = optimizer_node(step.program);
+  Gathering gathering(step, buffers, spec);
+  std::vector<Node> gradients;
+  std::vector<NodeId> moved;
+  for (NodeId id = 0; id < step.program.size(); ++id) {
+    Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
+    auto* const op = std::get_if<DeviceOp>(&node.op);
+    const bool is_gradient = node.phase == Phase::kBackward || node.phase == Phase::kOptimizer;
+    if (!is_gradient || op == nullptr || !gathering.widen(*op) || id >= optimizer) continue;
+    gradients.push_back(node);
+    moved.push_back(id);
+  }
+  for (const auto& [own, all] : gathering.gathered()) {
+    const NodeId complete = completed_by(step.program, optimizer, own);
+    insertions.emplace(complete, comm_node(AllGather{.tensors = {all}, .own = {own}}));
+  }
+  for (Node& node : gradients) insertions.emplace(optimizer - 1, std::move(node));
+  step.program = with_insertions(step.program, insertions, moved);
+}
+
+}  // namespace barestep

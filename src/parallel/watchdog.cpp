@@ -1,0 +1,189 @@
+#include "parallel/watchdog.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::chrono::milliseconds kPause(20);
+constexpr double kAwakeSeconds = 1;     // that one that was stopped waits for its end
+constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
+constexpr double kTurnSeconds = 0.3;    // between the words of two ranks on several hosts
+constexpr double kMostTurns = 5;
+constexpr double kToSpeakSeconds = 2;         // that a failed rank has for its own line
+constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
+constexpr std::size_t kMostRanksNamed = 4;
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// The process is gone, as far as this one can know.
+bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
+  if (record.id_space != mine.id_space || now_s() - record.beat_s < 10 * kPause.count() / 1e3) {
+    return false;
+  }
+  return ::kill(static_cast<pid_t>(record.process), 0) != 0 && errno == ESRCH;
+}
+
+/// Not through stdio, whose locks a hung thread may hold.
+void write_line(const std::string& line) {
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t count = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
+    if (count <= 0 && errno != EINTR) return;
+    if (count > 0) done += static_cast<std::size_t>(count);
+  }
+}
+
+}  // namespace
+
+Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
+    : board_(board), options_(std::move(options)), thread_([this] {
+        while (!stopping_ && !told_) {
+          look_around();
+          std::this_thread::sleep_for(kPause);
+        }
+      }) {}
+
+Watchdog::~Watchdog() {
+  stopping_ = true;
+  thread_.join();
+  board_.mine().has_left = true;
+}
+
+void Watchdog::leave() {
+  FlightRecord& mine = board_.mine();
+  mine.has_left = true;
+  const auto stays = [&](const FlightRecord& record) {
+    return &record != &mine && record.process != 0 && !record.has_left;
+  };
+  while (std::ranges::any_of(board_.all(), stays)) std::this_thread::sleep_for(kPause / 4);
+}
+
+void Watchdog::look_around() {
+  if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
+  board_.mine().beat_s = now_s();
+  const bool told_elsewhere =
+      !options_.one_host && options_.end_was_told && options_.end_was_told();
+  if (told_elsewhere || board_.word_is_taken()) return end_behind_others();
+  look_for_the_dead();
+  if (!told_) look_at_own_entries();
+  if (!told_) look_at_communicator();
+  if (!told_) look_at_launcher();
+}
+
+void Watchdog::look_for_the_dead() {
+  const FlightRecord& mine = board_.mine();
+  for (const FlightRecord& record : board_.all()) {
+    if (&record == &mine || record.process == 0 || record.has_left) continue;
+    if (!is_gone(record, mine) || record.has_left) continue;
+    return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+                 .value = fmt::format("process {}", record.process.load()),
+                 .why = fmt::format("died during {}", record.state()),
+                 .remedy = "see what it wrote and the system's log, then run again"});
+  }
+}
+
+void Watchdog::look_at_own_entries() {
+  // Who was stopped itself is no judge of others: it may have been woken to be ended.
+  if (now_s() - woken_s_ < kAwakeSeconds) return;
+  // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
+  const auto rank = static_cast<double>(board_.mine().rank);
+  const double turn_s = options_.one_host ? 0 : kTurnSeconds * std::fmin(rank, kMostTurns);
+  const double limit_s = options_.limit_s + turn_s;
+  for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
+    const auto entry = board_.mine().open(track);
+    if (!entry) continue;
+    const double age_s = now_s() - entry->begin_s;
+    if (age_s < limit_s) continue;
+    return tell({.what = own_name(),
+                 .value = entry->text(),
+                 .why = fmt::format("not done after {:.1f} s{}", age_s, late_ranks()),
+                 .remedy = "look at the ranks that are behind, or give a larger --timeout"});
+  }
+}
+
+void Watchdog::look_at_communicator() {
+  const std::string why = options_.poll_error ? options_.poll_error() : "";
+  if (why.empty()) return;
+  if (failed_since_s_ == 0) failed_since_s_ = now_s();
+  if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
+  tell({.what = own_name(),
+        .value = board_.mine().state(),
+        .why = why + late_ranks(),
+        .remedy = "see the errors of the other ranks"});
+}
+
+/// A rank that died on another host shows only so: the launcher ends the rest, and gives them about
+/// a second. Who is not waiting for another rank ends in order.
+void Watchdog::look_at_launcher() {
+  const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
+  if (options_.one_host || asked_s == 0) return;
+  const auto rank = static_cast<double>(board_.mine().rank);
+  if (now_s() - asked_s < 0.3 + 0.05 * std::fmin(rank, 8)) return;
+  for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
+    const auto entry = board_.mine().open(track);
+    if (!entry || entry->begin_s > asked_s) continue;
+    return tell({.what = own_name(),
+                 .value = entry->text(),
+                 .why = "the launcher ends the job while this waits for a rank of another host",
+                 .remedy = "see the other hosts' lines, then run again"});
+  }
+}
+
+void Watchdog::end_behind_others() {
+  if (taken_since_s_ == 0) taken_since_s_ = now_s();
+  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
+    ::_exit(static_cast<int>(ExitCode::kTryAgain));
+}
+
+void Watchdog::tell(const Problem& problem) {
+  if (!board_.claim_word()) return;
+  told_ = true;
+  write_line(
+      fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));
+  board_.close();
+  options_.end_all(ExitCode::kTryAgain);
+}
+
+std::string Watchdog::own_name() const {
+  return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
+}
+
+/// Of this host's others: who is stopped, and who has not come to where this rank is.
+std::string Watchdog::late_ranks() const {
+  const FlightRecord& mine = board_.mine();
+  const std::string here = mine.state();
+  std::vector<std::string> late;
+  for (const FlightRecord& record : board_.all()) {
+    if (&record == &mine || record.process == 0 || record.has_left) continue;
+    const double silent_s = now_s() - record.beat_s;
+    if (silent_s > kSilentSeconds) {
+      late.push_back(fmt::format("rank {} (process {}) has been stopped for {:.1f} s at {}",
+                                 record.rank.load(), record.process.load(), silent_s,
+                                 record.state()));
+    } else if (record.state() != here) {
+      late.push_back(fmt::format("rank {} (process {}) is at {}", record.rank.load(),
+                                 record.process.load(), record.state()));
+    }
+  }
+  if (late.size() > kMostRanksNamed) late.resize(kMostRanksNamed);
+  return late.empty() ? "" : fmt::format(", {}", fmt::join(late, ", "));
+}
+
+}  // namespace barestep

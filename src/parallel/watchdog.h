@@ -1,0 +1,71 @@
+// The watchdog: ends a job whose ranks wait for something that will not come.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "core/error.h"
+#include "parallel/flight_record.h"
+
+namespace barestep {
+
+struct WatchdogOptions {
+  std::string program{};  // in front of its line
+  double limit_s = 300;   // what a rank is in may last so long
+  bool one_host = true;   // all ranks are on this host
+  /// Ends all ranks, with `code`. Called from the watchdog's thread.
+  std::function<void(ExitCode code)> end_all{};
+  /// Why collectives can no longer succeed, or empty.
+  std::function<std::string()> poll_error{};
+  /// Whether a rank of another host tells already; asked where there are several hosts.
+  std::function<bool()> end_was_told{};
+  /// When the launcher asked this process to end (core/clock.h); 0: it did not.
+  std::function<double()> asked_to_end_s{};
+};
+
+/// A thread that looks 50 times a second
+///   - whether a rank of this host died: its process is gone, and it had not left,
+///   - whether this rank is in something for longer than the limit,
+///   - whether the communicator has failed for two seconds, and nobody said so,
+///   - on several hosts: whether the launcher ends the job while this rank waits for others.
+/// Then one rank of the host writes one line on stderr, naming the rank, what it is in and the last
+/// state of those that are late, and ends all with exit code 75. The others, when they see that
+/// another rank has told, end half a second later at the latest.
+class Watchdog {
+ public:
+  /// `board` must outlive it.
+  Watchdog(FlightBoard& board, WatchdogOptions options);
+  /// Stops looking, and tells the others that this rank has left.
+  ~Watchdog();
+  /// This rank has left in order; blocks until the others of this host have too. Goes on looking
+  /// until then: a rank may still die, and launchers may not tell.
+  void leave();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void look_around();
+  void look_for_the_dead();
+  void look_at_own_entries();
+  void look_at_communicator();
+  void look_at_launcher();
+  void end_behind_others();
+  /// One line and the end, unless another rank tells already.
+  void tell(const Problem& problem);
+  [[nodiscard]] std::string own_name() const;
+  [[nodiscard]] std::string late_ranks() const;
+
+  FlightBoard& board_;
+  WatchdogOptions options_;
+  double woken_s_ = 0;
+  double failed_since_s_ = 0;
+  double taken_since_s_ = 0;
+  std::atomic<bool> told_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,58 @@
+// Evaluation alone: a trained model over a test set, without gradients and without an optimizer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/statistics.h"
+#include "train/dataset.h"
+#include "train/runner.h"
+#include "train/step.h"
+#include "train/trainer.h"
+#include "train/weights.h"
+
+namespace barestep {
+
+/// The test set, or all samples where none is split off. For programs that only evaluate.
+StepSpec evaluation_spec_of(const TrainConfig& config, DeviceKind kind, const Dataset& dataset);
+
+/// One batch of an evaluation.
+struct EvaluatedBatch {
+  std::int64_t number = 0;
+  std::int64_t samples = 0;
+  double latency_s = 0;  // from the samples in the host's memory to the loss there
+};
+
+struct Evaluation {
+  std::int64_t batch_size = 0;
+  EvaluationReport total{};
+  Statistics latency_s{};  // of the batches
+  double samples_per_s = 0;
+};
+
+class Evaluator {
+ public:
+  /// Allocates what evaluation takes: weights, and the activations of a batch. `programs` are built
+  /// for evaluation_spec_of(); all that is referred to must outlive the evaluator. Blocks.
+  Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
+            const FlatWeights& weights);
+  ~Evaluator();
+
+  /// `warmup` batches that do not count, then every sample once. Throws Error(kDiverged) when the
+  /// loss is not a finite number. Blocks.
+  Evaluation run(std::int64_t warmup, const std::function<void(const EvaluatedBatch&)>& on_batch);
+
+  [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  class Input;
+
+  const StepPrograms& programs_;
+  MemoryPlan plan_;
+  Device* device_;
+  Runner runner_;
+  std::unique_ptr<Input> input_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,32 @@
+#include "apps/bad_input_cases.h"
+#include "support/arguments.h"
+
+namespace barestep {
+
+std::vector<BadInput> bad_evaluations() {
+  const std::string beside =
+      ": does not go with --evaluate-only, which trains nothing; leave one of the two out";
+  const auto evaluation = [](const Arguments& more) {
+    return Arguments{"--data", "idx:images,labels", "--layers", "4,3", "--evaluate-only"} + more;
+  };
+  std::vector<BadInput> all = {
+      {7, evaluation({}), 78,
+       "--evaluate-only: there are no weights to evaluate; give --load FILE"},
+      {7,
+       {"--evaluate-only", "--load", "w"},
+       78,
+       "--evaluate-only: there are no samples to evaluate with; give files by --data"},
+      {12, evaluation({"--load", "w"}), 66,
+       "idx file 'images': No such file or directory; check the path"},
+  };
+  for (const Arguments& other :
+       {Arguments{"--save", "v"}, Arguments{"--tensorboard", "t"}, Arguments{"--epochs", "2"},
+        Arguments{"--steps", "2"}, Arguments{"--accumulate", "2"}, Arguments{"--graph"}}) {
+    all.push_back({7, evaluation(Arguments{"--load", "w"} + other), 78, other.front() + beside});
+  }
+  all.push_back(
+      {7, evaluation({"--load", "w", "--profile"}), 78, "--profile and --trace" + beside});
+  return all;
+}
+
+}  // namespace barestep

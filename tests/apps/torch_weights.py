@@ -1,0 +1,90 @@
+"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: weights between barestep and PyTorch.
+
+Loads OURS, a safetensors file of mlp_single's, into the practical's model by load_state_dict, and prints
+its loss and accuracy on the idx files; writes THEIRS, fresh weights of that model, and prints theirs.
+Exits with 77 where PyTorch is not installed. The format is read and written here, by its specification,
+so that nothing else need be installed.
+"""
+import gzip
+import json
+import struct
+import sys
+
+try:
+    import torch
+except ImportError:
+    print("PyTorch is not installed")
+    sys.exit(77)
+
+
+class MLP(torch.nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        layers = []
+        for fan_in, fan_out in zip(widths, widths[1:]):
+            layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
+        self.net = torch.nn.Sequential(*layers[:-1])
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    state = {}
+    for name, entry in json.loads(data[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "F32"
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        state[name] = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.float32).view(entry["shape"])
+    return state
+
+
+def write_safetensors(path, state):
+    header, values = {}, b""
+    for name, tensor in state.items():
+        raw = tensor.detach().contiguous().numpy().tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [len(values), len(values) + len(raw)],
+        }
+        values += raw
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + values)
+
+
+def read_idx(path):
+    with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+        data = file.read()
+    dims = struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
+    return torch.frombuffer(bytearray(data[4 + 4 * data[3] :]), dtype=torch.uint8).view(dims)
+
+
+def say(model, x, y):
+    with torch.no_grad():
+        output = model(x)
+        loss = torch.nn.functional.cross_entropy(output, y)
+        correct = (output.argmax(1) == y).sum()
+    print(f"{loss.item()!r} {100 * correct.item() / len(y):.2f}%")
+
+
+def main():
+    layers, images, labels, ours, theirs = sys.argv[1:]
+    x = read_idx(images).flatten(1).float() / 255
+    y = read_idx(labels).long()
+    model = MLP([int(width) for width in layers.split(",")])
+    model.load_state_dict(read_safetensors(ours))
+    say(model, x, y)
+
+    torch.manual_seed(7)
+    model = MLP([int(width) for width in layers.split(",")])
+    write_safetensors(theirs, model.state_dict())
+    say(model, x, y)
+
+
+main()

@@ -1,0 +1,222 @@
+// The watchdog and what it reads: the board, the records of ranks, the launcher's variables.
+#include "parallel/watchdog.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/clock.h"
+#include "parallel/flight_record.h"
+#include "parallel/launcher.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// A watchdog over place 0 of a board, and what it said and did.
+class WatchdogTest : public TempDirTest {
+ protected:
+  /// What the watchdog writes until it ends all, or for `seconds`.
+  std::string said(WatchdogOptions options, double seconds = 2) {
+    std::atomic<bool> ended{false};
+    options.program = "test";
+    options.end_all = [&](ExitCode code) {
+      code_ = code;
+      ended = true;
+    };
+    testing::internal::CaptureStderr();
+    {
+      const Watchdog watchdog(board_, options);
+      for (const double start_s = now_s(); !ended && now_s() - start_s < seconds;) ::usleep(1000);
+    }
+    return testing::internal::GetCapturedStderr();
+  }
+
+  /// A rank of this host in a process of its own, on place 1, which runs `body`.
+  template <class F>
+  pid_t other_rank(const F& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      FlightBoard board(file_, 1, 1);
+      body(board);
+      ::_exit(0);
+    }
+    while (board_.all()[1].process == 0) ::usleep(1000);
+    return child;
+  }
+
+  const std::string file_ = folder() / "board";
+  FlightBoard board_{file_, 0, 0};
+  std::optional<ExitCode> code_;
+};
+
+TEST_F(WatchdogTest, NamesTheCollectiveThatLastsTooLong) {
+  board_.mine().begin(Track::kPhase, Activity::kStep, 5);
+  board_.mine().begin(Track::kCollective, activity_of(AllReduce{}), 5, 4 << 20);
+  const std::string line = said({.limit_s = 0.1});
+  EXPECT_THAT(line, StartsWith("test: error: rank 0 on "));
+  EXPECT_THAT(line, ContainsRegex(" 'all_reduce \\(4.00 MiB\\) in step 5': not done after 0.1 s; "
+                                  "look at the ranks that are behind, or give a larger "
+                                  "--timeout\n$"));
+  EXPECT_EQ(code_, ExitCode::kTryAgain);
+}
+
+TEST_F(WatchdogTest, SaysNothingWhileEachThingIsDoneInTime) {
+  FlightRecord& record = board_.mine();
+  std::atomic<bool> stop{false};
+  std::thread rank([&] {
+    for (std::int64_t step = 0; !stop; ++step) {
+      record.begin(Track::kPhase, Activity::kStep, step);
+      ::usleep(20'000);
+    }
+    record.end(Track::kPhase);
+  });
+  EXPECT_EQ(said({.limit_s = 0.2}, 0.5), "");
+  stop = true;
+  rank.join();
+  EXPECT_EQ(code_, std::nullopt);
+}
+
+TEST_F(WatchdogTest, NamesARankThatDied) {
+  const pid_t child =
+      other_rank([](FlightBoard& board) { board.mine().begin(Track::kPhase, Activity::kStep, 7); });
+  ::waitpid(child, nullptr, 0);
+  EXPECT_THAT(said({}), ContainsRegex(fmt::format("test: error: rank 1 on .* 'process {}': died "
+                                                  "during step 7; see what it wrote",
+                                                  child)));
+  EXPECT_EQ(code_, ExitCode::kTryAgain);
+}
+
+TEST_F(WatchdogTest, SaysNothingOfARankThatHasLeftInOrder) {
+  const pid_t child = other_rank([](FlightBoard& board) { const Watchdog watchdog(board, {}); });
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(said({}, 0.4), "");
+}
+
+TEST_F(WatchdogTest, TellsWhoIsStopped) {
+  const pid_t child = other_rank([](FlightBoard& board) {
+    board.mine().begin(Track::kPhase, Activity::kStep, 2);
+    for (;;) ::pause();
+  });
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+  EXPECT_THAT(said({.limit_s = 0.7}),
+              ContainsRegex(fmt::format("'barrier': not done after 0.7 s, rank 1 \\(process {}\\) "
+                                        "has been stopped for 0.[5-9] s at step 2; ",
+                                        child)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchdogTest, LeavesTheWordToTheRankThatHasIt) {
+  const pid_t child = other_rank([](FlightBoard& board) { board.claim_word(); });
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(board_.word_is_taken());
+  EXPECT_FALSE(board_.claim_word());
+  EXPECT_EQ(said({}, 0.3), "");
+}
+
+TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
+  const std::string line = said({.poll_error = [] { return "NCCL: remote error"; }}, 4);
+  EXPECT_THAT(line, HasSubstr("': NCCL: remote error; see the errors of the other ranks\n"));
+}
+
+TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
+  board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
+  const double now = now_s();
+  WatchdogOptions options{.one_host = false, .asked_to_end_s = [now] { return now; }};
+  EXPECT_THAT(said(options),
+              EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while "
+                       "this waits for a rank of another host; see the other hosts' "
+                       "lines, then run again\n"));
+  options.one_host = true;
+  EXPECT_EQ(said(options, 0.5), "");
+}
+
+TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
+  FlightBoard board("", 0, 0);
+  FlightRecord& record = board.mine();
+  for (int step = 0; step < 100; ++step) record.begin(Track::kPhase, Activity::kStep, step);
+  const std::string text = record.text();
+  EXPECT_THAT(text, StartsWith("        37 step 36: "));
+  EXPECT_THAT(text, EndsWith("       100 step 99: not ended\n"));
+  EXPECT_EQ(record.state(), "step 99");
+  record.end(Track::kPhase);
+  EXPECT_EQ(record.state(), "nothing it tells of");
+}
+
+/// Sets variables for as long as it lives.
+class Variables {
+ public:
+  explicit Variables(std::initializer_list<std::pair<const char*, const char*>> values) {
+    for (const auto& [name, value] : values) {
+      ::setenv(name, value, 1);
+      names_.emplace_back(name);
+    }
+  }
+  ~Variables() {
+    for (const std::string& name : names_) ::unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+TEST(Launcher, TellsAProcessItsPlace) {
+  EXPECT_EQ(launched_rank(), std::nullopt);
+  {
+    const Variables open_mpi({{"OMPI_COMM_WORLD_RANK", "3"},
+                              {"OMPI_COMM_WORLD_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    const auto place = launched_rank();
+    ASSERT_TRUE(place);
+    EXPECT_EQ(place->launcher, "mpirun");
+    EXPECT_EQ(place->rank, 3);
+    EXPECT_EQ(place->local_rank, 1);
+    EXPECT_FALSE(place->one_host);
+  }
+  const Variables slurm({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  EXPECT_EQ(launched_rank()->launcher, "srun");
+  const Variables broken({{"SLURM_PROCID", "x"}});
+  EXPECT_EQ(launched_rank(), std::nullopt);
+}
+
+TEST(Launcher, CopiesThatDoNotSeeEachOtherAreRefused) {
+  EXPECT_NO_THROW(require_joined(std::nullopt, 1));
+  LaunchedRank place{.rank = 1, .ranks = 4, .launcher = "srun"};
+  EXPECT_NO_THROW(require_joined(place, 4));
+  expect_error(ExitCode::kConfiguration,
+               "ranks: srun started 4 copies that do not see each other; use srun --mpi=pmix",
+               [&] { require_joined(place, 1); });
+  place.launcher = "mpirun";
+  expect_error(
+      ExitCode::kConfiguration,
+      "ranks: mpirun started 4 copies that do not see each other; use the mpirun of the MPI "
+      "that barestep was built with",
+      [&] { require_joined(place, 1); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "ranks: mpirun started 4 copies that do not see each other, as this build has no MPI; "
+      "configure with -DBARESTEP_MPI=ON",
+      [&] { require_joined(place, 0); });
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,96 @@
+#include "train/evaluator.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "kernels/cpu_device.h"
+#include "support/expect_error.h"
+#include "support/file_runs.h"
+#include "support/trainer_harness.h"
+
+namespace barestep {
+namespace {
+
+class EvaluatorTest : public TempDirTest {
+ protected:
+  /// The weights as they are, with batches of this size. The trainer's data are used.
+  Evaluation evaluate(TrainerHarness& run, std::int64_t batch_size, const FlatWeights& weights) {
+    TrainConfig config = run.config;
+    config.data.batch_size = batch_size;
+    const StepPrograms programs(evaluation_spec_of(config, DeviceKind::kCpu, *run.dataset));
+    for (const StepProgram* step : programs.all()) expect_ordered(step->program);
+    const auto device =
+        make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+    batches.clear();
+    return Evaluator(programs, *device, *run.dataset, weights)
+        .run(2, [&](const EvaluatedBatch& batch) { batches.push_back(batch); });
+  }
+
+  std::vector<EvaluatedBatch> batches;
+};
+
+TEST_F(EvaluatorTest, FindsTheLossAndAccuracyThatTrainingEndedWith) {
+  for (const bool classifies : {true, false}) {
+    TrainerHarness run(classifies ? class_run(folder()) : number_run(folder()));
+    run.run();
+    const EvaluationReport& last = run.evaluations.back();
+    const Evaluation same = evaluate(run, 8, run.trainer->weights());
+    EXPECT_EQ(same.total.loss, last.loss);
+    EXPECT_EQ(same.total.accuracy, last.accuracy);
+    EXPECT_EQ(same.total.samples, 10);
+    // Other batches, other sums.
+    for (const std::int64_t batch_size : {1, 3, 10, 64}) {
+      const Evaluation other = evaluate(run, batch_size, run.trainer->weights());
+      EXPECT_NEAR(other.total.loss, last.loss, 1e-6 * last.loss);
+      EXPECT_EQ(other.total.accuracy, last.accuracy);
+    }
+  }
+}
+
+TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {
+  TrainerHarness run(class_run(folder()));
+  const Evaluation evaluation = evaluate(run, 4, run.trainer->weights());
+  ASSERT_EQ(batches.size(), 3U);
+  double seconds = 0;
+  std::multiset<double> latencies;
+  for (const EvaluatedBatch& batch : batches) {
+    EXPECT_EQ(batch.samples, batch.number == 2 ? 2 : 4);
+    EXPECT_GT(batch.latency_s, 0);
+    seconds += batch.latency_s;
+    latencies.insert(batch.latency_s);
+  }
+  EXPECT_DOUBLE_EQ(evaluation.total.seconds, seconds);
+  EXPECT_DOUBLE_EQ(evaluation.samples_per_s, 10 / seconds);
+  EXPECT_EQ(evaluation.latency_s.p50, *std::next(latencies.begin()));
+}
+
+TEST_F(EvaluatorTest, TakesAllSamplesWhereNoneAreSplitOff) {
+  TrainConfig config = class_run(folder());
+  config.data.test_split = 0;
+  TrainerHarness run(config);
+  EXPECT_EQ(evaluate(run, 8, run.trainer->weights()).total.samples, 40);
+}
+
+TEST_F(EvaluatorTest, TakesTheMemoryOfWeightsAndActivationsAlone) {
+  const TrainConfig config = class_run(folder());
+  TrainerHarness run(config);
+  const StepPrograms programs(evaluation_spec_of(config, DeviceKind::kCpu, *run.dataset));
+  const MemoryPlan plan(programs.buffers());
+  EXPECT_EQ(plan.category_bytes(0, Category::kGradients), 0);
+  EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 0);
+}
+
+TEST_F(EvaluatorTest, RefusesALossThatIsNoNumber) {
+  TrainerHarness run(number_run(folder()));
+  FlatWeights weights = run.trainer->weights();
+  weights[0] = std::numeric_limits<float>::quiet_NaN();
+  expect_error(ExitCode::kDiverged,
+               "evaluation: the loss over 10 samples is nan; load weights of a training run that "
+               "did not diverge",
+               [&] { evaluate(run, 8, weights); });
+}
+
+}  // namespace
+}  // namespace barestep
