@@ -184,6 +184,15 @@ std::vector<Opposites> opposites_of_ranks() {
                  "The loss is linear in the pause"});
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(0.02, 0.04),
                  "There was no speed-up to lose"});
+  const auto scheme = [](const std::string& fastest) {
+    return by_key([fastest](const std::string& key) {
+      return MadeUpStep{.step_s = key == fastest ? 0.05 : key == "one-rank" ? 0.1 : 0.2};
+    });
+  };
+  all.push_back({"schemes", scheme("factor"), "factor is fastest: 50.0 ms", scheme("zero1"),
+                 "zero1 is fastest: 50.0 ms"});
+  all.push_back(
+      {"schemes", scheme("factor"), "2.00x", scheme("none"), "so none of them pays here"});
   const auto waits = [](bool rank_1) {
     return [rank_1](const Case& what) {
       const bool slow = what.key == "slow-rank-0";
