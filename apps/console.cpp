@@ -65,6 +65,10 @@ void Console::show_summary(const Trainer& trainer, const Device& device, const s
   print_line(text);
 }
 
+void Console::write_record(const std::string& record) {
+  if (metrics_) metrics_->write(record + "\n");
+}
+
 void Console::close() {
   if (metrics_) metrics_->close();
 }

@@ -34,6 +34,9 @@ class Console final : public TrainObserver {
   /// A line on stdout, in place of the progress bar.
   void print_line(const std::string& line);
 
+  /// A line of JSON into the metrics, if there are any.
+  void write_record(const std::string& record);
+
   /// Closes the metrics. Throws Error(kInputOutput) if they may be incomplete.
   void close();
 

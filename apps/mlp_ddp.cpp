@@ -14,6 +14,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/error.h"
+#include "monitoring.h"
 #include "parallel/communication_account.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
@@ -114,6 +115,8 @@ class RankObserver final : public TrainObserver {
   void close() {
     if (console_) console_->close();
   }
+  /// Null on all ranks but the first.
+  [[nodiscard]] Console* console() { return console_ ? &*console_ : nullptr; }
 
  private:
   Communicator& ranks_;
@@ -189,9 +192,17 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
       print_now(setup->text() + run_header(setup->programs(), setup->device()));
     }
     const CommunicationRecords records(*setup, *trainer, ranks);
-    trainer->run(observer);
+    std::optional<Monitoring> monitoring;
+    if (setup->config().output.monitor) {
+      monitoring.emplace(setup->monitor_scope(),
+                         warmup_of(setup->config().training, trainer->steps()), observer.console(),
+                         observer);
+    }
+    trainer->run(monitoring ? static_cast<TrainObserver&>(*monitoring) : observer);
+    const std::string seen = monitoring ? monitoring->finish() : "";
     board.mine().begin(Track::kPhase, Activity::kEnd);
     observer.show_summary(*trainer, setup->device(), records.text());
+    if (monitoring) print_now(setup->text_of_all(seen));
     if (setup->is_first() && !setup->config().output.save.empty()) {
       FlatWeights weights = trainer->weights();
       save_weights(setup->config().output.save, setup->programs().spec().model, weights);

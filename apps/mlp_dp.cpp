@@ -13,6 +13,7 @@
 #include "console.h"
 #include "core/config.h"
 #include "device_setup.h"
+#include "monitoring.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/step_meter.h"
@@ -57,6 +58,7 @@ class SpreadObserver final : public TrainObserver {
     console_.show_summary(trainer, device, account, setup_.names());
   }
   void close() { console_.close(); }
+  [[nodiscard]] Console& console() { return console_; }
 
  private:
   /// The line that the practical's model prints in its forward pass.
@@ -108,8 +110,17 @@ void train(const TrainConfig& config) {
   Trainer trainer(config, programs, meter.devices(), meter.communicator(), data, std::move(loaded));
   const Device& first = *meter.devices()[0];
   print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
-  trainer.run(observer);
+  TrainObserver* told = &observer;
+  std::optional<Monitoring> monitoring;
+  if (config.output.monitor) {
+    const auto opened = setup.opened();
+    const MonitorScope scope{.devices = {opened.begin(), opened.end()}};
+    told = &monitoring.emplace(scope, warmup_of(config.training, steps), &observer.console(),
+                               observer);
+  }
+  trainer.run(*told);
   observer.show_summary(trainer, first);
+  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (!config.output.save.empty()) {
     FlatWeights weights = trainer.weights();
     save_weights(config.output.save, spec.model, weights);

@@ -13,6 +13,7 @@
 #include "core/output_file.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
+#include "monitoring.h"
 #include "profiling.h"
 #include "run_program.h"
 #include "scalar_log.h"
@@ -38,6 +39,11 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   if (!config.output.tensorboard.empty()) {
     observer = &scalars.emplace(config.output.tensorboard, *observer);
   }
+  std::optional<Monitoring> monitoring;
+  if (config.output.monitor) {
+    const MonitorScope scope{.devices = {&device}};
+    observer = &monitoring.emplace(scope, warmup_of(config.training, steps), &console, *observer);
+  }
   std::optional<Profiling> profiling;
   if (config.output.records()) {
     observer = &profiling.emplace(config, programs, device, *observer);
@@ -48,6 +54,7 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   trainer.run(*observer);
   // What is known already is told before a file can fail.
   console.show_summary(trainer, device);
+  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
   if (!config.output.save.empty()) {
     FlatWeights weights = trainer.weights();
@@ -55,7 +62,7 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   }
   console.close();
   if (scalars) scalars->close();
-  if (profiling) profiling->write_files();
+  if (profiling) profiling->write_files(monitoring ? &monitoring->monitor() : nullptr);
   return SweepRow{config.data.batch_size, console.summary().step_time_s(),
                   console.summary().samples_per_s()};
 }

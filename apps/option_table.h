@@ -26,6 +26,9 @@ std::string with_range(std::string_view help, const AnyRange& range) {
   return fmt::format("{};\n{}", help, text_of(range));
 }
 
+std::vector<Option> profiling_options();
+std::vector<Option> monitor_options();
+
 /// Those of mlp_dp alone.
 std::vector<Option> spread_options();
 

@@ -21,13 +21,6 @@ constexpr std::string_view kLrScales[] = {"none", "linear"};
 constexpr std::string_view kGemms[] = {"auto", "onednn", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32"};
-constexpr std::string_view kSortKeys[] = {"cuda_time_total",
-                                          "self_cuda_time_total",
-                                          "cuda_time",
-                                          "cpu_time_total",
-                                          "self_cpu_time_total",
-                                          "cpu_time",
-                                          "count"};
 
 std::vector<Option> model_options() {
   return {
@@ -306,43 +299,6 @@ std::vector<Option> injected_options() {
   };
 }
 
-std::vector<Option> profiling_options() {
-  std::vector<Option> options = {
-      {"profile", kObservingGroup, "", JsonKind::kBoolean,
-       "print where the time of a step goes: by op, layer and phase, in\n"
-       "PyTorch's columns",
-       [](const Given& given, TrainConfig& c) {
-         no_value(given);
-         c.output.profile = true;
-       }},
-      {"trace", kObservingGroup, "FILE", JsonKind::kString,
-       "write the profiled steps, and the one behind them, for Perfetto,\n"
-       "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz",
-       [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
-      {"tensorboard", kObservingGroup, "DIR", JsonKind::kString,
-       "write loss, step time, throughput and utilisation of every step\n"
-       "as event files for TensorBoard",
-       [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); }},
-      {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
-       "the steps from A to before B (default: the last half of those\n"
-       "behind warm-up, at most 50)",
-       [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
-      {"sort-by", kObservingGroup, "KEY", JsonKind::kString,
-       fmt::format("what rows are sorted by, largest first: {}\n(default {})",
-                   fmt::join(kSortKeys, ",\n"), kSortKeys[0]),
-       [](const Given& given, TrainConfig& c) {
-         c.output.sort_by = static_cast<SortBy>(choice(given, kSortKeys));
-       }},
-      {"row-limit", kObservingGroup, "N", JsonKind::kNumber,
-       with_range(fmt::format("rows of a table (default {})", kDefaultRowLimit), limits::kRows),
-       [](const Given& given, TrainConfig& c) {
-         c.output.row_limit = whole_number(given, limits::kRows);
-       }},
-  };
-  for (Option& option : options) option.programs = {"mlp_single"};
-  return options;
-}
-
 std::vector<Option> output_options() {
   return {
       {"metrics", kObservingGroup, "FILE", JsonKind::kString, "write JSON Lines, one record a step",
@@ -387,7 +343,8 @@ std::span<const Option> options_of(std::string_view program) {
   for (const auto& part :
        {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
         step_options(), update_options(), device_options(), spread_options(), parallel_options(),
-        injected_options(), rank_injected_options(), profiling_options(), output_options()}) {
+        injected_options(), rank_injected_options(), profiling_options(), monitor_options(),
+        output_options()}) {
     std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
       return option.programs.empty() ||
              std::ranges::find(option.programs, program) != option.programs.end();

@@ -11,6 +11,7 @@
 #include "profiler/account.h"
 #include "profiler/breakdown.h"
 #include "profiler/memory_timeline.h"
+#include "profiler/monitor_report.h"
 #include "profiler/operator_table.h"
 #include "profiler/overhead.h"
 #include "profiler/trace.h"
@@ -156,7 +157,7 @@ Profile Profiling::profile() const {
   return join(programs_of(programs_), collector_, steps_);
 }
 
-void Profiling::write_files() const {
+void Profiling::write_files(const Monitor* monitor) const {
   const std::filesystem::path& path = config_.output.trace;
   if (path.empty()) return;
   const DeviceInfo info = device_.info();
@@ -176,6 +177,10 @@ void Profiling::write_files() const {
   const Profile profile = this->profile();
   add_profile(events, profile, context);
   add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
+  if (monitor != nullptr && !profile.steps.empty()) {
+    add_monitor(events, *monitor, host_row(context), profile.steps.front().begin_s,
+                profile.steps.back().end_s);
+  }
   events.close();
   write_trace(path, events.file(trace_head(context), context.trace_name));
 }

@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "profiler/monitor.h"
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
 #include "profiler/profiled_device.h"
@@ -34,8 +35,9 @@ class Profiling final : public TrainObserver {
   /// What --profile asks for, once the run is over; empty where it was not given.
   [[nodiscard]] std::string text() const;
 
-  /// Writes the trace, if one was asked for. Throws Error as replace_file() does.
-  void write_files() const;
+  /// Writes the trace, if one was asked for, with counters of what `monitor` saw meanwhile, if it
+  /// is not null. Throws Error as replace_file() does.
+  void write_files(const Monitor* monitor) const;
 
  private:
   /// Turns profiling on or off for the training step `number`.

@@ -25,24 +25,6 @@ void add_files(RankSettings& settings, const char* name, const std::filesystem::
   settings.emplace_back(name, fmt::format("{}", fmt::join(contents, ", ")));
 }
 
-/// Every rank's text, in rank order.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
-  const auto count = static_cast<std::size_t>(ranks.size());
-  const std::int64_t size = std::ssize(mine);
-  std::vector<std::int64_t> sizes(count);
-  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
-  std::string padded = mine;
-  padded.resize(longest);
-  std::string all(count * longest, kEndOfValue);
-  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
-  std::vector<std::string> texts;
-  for (std::size_t rank = 0; rank < count; ++rank) {
-    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(sizes[rank])));
-  }
-  return texts;
-}
-
 std::map<std::string, std::string> settings_in(const std::string& text) {
   std::map<std::string, std::string> settings;
   for (std::size_t at = 0; at < text.size();) {
@@ -114,7 +96,25 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
                                              : "separate");
   add("--clip-norm", training.clip_norm.value_or(0));
   add("--metrics", !config.output.metrics.empty());
+  add("--monitor", config.output.monitor);
   return settings;
+}
+
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
+  const auto count = static_cast<std::size_t>(ranks.size());
+  const std::int64_t size = std::ssize(mine);
+  std::vector<std::int64_t> sizes(count);
+  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  std::string padded = mine;
+  padded.resize(longest);
+  std::string all(count * longest, kEndOfValue);
+  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(sizes[rank])));
+  }
+  return texts;
 }
 
 RankSettings build_settings() {

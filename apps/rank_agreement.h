@@ -21,6 +21,9 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
 /// This program: its version, and the hash of its file.
 RankSettings build_settings();
 
+/// Every rank's text, in rank order. Every rank calls it. Blocks.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);
+
 /// Throws Error(kConfiguration), the same on every rank, that lists what differs and where. Every
 /// rank calls it. Blocks.
 void require_agreement(Communicator& ranks, const RankSettings& settings);

@@ -145,6 +145,25 @@ std::unique_ptr<Trainer> RankSetup::new_trainer() {
                                    data(), std::move(loaded_));
 }
 
+MonitorScope RankSetup::monitor_scope() const {
+  MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
+  const bool first_on_gpu = kind_ == DeviceKind::kCuda && place_.local_rank < cuda_device_count();
+  if (first_on_gpu) scope.devices.push_back(device_.get());
+  return scope;
+}
+
+std::string RankSetup::text_of_all(const std::string& mine) const {
+  const std::vector<std::string> texts = gather_texts(ranks_, mine);
+  if (!is_first()) return "";
+  std::string all;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].empty()) continue;
+    all += texts.size() == 1 ? "\n" : fmt::format("\nRank {}\n", rank);
+    all += texts[rank];
+  }
+  return all;
+}
+
 /// What the ranks exchange in a step, and by what.
 std::string RankSetup::exchange_text() const {
   const StepSpec& spec = programs_->spec();

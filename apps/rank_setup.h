@@ -8,6 +8,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "monitoring.h"
 #include "parallel/ddp.h"
 #include "parallel/mpi_communicator.h"
 #include "train/dataset.h"
@@ -40,6 +41,13 @@ class RankSetup {
   [[nodiscard]] Communicator& transport() const { return *transport_; }
 
   std::unique_ptr<Trainer> new_trainer();
+
+  /// This rank's part of what --monitor looks at: each host and each GPU by one of its ranks.
+  [[nodiscard]] MonitorScope monitor_scope() const;
+
+  /// On rank 0 what all ranks have to say, where they do; empty on the others. Every rank calls it.
+  /// Blocks.
+  [[nodiscard]] std::string text_of_all(const std::string& mine) const;
 
   /// How many ranks there are, and how they reduce their gradients; a line or two.
   [[nodiscard]] std::string text() const;

@@ -137,6 +137,7 @@ void check_evaluation(const TrainConfig& config) {
   const char* const other = !output.save.empty()              ? "--save"
                             : output.records()                ? "--profile and --trace"
                             : !output.tensorboard.empty()     ? "--tensorboard"
+                            : output.monitor                  ? "--monitor"
                             : config.training.epochs          ? "--epochs"
                             : config.training.steps           ? "--steps"
                             : config.training.accumulate != 1 ? "--accumulate"

@@ -187,6 +187,7 @@ struct OutputConfig {
   std::filesystem::path save{};     // weights, safetensors
   std::filesystem::path load{};
   bool show_split = false;                   // print the rows of each device in each step
+  bool monitor = false;                      // look at the machine while the run goes on
   bool plan = false;                         // print the memory plan and exit
   bool explain = false;                      // print the step's program and exit
   std::optional<std::int64_t> memory{};      // bytes the device is taken to have

@@ -92,6 +92,7 @@ struct DeviceInfo {
   std::int64_t free_bytes = 0;   // memory that can still be allocated
   int threads = 0;               // worker threads of a CPU device; 0 elsewhere
   std::string product_library;   // what computes matrix products
+  std::string pci_bus_id{};      // of a GPU, "00000000:17:00.0"; empty elsewhere
 };
 
 /// Work that was captured once and can be launched many times. Must outlive its launches.

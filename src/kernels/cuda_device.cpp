@@ -21,11 +21,17 @@ namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
 
-std::string model_of(CudaContext& context) {
+cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
   context.require(cudaGetDeviceProperties(&properties, context.ordinal()),
                   "cudaGetDeviceProperties");
-  return properties.name;
+  return properties;
+}
+
+/// As the driver writes it, so that its other libraries know the device by it.
+std::string pci_bus_id_of(const cudaDeviceProp& properties) {
+  return fmt::format("{:08x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
+                     properties.pciDeviceID);
 }
 
 int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
@@ -40,7 +46,8 @@ class CudaDevice final : public Device {
   CudaDevice(int ordinal, int index, const DeviceConfig& config)
       : context_(ordinal),
         index_(index),
-        model_(model_of(context_)),
+        properties_(properties_of(context_)),
+        model_(properties_.name),
         geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
                   .threads_per_multiprocessor =
                       attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
@@ -89,6 +96,7 @@ class CudaDevice final : public Device {
   // const methods of the seam ask the device too.
   mutable CudaContext context_;
   int index_;
+  cudaDeviceProp properties_;
   std::string model_;
   CudaGeometry geometry_;
   CudaProduct product_;
@@ -112,7 +120,8 @@ DeviceInfo CudaDevice::info() const {
           .total_bytes = static_cast<std::int64_t>(total_bytes),
           .free_bytes = static_cast<std::int64_t>(free_bytes),
           .threads = 0,
-          .product_library = product_.name()};
+          .product_library = product_.name(),
+          .pci_bus_id = pci_bus_id_of(properties_)};
 }
 
 std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {

@@ -1,0 +1,86 @@
+#include "monitoring.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "profiler/host_source.h"
+#include "profiler/monitor_report.h"
+#include "profiler/nvml_source.h"
+
+namespace barestep {
+namespace {
+
+constexpr double kPeriodSeconds = 0.1;
+constexpr double kLineSeconds = 1;
+constexpr int kLinesBelowTitles = 20;
+
+std::vector<std::unique_ptr<MonitorSource>> sources_of(const MonitorScope& scope,
+                                                       std::vector<std::string>& notes) {
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  if (scope.host) sources.push_back(new_host_source());
+  std::vector<GpuPlace> gpus;
+  for (const Device* device : scope.devices) {
+    if (device->kind() != DeviceKind::kCuda) continue;
+    gpus.push_back({std::string(device->name()), device->info().pci_bus_id});
+  }
+  GpuSources opened = open_gpu_sources(gpus, nvml_library());
+  for (auto& source : opened.sources) sources.push_back(std::move(source));
+  notes = std::move(opened.notes);
+  return sources;
+}
+
+}  // namespace
+
+Monitoring::Monitoring(const MonitorScope& scope, std::int64_t first_counted, Console* console,
+                       TrainObserver& told)
+    : told_(told),
+      console_(console),
+      rank_(scope.rank),
+      first_counted_(first_counted),
+      monitor_(sources_of(scope, notes_), kPeriodSeconds),
+      shown_s_(monitor_.summaries().size(), -std::numeric_limits<double>::infinity()) {}
+
+void Monitoring::on_step(const StepReport& report) {
+  told_.on_step(report);
+  if (report.step + 1 == first_counted_) monitor_.begin_window();
+  if (report.step >= first_counted_) samples_ += report.samples;
+  if (report.step + 1 == report.steps) monitor_.stop();
+  show_new();
+}
+
+void Monitoring::on_evaluation(const EvaluationReport& report) {
+  told_.on_evaluation(report);
+}
+
+void Monitoring::show_new() {
+  if (console_ == nullptr) return;
+  for (const MonitorSample& sample : monitor_.take_new()) {
+    const MonitorSource& source = monitor_.source(sample.source);
+    console_->write_record(monitor_record(source, sample, rank_, monitor_.start_s()));
+    double& shown_s = shown_s_[static_cast<std::size_t>(sample.source)];
+    if (sample.at_s < shown_s + kLineSeconds) continue;
+    shown_s = sample.at_s;
+    // With several sources, whose columns differ, titles stand above each line.
+    const bool titles = shown_s_.size() > 1 || lines_ % kLinesBelowTitles == 0;
+    if (titles) console_->print_line(monitor_titles(source));
+    console_->print_line(monitor_line(source, sample, monitor_.start_s()));
+    ++lines_;
+  }
+}
+
+std::string Monitoring::finish() {
+  monitor_.stop();
+  show_new();
+  if (console_ != nullptr) {
+    for (const SourceSummary& summary : monitor_.summaries()) {
+      console_->write_record(monitor_summary_record(summary, samples_, rank_));
+    }
+  }
+  std::string text = monitor_summary(monitor_.summaries(), samples_);
+  for (const std::string& note : notes_) text += fmt::format("  Note: {}\n", note);
+  return text;
+}
+
+}  // namespace barestep

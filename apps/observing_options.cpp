@@ -1,0 +1,69 @@
+// Where the time of a step goes, and what the machine does meanwhile.
+#include <fmt/ranges.h>
+
+#include "option_table.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kSortKeys[] = {"cuda_time_total",
+                                          "self_cuda_time_total",
+                                          "cuda_time",
+                                          "cpu_time_total",
+                                          "self_cpu_time_total",
+                                          "cpu_time",
+                                          "count"};
+
+}  // namespace
+
+std::vector<Option> profiling_options() {
+  std::vector<Option> options = {
+      {"profile", kObservingGroup, "", JsonKind::kBoolean,
+       "print where the time of a step goes: by op, layer and phase, in\n"
+       "PyTorch's columns",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.profile = true;
+       }},
+      {"trace", kObservingGroup, "FILE", JsonKind::kString,
+       "write the profiled steps, and the one behind them, for Perfetto,\n"
+       "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz",
+       [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
+      {"tensorboard", kObservingGroup, "DIR", JsonKind::kString,
+       "write loss, step time, throughput and utilisation of every step\n"
+       "as event files for TensorBoard",
+       [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); }},
+      {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
+       "the steps from A to before B (default: the last half of those\n"
+       "behind warm-up, at most 50)",
+       [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
+      {"sort-by", kObservingGroup, "KEY", JsonKind::kString,
+       fmt::format("what rows are sorted by, largest first: {}\n(default {})",
+                   fmt::join(kSortKeys, ",\n"), kSortKeys[0]),
+       [](const Given& given, TrainConfig& c) {
+         c.output.sort_by = static_cast<SortBy>(choice(given, kSortKeys));
+       }},
+      {"row-limit", kObservingGroup, "N", JsonKind::kNumber,
+       with_range(fmt::format("rows of a table (default {})", kDefaultRowLimit), limits::kRows),
+       [](const Given& given, TrainConfig& c) {
+         c.output.row_limit = whole_number(given, limits::kRows);
+       }},
+  };
+  for (Option& option : options) option.programs = {"mlp_single"};
+  return options;
+}
+
+std::vector<Option> monitor_options() {
+  return {
+      {"monitor", kObservingGroup, "", JsonKind::kBoolean,
+       "look at the machine ten times a second: load, memory, clocks, and a\n"
+       "GPU's power; lines, a summary, records in --metrics, and counters in\n"
+       "--trace",
+       [](const Given& given, TrainConfig& c) {
+         no_value(given);
+         c.output.monitor = true;
+       }},
+  };
+}
+
+}  // namespace barestep

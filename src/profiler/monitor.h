@@ -1,0 +1,132 @@
+// The monitor: a thread that looks at the machine while a run goes on.
+//
+// What it looks at are sources: the host, a GPU. Each has gauges, quantities that it tells at every
+// look. Lines, summary, metrics and counters of a trace are made of them by monitor_report.h.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace barestep {
+
+enum class GaugeKind {
+  kLevel,
+  kClock,    // MHz; a run in which it moves is marked
+  kOthers,   // foreign users of the source; a run with any is marked
+  kReasons,  // bits, each of which marks a run
+  kPower,    // W
+  kEnergy,   // J since any moment
+};
+
+/// One quantity.
+struct Gauge {
+  std::string name;    // in metrics and traces: "power_w"
+  std::string column;  // in lines and the summary: "power W"; empty: in neither
+  int decimals = 0;
+  GaugeKind kind = GaugeKind::kLevel;
+  std::span<const std::string_view> reasons{};  // of bit 0, 1, ...; an empty one marks nothing
+  bool is_part = false;  // of a list: the parts of one name stand side by side
+};
+
+class MonitorSource {
+ public:
+  virtual ~MonitorSource() = default;
+
+  /// "host", "cuda:0"
+  [[nodiscard]] virtual const std::string& name() const = 0;
+  [[nodiscard]] virtual std::span<const Gauge> gauges() const = 0;
+
+  /// Sets a value for each gauge: of this moment, or of the time since the look before. NaN where
+  /// it cannot be told. Never called by two threads at once.
+  virtual void look(std::span<double> values) = 0;
+
+  /// What went wrong so far, in words; empty where nothing did.
+  [[nodiscard]] virtual std::string trouble() const = 0;
+};
+
+struct MonitorSample {
+  int source = 0;   // its place in the monitor
+  double at_s = 0;  // of the host's clock (core/clock.h)
+  std::vector<double> values;
+};
+
+/// A gauge over the window.
+struct GaugeSummary {
+  std::int64_t count = 0;  // of the looks that told it; without any the rest means nothing
+  double least = 0, most = 0, sum = 0, first = 0, last = 0;
+  std::uint64_t bits = 0;  // of all looks; kReasons only
+
+  void add(GaugeKind kind, double value);
+  [[nodiscard]] double mean() const { return sum / static_cast<double>(count); }
+};
+
+/// A source over the window.
+struct SourceSummary {
+  std::string name;
+  std::span<const Gauge> gauges;       // of the source
+  std::vector<GaugeSummary> values{};  // one for each gauge
+  std::int64_t looks = 0;
+  double begin_s = 0, end_s = 0;
+  std::string trouble{};
+
+  /// Joules that it took, by its counter, or else by its mean power. Nothing where it tells
+  /// neither.
+  [[nodiscard]] std::optional<double> energy_j() const;
+};
+
+class Monitor {
+ public:
+  /// Looks at all sources now, which starts their counting, and then every `period_s`.
+  Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s);
+  /// Ends the thread, behind a look that is going on.
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+  /// The summary is about what comes from now on; until then, about everything. Blocks for a look.
+  void begin_window();
+  /// A last look, then no more. Blocks for it.
+  void stop();
+
+  /// What came since the last call. The oldest are forgotten where nobody asks for long.
+  [[nodiscard]] std::vector<MonitorSample> take_new();
+  /// The last of all that came, about half an hour of one source.
+  [[nodiscard]] std::vector<MonitorSample> kept() const;
+  [[nodiscard]] std::vector<SourceSummary> summaries() const;
+
+  [[nodiscard]] const MonitorSource& source(int index) const {
+    return *sources_[static_cast<std::size_t>(index)];
+  }
+  [[nodiscard]] double start_s() const { return start_s_; }
+  [[nodiscard]] double period_s() const { return period_s_; }
+
+ private:
+  void run();
+  /// Needs looking_.
+  void look();
+  void add(MonitorSample sample);
+
+  std::vector<std::unique_ptr<MonitorSource>> sources_;
+  double period_s_;
+  double start_s_;
+
+  mutable std::mutex looking_;  // held during a look: guards the sources
+  mutable std::mutex mutex_;    // guards what follows; after looking_ where both are held
+  std::condition_variable stops_;
+  bool stopped_ = false;
+  std::deque<MonitorSample> kept_;
+  std::size_t new_ = 0;  // of kept_, at its end
+  std::vector<SourceSummary> summaries_;
+
+  std::thread thread_;
+};
+
+}  // namespace barestep

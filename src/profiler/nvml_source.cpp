@@ -1,0 +1,190 @@
+#include "profiler/nvml_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "profiler/nvml_library.h"
+
+namespace barestep {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// nvmlClocksThrottleReasons, bit by bit. That a GPU is idle, or has the clocks that somebody asked
+/// for, is no throttling.
+constexpr std::string_view kReasons[] = {"",
+                                         "",
+                                         "power cap",
+                                         "hardware slowdown",
+                                         "sync boost",
+                                         "software thermal slowdown",
+                                         "hardware thermal slowdown",
+                                         "power brake",
+                                         "display clocks"};
+
+/// The places of the gauges.
+enum {
+  kUsed,
+  kMemoryUsed,
+  kMemory,
+  kPower,
+  kEnergy,
+  kTemperature,
+  kSmClock,
+  kMemoryClock,
+  kThrottle,
+  kOthers,
+  kGauges
+};
+
+const std::vector<Gauge>& gpu_gauges() {
+  static const std::vector<Gauge> gauges = {
+      {.name = "gpu_percent", .column = "gpu %"},
+      {.name = "memory_percent", .column = "memory %"},
+      {.name = "memory_mib", .column = "memory MiB"},
+      {.name = "power_w", .column = "power W", .decimals = 1, .kind = GaugeKind::kPower},
+      {.name = "energy_j", .column = "", .decimals = 3, .kind = GaugeKind::kEnergy},
+      {.name = "temperature_c", .column = "temp C"},
+      {.name = "sm_clock_mhz", .column = "SM MHz", .kind = GaugeKind::kClock},
+      {.name = "memory_clock_mhz", .column = "memory MHz", .kind = GaugeKind::kClock},
+      {.name = "throttle_reasons",
+       .column = "throttle",
+       .kind = GaugeKind::kReasons,
+       .reasons = kReasons},
+      {.name = "other_processes", .column = "others", .kind = GaugeKind::kOthers}};
+  return gauges;
+}
+
+class GpuSource final : public MonitorSource {
+ public:
+  GpuSource(std::shared_ptr<const NvmlLibrary> library, NvmlDevice device, std::string name)
+      : library_(std::move(library)), device_(device), name_(std::move(name)) {}
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::span<const Gauge> gauges() const override { return gpu_gauges(); }
+  void look(std::span<double> values) override;
+  [[nodiscard]] std::string trouble() const override;
+
+ private:
+  struct Failures {
+    int count = 0;
+    int last = 0;
+    bool off = false;  // asking again is of no use
+  };
+
+  /// Calls `call` of the library, if it has it, and then `use` with what it told.
+  template <class Told, class Function, class Use, class... Arguments>
+  void ask(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
+    if (lost_ || call.function == nullptr) return;
+    Failures& failures = failures_[call.name];
+    if (failures.off) return;
+    Told told{};
+    const int status = call.function(device_, arguments..., &told);
+    if (status == kNvmlSuccess) return use(told);
+    note_failure(failures, status);
+  }
+  void note_failure(Failures& failures, int status);
+  void count_others(std::span<double> values);
+
+  std::shared_ptr<const NvmlLibrary> library_;
+  NvmlDevice device_;
+  std::string name_;
+  std::map<std::string, Failures> failures_;
+  bool lost_ = false;
+};
+
+void GpuSource::note_failure(Failures& failures, int status) {
+  failures.off = status == kNvmlNotSupported || status == kNvmlNoPermission;
+  if (status == kNvmlNotSupported) return;  // a dash in the lines says it
+  ++failures.count;
+  failures.last = status;
+  lost_ = status == kNvmlGpuIsLost || status == kNvmlUninitialized || status == kNvmlResetRequired;
+}
+
+/// How many processes there are is told without a place for them. One of them is this one; which,
+/// NVML cannot tell a process that is in a container, where it has another number.
+void GpuSource::count_others(std::span<double> values) {
+  const auto& call = library_->compute_processes;
+  Failures& failures = failures_[call.name];
+  if (lost_ || call.function == nullptr || failures.off) return;
+  unsigned count = 0;
+  const int status = call.function(device_, &count, nullptr);
+  if (status == kNvmlSuccess || status == kNvmlInsufficientSize) {
+    values[kOthers] = count > 0 ? count - 1 : 0;
+  } else {
+    note_failure(failures, status);
+  }
+}
+
+void GpuSource::look(std::span<double> values) {
+  std::ranges::fill(values, kUnknown);
+  const auto set = [&](int gauge, double scale) {
+    return [&values, gauge, scale](auto told) {
+      values[static_cast<std::size_t>(gauge)] = scale * static_cast<double>(told);
+    };
+  };
+  ask<NvmlUtilisation>(library_->utilisation, [&](const NvmlUtilisation& told) {
+    values[kUsed] = told.gpu;
+    values[kMemoryUsed] = told.memory;
+  });
+  ask<NvmlMemory>(library_->memory, [&](const NvmlMemory& told) {
+    values[kMemory] = static_cast<double>(told.used) / (1 << 20);
+  });
+  ask<unsigned>(library_->power, set(kPower, 1e-3));
+  ask<unsigned long long>(library_->energy, set(kEnergy, 1e-3));
+  ask<unsigned>(library_->temperature, set(kTemperature, 1), kNvmlOnGpu);
+  ask<unsigned>(library_->clock, set(kSmClock, 1), kNvmlSmClock);
+  ask<unsigned>(library_->clock, set(kMemoryClock, 1), kNvmlMemoryClock);
+  ask<unsigned long long>(library_->throttle_reasons, set(kThrottle, 1));
+  count_others(values);
+}
+
+std::string GpuSource::trouble() const {
+  std::string text;
+  for (const auto& [name, failures] : failures_) {
+    if (failures.count == 0) continue;
+    text += fmt::format("{}{} failed{}: {}", text.empty() ? "" : "; ", name,
+                        failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
+                        library_->text_of(failures.last));
+  }
+  return lost_ ? text + "; it was not looked at any more" : text;
+}
+
+}  // namespace
+
+std::string nvml_library() {
+  const char* const set = std::getenv("BARESTEP_NVML");
+  return set != nullptr && *set != '\0' ? set : "libnvidia-ml.so.1";
+}
+
+GpuSources open_gpu_sources(std::span<const GpuPlace> gpus, const std::string& library) {
+  GpuSources opened;
+  if (gpus.empty()) return opened;
+  std::string why;
+  const std::shared_ptr<const NvmlLibrary> nvml = NvmlLibrary::load(library, why);
+  if (nvml == nullptr) {
+    opened.notes.push_back("no monitor of GPUs: " + why);
+    return opened;
+  }
+  std::set<std::string> seen;
+  for (const GpuPlace& gpu : gpus) {
+    if (!seen.insert(gpu.pci_bus_id).second) continue;
+    NvmlDevice device = nullptr;
+    const int status = nvml->device.function(gpu.pci_bus_id.c_str(), &device);
+    if (status == kNvmlSuccess) {
+      opened.sources.push_back(std::make_unique<GpuSource>(nvml, device, gpu.name));
+    } else {
+      opened.notes.push_back(fmt::format("no monitor of {}: {} of '{}' failed: {}", gpu.name,
+                                         nvml->device.name, gpu.pci_bus_id, nvml->text_of(status)));
+    }
+  }
+  return opened;
+}
+
+}  // namespace barestep

@@ -1,0 +1,210 @@
+#include "profiler/monitor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <new>
+#include <thread>
+
+#include "profiler/monitor_report.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kReasons[] = {"", "power cap", "heat"};
+const std::vector<Gauge> kGauges = {
+    {.name = "load_percent", .column = "load %", .decimals = 1},
+    {.name = "clock_mhz", .column = "MHz", .kind = GaugeKind::kClock},
+    {.name = "reasons", .column = "why", .kind = GaugeKind::kReasons, .reasons = kReasons},
+    {.name = "others", .column = "others", .kind = GaugeKind::kOthers},
+    {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower},
+    {.name = "energy_j", .column = "", .kind = GaugeKind::kEnergy},
+    {.name = "core_percent", .column = "", .is_part = true},
+    {.name = "core_percent", .column = "", .is_part = true}};
+
+/// A source that tells what it is told; its energy counter gains a joule with every look.
+class Scripted final : public MonitorSource {
+ public:
+  explicit Scripted(std::vector<double> values) : values_(std::move(values)) {}
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::span<const Gauge> gauges() const override { return kGauges; }
+  void look(std::span<double> values) override {
+    if (throws_) throw std::bad_alloc();
+    values_[5] += 1;
+    std::ranges::copy(values_, values.begin());
+    ++looks_;
+  }
+  [[nodiscard]] std::string trouble() const override { return "it is hot"; }
+
+  std::atomic<int> looks_{0};
+  std::atomic<bool> throws_{false};
+
+ private:
+  std::string name_ = "gpu";
+  std::vector<double> values_;
+};
+
+const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kUntold};
+
+/// The summary of a source that told these values, one look after the other, in two seconds.
+SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
+  SourceSummary summary{.name = "gpu", .gauges = kGauges};
+  summary.values.resize(kGauges.size());
+  summary.looks = static_cast<std::int64_t>(looks.size());
+  summary.begin_s = 10;
+  summary.end_s = 12;
+  for (const auto& values : looks) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      summary.values[i].add(kGauges[i].kind, values[i]);
+    }
+  }
+  return summary;
+}
+
+TEST(Monitor, LooksAgainAndAgainUntilItIsStopped) {
+  auto owned = std::make_unique<Scripted>(kValues);
+  const Scripted& source = *owned;
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  sources.push_back(std::move(owned));
+  Monitor monitor(std::move(sources), 1e-3);
+  while (source.looks_ < 20) std::this_thread::yield();
+  monitor.stop();
+  const int looks = source.looks_;
+  monitor.stop();
+  EXPECT_EQ(source.looks_, looks);
+  // The first one only starts the counting.
+  const auto samples = monitor.take_new();
+  ASSERT_EQ(samples.size(), static_cast<std::size_t>(looks) - 1);
+  EXPECT_THAT(monitor.take_new(), IsEmpty());
+  EXPECT_EQ(monitor.kept().size(), samples.size());
+  EXPECT_EQ(samples.front().values[0], 97.5);
+  EXPECT_EQ(monitor.summaries()[0].looks, looks - 1);
+  EXPECT_EQ(monitor.summaries()[0].trouble, "it is hot");
+}
+
+TEST(Monitor, CountsEnergyFromTheBeginningOfTheWindow) {
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  sources.push_back(std::make_unique<Scripted>(kValues));
+  Monitor monitor(std::move(sources), 1000);
+  monitor.begin_window();
+  monitor.stop();
+  const SourceSummary summary = monitor.summaries()[0];
+  EXPECT_EQ(summary.looks, 1);
+  EXPECT_EQ(summary.values[0].count, 1);
+  EXPECT_EQ(summary.energy_j(), 1);
+  EXPECT_GE(summary.end_s, summary.begin_s);
+}
+
+TEST(Monitor, SurvivesALookThatFails) {
+  auto owned = std::make_unique<Scripted>(kValues);
+  Scripted& source = *owned;
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  sources.push_back(std::move(owned));
+  Monitor monitor(std::move(sources), 1000);
+  source.throws_ = true;
+  monitor.begin_window();
+  source.throws_ = false;
+  monitor.stop();
+  EXPECT_EQ(monitor.summaries()[0].values[0].count, 1);
+}
+
+// That nobody takes what came makes it no larger; the bound is a promise of the header.
+TEST(Monitor, ForgetsTheOldestLooks) {
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  sources.push_back(std::make_unique<Scripted>(kValues));
+  Monitor monitor(std::move(sources), 1000);
+  constexpr std::size_t kMany = 17'000;
+  for (std::size_t i = 0; i < kMany; ++i) monitor.begin_window();
+  monitor.stop();
+  EXPECT_EQ(monitor.kept().size(), 16'384U);
+  EXPECT_EQ(monitor.kept().back().values[5], 10 + 1 + kMany + 1);
+  EXPECT_EQ(monitor.take_new().size(), 16'384U);
+}
+
+TEST(MonitorReport, LinesHaveTitlesAboveTheirColumns) {
+  const Scripted source(kValues);
+  const std::string titles = monitor_titles(source);
+  const MonitorSample sample{
+      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kUntold, 300, 1}};
+  const std::string line = monitor_line(source, sample, 10);
+  EXPECT_EQ(titles, "# monitor  seconds  load %     MHz     why  others  power W");
+  EXPECT_EQ(line, "  gpu          2.3     9.2    1980     0x3       -      300");
+}
+
+TEST(MonitorReport, MarksWhatMakesFiguresDoubtful) {
+  EXPECT_THAT(monitor_marks(summary_of({kValues, kValues})), IsEmpty());
+  EXPECT_THAT(monitor_marks(summary_of({{0, 1980}, {0, 1950}})), IsEmpty());
+  EXPECT_THAT(
+      monitor_marks(summary_of({{0, 1980, 2, 0}, {0, 1410, 4, 2}, {0, 1980, 1, 1}})),
+      ElementsAre("a clock of gpu moved: MHz from 1410 to 1980",
+                  "gpu was held back: power cap, heat", "other processes used gpu too: up to 2"));
+}
+
+TEST(MonitorReport, TakesEnergyFromTheCounterOrElseFromPower) {
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 10}, {0, 0, 0, 0, 500, 25}}).energy_j(), 15);
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, kUntold}, {0, 0, 0, 0, 500, kUntold}}).energy_j(), 800);
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 25}, {0, 0, 0, 0, 500, 10}}).energy_j(), 800);
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, kUntold, kUntold}}).energy_j(), std::nullopt);
+}
+
+TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
+  SourceSummary summary = summary_of({{90, 1980, 2, 0, 300, 10}, {80, 1980, 0, 0, 500, 22}});
+  summary.trouble = "it is hot";
+  const std::string text = monitor_summary(std::span(&summary, 1), 64);
+  EXPECT_EQ(text,
+            "Monitor, 2 looks in 2.0 s behind warm-up\n"
+            "                mean  least  most\n"
+            "  gpu  load %   85.0   80.0  90.0\n"
+            "  gpu  MHz      1980   1980  1980\n"
+            "  gpu  others      0      0     0\n"
+            "  gpu  power W   400    300   500\n"
+            "  gpu took 12.000 J in 2.000 s, 0.1875 J a sample\n"
+            "  MARKED: gpu was held back: power cap\n"
+            "  Note: gpu: it is hot\n");
+  const std::vector<SourceSummary> two = {summary, summary};
+  EXPECT_THAT(monitor_summary(two, 64), HasSubstr("  Together 24.000 J, 0.375 J a sample\n"));
+  EXPECT_EQ(monitor_summary({}, 64), "");
+}
+
+TEST(MonitorReport, RecordsAreJson) {
+  const Scripted source(kValues);
+  const MonitorSample sample{.source = 0, .at_s = 12.5, .values = kValues};
+  EXPECT_EQ(monitor_record(source, sample, 3, 10),
+            R"({"monitor": "gpu", "rank": 3, "seconds": 2.5000, "load_percent": 97.5, )"
+            R"("clock_mhz": 1980, "reasons": 0, "others": 0, "power_w": 300, "energy_j": 10, )"
+            R"("core_percent": [90, null]})");
+  EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
+            R"({"monitor_summary": "gpu", "rank": 0, "looks": 1, "seconds": 2.0000, )"
+            R"("energy_j": null, "energy_j_per_sample": null, )"
+            R"("marks": ["gpu was held back: power cap"]})");
+}
+
+TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
+  std::vector<std::unique_ptr<MonitorSource>> sources;
+  sources.push_back(std::make_unique<Scripted>(kValues));
+  Monitor monitor(std::move(sources), 1000);
+  monitor.begin_window();
+  monitor.stop();
+  const auto samples = monitor.kept();
+  TraceEvents events(ClockOrigin{.host_s = samples[1].at_s, .unix_ns = 0});
+  add_monitor(events, monitor, {.pid = 7, .tid = 8}, samples[1].at_s, samples[1].at_s + 1);
+  const std::string text = events.file("", "t");
+  EXPECT_THAT(text, HasSubstr(R"({"ph": "C", "name": "gpu load_percent", "pid": 7, "tid": 8, )"
+                              R"("ts": 0.000, "args": {"0": 97.5}})"));
+  EXPECT_THAT(text, HasSubstr(R"("name": "gpu core_percent", "pid": 7, "tid": 8, "ts": 0.000, )"
+                              R"("args": {"0": 90}})"));
+  EXPECT_THAT(text, Not(HasSubstr(R"("ts": -)")));
+}
+
+}  // namespace
+}  // namespace barestep
