@@ -213,12 +213,23 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
 }
 
 /// As the command line has it; what is wrong with that is told later, by one rank.
-double timeout_s(const std::vector<std::string>& arguments) {
+TrainConfig config_of(const std::vector<std::string>& arguments) {
   try {
-    return parse_command_line(kName, arguments).config.parallel.timeout_s;
+    return parse_command_line(kName, arguments).config;
   } catch (const Error&) {
-    return ParallelConfig{}.timeout_s;
+    return {};
   }
+}
+
+WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched) {
+  const auto& metrics = config.output.metrics;
+  return {.program = kName,
+          .limit_s = config.parallel.timeout_s,
+          .one_host = launched.one_host,
+          .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
+          .end_all = &end_all_ranks,
+          .end_was_told = &end_was_told,
+          .asked_to_end_s = &asked_to_end_s};
 }
 
 /// What goes wrong in here is told by one rank.
@@ -248,12 +259,7 @@ void run(const std::vector<std::string>& arguments) {
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
   std::optional<Watchdog> watchdog;
   if (launched && launched->ranks > 1) {
-    watchdog.emplace(board, WatchdogOptions{.program = kName,
-                                            .limit_s = timeout_s(arguments),
-                                            .one_host = launched->one_host,
-                                            .end_all = &end_all_ranks,
-                                            .end_was_told = &end_was_told,
-                                            .asked_to_end_s = &asked_to_end_s});
+    watchdog.emplace(board, watchdog_options(config_of(arguments), *launched));
   }
   MpiRank place = join(launched, board);
   board.close();

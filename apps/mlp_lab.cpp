@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -174,6 +175,13 @@ void add_predict(CLI::App& app, PredictOptions& options) {
   predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  predicts->add_option("--scheme", model.scheme, "what ranks exchange")
+      ->transform(
+          CLI::Transformer(std::map<std::string, RankScheme>{{"ddp", RankScheme::kDdp},
+                                                             {"zero1", RankScheme::kZero1},
+                                                             {"factor", RankScheme::kFactor}}))
+      ->type_name("ddp|zero1|factor")
+      ->default_str("ddp");
   predicts->add_flag("--batch-per-rank", model.batch_per_rank,
                      "--batch-size is each rank's, which is weak scaling");
   predicts->callback([&] { predict(options); });

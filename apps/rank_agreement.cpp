@@ -123,7 +123,12 @@ RankSettings build_settings() {
 
 void require_agreement(Communicator& ranks, const RankSettings& settings) {
   std::string mine;
-  for (const auto& [name, value] : settings) mine += name + kEndOfValue + value + kEndOfValue;
+  for (const auto& [name, value] : settings) {
+    for (const std::string& text : {name, value}) {
+      mine += text;
+      mine += kEndOfValue;
+    }
+  }
   std::vector<std::map<std::string, std::string>> all;
   for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
 

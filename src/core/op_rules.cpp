@@ -20,6 +20,20 @@ struct Operand {
 };
 using Operands = std::vector<Operand>;
 
+Operands operands_of_linear_adam(const LinearAdam& op) {
+  Operands list{{"weight", op.weight},
+                {"weight_moments1", op.weight_moments1},
+                {"weight_moments2", op.weight_moments2},
+                {"bias", op.bias},
+                {"bias_moments1", op.bias_moments1},
+                {"bias_moments2", op.bias_moments2},
+                {"grad_y", op.grad_y},
+                {"x", op.x},
+                {"scalars", op.scalars}};
+  if (op.clip) list.push_back({"clip", *op.clip});
+  return list;
+}
+
 Operands operands_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
@@ -67,19 +81,7 @@ Operands operands_of_device_op(const DeviceOp& op) {
             if (o.clip) list.push_back({"clip", *o.clip});
             return list;
           },
-          [](const LinearAdam& o) {
-            Operands list{{"weight", o.weight},
-                          {"weight_moments1", o.weight_moments1},
-                          {"weight_moments2", o.weight_moments2},
-                          {"bias", o.bias},
-                          {"bias_moments1", o.bias_moments1},
-                          {"bias_moments2", o.bias_moments2},
-                          {"grad_y", o.grad_y},
-                          {"x", o.x},
-                          {"scalars", o.scalars}};
-            if (o.clip) list.push_back({"clip", *o.clip});
-            return list;
-          },
+          [](const LinearAdam& o) { return operands_of_linear_adam(o); },
           [](const SumSquares& o) {
             return Operands{{"out", o.out}, {"in", o.in}};
           },

@@ -21,6 +21,17 @@ void accumulates(std::vector<Access>& list, const Tensor& tensor, float beta) {
   list.push_back(writes(tensor));
 }
 
+std::vector<Access> accesses_of_linear_adam(const LinearAdam& op) {
+  std::vector<Access> list = {reads(op.grad_y), reads(op.x), reads(op.scalars)};
+  if (op.clip) list.push_back(reads(*op.clip));
+  for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,
+                               op.bias_moments1, op.bias_moments2}) {
+    list.push_back(reads(tensor));
+    list.push_back(writes(tensor));
+  }
+  return list;
+}
+
 std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
   std::vector<Access> list;
   const auto updates = [&](const Tensor& tensor) {
@@ -67,14 +78,7 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                    updates(o.weights);
                    if (o.velocities) updates(*o.velocities);
                  },
-                 [&](const LinearAdam& o) {
-                   list = {reads(o.grad_y), reads(o.x), reads(o.scalars)};
-                   if (o.clip) list.push_back(reads(*o.clip));
-                   for (const Tensor& t : {o.weight, o.weight_moments1, o.weight_moments2, o.bias,
-                                           o.bias_moments1, o.bias_moments2}) {
-                     updates(t);
-                   }
-                 },
+                 [&](const LinearAdam& o) { list = accesses_of_linear_adam(o); },
                  [&](const SumSquares& o) {
                    list = {reads(o.in), writes(o.out)};
                  },

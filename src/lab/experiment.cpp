@@ -64,7 +64,8 @@ std::span<const Experiment> experiments() {
       data_parallel_experiment(),  splits_experiment(),       gpu0_bottleneck_experiment(),
       strong_scaling_experiment(), weak_scaling_experiment(), comm_vs_compute_experiment(),
       dp_vs_ddp_experiment(),      delay_experiment(),        batch_scaling_experiment(),
-      imbalance_experiment(),      bucket_size_experiment(),  optimisations_experiment()};
+      imbalance_experiment(),      bucket_size_experiment(),  schemes_experiment(),
+      optimisations_experiment()};
   return all;
 }
 

@@ -67,6 +67,7 @@ SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& car
   const Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
                           .ranks = ranks,
                           .on_gpu = true,
+                          .scheme = model.scheme,
                           .dim = model.dim,
                           .depth = model.depth,
                           .batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1)};
@@ -81,9 +82,9 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks) {
   require_ranks(model, card, ranks);
   FindingTable table{
-      .title =
-          fmt::format("Simulated: {} x {}, batch {}{}, on {}", model.dim, model.depth,
-                      model.batch_size, model.batch_per_rank ? " on each rank" : "", card.name),
+      .title = fmt::format("Simulated: {}, {} x {}, batch {}{}, on {}", name_of(model.scheme),
+                           model.dim, model.depth, model.batch_size,
+                           model.batch_per_rank ? " on each rank" : "", card.name),
       .columns = {"ranks", "step time", "forward", "backward", "exposed communication", "optimizer",
                   "samples/s", "speed-up", "efficiency"}};
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};

@@ -17,6 +17,7 @@ struct PredictedModel {
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;  // all ranks together, or of each
   bool batch_per_rank = false;
+  RankScheme scheme = RankScheme::kDdp;
 };
 
 /// A step of `ranks` of mlp_ddp; of one rank that of mlp_single.

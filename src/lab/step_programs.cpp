@@ -2,6 +2,8 @@
 
 #include "parallel/data_parallel.h"
 #include "parallel/ddp.h"
+#include "parallel/factor.h"
+#include "parallel/zero1.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -12,7 +14,14 @@ TrainConfig config_of(const Workload& workload) {
   config.model.dim = workload.dim;
   config.model.depth = workload.depth;
   config.data.batch_size = workload.batch_size;
+  config.parallel.scheme = workload.scheme;
   return config;
+}
+
+std::unique_ptr<Scheme> rank_scheme_of(const ParallelConfig& parallel) {
+  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
+  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
+  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace
@@ -32,7 +41,7 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind traine
       steps_ = std::make_unique<StepPrograms>(spec_of(config, kind, nullptr), scheme_.get());
       return;
     case TrainerKind::kDdp:
-      scheme_ = std::make_unique<Ddp>(ddp_settings_of(config.parallel));
+      scheme_ = rank_scheme_of(config.parallel);
       steps_ = std::make_unique<StepPrograms>(spec_of_rank(config, kind, nullptr, 0, ranks),
                                               scheme_.get());
       return;

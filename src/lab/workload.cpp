@@ -31,6 +31,18 @@ const char* program_of(TrainerKind kind) {
   return "";
 }
 
+const char* name_of(RankScheme scheme) {
+  switch (scheme) {
+    case RankScheme::kDdp:
+      return "ddp";
+    case RankScheme::kZero1:
+      return "zero1";
+    case RankScheme::kFactor:
+      return "factor";
+  }
+  return "";
+}
+
 std::vector<std::string> arguments_of(const Workload& workload) {
   std::vector<std::string> arguments = {"--dim",   std::to_string(workload.dim),
                                         "--depth", std::to_string(workload.depth),
@@ -46,6 +58,7 @@ std::vector<std::string> arguments_of(const Workload& workload) {
   } else {
     add("--device", workload.on_gpu ? "cuda" : "cpu");
   }
+  if (workload.scheme != RankScheme::kDdp) add("--scheme", name_of(workload.scheme));
   if (workload.threads > 0) add("--threads", std::to_string(workload.threads));
   arguments.insert(arguments.end(), workload.more.begin(), workload.more.end());
   return arguments;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
+
 namespace barestep {
 
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
@@ -12,11 +14,15 @@ enum class TrainerKind { kSingle, kDataParallel, kDdp };
 /// "mlp_single", "mlp_dp", "mlp_ddp".
 const char* program_of(TrainerKind kind);
 
+/// "ddp", "zero1", "factor".
+const char* name_of(RankScheme scheme);
+
 struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
-  int gpus = 1;  // there are; more devices of mlp_dp take turns on them
+  int gpus = 1;                          // there are; more devices of mlp_dp take turns on them
+  RankScheme scheme = RankScheme::kDdp;  // of mlp_ddp
   std::int64_t dim = 1024;
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;  // all ranks together

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -157,8 +158,20 @@ void Watchdog::tell(const Problem& problem) {
   told_ = true;
   write_line(
       fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));
+  write_records();
   board_.close();
   options_.end_all(ExitCode::kTryAgain);
+}
+
+/// As far as it goes: the job ends anyway.
+void Watchdog::write_records() const {
+  if (options_.record_file.empty()) return;
+  std::ofstream file(options_.record_file);
+  for (const FlightRecord& record : board_.all()) {
+    if (record.process == 0) continue;
+    file << fmt::format("rank {} on {}, process {}\n{}", record.rank.load(), host_name(),
+                        record.process.load(), record.text());
+  }
 }
 
 std::string Watchdog::own_name() const {

@@ -13,9 +13,10 @@
 namespace barestep {
 
 struct WatchdogOptions {
-  std::string program{};  // in front of its line
-  double limit_s = 300;   // what a rank is in may last so long
-  bool one_host = true;   // all ranks are on this host
+  std::string program{};      // in front of its line
+  double limit_s = 300;       // what a rank is in may last so long
+  bool one_host = true;       // all ranks are on this host
+  std::string record_file{};  // where the records of this host's ranks go then; may be empty
   /// Ends all ranks, with `code`. Called from the watchdog's thread.
   std::function<void(ExitCode code)> end_all{};
   /// Why collectives can no longer succeed, or empty.
@@ -55,6 +56,7 @@ class Watchdog {
   void end_behind_others();
   /// One line and the end, unless another rank tells already.
   void tell(const Problem& problem);
+  void write_records() const;
   [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::string late_ranks() const;
 

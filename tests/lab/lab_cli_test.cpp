@@ -39,7 +39,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "data-parallel",  "splits",       "gpu0-bottleneck",
                            "strong-scaling", "weak-scaling", "comm-vs-compute",
                            "dp-vs-ddp",      "delay",        "batch-scaling",
-                           "imbalance",      "bucket-size",  "optimisations"}) {
+                           "imbalance",      "bucket-size",  "schemes",
+                           "optimisations"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

@@ -13,6 +13,7 @@
 #include "lab/report.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "train/report.h"
 
 namespace barestep {
 namespace {
@@ -171,6 +172,27 @@ TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
   write_report(output(), report_of(opened));
   EXPECT_EQ(read_file(output() / "report.md"), first);
   EXPECT_THAT(first, HasSubstr("Reproduce: `mlp_lab run batch-sweep --quick`"));
+}
+
+TEST(Metrics, AreReadAsTrainersWriteThem) {
+  StepReport report;
+  report.samples = 64;
+  report.loss = 0.1F;
+  report.times.wall_s = 0.5;
+  report.times.host.start_s = 7;
+  report.times.host.queued_s = 7.25;
+  report.times.phase_s[static_cast<std::size_t>(Phase::kBackward)] = 0.125;
+  const std::string lines = metrics_record(report, 0) + "\n" + metrics_record(report, 1) + "\n" +
+                            metrics_record(report, 0) + "\n";
+  const std::vector<RankSteps> ranks = parse_metrics(lines, "metrics");
+  ASSERT_THAT(ranks, SizeIs(2));
+  EXPECT_THAT(ranks[0].step_s, ElementsAre(0.5, 0.5));
+  EXPECT_THAT(ranks[1].queued_s, ElementsAre(0.25));
+  EXPECT_THAT(ranks[1].loss, ElementsAre(double{0.1F}));
+  EXPECT_THAT(ranks[0].phase_s.at("backward"), ElementsAre(0.125, 0.125));
+  EXPECT_THAT(ranks[0].phase_s.at("residue"), ElementsAre(0.375, 0.375));
+  EXPECT_THAT(parse_start(json_of(Start{.command = "a", .ranks = ranks}), "start").ranks,
+              SizeIs(2));
 }
 
 TEST(RunChild, TellsOutputAndCode) {

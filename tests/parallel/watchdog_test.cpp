@@ -92,14 +92,21 @@ TEST_F(WatchdogTest, SaysNothingWhileEachThingIsDoneInTime) {
   EXPECT_EQ(code_, std::nullopt);
 }
 
-TEST_F(WatchdogTest, NamesARankThatDied) {
+TEST_F(WatchdogTest, NamesARankThatDiedAndKeepsTheRecords) {
   const pid_t child =
       other_rank([](FlightBoard& board) { board.mine().begin(Track::kPhase, Activity::kStep, 7); });
   ::waitpid(child, nullptr, 0);
-  EXPECT_THAT(said({}), ContainsRegex(fmt::format("test: error: rank 1 on .* 'process {}': died "
-                                                  "during step 7; see what it wrote",
-                                                  child)));
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+  const std::filesystem::path records = folder() / "records";
+  EXPECT_THAT(said({.record_file = records}),
+              ContainsRegex(fmt::format("test: error: rank 1 on .* 'process {}': died during step "
+                                        "7; see what it wrote",
+                                        child)));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
+  EXPECT_THAT(read_file(records),
+              ContainsRegex(fmt::format("^rank 0 on .*, process {}\n         1 barrier: not ended\n"
+                                        "rank 1 on .*, process {}\n         1 step 7: not ended\n",
+                                        ::getpid(), child)));
 }
 
 TEST_F(WatchdogTest, SaysNothingOfARankThatHasLeftInOrder) {

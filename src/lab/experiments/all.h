@@ -28,6 +28,7 @@ Experiment delay_experiment();
 Experiment batch_scaling_experiment();
 Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
+Experiment schemes_experiment();
 Experiment optimisations_experiment();
 
 /// "ranks-2" of mlp_ddp on 1, 2, 4, ... ranks: as many as there are cores or GPUs, at least 4 on

@@ -64,8 +64,7 @@ Findings conclude_amdahl(const Results& results) {
                      .columns = {"ranks", "step time", "speed-up", "fitted", "30 % serial", ""}};
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
   PlotSeries ideal{.name = "ideal", .style = SeriesStyle::kDashed};
-  PlotSeries fit{.name = fmt::format("{} serial", percent_text(serial.median)),
-                 .style = SeriesStyle::kLine};
+  PlotSeries fit{.name = "Amdahl, fitted", .style = SeriesStyle::kLine};
   PlotSeries exercise{.name = "30 % serial", .style = SeriesStyle::kLine};
   for (const Measurement& each : results.cases) {
     const int ranks = each.workload().ranks;

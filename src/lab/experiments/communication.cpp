@@ -77,8 +77,8 @@ Findings conclude_comm_vs_compute(const Results& results) {
   std::string answer;
   if (!differ(small_gain, large_gain)) {
     answer = fmt::format(
-        "The size of the model does not change what ranks bring: {} and {}, since "
-        "gradients and computing grow alike with it.",
+        "What two ranks bring cannot be told apart on the two models: {} and {}. Gradients and "
+        "computing both grow with the square of the width.",
         factor_text(small_gain), factor_text(large_gain));
   } else {
     answer = fmt::format("Ranks bring more on the {} model: {} against {}.",

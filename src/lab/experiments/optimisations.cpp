@@ -67,7 +67,7 @@ Findings conclude_optimisations(const Results& results) {
     bars.points.push_back(plot_point(static_cast<double>(i), rate));
     labels.emplace_back(rungs[i].key);
     if (i > 0 && before.low <= 1) useless.emplace_back(rungs[i].words);
-    if (before.median > best_gain) {
+    if (before.low > 1 && before.median > best_gain) {
       best_gain = before.median;
       best = i;
     }
@@ -75,7 +75,7 @@ Findings conclude_optimisations(const Results& results) {
   const Estimate total = ratio(results.cases.back().samples_per_s(), baseline.samples_per_s());
   std::vector<std::string> sentences = {fmt::format(
       "All together train {} as many samples per second as the baseline.", factor_text(total))};
-  sentences.push_back(best == 0 ? "No single one of them brings anything here."
+  sentences.push_back(best == 0 ? "No single one of them is of measurable use here."
                                 : fmt::format("Most of it comes from {}: {}.", rungs[best].words,
                                               factor_text(best_gain)));
   if (!useless.empty()) {

@@ -1,0 +1,361 @@
+// What can be wrong with a configuration before there is a device or data.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+void check(const char* option, std::int64_t value, const Range& range) {
+  if (range.contains(value)) return;
+  fail(ExitCode::kUsage, {.what = option,
+                          .value = std::to_string(value),
+                          .why = "out of range",
+                          .remedy = "give " + text_of(range)});
+}
+
+void check(const char* option, const std::optional<std::int64_t>& value, const Range& range) {
+  if (value) check(option, *value, range);
+}
+
+void check(const char* option, double value, const RealRange& range) {
+  if (range.contains(value)) return;
+  fail(ExitCode::kUsage, {.what = option,
+                          .value = fmt::format("{}", value),
+                          .why = "out of range",
+                          .remedy = "give " + text_of(range)});
+}
+
+void check(const char* option, const std::optional<double>& value, const RealRange& range) {
+  if (value) check(option, *value, range);
+}
+
+void check_model(const ModelConfig& model) {
+  check("--dim", model.dim, limits::kWidths);
+  check("--depth", model.depth, limits::kDepths);
+  if (model.layers.empty()) return;
+  for (const std::int64_t width : model.layers) check("--layers", width, limits::kWidths);
+  const auto linears = static_cast<std::int64_t>(model.layers.size()) - 1;
+  if (!limits::kDepths.contains(linears)) {
+    fail(ExitCode::kUsage,
+         {.what = "--layers",
+          .value = fmt::format("{}{}", model.layers.front(), linears == 0 ? "" : ",..."),
+          .why = linears == 0 ? "one width makes no layer" : fmt::format("{} widths", linears + 1),
+          .remedy = fmt::format("give {} to {} widths", limits::kDepths.first + 1,
+                                limits::kDepths.last + 1)});
+  }
+  if (model.dim || model.depth) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--layers",
+          .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
+          .remedy = "give --layers, or --dim and --depth"});
+  }
+}
+
+void check_data(const TrainConfig& config) {
+  check("--batch-size", config.data.batch_size, limits::kBatchSizes);
+  for (const std::int64_t size : config.data.sweep) {
+    check("--batch-size", size, limits::kBatchSizes);
+  }
+  check("--test-split", config.data.test_split, limits::kShares);
+  check("--workers", config.data.workers, limits::kWorkers);
+  check("--prefetch", config.data.prefetch, limits::kPrefetches);
+  check("--io-delay-ms", config.data.io_delay_ms, limits::kDelays);
+  check("--delay-ms", config.injected.delay_ms, limits::kDelays);
+  check("--jitter-ms", config.injected.jitter_ms, limits::kDelays);
+  const bool random = config.data.kind == DataKind::kRandn;
+  const bool classes = config.model.loss == LossKind::kCrossEntropy;
+  if (random && classes) {
+    fail(ExitCode::kConfiguration, {.what = "--loss",
+                                    .value = "cross-entropy",
+                                    .why = "needs labels, which --data randn has not",
+                                    .remedy = "use --data with files"});
+  }
+  if (random && (config.training.epochs || config.data.test_split > 0)) {
+    fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
+                                    .why = "--data randn is not a fixed set of samples",
+                                    .remedy = "use --data with files"});
+  }
+}
+
+void check_pinning(const TrainConfig& config) {
+  if (config.data.pin || !config.device.graph) return;
+  fail(ExitCode::kConfiguration, {.what = "--no-pin",
+                                  .why = "a graph cannot hold copies to and from pageable memory",
+                                  .remedy = "leave out --no-pin or --graph"});
+}
+
+void check_optimizer(const TrainingConfig& training) {
+  check("--momentum", training.momentum, limits::kShares);
+  check("--weight-decay", weight_decay_of(training), limits::kNotNegative);
+  check("--lr-warmup", training.lr_warmup, limits::kWarmups);
+  check("--accumulate", training.accumulate, limits::kMicroSteps);
+  const bool sgd = training.optimizer == OptimizerKind::kSgd;
+  if (!sgd && (training.momentum > 0 || training.nesterov)) {
+    fail(ExitCode::kConfiguration, {.what = training.nesterov ? "--nesterov" : "--momentum",
+                                    .why = "only --optimizer sgd has it",
+                                    .remedy = "leave it out, or use --optimizer sgd"});
+  }
+  if (training.nesterov && training.momentum == 0) {
+    fail(ExitCode::kConfiguration, {.what = "--nesterov",
+                                    .why = "needs momentum",
+                                    .remedy = "give --momentum 0.9, or leave it out"});
+  }
+}
+
+/// What would run once for each batch size, one over the other.
+void check_sweep(const TrainConfig& config) {
+  if (config.data.sweep.empty()) return;
+  const OutputConfig& output = config.output;
+  const char* const file = !output.save.empty()                                        ? "--save"
+                           : !output.metrics.empty() && !config.training.evaluate_only ? "--metrics"
+                           : !output.trace.empty()                                     ? "--trace"
+                           : !output.tensorboard.empty() ? "--tensorboard"
+                                                         : nullptr;
+  if (file == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = file,
+                                  .why = "does not go with several batch sizes",
+                                  .remedy = "give one --batch-size, or leave it out"});
+}
+
+void check_evaluation(const TrainConfig& config) {
+  const OutputConfig& output = config.output;
+  if (!config.training.evaluate_only) return;
+  const auto refuse = [](const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--evaluate-only", .why = why, .remedy = remedy});
+  };
+  if (output.load.empty()) refuse("there are no weights to evaluate", "give --load FILE");
+  if (config.data.kind == DataKind::kRandn) {
+    refuse("there are no samples to evaluate with", "give files by --data");
+  }
+  const char* const other = !output.save.empty()              ? "--save"
+                            : output.records()                ? "--profile and --trace"
+                            : !output.tensorboard.empty()     ? "--tensorboard"
+                            : output.monitor                  ? "--monitor"
+                            : config.training.epochs          ? "--epochs"
+                            : config.training.steps           ? "--steps"
+                            : config.training.accumulate != 1 ? "--accumulate"
+                            : config.device.graph             ? "--graph"
+                                                              : nullptr;
+  if (other == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = other,
+                                  .why = "does not go with --evaluate-only, which trains nothing",
+                                  .remedy = "leave one of the two out"});
+}
+
+/// A program has a node for each layer of each micro-step.
+void check_micro_steps(const TrainConfig& config) {
+  const std::int64_t accumulate = config.training.accumulate;
+  const auto linears = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
+  if (linears * accumulate > limits::kDepths.last) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} layers in each micro-step make {} in a step", linears,
+                             linears * accumulate),
+          .remedy = fmt::format("{} micro-steps fit, or a larger --batch-size",
+                                limits::kDepths.last / linears)});
+  }
+  std::int64_t batch = config.data.batch_size;
+  for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
+  if (!limits::kBatchSizes.contains(batch * accumulate)) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
+                             batch * accumulate),
+          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+}
+
+/// What needs the gradients as they are stored.
+void check_update(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  check("--clip-norm", training.clip_norm, limits::kPositive);
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (training.clip_norm && !training.zero_grad) {
+    refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
+           "give one of the two");
+  }
+  if (training.clip_norm && config.parallel.update_per_bucket) {
+    refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
+           "use --update separate");
+  }
+  if (!training.fused_update) return;
+  if (training.optimizer == OptimizerKind::kSgd) {
+    refuse("--update", "fused", "the step inside the weight gradient is Adam's",
+           "use --optimizer adam or adamw, or --update separate");
+  }
+  if (!training.zero_grad) {
+    refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
+           "use --update separate");
+  }
+  if (training.clip_norm && config.device.precision == Precision::kTf32) {
+    refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
+           "--update fused would find the norm from products in tf32",
+           "use --update separate, or --precision fp32");
+  }
+}
+
+void check_training(const TrainingConfig& training) {
+  check("--steps", training.steps, limits::kCounts);
+  check("--epochs", training.epochs, limits::kCounts);
+  check("--warmup", training.warmup, limits::kWarmups);
+  check("--lr", training.lr, limits::kPositive);
+  check("--betas", training.beta1, limits::kShares);
+  check("--betas", training.beta2, limits::kShares);
+  check("--eps", training.eps, limits::kPositive);
+  check_optimizer(training);
+  check("--log-every", training.log_every, limits::kCounts);
+  if (training.steps && training.epochs) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
+  }
+  if (!training.epochs && !training.evaluate_only)
+    warmup_of(training, training.steps.value_or(kDefaultSteps));
+}
+
+void check_parallel(const ParallelConfig& parallel, DataKind data) {
+  check("--bucket-mib", parallel.bucket_mib, limits::kBucketMibs);
+  if (parallel.global_batch && parallel.batch_per_rank) {
+    fail(ExitCode::kConfiguration, {.what = "--batch-size",
+                                    .why = "does not go with --global-batch-size",
+                                    .remedy = "give one of the two"});
+  }
+  if (parallel.seed_per_rank && data != DataKind::kRandn) {
+    fail(ExitCode::kConfiguration, {.what = "--data-seeding",
+                                    .value = "per-rank",
+                                    .why = "files hold the same samples for every rank",
+                                    .remedy = "leave it out, or use --data randn"});
+  }
+  const std::pair<bool, const char*> of_ddp[] = {
+      {parallel.update_per_bucket, "--update per-bucket"},
+      {parallel.whole_first_bucket, "--first-bucket whole"},
+      {!parallel.overlap, "--no-overlap"}};
+  for (const auto& [given, option] : of_ddp) {
+    if (!given || parallel.scheme == RankScheme::kDdp) continue;
+    fail(ExitCode::kConfiguration,
+         {.what = option, .why = "is about the buckets of --scheme ddp", .remedy = "leave it out"});
+  }
+}
+
+void check_devices(const DeviceConfig& device) {
+  if (device.devices.empty()) return;
+  const auto refuse = [&](std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--devices",
+                                    .value = fmt::format("{}", fmt::join(device.devices, ",")),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (device.device != "auto") refuse("does not go with --device", "give one of the two");
+  const auto on_cpu = std::ranges::count(device.devices, "cpu");
+  if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
+    refuse("names the CPU and GPUs", "give devices of one kind");
+  }
+  if (!limits::kDevices.contains(std::ssize(device.devices))) {
+    refuse(fmt::format("names {} devices", device.devices.size()),
+           fmt::format("give at most {}", limits::kDevices.last));
+  }
+}
+
+void check_device(const DeviceConfig& device) {
+  if (!is_device_name(device.device)) {
+    fail(ExitCode::kUsage, {.what = "--device",
+                            .value = device.device,
+                            .why = "not a device",
+                            .remedy = "use auto, cpu, cuda or cuda:N"});
+  }
+  check_devices(device);
+  const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
+  if (on_cpu) require_fit_for_cpu(device);
+  if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
+}
+
+/// Two options that write to one file would lose one of the two.
+void check_files(const OutputConfig& output) {
+  const std::pair<const char*, const std::filesystem::path&> files[] = {
+      {"--metrics", output.metrics}, {"--save", output.save}, {"--trace", output.trace}};
+  for (const auto& [option, path] : files) {
+    for (const auto& [other, other_path] : files) {
+      if (option == other) break;
+      if (path.empty() || path.lexically_normal() != other_path.lexically_normal()) continue;
+      fail(ExitCode::kConfiguration, {.what = option,
+                                      .value = path.string(),
+                                      .why = fmt::format("{} writes to the same file", other),
+                                      .remedy = "give two files"});
+    }
+  }
+}
+
+void check_output(const OutputConfig& output) {
+  check("--memory", output.memory, limits::kMemorySizes);
+  check("--row-limit", output.row_limit, limits::kRows);
+  check_files(output);
+  const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
+                             : output.row_limit && !output.profile       ? "--row-limit"
+                             : output.profile_steps && !output.records() ? "--profile-steps"
+                                                                         : nullptr;
+  if (lonely != nullptr) {
+    fail(ExitCode::kConfiguration, {.what = lonely,
+                                    .why = "there is nothing to profile for",
+                                    .remedy = "give --profile too, or leave it out"});
+  }
+}
+
+/// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
+/// from above: weights, gradients and two moments, four activations a width.
+void check_size(const TrainConfig& config, std::int64_t batch_size) {
+  constexpr double kMost = 0x1p60;
+  const auto batch = static_cast<double>(batch_size * config.training.accumulate);
+  const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
+  double parameters = 0;
+  double activations = batch * static_cast<double>(widths.front());
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    const auto out = static_cast<double>(widths[i]);
+    parameters += (static_cast<double>(widths[i - 1]) + 1) * out;
+    activations += batch * out;
+  }
+  const double bytes = 16 * parameters + 16 * activations;
+  const double flops = 6 * batch * parameters;
+  if (bytes <= kMost && flops <= kMost) return;
+  const bool memory = bytes > kMost;
+  fail(ExitCode::kConfiguration,
+       {.what = "model",
+        .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
+                           memory ? bytes : flops, memory ? "bytes" : "flops", kMost),
+        .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
+}
+
+}  // namespace
+
+void validate(const TrainConfig& config) {
+  check_model(config.model);
+  check_training(config.training);
+  check_update(config);
+  check_data(config);
+  check_pinning(config);
+  check_device(config.device);
+  check_parallel(config.parallel, config.data.kind);
+  check_output(config.output);
+  check_evaluation(config);
+  check_sweep(config);
+  check_micro_steps(config);
+  check_size(config, config.data.batch_size);
+  for (const std::int64_t size : config.data.sweep) check_size(config, size);
+}
+
+}  // namespace barestep
