@@ -56,9 +56,9 @@ std::vector<Option> profiling_options() {
 std::vector<Option> monitor_options() {
   return {
       {"monitor", kObservingGroup, "", JsonKind::kBoolean,
-       "look at the machine ten times a second: load, memory, clocks, and a\n"
-       "GPU's power; lines, a summary, records in --metrics; of mlp_single also\n"
-       "counters in --trace",
+       "look at the machine ten times a second: load, memory, clocks, a\n"
+       "GPU's power; lines, a summary, records in --metrics, and\n"
+       "counters in the trace of mlp_single",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.monitor = true;
