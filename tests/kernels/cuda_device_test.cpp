@@ -40,6 +40,11 @@ TEST_F(OnFake, ListsTheGpusThereAre) {
   EXPECT_EQ(device->index(), 0);
 }
 
+// As nvidia-smi writes it: the management library knows a GPU by it.
+TEST_F(OnFake, TellsItsPlaceOnThePciBus) {
+  EXPECT_EQ(device->info().pci_bus_id, "00000001:17:0a.0");
+}
+
 TEST_F(OnFake, SaysThatAnotherProgramHasTheGpu) {
   close();
   fake_cuda::fail("cudaSetDevice", 1, cudaErrorDevicesUnavailable);

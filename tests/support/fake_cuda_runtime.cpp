@@ -231,6 +231,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   FAKE_CALL();
   *properties = {};
   std::strcpy(properties->name, "Fake GPU");
+  properties->pciDomainID = 1;
+  properties->pciBusID = 0x17;
+  properties->pciDeviceID = 0xa;
   return cudaSuccess;
 }
 
