@@ -141,7 +141,12 @@ def main():
     for cell in failed:
         print(f"WRONG: {cell['ranks']} ranks, {cell['phase']}, {cell['fault']}: {cell['wrong']}\n"
               f"{cell['err']}")
+    # Those of other jobs, which go on meanwhile, go with them.
     left = boards() - before
+    deadline = time.monotonic() + 20
+    while left and time.monotonic() < deadline:
+        time.sleep(0.2)
+        left &= boards()
     if left:
         print(f"WRONG: files left: {', '.join(map(str, left))}")
     print(f"{len(results)} cells in {time.monotonic() - start:.1f} s, {len(failed)} wrong")
