@@ -20,7 +20,24 @@ struct Operand {
 };
 using Operands = std::vector<Operand>;
 
-Operands operands_of_linear_adam(const LinearAdam& op) {
+Operands operands_of_update(const Adam& op) {
+  Operands list{{"weights", op.weights},
+                {"grads", op.grads},
+                {"moments1", op.moments1},
+                {"moments2", op.moments2},
+                {"scalars", op.scalars}};
+  if (op.clip) list.push_back({"clip", *op.clip});
+  return list;
+}
+
+Operands operands_of_update(const Sgd& op) {
+  Operands list{{"weights", op.weights}, {"grads", op.grads}, {"scalars", op.scalars}};
+  if (op.velocities) list.push_back({"velocities", *op.velocities});
+  if (op.clip) list.push_back({"clip", *op.clip});
+  return list;
+}
+
+Operands operands_of_update(const LinearAdam& op) {
   Operands list{{"weight", op.weight},
                 {"weight_moments1", op.weight_moments1},
                 {"weight_moments2", op.weight_moments2},
@@ -66,22 +83,9 @@ Operands operands_of_device_op(const DeviceOp& op) {
                             {"logits", o.logits},
                             {"labels", o.labels, DType::kI32}};
           },
-          [](const Adam& o) {
-            Operands list{{"weights", o.weights},
-                          {"grads", o.grads},
-                          {"moments1", o.moments1},
-                          {"moments2", o.moments2},
-                          {"scalars", o.scalars}};
-            if (o.clip) list.push_back({"clip", *o.clip});
-            return list;
-          },
-          [](const Sgd& o) {
-            Operands list{{"weights", o.weights}, {"grads", o.grads}, {"scalars", o.scalars}};
-            if (o.velocities) list.push_back({"velocities", *o.velocities});
-            if (o.clip) list.push_back({"clip", *o.clip});
-            return list;
-          },
-          [](const LinearAdam& o) { return operands_of_linear_adam(o); },
+          [](const Adam& o) { return operands_of_update(o); },
+          [](const Sgd& o) { return operands_of_update(o); },
+          [](const LinearAdam& o) { return operands_of_update(o); },
           [](const SumSquares& o) {
             return Operands{{"out", o.out}, {"in", o.in}};
           },

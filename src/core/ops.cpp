@@ -21,23 +21,38 @@ void accumulates(std::vector<Access>& list, const Tensor& tensor, float beta) {
   list.push_back(writes(tensor));
 }
 
-std::vector<Access> accesses_of_linear_adam(const LinearAdam& op) {
+void updates(std::vector<Access>& list, const Tensor& tensor) {
+  list.push_back(reads(tensor));
+  list.push_back(writes(tensor));
+}
+
+std::vector<Access> accesses_of_update(const Adam& op) {
+  std::vector<Access> list = {reads(op.grads), reads(op.scalars)};
+  if (op.clip) list.push_back(reads(*op.clip));
+  for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) updates(list, tensor);
+  return list;
+}
+
+std::vector<Access> accesses_of_update(const Sgd& op) {
+  std::vector<Access> list = {reads(op.grads), reads(op.scalars)};
+  if (op.clip) list.push_back(reads(*op.clip));
+  updates(list, op.weights);
+  if (op.velocities) updates(list, *op.velocities);
+  return list;
+}
+
+std::vector<Access> accesses_of_update(const LinearAdam& op) {
   std::vector<Access> list = {reads(op.grad_y), reads(op.x), reads(op.scalars)};
   if (op.clip) list.push_back(reads(*op.clip));
   for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,
                                op.bias_moments1, op.bias_moments2}) {
-    list.push_back(reads(tensor));
-    list.push_back(writes(tensor));
+    updates(list, tensor);
   }
   return list;
 }
 
 std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
   std::vector<Access> list;
-  const auto updates = [&](const Tensor& tensor) {
-    list.push_back(reads(tensor));
-    list.push_back(writes(tensor));
-  };
   std::visit(Overloaded{
                  [&](const Gemm& o) {
                    list = {reads(o.a), reads(o.b)};
@@ -46,11 +61,11 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                  },
                  [&](const BiasRelu& o) {
                    list = {reads(o.bias)};
-                   updates(o.values);
+                   updates(list, o.values);
                  },
                  [&](const ReluGrad& o) {
                    list = {reads(o.output)};
-                   updates(o.grad);
+                   updates(list, o.grad);
                  },
                  [&](const SumRows& o) {
                    list = {reads(o.in)};
@@ -67,18 +82,9 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                  [&](const CountCorrect& o) {
                    list = {reads(o.logits), reads(o.labels), writes(o.correct)};
                  },
-                 [&](const Adam& o) {
-                   list = {reads(o.grads), reads(o.scalars)};
-                   if (o.clip) list.push_back(reads(*o.clip));
-                   for (const Tensor& t : {o.weights, o.moments1, o.moments2}) updates(t);
-                 },
-                 [&](const Sgd& o) {
-                   list = {reads(o.grads), reads(o.scalars)};
-                   if (o.clip) list.push_back(reads(*o.clip));
-                   updates(o.weights);
-                   if (o.velocities) updates(*o.velocities);
-                 },
-                 [&](const LinearAdam& o) { list = accesses_of_linear_adam(o); },
+                 [&](const Adam& o) { list = accesses_of_update(o); },
+                 [&](const Sgd& o) { list = accesses_of_update(o); },
+                 [&](const LinearAdam& o) { list = accesses_of_update(o); },
                  [&](const SumSquares& o) {
                    list = {reads(o.in), writes(o.out)};
                  },

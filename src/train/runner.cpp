@@ -24,7 +24,7 @@ Runner::Runner(std::span<Device* const> devices, Communicator* communicator, con
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
-  addresses_ = bind(buffers, arenas_);
+  addresses_ = barestep::bind(buffers, arenas_);
   stream_of(kMainLane);
 }
 
