@@ -100,7 +100,7 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                  [&](const Fill& o) { list = {writes(o.out)}; },
                  [&](const Randn& o) {
                    list = {writes(o.out)};
-                   updates(o.state);
+                   updates(list, o.state);
                  },
                  [&](const Delay& o) {
                    if (o.more_seconds) list = {reads(*o.more_seconds)};
