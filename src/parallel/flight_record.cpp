@@ -157,7 +157,8 @@ FlightRecord* FlightBoard::records() const {
 bool FlightBoard::claim_word() {
   std::int64_t speaker = 0;
   const std::int64_t me = mine_->rank + 1;
-  return shared_->speaker.compare_exchange_strong(speaker, me) || speaker == me;
+  if (shared_->speaker.compare_exchange_strong(speaker, me)) holder_ = std::this_thread::get_id();
+  return holder_.load() == std::this_thread::get_id();
 }
 
 bool FlightBoard::word_is_taken() const {

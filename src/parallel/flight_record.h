@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "core/ops.h"
 
@@ -122,7 +123,7 @@ class FlightBoard {
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
 
-  /// True for one caller of a host only: who tells what went wrong. True again for the same rank.
+  /// True for one thread of a host only: who tells what went wrong. True again for the same thread.
   bool claim_word();
   /// True when another rank has claimed it.
   [[nodiscard]] bool word_is_taken() const;
@@ -137,6 +138,7 @@ class FlightBoard {
   std::string file_;
   Shared* shared_ = nullptr;
   FlightRecord* mine_ = nullptr;
+  std::atomic<std::thread::id> holder_{};  // of the word, if it is a thread of this process
 };
 
 }  // namespace barestep

@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "core/clock.h"
@@ -135,6 +136,14 @@ TEST_F(WatchdogTest, LeavesTheWordToTheRankThatHasIt) {
   EXPECT_TRUE(board_.word_is_taken());
   EXPECT_FALSE(board_.claim_word());
   EXPECT_EQ(said({}, 0.3), "");
+}
+
+TEST_F(WatchdogTest, OneThreadOfARankHasTheWord) {
+  EXPECT_TRUE(board_.claim_word());
+  bool other = true;
+  std::thread([&] { other = board_.claim_word(); }).join();
+  EXPECT_FALSE(other);
+  EXPECT_TRUE(board_.claim_word());
 }
 
 TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
