@@ -71,7 +71,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
   const ProcessResult result = run({"run", "profile", "--quick", "--device", "cpu"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("The longest op is gemm, "));
+  EXPECT_THAT(result.out, HasSubstr("The longest op is "));
   EXPECT_THAT(result.out, HasSubstr("times as long as "));
 }
 
