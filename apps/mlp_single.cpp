@@ -78,6 +78,17 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
                   console.summary().samples_per_s()};
 }
 
+/// Prints what --plan and --explain ask for, if they do: then there is nothing else to be done.
+/// Needs no device.
+bool is_only_shown(const TrainConfig& config, const StepPrograms& programs, DeviceKind kind) {
+  if (config.output.memory) {
+    require_memory(programs, *config.output.memory, kind, "the device that --memory states");
+  }
+  if (!config.output.plan && !config.output.explain) return false;
+  print_now(preview(config, programs));
+  return true;
+}
+
 void require_free_memory(const TrainConfig& config, const StepPrograms& programs,
                          const Device& device) {
   if (config.output.memory) return;  // it was looked at without a device
@@ -96,13 +107,7 @@ std::optional<SweepRow> train(const TrainConfig& config) {
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   warmup_of(config.training, steps);
   profiled_steps_of(config, steps);
-  if (config.output.memory) {
-    require_memory(programs, *config.output.memory, kind, "the device that --memory states");
-  }
-  if (config.output.plan || config.output.explain) {
-    print_now(preview(config, programs));
-    return std::nullopt;
-  }
+  if (is_only_shown(config, programs, kind)) return std::nullopt;
 
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
@@ -118,13 +123,7 @@ std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dat
                                    OutputFile* metrics) {
   const DeviceKind kind = device_kind(config.device.device);
   const StepPrograms programs(evaluation_spec_of(config, kind, dataset));
-  if (config.output.memory) {
-    require_memory(programs, *config.output.memory, kind, "the device that --memory states");
-  }
-  if (config.output.plan || config.output.explain) {
-    print_now(preview(config, programs));
-    return std::nullopt;
-  }
+  if (is_only_shown(config, programs, kind)) return std::nullopt;
   const FlatWeights weights = load_weights(config.output.load, programs.spec().model);
   const auto device = make_device(config.device);
   require_free_memory(config, programs, *device);
@@ -142,7 +141,8 @@ std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dat
 /// Each batch size, then the table of all.
 void evaluate_each(TrainConfig config) {
   require_outputs(config);
-  if (config.device.device == "auto") note_missing_gpu(kName);
+  const bool runs = !config.output.plan && !config.output.explain;
+  if (runs && config.device.device == "auto") note_missing_gpu(kName);
   const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));
   std::optional<OutputFile> metrics;
   if (!config.output.metrics.empty()) metrics.emplace(config.output.metrics);

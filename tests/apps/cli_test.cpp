@@ -84,6 +84,22 @@ TEST_F(MlpSingle, RefusesToEvaluateWhatIsNotThereInOneLine) {
   expect_refused(bad_evaluations());
 }
 
+TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
+  file("images", idx_bytes<std::uint8_t>(0x08, {4, 2, 2}, std::vector<std::uint8_t>(16, 9)));
+  file("labels", idx_bytes<std::uint8_t>(0x08, {4}, {0, 1, 2, 0}));
+  const Arguments files = {"--data", "idx:images,labels", "--layers",      "4,3",
+                           "--loss", "cross-entropy",     "--no-last-relu"};
+  run_here(files + Arguments{"--steps", "1", "--save", "w"});
+  const auto result = run_here(
+      files + Arguments{"--evaluate-only", "--load", "w", "--batch-size", "1,3", "--metrics", "m"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, StartsWith("w of 4 samples\nBatch size "));
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("\n +1 +[0-9.]+ +[0-9.]+%.*\n +3 +[0-9.]+ "));
+  const std::string records = read_file(folder() / "m");
+  EXPECT_EQ(std::ranges::count(records, '\n'), 4 + 2);
+  EXPECT_THAT(records, HasSubstr(R"({"batch_size": 3, "batch": 1, "samples": 1, "latency_s": )"));
+}
+
 TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {
   const auto result = run_here({"--dim", "8", "--depth", "1", "--device", "cuda:63"});
   EXPECT_EQ(result.exit_code, 69);
