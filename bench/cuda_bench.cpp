@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/cuda_device.h"
+#include "linear_product.h"
 #include "measure.h"
 
 namespace barestep::bench {
@@ -226,17 +227,6 @@ void cuda_mse(benchmark::State& state) {
                    .target = gpu.take(kBatch, cols),
                    .count = kBatch * cols};
   time_memory_op(state, gpu, op);
-}
-
-enum Direction { kForward, kInputGradient, kWeightGradient };
-
-Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y, const Tensor& weight,
-                    const Tensor& bias) {
-  if (direction == kForward) {
-    return {.c = y, .a = x, .b = weight, .transpose_b = true, .bias = bias, .relu = true};
-  }
-  if (direction == kInputGradient) return {.c = x, .a = y, .b = weight};
-  return {.c = weight, .a = y, .b = x, .transpose_a = true};
 }
 
 void cuda_product(benchmark::State& state) {

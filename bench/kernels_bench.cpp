@@ -3,6 +3,7 @@
 
 #include "core/random.h"
 #include "kernels/cpu_ops.h"
+#include "linear_product.h"
 #include "measure.h"
 #include "train/weights.h"
 
@@ -36,18 +37,6 @@ void adam(benchmark::State& state) {
   state.counters["% of best"] = 100 * bytes / seconds / best;
 }
 BENCHMARK(adam)->Arg(2'099'200)->Arg(67'141'632)->UseManualTime()->Unit(benchmark::kMillisecond);
-
-enum Direction { kForward, kInputGradient, kWeightGradient };
-
-/// The product of a Linear(dim, dim) in one direction, with weight number `i`.
-Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y, const Tensor& weight,
-                    const Tensor& bias) {
-  if (direction == kForward) {
-    return {.c = y, .a = x, .b = weight, .transpose_b = true, .bias = bias, .relu = true};
-  }
-  if (direction == kInputGradient) return {.c = x, .a = y, .b = weight};
-  return {.c = weight, .a = y, .b = x, .transpose_a = true};
-}
 
 void product(benchmark::State& state) {
   const auto direction = static_cast<Direction>(state.range(0));
