@@ -5,20 +5,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/output_file.h"
 #include "core/text_table.h"
 #include "lab/child_process.h"
+#include "lab/measured_card.h"
 #include "lab/predict.h"
+#include "lab/prediction_report.h"
 #include "lab/published.h"
 #include "lab/report.h"
+#include "lab/run_workload.h"
 #include "lab/study.h"
+#include "measure_rank.h"
 #include "run_program.h"
 
 namespace barestep {
@@ -33,6 +40,7 @@ Examples:
   mlp_lab run all --quick
   mlp_lab report scaling
   mlp_lab validate
+  mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
 )";
 
@@ -40,6 +48,7 @@ struct RunOptions {
   std::vector<std::string> names;
   std::filesystem::path output = "lab-results";
   std::string device = "auto";
+  std::string card;  // of an earlier measurement; empty: measured now
   bool quick = false;
 };
 
@@ -75,8 +84,10 @@ void show_progress(const StudyProgress& progress) {
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   const std::string left =
       progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
-  fmt::print(stderr, "{}[{}/{}] {}{}{}", is_terminal ? "\r\x1b[K" : "", progress.done,
-             progress.total, progress.what, left, is_terminal ? "" : "\n");
+  const std::string place =
+      progress.total > 0 ? fmt::format("[{}/{}] ", progress.done, progress.total) : "";
+  fmt::print(stderr, "{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what, left,
+             is_terminal ? "" : "\n");
   std::fflush(stderr);
 }
 
@@ -122,17 +133,52 @@ StudyIdentity identity_of(const RunOptions& options) {
   return identity;
 }
 
-void run_experiments(const RunOptions& options) {
-  const std::vector<const Experiment*> wanted = experiments_named(options.names);
-  Study study(options.output, identity_of(options));
+void print_prediction(const Report& report) {
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) print_now(prediction.sentences.front() + "\n");
+}
+
+void let_signals_stop_children() {
   std::signal(SIGINT, [](int) { stop_children(); });
   std::signal(SIGTERM, [](int) { stop_children(); });
-  const auto programs = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+std::filesystem::path folder_of_programs() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::path& scratch) {
+  StudyProgress progress{};
+  return measure_card({.machine = identity.machine,
+                       .on_gpu = identity.on_gpu,
+                       .quick = identity.quick,
+                       .programs = folder_of_programs(),
+                       .scratch = scratch,
+                       .on_progress = [&](const std::string& what) {
+                         progress.what = what;
+                         show_progress(progress);
+                       }});
+}
+
+void run_experiments(const RunOptions& options) {
+  const std::vector<const Experiment*> wanted = experiments_named(options.names);
+  for (const Experiment* each : wanted) {
+    if (each->needs_mpi) path_of_mpirun();
+  }
+  Study study(options.output, identity_of(options));
+  let_signals_stop_children();
+  const auto programs = folder_of_programs();
+  if (!options.card.empty()) {
+    study.keep_card(load_card(options.card));
+  } else if (!study.card()) {
+    study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
+  }
   study.run(wanted, programs, show_progress);
   end_progress();
   const Report report = report_of(study);
   write_report(study.folder(), report);
   print_answers(report, wanted);
+  print_prediction(report);
   print_now(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
 }
 
@@ -140,6 +186,32 @@ void write_report_of(const std::filesystem::path& folder) {
   const Study study = Study::open(folder);
   write_report(folder, report_of(study));
   print_now(fmt::format("Report: {}\n", (folder / "report.html").string()));
+}
+
+void print_card(const RunOptions& options) {
+  let_signals_stop_children();
+  const StudyIdentity identity = identity_of(options);
+  const std::filesystem::path scratch =
+      std::filesystem::temp_directory_path() / fmt::format("mlp_lab-{}", ::getpid());
+  const std::string text = json_of(measured_card(identity, scratch));
+  end_progress();
+  if (options.output.empty()) {
+    print_now(text);
+    return;
+  }
+  const std::array parts = {std::as_bytes(std::span(text))};
+  replace_file(options.output, parts);
+}
+
+void add_card(CLI::App& app, RunOptions& options) {
+  CLI::App* card = app.add_subcommand(
+      "card", "Measure this machine's rates and write its card, for predict --machine");
+  card->add_option("--output", options.output, "the card's file, FILE.json; else it is printed");
+  card->add_flag("--quick", options.quick, "fewer sizes, a few seconds");
+  card->add_option("--device", options.device, "auto is GPUs where there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  card->callback([&] { print_card(options); });
 }
 
 struct PredictOptions {
@@ -227,6 +299,8 @@ void run(const std::vector<std::string>& arguments) {
   run->add_option("--device", options.device, "auto is GPUs where there are any")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
+  run->add_option("--card", options.card,
+                  "the machine's rates, as mlp_lab card wrote them; else they are measured");
   run->callback([&] { run_experiments(options); });
 
   std::filesystem::path folder;
@@ -239,6 +313,13 @@ void run(const std::vector<std::string>& arguments) {
 
   PredictOptions prediction;
   add_predict(app, prediction);
+
+  RunOptions card;
+  card.output.clear();
+  add_card(app, card);
+
+  RankRatesOptions rank_rates;
+  add_measure_rank(app, rank_rates);
 
   // CLI11 takes arguments from the end.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());

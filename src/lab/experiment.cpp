@@ -58,14 +58,14 @@ const Measurement& Results::at(std::string_view key) const {
 
 std::span<const Experiment> experiments() {
   static const std::vector<Experiment> all = {
-      batch_sweep_experiment(),    io_delay_experiment(),     data_loading_experiment(),
-      amdahl_experiment(),         profile_experiment(),      timing_experiment(),
-      sync_experiment(),           warmup_experiment(),       reproducibility_experiment(),
-      data_parallel_experiment(),  splits_experiment(),       gpu0_bottleneck_experiment(),
-      strong_scaling_experiment(), weak_scaling_experiment(), comm_vs_compute_experiment(),
-      dp_vs_ddp_experiment(),      delay_experiment(),        batch_scaling_experiment(),
-      imbalance_experiment(),      bucket_size_experiment(),  schemes_experiment(),
-      optimisations_experiment()};
+      batch_sweep_experiment(),     io_delay_experiment(),       data_loading_experiment(),
+      amdahl_experiment(),          profile_experiment(),        monitor_experiment(),
+      timing_experiment(),          sync_experiment(),           warmup_experiment(),
+      reproducibility_experiment(), data_parallel_experiment(),  splits_experiment(),
+      gpu0_bottleneck_experiment(), strong_scaling_experiment(), weak_scaling_experiment(),
+      comm_vs_compute_experiment(), dp_vs_ddp_experiment(),      delay_experiment(),
+      batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
+      schemes_experiment(),         optimisations_experiment()};
   return all;
 }
 

@@ -6,13 +6,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lab/findings.h"
+#include "lab/machine_card.h"
 #include "lab/measurement.h"
+#include "lab/simulator.h"
 
 namespace barestep {
 
@@ -45,7 +48,10 @@ Case new_case(const Setting& setting, std::string key, Workload workload);
 
 struct Results {
   Setting setting;
-  std::vector<Measurement> cases;  // in the order of the experiment's list
+  std::string name{};                        // of the experiment
+  std::vector<Measurement> cases;            // in the order of the experiment's list
+  std::optional<MachineCard> card{};         // the machine's, where its rates were measured
+  std::vector<SimulatedStep> predictions{};  // of the cases by that card; none without
 
   /// Throws Error(kBug) if there is none.
   [[nodiscard]] const Measurement& at(std::string_view key) const;

@@ -1,6 +1,7 @@
 // What an experiment comes to: sentences, tables and plots, as data.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -31,19 +32,29 @@ inline PlotPoint plot_point(double x, double y) {
 
 enum class SeriesStyle { kMarked, kLine, kDashed, kMarks };
 
+/// Something that lasts, in a row of a timeline.
+struct PlotSpan {
+  std::size_t row = 0;
+  double begin = 0;
+  double end = 0;
+};
+
 struct PlotSeries {
   std::string name{};
   SeriesStyle style = SeriesStyle::kMarked;
   std::vector<PlotPoint> points{};
+  std::vector<PlotSpan> spans{};
 };
 
 /// Lines over numbers, or, with `categories`, bars: series stacked on each category, the x of a
-/// point being the number of its category.
+/// point being the number of its category. A timeline has a row for each category, and spans.
 struct Plot {
   std::string title{};
   std::string x_label{};
   std::string y_label{};
-  bool log_x = false;  // marks at the x of the points
+  bool log_x = false;  // marks at the x of the points, where they are few
+  bool log_y = false;  // of lines; all y above 0
+  bool is_timeline = false;
   std::vector<std::string> categories{};
   std::vector<PlotSeries> series{};
 };

@@ -18,6 +18,15 @@ using nlohmann::json;
 /// Far more than any machine here; keeps products of sizes small.
 constexpr int kMostRanks = 1 << 20;
 
+std::vector<std::pair<double, double>> points_of(const json& table, const std::string& name) {
+  std::vector<std::pair<double, double>> points;
+  for (const json& point : table) points.emplace_back(point.at(0), point.at(1));
+  if (points.empty() || !std::ranges::is_sorted(points)) {
+    throw std::invalid_argument(fmt::format("{} is no table", name));
+  }
+  return points;
+}
+
 /// Reads {"value": ..., "source": ...}, and keeps the source.
 class CardReader {
  public:
@@ -35,14 +44,13 @@ class CardReader {
 
   LinkRates link(const char* group) {
     LinkRates rates{.latency_s = number(group, "latency_s"), .hop_s = number(group, "hop_s")};
+    if (!card_.at(group).contains("all_reduce")) return rates;
     const json& table = card_.at(group).at("all_reduce");
     note(group, "all_reduce", table);
     rates.table.ranks = table.at("ranks");
-    for (const json& point : table.at("points")) {
-      rates.table.seconds_by_bytes.emplace_back(point.at(0), point.at(1));
-    }
-    if (rates.table.ranks < 2 || rates.table.seconds_by_bytes.empty() ||
-        !std::ranges::is_sorted(rates.table.seconds_by_bytes)) {
+    rates.table.seconds_by_bytes =
+        points_of(table.at("points"), fmt::format("{}.all_reduce", group));
+    if (rates.table.ranks < 2) {
       throw std::invalid_argument(fmt::format("{}.all_reduce is no table", group));
     }
     return rates;
@@ -57,8 +65,32 @@ class CardReader {
   std::string& sources_;
 };
 
+MachineLoad parse_load(const json& from) {
+  MachineLoad load{.ranks = from.at("ranks"),
+                   .threads = from.at("threads"),
+                   .launch_s = from.at("launch_s"),
+                   .host_s = from.at("host_s")};
+  for (const json& each : from.at("rates")) {
+    load.rates.push_back(
+        {.op = each.at(0), .rows = each.at(1), .width = each.at(2), .rate = each.at(3)});
+    const OpRate& rate = load.rates.back();
+    if (!(rate.rows > 0 && rate.width > 0 && rate.rate > 0)) {
+      throw std::invalid_argument(fmt::format("the rate of {} is none", rate.op));
+    }
+  }
+  if (load.ranks < 1 || !(load.launch_s >= 0) || !(load.host_s >= 0)) {
+    throw std::invalid_argument("a load is none");
+  }
+  if (from.contains("all_reduce")) {
+    load.all_reduce = points_of(from.at("all_reduce"), "loads.all_reduce");
+  }
+  return load;
+}
+
 MachineCard parse_card(const json& from) {
   MachineCard card{.name = from.at("name")};
+  card.on_gpu = from.value("kind", "cuda") == "cuda";
+  card.others_share = from.value("others_share", 0.0);
   CardReader reader(from, card.sources);
   card.flops_per_s = reader.number("device", "flops_per_s");
   card.memory_bytes_per_s = reader.number("device", "memory_bytes_per_s");
@@ -68,6 +100,11 @@ MachineCard parse_card(const json& from) {
   card.node = reader.link("node");
   card.has_network = from.contains("network");
   if (card.has_network) card.network = reader.link("network");
+  for (const json& load : from.value("loads", json::array())) {
+    card.loads.push_back(parse_load(load));
+    card.sources += fmt::format("loads {} x {} threads: {}\n", card.loads.back().ranks,
+                                card.loads.back().threads, load.at("source").get<std::string>());
+  }
   if (card.flops_per_s == 0 || card.memory_bytes_per_s == 0 || card.node_ranks < 1) {
     throw std::invalid_argument("a rate is 0");
   }
@@ -106,6 +143,41 @@ double bandwidth(const LinkRates& rates, double bytes, int node_ranks) {
                   share * std::log(bandwidth_at(rates, above, node_ranks)));
 }
 
+/// Between two points linear in the bytes, beyond the last in proportion to them.
+double seconds_at(const std::vector<std::pair<double, double>>& points, double bytes) {
+  const auto above = std::ranges::lower_bound(points, bytes, {}, &std::pair<double, double>::first);
+  if (above == points.begin()) return points.front().second;
+  const auto below = std::prev(above);
+  if (above == points.end()) return below->second * bytes / below->first;
+  const double share = (bytes - below->first) / (above->first - below->first);
+  return below->second + share * (above->second - below->second);
+}
+
+json figure(double value, const char* source) {
+  return {{"value", value}, {"source", source}};
+}
+
+json json_of(const LinkRates& rates, const char* source) {
+  json all = {{"latency_s", figure(rates.latency_s, source)},
+              {"hop_s", figure(rates.hop_s, source)}};
+  if (!rates.table.seconds_by_bytes.empty()) {
+    all["all_reduce"] = {
+        {"ranks", rates.table.ranks}, {"source", source}, {"points", rates.table.seconds_by_bytes}};
+  }
+  return all;
+}
+
+json json_of(const MachineLoad& load) {
+  json rates = json::array();
+  for (const OpRate& each : load.rates) {
+    rates.push_back({each.op, each.rows, each.width, each.rate});
+  }
+  json all = {{"ranks", load.ranks},       {"threads", load.threads}, {"source", "measured here"},
+              {"launch_s", load.launch_s}, {"host_s", load.host_s},   {"rates", std::move(rates)}};
+  if (!load.all_reduce.empty()) all["all_reduce"] = load.all_reduce;
+  return all;
+}
+
 std::filesystem::path file_of_card(const std::string& name) {
   return std::filesystem::path(BARESTEP_CARDS) / (name + ".json");
 }
@@ -113,7 +185,38 @@ std::filesystem::path file_of_card(const std::string& name) {
 }  // namespace
 
 int MachineCard::most_ranks() const {
-  return has_network ? kMostRanks : node_ranks;
+  if (has_network) return kMostRanks;
+  return node.table.seconds_by_bytes.empty() ? 1 : node_ranks;
+}
+
+const MachineLoad* MachineCard::load_of(int ranks, int threads) const {
+  const MachineLoad* best = nullptr;
+  const auto is_better = [&](const MachineLoad& a, const MachineLoad& b) {
+    if ((a.threads == threads) != (b.threads == threads)) return a.threads == threads;
+    if ((a.ranks <= ranks) != (b.ranks <= ranks)) return a.ranks <= ranks;
+    return a.ranks <= ranks ? a.ranks > b.ranks : a.ranks < b.ranks;
+  };
+  for (const MachineLoad& each : loads) {
+    if (best == nullptr || is_better(each, *best)) best = &each;
+  }
+  return best;
+}
+
+std::string json_of(const MachineCard& card) {
+  const char* source = "measured here";
+  json all = {{"name", card.name},
+              {"kind", card.on_gpu ? "cuda" : "cpu"},
+              {"others_share", card.others_share},
+              {"device",
+               {{"flops_per_s", figure(card.flops_per_s, source)},
+                {"memory_bytes_per_s", figure(card.memory_bytes_per_s, source)},
+                {"launch_s", figure(card.launch_s, source)},
+                {"host_s", figure(card.host_s, source)}}}};
+  all["node"] = json_of(card.node, source);
+  all["node"]["devices"] = card.node_ranks;
+  all["loads"] = json::array();
+  for (const MachineLoad& load : card.loads) all["loads"].push_back(json_of(load));
+  return all.dump(1) + "\n";
 }
 
 std::vector<std::string> card_names() {
@@ -155,9 +258,14 @@ MachineCard load_card(const std::string& name_or_file) {
 
 double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
   if (ranks <= 1) return 0;
-  const bool in_node = ranks <= card.node_ranks;
+  for (const MachineLoad& load : card.loads) {
+    if (load.ranks == ranks && !load.all_reduce.empty()) return seconds_at(load.all_reduce, bytes);
+  }
+  // Ranks beyond the cores share them.
+  const bool in_node = ranks <= card.node_ranks || !card.on_gpu;
   BARESTEP_REQUIRE(in_node || card.has_network, "ranks beyond a node need a network");
   const LinkRates& rates = in_node ? card.node : card.network;
+  if (rates.table.seconds_by_bytes.empty()) return 0;
   const int node_ranks = in_node ? 0 : card.node_ranks;
   return latency_s(rates, ranks, node_ranks) +
          bytes * bus_factor(ranks) / bandwidth(rates, bytes, node_ranks);

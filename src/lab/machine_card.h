@@ -1,4 +1,5 @@
-// Machine cards: the rates of hardware that is not here, each with its source, as JSON files.
+// Machine cards: the rates of a machine, each with its source, as JSON files. Those that come with
+// barestep are of hardware that is not here; measured_card.h makes one of the machine it runs on.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "lab/op_rates.h"
+
 namespace barestep {
 
-/// Times of an all-reduce by size, as they were published for `ranks` of them.
+/// Times of an all-reduce by size, for `ranks` of them.
 struct AllReduceTable {
   int ranks = 2;
   std::vector<std::pair<double, double>> seconds_by_bytes{};  // ascending
@@ -23,9 +26,21 @@ struct LinkRates {
   AllReduceTable table{};
 };
 
+/// What one of `ranks` processes or devices reaches while all of them work, each with `threads`
+/// threads: cores share memory, caches and clock.
+struct MachineLoad {
+  int ranks = 1;
+  int threads = 1;      // 0: on a GPU
+  double launch_s = 0;  // as MachineCard's
+  double host_s = 0;
+  std::vector<OpRate> rates{};
+  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes, ascending; of all ranks
+};
+
 struct MachineCard {
   std::string name{};
   std::string sources{};          // of every figure, a line each
+  bool on_gpu = true;             // else its devices are cores
   double flops_per_s = 0;         // of large products, fp32
   double memory_bytes_per_s = 0;  // reached, not the data sheet's
   double launch_s = 0;            // of an op, beside its work
@@ -34,24 +49,34 @@ struct MachineCard {
   LinkRates node{};
   bool has_network = false;  // without it there is one node
   LinkRates network{};
+  std::vector<MachineLoad> loads{};  // of measured machines; others have one rate for everything
+  double others_share = 0;           // that other programs took of the cores while it was measured
 
   [[nodiscard]] int most_ranks() const;
+
+  /// Of so many ranks with so many threads each, or the nearest that was measured: of as many
+  /// threads if there is one, and of as many ranks, else of fewer. Null on cards without loads.
+  [[nodiscard]] const MachineLoad* load_of(int ranks, int threads) const;
 };
 
 /// Of a file, or of a card by its name ("h200-nvlink"). Throws Error: kUsage for a name that there
 /// is not, kNoInput, kBadData.
 MachineCard load_card(const std::string& name_or_file);
 
+/// The contents of its file: load_card() makes the same of it, the sources apart.
+std::string json_of(const MachineCard& card);
+
 /// Names of the cards that come with barestep.
 std::vector<std::string> card_names();
 
 /// Seconds to sum `bytes` over `ranks` of a machine.
 ///
-/// Time is latency + hops * hop latency + bytes on the bus / bandwidth: in a node a ring's, with
-/// 2 (n - 1) hops and 2 (n - 1) / n of the bytes (nccl-tests, doc/PERFORMANCE.md); between nodes a
-/// tree's, with 2 log2(nodes) hops. The bandwidth follows from the table, interpolated in the
-/// logarithm of the size, since no single one fits small and large messages. At the table's own
-/// sizes and ranks the result is the table's.
+/// Where so many ranks were measured on it, the table's, linear in the bytes between its points.
+/// Else time is latency + hops * hop latency + bytes on the bus / bandwidth: in a node a ring's,
+/// with 2 (n - 1) hops and 2 (n - 1) / n of the bytes (nccl-tests, doc/PERFORMANCE.md); between
+/// nodes a tree's, with 2 log2(nodes) hops. The bandwidth follows from the table, interpolated in
+/// the logarithm of the size, since no single one fits small and large messages. At the table's own
+/// sizes and ranks the result is the table's. On a card without a table it is 0.
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
 
 }  // namespace barestep

@@ -16,8 +16,7 @@ struct DeviceMemory {
   std::array<std::int64_t, kCategories> by_category{};
 };
 
-/// By device of mlp_single and mlp_dp; of mlp_ddp that of one rank, the first. Options in
-/// Workload::more are not read.
+/// By device of mlp_single and mlp_dp; of mlp_ddp that of one rank, the first.
 std::vector<DeviceMemory> planned_memory(const Workload& workload);
 
 }  // namespace barestep

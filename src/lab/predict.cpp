@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "lab/step_programs.h"
+#include "lab/cost_model.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -64,18 +64,16 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
 }  // namespace
 
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
+  // A rank of the CPU has a core.
   const Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
                           .ranks = ranks,
-                          .on_gpu = true,
+                          .on_gpu = card.on_gpu,
                           .scheme = model.scheme,
                           .dim = model.dim,
                           .depth = model.depth,
-                          .batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1)};
-  const WorkloadPrograms programs(workload);
-  SimulatedStep step =
-      simulate(programs.step(), [&](const Node& node) { return node_s(node, card, ranks); });
-  step.step_s += card.host_s;
-  return step;
+                          .batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1),
+                          .threads = card.on_gpu ? 0 : 1};
+  return predicted_run(workload, card);
 }
 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,

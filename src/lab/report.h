@@ -23,6 +23,8 @@ struct Report {
   std::vector<std::pair<std::string, std::string>> environment;
   std::string options;  // of mlp_lab run, that reproduce it: " --quick"
   std::vector<ReportSection> sections;
+
+  [[nodiscard]] std::vector<const Results*> results() const;
 };
 
 /// Concludes every experiment that the study has measured. Throws Error(kNoInput) if there is none.
@@ -34,7 +36,8 @@ const std::vector<std::string>& method_sentences();
 /// "mlp_lab run NAME": what reproduces a section.
 std::string command_of(const Report& report, const ReportSection& section);
 
-/// The table that every experiment has: step times of all cases, and what steps they are of.
+/// The table that every experiment has: step times of all cases, what steps they are of, and what
+/// was predicted, where it was.
 FindingTable step_table(const Results& results);
 
 /// How the starts went: outliers, starts that were made again, others' share of the machine.
@@ -47,8 +50,9 @@ std::string csv_of(const Report& report);
 /// As docs/results.schema.json says.
 std::string json_of(const Report& report);
 
-/// Name of the file of a plot, which report.md shows: "plots/amdahl-1.svg".
-std::string plot_file(const ReportSection& section, std::size_t number);
+/// Name of the file of a plot of a section, or of "prediction", which report.md shows:
+/// "plots/amdahl-1.svg".
+std::string plot_file(const std::string& section, std::size_t number);
 
 /// Writes report.html, report.md, results.csv, results.json and the plots into the folder. Throws
 /// Error: kCannotCreate, kInputOutput.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lab/prediction_report.h"
 #include "lab/report.h"
 #include "lab/svg.h"
 
@@ -38,6 +39,20 @@ std::string html_table(const FindingTable& table) {
   return text + "</tbody></table></div>\n";
 }
 
+/// Sentences, tables and plots.
+std::string html_details(const Findings& findings) {
+  std::string text = "<ul>\n";
+  for (const std::string& sentence : findings.sentences) {
+    text += fmt::format("<li>{}</li>\n", xml_text(sentence));
+  }
+  text += "</ul>\n";
+  for (const FindingTable& table : findings.tables) text += html_table(table);
+  for (const Plot& plot : findings.plots) {
+    text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
+  }
+  return text;
+}
+
 std::string html_section(const Report& report, const ReportSection& section) {
   const Experiment& experiment = *section.experiment;
   std::string text =
@@ -46,15 +61,7 @@ std::string html_section(const Report& report, const ReportSection& section) {
   if (!section.verdict.empty()) {
     text += fmt::format("<p class=\"invalid\">{}</p>\n", xml_text(section.verdict));
   }
-  text += "<ul>\n";
-  for (const std::string& sentence : section.findings.sentences) {
-    text += fmt::format("<li>{}</li>\n", xml_text(sentence));
-  }
-  text += "</ul>\n";
-  for (const FindingTable& table : section.findings.tables) text += html_table(table);
-  for (const Plot& plot : section.findings.plots) {
-    text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
-  }
+  text += html_details(section.findings);
   text += html_table(step_table(section.results));
   text += fmt::format("<p>{}</p>\n", xml_text(quality_sentence(section.results)));
   text += fmt::format("<details><summary>Reproduce: <code>{}</code></summary><pre>",
@@ -81,8 +88,17 @@ std::string html_of(const Report& report) {
     text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
                         xml_text(section.experiment->title));
   }
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) {
+    text += "<li><a href=\"#prediction\">Prediction against measurement</a></li>\n";
+  }
   text += "</ul></nav>\n";
   for (const ReportSection& section : report.sections) text += html_section(report, section);
+  if (!prediction.sentences.empty()) {
+    text += fmt::format(
+        "<section id=\"prediction\">\n<h2>Prediction against measurement</h2>\n{}</section>\n",
+        html_details(prediction));
+  }
   return text + fmt::format("<h2>How figures were made</h2>\n<p>{}</p>\n</body>\n</html>\n",
                             xml_text(fmt::format("{}", fmt::join(method_sentences(), " "))));
 }

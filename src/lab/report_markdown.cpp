@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "lab/prediction_report.h"
 #include "lab/report.h"
 
 namespace barestep {
@@ -29,18 +30,23 @@ std::string markdown_table(const FindingTable& table) {
   return text + "\n";
 }
 
+/// Sentences, tables and plots.
+std::string markdown_details(const Findings& findings, const std::string& name) {
+  std::string text;
+  for (const std::string& sentence : findings.sentences) text += fmt::format("- {}\n", sentence);
+  text += "\n";
+  for (const FindingTable& table : findings.tables) text += markdown_table(table);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    text += fmt::format("![{}]({})\n\n", findings.plots[i].title, plot_file(name, i));
+  }
+  return text;
+}
+
 std::string markdown_section(const Report& report, const ReportSection& section) {
   std::string text =
       fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
   if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", section.verdict);
-  for (const std::string& sentence : section.findings.sentences) {
-    text += fmt::format("- {}\n", sentence);
-  }
-  text += "\n";
-  for (const FindingTable& table : section.findings.tables) text += markdown_table(table);
-  for (std::size_t i = 0; i < section.findings.plots.size(); ++i) {
-    text += fmt::format("![{}]({})\n\n", section.findings.plots[i].title, plot_file(section, i));
-  }
+  text += markdown_details(section.findings, section.experiment->name);
   text += markdown_table(step_table(section.results));
   text += quality_sentence(section.results) + "\n\n";
   text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
@@ -59,6 +65,10 @@ std::string markdown_of(const Report& report) {
   }
   text += "\n";
   for (const ReportSection& section : report.sections) text += markdown_section(report, section);
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) {
+    text += "## Prediction against measurement\n\n" + markdown_details(prediction, "prediction");
+  }
   return text + fmt::format("## How figures were made\n\n{}\n", fmt::join(method_sentences(), " "));
 }
 

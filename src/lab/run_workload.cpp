@@ -15,18 +15,6 @@
 namespace barestep {
 namespace {
 
-/// What Open MPI needs in containers and on small machines; scripts/mpi_env.sh tells why.
-const std::vector<std::string>& mpi_environment() {
-  static const std::vector<std::string> variables = {
-      "OMPI_ALLOW_RUN_AS_ROOT=1",
-      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-      "OMPI_MCA_rmaps_base_oversubscribe=1",
-      "OMPI_MCA_mpi_yield_when_idle=1",
-      "OMPI_MCA_hwloc_base_binding_policy=none",
-      "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
-  return variables;
-}
-
 std::string whole_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -43,14 +31,7 @@ std::vector<std::string> command_of(const Case& what, const std::filesystem::pat
   const Workload& workload = what.workload;
   std::vector<std::string> command;
   if (workload.trainer == TrainerKind::kDdp) {
-    const std::string mpirun = find_on_path("mpirun");
-    if (mpirun.empty()) {
-      fail(ExitCode::kNoInput, {.what = "program",
-                                .value = "mpirun",
-                                .why = "not found on PATH",
-                                .remedy = "install Open MPI, or run experiments without ranks"});
-    }
-    command = {mpirun, "-np", std::to_string(workload.ranks)};
+    command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
   }
   command.push_back((programs / program_of(workload.trainer)).string());
   for (const std::string& each : arguments_of(workload)) command.push_back(each);
@@ -75,6 +56,28 @@ std::string error_line(const std::string& err) {
 
 }  // namespace
 
+const std::vector<std::string>& mpi_environment() {
+  static const std::vector<std::string> variables = {
+      "OMPI_ALLOW_RUN_AS_ROOT=1",
+      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+      "OMPI_MCA_rmaps_base_oversubscribe=1",
+      "OMPI_MCA_mpi_yield_when_idle=1",
+      "OMPI_MCA_hwloc_base_binding_policy=none",
+      "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
+  return variables;
+}
+
+std::string path_of_mpirun() {
+  std::string mpirun = find_on_path("mpirun");
+  if (mpirun.empty()) {
+    fail(ExitCode::kNoInput, {.what = "program",
+                              .value = "mpirun",
+                              .why = "not found on PATH",
+                              .remedy = "install Open MPI, or run experiments without ranks"});
+  }
+  return mpirun;
+}
+
 Start run_workload(const Case& what, const std::filesystem::path& programs,
                    const std::filesystem::path& scratch) {
   const std::filesystem::path metrics = scratch / "metrics.jsonl";
@@ -93,7 +96,9 @@ Start run_workload(const Case& what, const std::filesystem::path& programs,
   Start start{.command = command_line_of(what.workload),
               .wall_s = child.wall_s,
               .others_share = others_share};
-  start.ranks = parse_metrics(whole_file(metrics), metrics.string());
+  const std::string records = whole_file(metrics);
+  start.ranks = parse_metrics(records, metrics.string());
+  start.watched = parse_monitor(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of(whole_file(weights));
   if (what.record_ops) start.ops = op_times_of_trace(whole_file(trace), trace.string());
   return start;

@@ -3,63 +3,127 @@
 #include <algorithm>
 #include <map>
 #include <variant>
-#include <vector>
 
+#include "core/error.h"
 #include "core/ops.h"
 
 namespace barestep {
 namespace {
 
-double delay_s(const Op& op) {
-  const auto* device_op = std::get_if<DeviceOp>(&op);
-  const auto* delay = device_op == nullptr ? nullptr : std::get_if<Delay>(device_op);
-  return delay == nullptr ? 0 : delay->seconds;
+bool is_pause(const Node& node) {
+  const auto* device_op = std::get_if<DeviceOp>(&node.op);
+  return device_op != nullptr && std::holds_alternative<Delay>(*device_op);
 }
+
+/// One step, from event to event.
+class Walk {
+ public:
+  Walk(const Program& program, const std::function<double(const Node&)>& seconds, double at_once)
+      : program_(program), at_once_(at_once), nodes_(static_cast<std::size_t>(program.size())) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = program.nodes()[i];
+      nodes_[i].is_done = node.phase == Phase::kData;
+      if (nodes_[i].is_done) continue;
+      nodes_[i].left_s = seconds(node);
+      nodes_[i].lanes = lanes_of(program, node);
+      for (const LaneId& lane : nodes_[i].lanes) queues_[lane].push_back(i);
+    }
+    step_.spans.resize(nodes_.size());
+  }
+
+  SimulatedStep run() {
+    for (start_ready(); !running_.empty(); start_ready()) advance();
+    BARESTEP_REQUIRE(std::ranges::all_of(nodes_, [](const State& each) { return each.is_done; }),
+                     "a program's nodes wait for each other");
+    step_.step_s = now_s_;
+    account();
+    return std::move(step_);
+  }
+
+ private:
+  struct State {
+    double left_s = 0;  // of its work, at full speed
+    std::vector<LaneId> lanes{};
+    bool is_done = false;
+  };
+  /// The nodes of a lane, in their order; `next` is its first that is not done.
+  struct Queue {
+    std::vector<std::size_t> nodes{};
+    std::size_t next = 0;
+
+    void push_back(std::size_t node) { nodes.push_back(node); }
+    [[nodiscard]] bool is_at(std::size_t node) const {
+      return next < nodes.size() && nodes[next] == node;
+    }
+  };
+
+  [[nodiscard]] bool is_ready(std::size_t i) const {
+    return std::ranges::all_of(nodes_[i].lanes,
+                               [&](const LaneId& lane) { return queues_.at(lane).is_at(i); }) &&
+           std::ranges::all_of(program_.nodes()[i].waits, [&](const Wait& wait) {
+             return wait.steps_back > 0 || nodes_[static_cast<std::size_t>(wait.node)].is_done;
+           });
+  }
+
+  void start_ready() {
+    for (const auto& [lane, queue] : queues_) {
+      if (queue.next == queue.nodes.size()) continue;
+      const std::size_t i = queue.nodes[queue.next];
+      if (std::ranges::find(running_, i) != running_.end() || !is_ready(i)) continue;
+      step_.spans[i].begin_s = now_s_;
+      running_.push_back(i);
+    }
+  }
+
+  [[nodiscard]] double speed_of(std::size_t i, double shared) const {
+    return is_pause(program_.nodes()[i]) ? 1 : shared;
+  }
+
+  /// To the end of whatever ends first.
+  void advance() {
+    const auto working = static_cast<double>(std::ranges::count_if(
+        running_, [&](std::size_t i) { return !is_pause(program_.nodes()[i]); }));
+    const double shared = working > at_once_ ? at_once_ / working : 1;
+    std::size_t first = running_.front();
+    for (const std::size_t i : running_) {
+      const double left = nodes_[i].left_s / speed_of(i, shared);
+      if (left < nodes_[first].left_s / speed_of(first, shared)) first = i;
+    }
+    const double passed_s = nodes_[first].left_s / speed_of(first, shared);
+    now_s_ += passed_s;
+    for (const std::size_t i : running_) nodes_[i].left_s -= passed_s * speed_of(i, shared);
+    nodes_[first].is_done = true;
+    step_.spans[first].end_s = now_s_;
+    for (const LaneId& lane : nodes_[first].lanes) ++queues_.at(lane).next;
+    std::erase(running_, first);
+  }
+
+  void account() {
+    const LaneId main{.device = 0, .lane = Lane::kCompute};
+    double busy = 0;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (std::ranges::find(nodes_[i].lanes, main) == nodes_[i].lanes.end()) continue;
+      const double length = step_.spans[i].end_s - step_.spans[i].begin_s;
+      step_.phase_s[static_cast<std::size_t>(program_.nodes()[i].phase)] += length;
+      busy += length;
+    }
+    step_.phase_s[static_cast<std::size_t>(Phase::kReduce)] += step_.step_s - busy;
+  }
+
+  const Program& program_;
+  double at_once_;
+  std::vector<State> nodes_;
+  std::map<LaneId, Queue> queues_;
+  std::vector<std::size_t> running_;
+  double now_s_ = 0;
+  SimulatedStep step_;
+};
 
 }  // namespace
 
-SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds) {
-  SimulatedStep step;
-  std::map<LaneId, double> free_at;
-  std::vector<double> ends(static_cast<std::size_t>(program.size()));
-  const LaneId main{.device = 0, .lane = Lane::kCompute};
-  double busy = 0;
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    const Node& node = program.nodes()[i];
-    if (node.phase == Phase::kData) continue;
-    const std::vector<LaneId> lanes = lanes_of(program, node);
-    double begin = 0;
-    for (const LaneId& lane : lanes) begin = std::max(begin, free_at[lane]);
-    for (const Wait& wait : node.waits) {
-      if (wait.steps_back == 0) begin = std::max(begin, ends[static_cast<std::size_t>(wait.node)]);
-    }
-    const double length = seconds(node);
-    ends[i] = begin + length;
-    for (const LaneId& lane : lanes) free_at[lane] = ends[i];
-    step.step_s = std::max(step.step_s, ends[i]);
-    if (std::ranges::find(lanes, main) == lanes.end()) continue;
-    step.phase_s[static_cast<std::size_t>(node.phase)] += length;
-    busy += length;
-  }
-  step.phase_s[static_cast<std::size_t>(Phase::kReduce)] += step.step_s - busy;
-  return step;
-}
-
-double node_s(const Node& node, const MachineCard& card, int ranks) {
-  if (const auto* collective = std::get_if<Collective>(&node.op)) {
-    const auto bytes =
-        std::visit([](const auto& op) { return op.tensors.front().bytes(); }, *collective);
-    // Of all devices of one process where it has several, of all ranks where it has one.
-    const auto devices =
-        static_cast<int>(std::visit([](const auto& op) { return op.tensors.size(); }, *collective));
-    const double all = all_reduce_s(card, static_cast<double>(bytes), std::max(devices, ranks));
-    // A broadcast or a reduction to one moves half of what both together do.
-    return std::holds_alternative<AllReduce>(*collective) ? all : all / 2;
-  }
-  const Cost cost = cost_of(node.op);
-  const double work = std::max(static_cast<double>(cost.flops) / card.flops_per_s,
-                               static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
-  return work + card.launch_s + delay_s(node.op);
+SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
+                       double at_once) {
+  return Walk(program, seconds, at_once).run();
 }
 
 }  // namespace barestep

@@ -19,6 +19,24 @@ using nlohmann::json;
                             .remedy = "remove the file and run the study again"});
 }
 
+/// Calls visit(record) for each line of a `--metrics` file.
+template <class Visit>
+void for_records(std::string_view lines, const std::string& name, const Visit& visit) {
+  try {
+    while (!lines.empty()) {
+      const std::size_t end = std::min(lines.find('\n'), lines.size());
+      visit(json::parse(lines.substr(0, end)));
+      lines.remove_prefix(std::min(end + 1, lines.size()));
+    }
+  } catch (const std::exception& error) {
+    refuse_records(name, error.what());
+  }
+}
+
+bool is_of_step(const json& record) {
+  return !record.contains("monitor") && !record.contains("monitor_summary");
+}
+
 void append_record(const json& record, RankSteps& steps) {
   steps.step_s.push_back(record.at("step_time_s").get<double>());
   steps.loss.push_back(record.at("loss").get<double>());
@@ -33,6 +51,21 @@ json json_of_rank(const RankSteps& rank) {
           {"loss", rank.loss},
           {"queued_s", rank.queued_s},
           {"phase_s", rank.phase_s}};
+}
+
+json json_of_watched(const Watched& watched) {
+  json all = {{"source", watched.source}, {"gauges", watched.gauges}, {"marks", watched.marks}};
+  if (watched.energy_j_per_sample) all["energy_j_per_sample"] = *watched.energy_j_per_sample;
+  return all;
+}
+
+Watched watched_of_json(const json& from) {
+  Watched watched{
+      .source = from.at("source"), .gauges = from.at("gauges"), .marks = from.at("marks")};
+  if (from.contains("energy_j_per_sample")) {
+    watched.energy_j_per_sample = from.at("energy_j_per_sample").get<double>();
+  }
+  return watched;
 }
 
 RankSteps rank_of_json(const json& from) {
@@ -51,20 +84,40 @@ RankSteps rank_of_json(const json& from) {
 
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name) {
   std::vector<RankSteps> ranks;
-  try {
-    while (!lines.empty()) {
-      const std::size_t end = std::min(lines.find('\n'), lines.size());
-      const json record = json::parse(lines.substr(0, end));
-      lines.remove_prefix(std::min(end + 1, lines.size()));
-      const auto rank = record.at("rank").get<std::size_t>();
-      if (rank >= ranks.size()) ranks.resize(rank + 1);
-      append_record(record, ranks[rank]);
-    }
-  } catch (const std::exception& error) {
-    refuse_records(name, error.what());
-  }
+  for_records(lines, name, [&](const json& record) {
+    if (!is_of_step(record)) return;
+    const auto rank = record.at("rank").get<std::size_t>();
+    if (rank >= ranks.size()) ranks.resize(rank + 1);
+    append_record(record, ranks[rank]);
+  });
   if (ranks.empty()) refuse_records(name, "there are none");
   return ranks;
+}
+
+std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name) {
+  std::vector<Watched> sources;
+  const auto source_of = [&](const std::string& source) -> Watched& {
+    const auto found = std::ranges::find(sources, source, &Watched::source);
+    return found != sources.end() ? *found : sources.emplace_back(Watched{.source = source});
+  };
+  bool is_warm = false;
+  for_records(lines, name, [&](const json& record) {
+    if (is_of_step(record)) {
+      is_warm = is_warm || !record.at("warmup").get<bool>();
+    } else if (record.contains("monitor_summary")) {
+      Watched& watched = source_of(record.at("monitor_summary"));
+      const json& energy = record.at("energy_j_per_sample");
+      if (energy.is_number()) watched.energy_j_per_sample = energy.get<double>();
+      watched.marks = record.at("marks").get<std::vector<std::string>>();
+    } else if (is_warm) {
+      Watched& watched = source_of(record.at("monitor"));
+      for (const auto& [gauge, value] : record.items()) {
+        const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
+        if (is_gauge) watched.gauges[gauge].push_back(value.get<double>());
+      }
+    }
+  });
+  return sources;
 }
 
 std::string json_of(const Start& start) {
@@ -75,13 +128,16 @@ std::string json_of(const Start& start) {
     ops.push_back(
         {{"name", op.name}, {"phase", op.phase}, {"layer", op.layer}, {"seconds", op.seconds}});
   }
+  json watched = json::array();
+  for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
   return json{{"command", start.command},
               {"wall_s", start.wall_s},
               {"others_share", start.others_share},
               {"attempts", start.attempts},
               {"weights_hash", start.weights_hash},
               {"ranks", std::move(ranks)},
-              {"ops", std::move(ops)}}
+              {"ops", std::move(ops)},
+              {"watched", std::move(watched)}}
       .dump();
 }
 
@@ -99,6 +155,9 @@ Start parse_start(std::string_view text, const std::string& name) {
                            .phase = op.at("phase"),
                            .layer = op.at("layer"),
                            .seconds = op.at("seconds")});
+    }
+    for (const json& watched : from.at("watched")) {
+      start.watched.push_back(watched_of_json(watched));
     }
     if (start.ranks.empty()) refuse_records(name, "there are no ranks");
     return start;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,15 @@ struct OpTime {
   double seconds = 0;
 };
 
+/// What `--monitor` saw of one source behind warm-up.
+struct Watched {
+  std::string source{};  // "host", "cuda:0"
+  /// By gauge ("own_percent"), a value for each look that told one.
+  std::map<std::string, std::vector<double>> gauges{};
+  std::optional<double> energy_j_per_sample{};
+  std::vector<std::string> marks{};  // why its figures are to be taken with care
+};
+
 struct Start {
   std::string command{};
   double wall_s = 0;
@@ -31,12 +41,17 @@ struct Start {
   int attempts = 1;            // it was made again while the machine was disturbed
   std::string weights_hash{};  // of the weights at the end; where the case asks for it
   std::vector<RankSteps> ranks{};
-  std::vector<OpTime> ops{};  // where the case asks for them
+  std::vector<OpTime> ops{};       // where the case asks for them
+  std::vector<Watched> watched{};  // by source; where the case asks for it
 };
 
 /// The records of a `--metrics` file. Throws Error(kBadData) naming `name` if there are none or one
 /// is not as report.h makes it.
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name);
+
+/// What such a file says of the machine, in the order of its first records. Throws as
+/// parse_metrics() does for a record that is not as profiler/monitor_report.h makes it.
+std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name);
 
 std::string json_of(const Start& start);
 

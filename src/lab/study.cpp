@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "lab/cost_model.h"
 #include "lab/data_set.h"
 #include "lab/run_workload.h"
 
@@ -21,6 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "barestep study 1";
+constexpr const char* kCardFile = "machine.json";
 constexpr int kMostAttempts = 3;
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
@@ -215,7 +217,7 @@ std::vector<const Experiment*> Study::measured() const {
 }
 
 Results Study::results_of(const Experiment& experiment) const {
-  Results results{.setting = setting(), .cases = {}};
+  Results results{.setting = setting(), .name = experiment.name, .cases = {}};
   for (const Case& what : experiment.cases(results.setting)) {
     std::vector<Start> starts;
     for (int start = 0; start < results.setting.starts; ++start) {
@@ -224,7 +226,23 @@ Results Study::results_of(const Experiment& experiment) const {
     }
     results.cases.emplace_back(what, std::move(starts));
   }
+  results.card = card();
+  if (results.card) {
+    for (const Measurement& each : results.cases) {
+      results.predictions.push_back(predicted_run(each.workload(), *results.card));
+    }
+  }
   return results;
+}
+
+std::optional<MachineCard> Study::card() const {
+  const std::filesystem::path file = folder_ / kCardFile;
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  return load_card(file.string());
+}
+
+void Study::keep_card(const MachineCard& card) const {
+  write_text(folder_ / kCardFile, json_of(card));
 }
 
 }  // namespace barestep

@@ -1,13 +1,15 @@
 // A study: experiments, run in a folder that keeps every start, so that one that was stopped goes
 // on where it stopped.
 //
-// The folder holds study.json (what the study is of), runs/EXPERIMENT/CASE.START.json (the steps of
-// each start) and data/ (the data sets that were read).
+// The folder holds study.json (what the study is of), machine.json (the rates of its machine),
+// runs/EXPERIMENT/CASE.START.json (the steps of each start) and data/ (the data sets that were
+// read).
 #pragma once
 
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,8 +57,12 @@ class Study {
   /// The experiments whose starts are all there.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
 
-  /// Reads them.
+  /// Reads them, and predicts them where there is a card.
   [[nodiscard]] Results results_of(const Experiment& experiment) const;
+
+  /// The rates of its machine (measured_card.h). Throws Error(kBadData) if the file is damaged.
+  [[nodiscard]] std::optional<MachineCard> card() const;
+  void keep_card(const MachineCard& card) const;
 
   [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
   [[nodiscard]] const StudyIdentity& identity() const { return identity_; }

@@ -37,13 +37,30 @@ std::string label(double x, double y, std::string_view anchor, std::string_view 
                      anchor, style, xml_text(text));
 }
 
+/// 1, 2 and 5 times powers of ten, or where they are many powers alone, from at most `low` to at
+/// least `high`, which are above 0.
+std::vector<double> decade_marks(double low, double high) {
+  constexpr double kManyDecades = 3;
+  const double first = std::floor(std::log10(low)), last = std::ceil(std::log10(high));
+  std::vector<double> marks;
+  for (double decade = first; decade <= last; ++decade) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      if (digit > 1 && high / low > std::pow(10, kManyDecades)) continue;
+      marks.push_back(digit * std::pow(10, decade));
+    }
+  }
+  while (marks.size() > 2 && marks[marks.size() - 2] >= high) marks.pop_back();
+  while (marks.size() > 2 && marks[1] <= low) marks.erase(marks.begin());
+  return marks;
+}
+
 class Drawing {
  public:
   explicit Drawing(const Plot& plot) : plot_(plot) {
-    y_ = {0, 1, kBottom, kTop};
-    const double most = most_y();
-    y_.high = most > 0 ? round_marks(0, most, 5).back() : 1;
-    if (plot.categories.empty()) {
+    set_y_axis();
+    if (plot.is_timeline) {
+      x_ = {0, std::max(last_end(), 1e-9), kLeft, kRight};
+    } else if (plot.categories.empty()) {
       set_x_axis();
     } else {
       x_ = {-0.5, static_cast<double>(plot.categories.size()) - 0.5, kLeft, kRight};
@@ -55,9 +72,11 @@ class Drawing {
         R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" class="bs-plot" aria-label="{}">)",
         kWidth, kHeight, xml_text(plot_.title));
     body_ += label(kLeft, 20, "start", plot_.title, "bs-title");
-    draw_y_axis();
+    if (!plot_.is_timeline) draw_y_axis();
     draw_x_axis();
-    if (plot_.categories.empty()) {
+    if (plot_.is_timeline) {
+      draw_timeline();
+    } else if (plot_.categories.empty()) {
       for (std::size_t i = 0; i < plot_.series.size(); ++i) draw_series(i);
     } else {
       draw_bars();
@@ -79,17 +98,45 @@ class Drawing {
     return most;
   }
 
+  [[nodiscard]] double last_end() const {
+    double last = 0;
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotSpan& span : series.spans) last = std::max(last, span.end);
+    }
+    return last;
+  }
+
+  void set_y_axis() {
+    y_ = {0, 1, kBottom, kTop};
+    const double most = most_y();
+    if (!plot_.log_y) {
+      y_.high = most > 0 ? round_marks(0, most, 5).back() : 1;
+      return;
+    }
+    double least = most;
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotPoint& point : series.points) least = std::min(least, point.y);
+    }
+    y_marks_ = decade_marks(least, most);
+    y_ = {y_marks_.front(), y_marks_.back(), kBottom, kTop, true};
+  }
+
   void set_x_axis() {
     for (const PlotSeries& series : plot_.series) {
       for (const PlotPoint& point : series.points) xs_.insert(point.x);
     }
     if (xs_.empty()) xs_.insert(0);
+    constexpr std::size_t kMostMarkedPoints = 10;
+    if (plot_.log_x && xs_.size() > kMostMarkedPoints) {
+      const std::vector<double> marks = decade_marks(*xs_.begin(), *xs_.rbegin());
+      xs_ = {marks.begin(), marks.end()};
+    }
     x_ = {*xs_.begin(), *xs_.rbegin(), kLeft + 12, kRight - 12, plot_.log_x};
     if (x_.low == x_.high) x_.high = x_.low + 1;
   }
 
   void draw_y_axis() {
-    for (const double mark : round_marks(0, y_.high, 5)) {
+    for (const double mark : plot_.log_y ? y_marks_ : round_marks(0, y_.high, 5)) {
       body_ += line(kLeft, y_.at(mark), kRight, y_.at(mark), "bs-grid");
       body_ +=
           label(kLeft - 8, y_.at(mark) + 4, "end", mark == 0 ? "0" : fmt::format("{:g}", mark));
@@ -101,7 +148,7 @@ class Drawing {
 
   void draw_x_axis() {
     body_ += line(kLeft, kBottom, kRight, kBottom, "bs-axis");
-    if (!plot_.categories.empty()) {
+    if (!plot_.categories.empty() && !plot_.is_timeline) {
       for (std::size_t i = 0; i < plot_.categories.size(); ++i) draw_category(i);
     } else if (plot_.log_x) {
       for (const double x : xs_)
@@ -123,7 +170,7 @@ class Drawing {
 
   void draw_error_bar(double x, const PlotPoint& point) {
     if (point.low == point.high) return;
-    const double low = y_.at(std::max(0.0, point.low)), high = y_.at(point.high);
+    const double low = y_.at(std::max(y_.low, point.low)), high = y_.at(point.high);
     body_ += line(x, low, x, high, "bs-error");
     body_ += line(x - 4, low, x + 4, low, "bs-error");
     body_ += line(x - 4, high, x + 4, high, "bs-error");
@@ -163,6 +210,22 @@ class Drawing {
     }
   }
 
+  void draw_timeline() {
+    const double height = (kBottom - kTop) / static_cast<double>(plot_.categories.size());
+    const auto top = [&](std::size_t row) { return kTop + height * static_cast<double>(row); };
+    for (std::size_t row = 0; row < plot_.categories.size(); ++row) {
+      body_ += label(kLeft - 8, top(row) + height / 2 + 4, "end", plot_.categories[row]);
+    }
+    for (std::size_t number = 0; number < plot_.series.size(); ++number) {
+      for (const PlotSpan& span : plot_.series[number].spans) {
+        body_ += fmt::format(
+            R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="bs-f{} bs-edge"/>)",
+            x_.at(span.begin), top(span.row) + 0.15 * height, x_.at(span.end) - x_.at(span.begin),
+            0.7 * height, number % 9);
+      }
+    }
+  }
+
   void draw_legend() {
     for (std::size_t i = 0; i < plot_.series.size(); ++i) {
       const double y = kTop + 8 + 20 * static_cast<double>(i);
@@ -175,6 +238,7 @@ class Drawing {
   const Plot& plot_;
   Axis x_, y_;
   std::set<double> xs_;
+  std::vector<double> y_marks_;  // of a logarithmic axis
   std::string body_;
 };
 
@@ -189,7 +253,7 @@ std::string_view svg_style() {
   return R"(.bs-plot{max-width:720px;width:100%;font:12px system-ui,sans-serif}
 .bs-text{fill:#333}.bs-title{fill:#111;font-weight:600;font-size:14px}
 .bs-grid{stroke:#ddd}.bs-axis{stroke:#666}.bs-error{stroke:#333;stroke-width:1.2}
-.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
+.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
 .bs-c0{stroke:#0072b2}.bs-c1{stroke:#d55e00}.bs-c2{stroke:#009e73}.bs-c3{stroke:#cc79a7}.bs-c4{stroke:#e69f00}
 .bs-c5{stroke:#56b4e9}.bs-c6{stroke:#b8a800}.bs-c7{stroke:#777}.bs-c8{stroke:#7b3294}
 .bs-f0{fill:#0072b2}.bs-f1{fill:#d55e00}.bs-f2{fill:#009e73}.bs-f3{fill:#cc79a7}.bs-f4{fill:#e69f00}

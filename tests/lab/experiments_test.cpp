@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lab/made_up.h"
+#include "lab/opposites.h"
 
 namespace barestep {
 namespace {
@@ -15,15 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// Opposite outcomes, and what must be said about each.
-struct Opposites {
-  std::string experiment;
-  HowCasesWent one;
-  std::string says_of_one;
-  HowCasesWent other;
-  std::string says_of_other;
-};
 
 std::string option_of(const Case& what, const std::string& option) {
   const auto& more = what.workload.more;
@@ -307,10 +299,13 @@ INSTANTIATE_TEST_SUITE_P(OfRanks, Sentences, testing::ValuesIn(opposites_of_rank
 INSTANTIATE_TEST_SUITE_P(OfOneStep, Sentences, testing::ValuesIn(opposites_of_one_step()),
                          name_of_opposites);
 
+INSTANTIATE_TEST_SUITE_P(OfMonitor, Sentences, testing::ValuesIn(opposites_of_monitor()),
+                         name_of_opposites);
+
 TEST(Experiments, AreAllAskedForOppositeSentences) {
   std::vector<Opposites> all = opposites();
   for (const auto& more : {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(),
-                           opposites_of_one_step()}) {
+                           opposites_of_one_step(), opposites_of_monitor()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   for (const Experiment& experiment : experiments()) {

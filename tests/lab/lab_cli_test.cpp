@@ -22,6 +22,19 @@ class MlpLab : public TempDirTest {
     return run_process(arguments, {.working_directory = folder()});
   }
 
+  /// A card that was not measured, which saves the time.
+  std::string card() {
+    return file("card.json",
+                R"({"name": "made up", "kind": "cpu", "others_share": 0,
+                    "device": {"flops_per_s": {"value": 1e11, "source": "made up"},
+                               "memory_bytes_per_s": {"value": 1e10, "source": "made up"},
+                               "launch_s": {"value": 1e-6, "source": "made up"},
+                               "host_s": {"value": 1e-5, "source": "made up"}},
+                    "node": {"devices": 2, "latency_s": {"value": 0, "source": "made up"},
+                             "hop_s": {"value": 0, "source": "made up"}}})")
+        .string();
+  }
+
   void expect_refused(const std::vector<std::string>& arguments, int code, const std::string& line,
                       bool with_path = true) {
     const ProcessResult result = run(arguments, with_path);
@@ -40,7 +53,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "strong-scaling", "weak-scaling", "comm-vs-compute",
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
-                           "optimisations"}) {
+                           "optimisations",  "monitor"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -52,13 +65,17 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("From batch 32 to 128 (4x) a step takes "));
   EXPECT_THAT(first.out, HasSubstr("The same seed repeats to the bit: 4 runs"));
+  EXPECT_THAT(first.out, HasSubstr("The model's median error over 6 runs within the cores is "));
   EXPECT_THAT(first.out, HasSubstr("Report: lab/report.html\n"));
+  EXPECT_THAT(first.err, HasSubstr("rates of 1 rank"));
   EXPECT_THAT(first.err, HasSubstr("[0/12] batch-sweep: batch-32, start 1 of 2\n"));
   EXPECT_THAT(first.err, HasSubstr(" s left\n"));
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
-  for (const char* name : {"report.html", "report.md", "results.csv", "plots/batch-sweep-1.svg"}) {
+  EXPECT_EQ(results.at("prediction").at("runs"), 6);
+  for (const char* name : {"machine.json", "plots/prediction-1.svg", "report.html", "report.md",
+                           "results.csv", "plots/batch-sweep-1.svg"}) {
     EXPECT_TRUE(std::filesystem::exists(folder() / "lab" / name)) << name;
   }
 
@@ -69,17 +86,27 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
 }
 
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
-  const ProcessResult result = run({"run", "profile", "--quick", "--device", "cpu"});
+  const ProcessResult result =
+      run({"run", "profile", "--quick", "--device", "cpu", "--card", card()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("The longest op is "));
   EXPECT_THAT(result.out, HasSubstr("times as long as "));
 }
 
+TEST_F(MlpLab, WatchesTheMachineDuringARun) {
+  const ProcessResult result =
+      run({"run", "monitor", "--quick", "--device", "cpu", "--card", card()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Memory "));
+  EXPECT_THAT(result.out, HasSubstr(" MiB ("));
+}
+
 TEST_F(MlpLab, StartsRanksItself) {
   if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
-  const ProcessResult result = run({"run", "imbalance", "--quick", "--device", "cpu"});
+  const ProcessResult result =
+      run({"run", "imbalance", "--quick", "--device", "cpu", "--card", card()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("Rank 1 waits for rank 0: it is "));
+  EXPECT_THAT(result.out, HasSubstr("20 ms on one rank of two make every rank's step "));
 }
 
 TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
@@ -107,6 +134,21 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
            {{"run", "amdahl", "--fast"}, "The following argument was not expected: --fast"}}) {
     expect_refused(arguments, 2, "command line: " + why + "; see mlp_lab --help");
   }
+}
+
+TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
+  const ProcessResult result = run({"card", "--quick", "--device", "cpu", "--output", "here.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json card = json::parse(read_file(folder() / "here.json"));
+  for (const json& load : card.at("loads")) {
+    EXPECT_GE(load.at("launch_s"), 0);
+    EXPECT_GT(load.at("rates").size(), 30U);
+    EXPECT_EQ(load.contains("all_reduce"), load.at("ranks") > 1);
+  }
+  const ProcessResult predicted =
+      run({"predict", "--machine", "here.json", "--ranks", "1", "--dim", "256"});
+  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
 }
 
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {

@@ -23,12 +23,13 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
 }
 
 Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how) {
-  Results results{.setting = setting, .cases = {}};
+  Results results{.setting = setting, .name = experiment.name, .cases = {}};
   for (const Case& what : experiment.cases(setting)) {
     const MadeUpStep step = how(what);
     Start start{.command = command_line_of(what.workload),
                 .weights_hash = step.weights_hash,
-                .ops = step.ops};
+                .ops = step.ops,
+                .watched = step.watched};
     start.ranks.push_back(made_up_rank(step, what.workload.steps));
     for (const MadeUpStep& other : step.other_ranks) {
       start.ranks.push_back(made_up_rank(other, what.workload.steps));

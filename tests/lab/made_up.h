@@ -20,6 +20,7 @@ struct MadeUpStep {
   std::vector<double> first_s{};
   std::vector<MadeUpStep> other_ranks{};
   std::vector<OpTime> ops{};
+  std::vector<Watched> watched{};
   std::string weights_hash{};
   double loss = 1;
 };

@@ -3,9 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/order.h"
+#include "lab/cost_model.h"
 #include "lab/machine_card.h"
+#include "lab/made_up.h"
 #include "lab/planned_memory.h"
 #include "lab/predict.h"
+#include "lab/prediction_report.h"
 #include "lab/published.h"
 #include "lab/simulator.h"
 #include "lab/step_programs.h"
@@ -101,6 +104,177 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
   // The first bucket is complete at 3 and reduced until 6, the second at 5 and until 9.
   EXPECT_DOUBLE_EQ(step.step_s, 9);
   EXPECT_DOUBLE_EQ(step.of(Phase::kReduce), 4);
+}
+
+/// Two lanes that need the core of the one that computes.
+TEST(Simulator, SharesCoresAmongLanes) {
+  const Workload workload{.trainer = TrainerKind::kDdp, .ranks = 2, .dim = 1024, .depth = 2};
+  const WorkloadPrograms programs(workload);
+  const auto seconds = [](const Node& node) {
+    if (const auto* collective = std::get_if<Collective>(&node.op)) {
+      return std::get<AllReduce>(*collective).tensors.front().size() > 1000 ? 3.0 : 0.0;
+    }
+    return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
+  };
+  // As above, the first bucket is complete at 3. Two products of backward are left, which share the
+  // core with its sum: both take twice as long, until 7; one second of the sum is left, and three
+  // of the other bucket's.
+  const SimulatedStep shared = simulate(programs.step(), seconds, 1);
+  EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
+  EXPECT_DOUBLE_EQ(shared.of(Phase::kBackward), 5);
+  EXPECT_DOUBLE_EQ(shared.of(Phase::kReduce), 4);
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 2).step_s, 9) << "a core for each lane";
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 0.5).step_s, 22) << "two ranks on a core";
+}
+
+TEST(Simulator, NeedsNoCoreForAPause) {
+  const Workload workload{
+      .trainer = TrainerKind::kDdp, .ranks = 2, .dim = 8, .depth = 1, .more = {"--delay-ms", "10"}};
+  const WorkloadPrograms programs(workload);
+  const auto pause = [](const Node& node) {
+    const auto* op = std::get_if<DeviceOp>(&node.op);
+    const auto* delay = op == nullptr ? nullptr : std::get_if<Delay>(op);
+    return delay == nullptr ? 0.0 : delay->seconds;
+  };
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), pause, 0.5).step_s, 0.01);
+}
+
+TEST(OpRates, AreInterpolatedInTheLogarithms) {
+  const std::vector<OpRate> rates = {{"gemm nt", 16, 256, 1e9},
+                                     {"gemm nt", 64, 256, 4e9},
+                                     {"gemm nt", 16, 1024, 1e9},
+                                     {"gemm nt", 64, 1024, 16e9},
+                                     {"adam", 1, 1000, 5e9}};
+  const auto rate_of = [&](double rows, double width) {
+    return 1 / op_s({.op = "gemm nt", .rows = rows, .width = width, .work = 1}, rates);
+  };
+  EXPECT_NEAR(rate_of(64, 256), 4e9, 1);
+  EXPECT_NEAR(rate_of(32, 256), 2e9, 1);
+  EXPECT_NEAR(rate_of(64, 512), 8e9, 1);
+  EXPECT_NEAR(rate_of(4096, 8192), 16e9, 1) << "the nearest, beyond";
+  EXPECT_NEAR(op_s({.op = "adam", .width = 7, .work = 10e9}, rates), 2, 1e-9);
+  EXPECT_EQ(op_s({.op = "sgd", .width = 7, .work = 10e9}, rates), 0);
+}
+
+TEST(OpRates, TellProductsApartByTheirOperands) {
+  const WorkloadPrograms programs(Workload{.dim = 128, .depth = 2, .batch_size = 32});
+  std::vector<std::string> products;
+  for (const Node& node : programs.step().nodes()) {
+    const OpSize size = size_of(std::get<DeviceOp>(node.op));
+    if (!size.op.starts_with("gemm")) continue;
+    products.push_back(size.op);
+    EXPECT_EQ(size.rows, 32);
+    EXPECT_EQ(size.width, 128);
+    EXPECT_NEAR(size.work, 2.0 * 32 * 128 * 128, 2 * 32 * 128) << "and bias, ReLU";
+  }
+  EXPECT_THAT(products,
+              testing::ElementsAre("gemm nt", "gemm nt", "gemm tn", "gemm nn", "gemm tn"));
+}
+
+/// A measured machine of two cores: a product runs at 100 or at 60 GFLOP/s, and everything else
+/// takes no time but what the host adds.
+MachineCard two_cores() {
+  MachineCard card{.name = "two cores",
+                   .on_gpu = false,
+                   .flops_per_s = 100e9,
+                   .memory_bytes_per_s = 10e9,
+                   .node_ranks = 2};
+  const auto rates = [](double product) {
+    std::vector<OpRate> all = {{"copy", 1, 1, 1e18}};
+    for (const char* op : {"gemm nt", "gemm nn", "gemm tn"}) all.push_back({op, 64, 256, product});
+    return all;
+  };
+  card.loads = {{.ranks = 1, .threads = 2, .host_s = 1e-3, .rates = rates(100e9)},
+                {.ranks = 1, .threads = 1, .host_s = 1e-3, .rates = rates(60e9)},
+                {.ranks = 2,
+                 .threads = 1,
+                 .host_s = 2e-3,
+                 .rates = rates(50e9),
+                 .all_reduce = {{4, 1e-9}, {1 << 20, 1e-3}, {4 << 20, 4e-3}}}};
+  card.node.table = {2, card.loads.back().all_reduce};
+  return card;
+}
+
+TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
+  const MachineCard card = two_cores();
+  EXPECT_EQ(card.load_of(1, 2), &card.loads[0]);
+  EXPECT_EQ(card.load_of(1, 1), &card.loads[1]);
+  EXPECT_EQ(card.load_of(4, 1), &card.loads[2]);
+  EXPECT_EQ(card.load_of(2, 3), &card.loads[2]);
+  EXPECT_EQ(load_card("h200-nvlink").load_of(2, 0), nullptr);
+  const double flops = 5 * 2.0 * 64 * 1024 * 1024;  // of two layers
+  const Workload one{.dim = 1024, .depth = 2};
+  EXPECT_NEAR(predicted_run(one, card).step_s, flops / 100e9 + 1e-3, 1e-5);
+  Workload rank = one;
+  rank.trainer = TrainerKind::kDdp;
+  rank.threads = 1;
+  EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 60e9 + 1e-3, 1e-5);
+  // Two ranks have half of the rows each, and sum 8 MiB in two buckets on the cores they compute
+  // with.
+  rank.ranks = 2;
+  EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 2 / 50e9 + 8e-3 + 2e-3, 1e-4);
+}
+
+TEST(MeasuredMachines, PredictWhatLoadingThreadsCannotHide) {
+  Workload loading{.dim = 64, .depth = 1, .more = {"--data", "npy:x,y", "--workers", "0"}};
+  loading.more.insert(loading.more.end(), {"--io-delay-ms", "50"});
+  const double in_step = predicted_run(loading, two_cores()).step_s;
+  EXPECT_NEAR(in_step, 0.051, 1e-3);
+  loading.more[3] = "2";
+  EXPECT_NEAR(predicted_run(loading, two_cores()).step_s, 0.025, 1e-3);
+}
+
+TEST(MeasuredMachines, ForeseeEveryCaseOfEveryExperiment) {
+  for (const Experiment& experiment : experiments()) {
+    Setting setting = new_setting(true, false, 2);
+    setting.data = "data";
+    for (const Case& each : experiment.cases(setting)) {
+      EXPECT_GT(predicted_run(each.workload, two_cores()).step_s, 0)
+          << experiment.name << " " << each.key;
+    }
+  }
+}
+
+TEST_F(CardFiles, KeepWhatWasMeasured) {
+  const MachineCard card = two_cores();
+  const MachineCard read = load_card(file("card.json", json_of(card)).string());
+  EXPECT_EQ(json_of(read), json_of(card));
+  EXPECT_THAT(read.sources, HasSubstr("loads 2 x 1 threads: measured here"));
+  json broken = json::parse(json_of(card));
+  broken["loads"][0]["rates"][0][3] = 0;
+  const auto path = file("card.json", broken.dump());
+  expect_error(ExitCode::kBadData, "the rate of copy is none", [&] { load_card(path.string()); });
+}
+
+TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
+  const Experiment& amdahl = experiment_of("amdahl");
+  Setting setting = made_up_setting();
+  setting.units = 2;
+  Results results = made_up(amdahl, setting, [](const Case&) {
+    return MadeUpStep{.step_s = 0.1, .phase_s = {{"forward", 0.03}, {"backward", 0.07}}};
+  });
+  EXPECT_FALSE(prediction_summary({&results}).has_value());
+  EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
+  for (const double backward : {0.075, 0.107, 9.0}) {  // 4 ranks are beyond the cores
+    SimulatedStep step{.step_s = 0.03 + backward};
+    step.phase_s[static_cast<std::size_t>(Phase::kForward)] = 0.03;
+    step.phase_s[static_cast<std::size_t>(Phase::kBackward)] = backward;
+    results.predictions.push_back(step);
+  }
+  const auto summary = prediction_summary({&results});
+  EXPECT_EQ(summary.value().runs, 2);
+  EXPECT_EQ(summary.value().beyond_cores, 1);
+  EXPECT_NEAR(summary.value().median_error, (0.05 + 0.37) / 2, 1e-3);
+  EXPECT_EQ(summary.value().within_tenth, 0.5);
+  const Findings findings = prediction_findings({&results});
+  EXPECT_THAT(
+      sentences_of(findings),
+      testing::AllOf(HasSubstr("median error over 2 runs within the cores is 21.0 % (goal"),
+                     HasSubstr("1 run is further off than a tenth, 1 of them mostly by what "
+                               "was predicted for backward."),
+                     HasSubstr("1 runs beyond the cores")));
+  EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
+  EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
 }
 
 TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {

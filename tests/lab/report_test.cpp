@@ -38,6 +38,9 @@ Report whole_report() {
                               MadeUpStep{.step_s = 0.1});
       return step;
     });
+    for (const Measurement& each : results.cases) {
+      results.predictions.push_back({.step_s = 0.9 * each.step_s().median});
+    }
     Findings findings = experiment.conclude(results);
     report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
   }
@@ -90,8 +93,9 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     EXPECT_THAT(markdown, HasSubstr(command));
     plots += static_cast<int>(section.findings.plots.size());
   }
-  EXPECT_EQ(count_of(html, "<svg "), plots);
-  EXPECT_EQ(count_of(markdown, "]("), plots);
+  EXPECT_EQ(count_of(html, "<svg "), plots + 1) << "and predictions against measurements";
+  EXPECT_EQ(count_of(markdown, "]("), plots + 1);
+  EXPECT_THAT(markdown, HasSubstr(" | -10.0 % |"));
   EXPECT_EQ(count_of(html, "INVALID: it was disturbed"), 1);
   EXPECT_EQ(count_of(markdown, "INVALID: it was disturbed"), 1);
   EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
@@ -128,6 +132,7 @@ TEST(Report, HasARowOfCsvForEachCase) {
   }
   EXPECT_EQ(count_of(csv, "\n"), cases + 1);
   EXPECT_THAT(csv, HasSubstr("\nbatch-sweep,batch-16,mlp_single,1,1024,6,16,0.1,"));
+  EXPECT_THAT(csv, HasSubstr(",0.09"));
   EXPECT_THAT(csv, HasSubstr(",true,\"mlp_single --dim 1024 "));
   EXPECT_THAT(csv, HasSubstr(",false,\""));
 }
@@ -168,6 +173,35 @@ TEST(Svg, StacksBars) {
   }
   EXPECT_THAT(tops, ElementsAre(36, 36, testing::_)) << "the third is the legend's";
   EXPECT_EQ(unbalanced(svg), "");
+}
+
+TEST(Svg, ShowsWhatLastsInRowsOfATimeline) {
+  const Plot plot{.title = "step",
+                  .x_label = "ms",
+                  .is_timeline = true,
+                  .categories = {"compute", "comm"},
+                  .series = {{.name = "forward", .spans = {{0, 0, 5}}},
+                             {.name = "all-reduce", .spans = {{1, 5, 7.5}, {1, 7.5, 10}}}}};
+  const std::string svg = svg_of(plot);
+  EXPECT_EQ(count_of(svg, " bs-edge"), 3);
+  EXPECT_THAT(svg, HasSubstr(">compute<"));
+  // Of a place 460 wide that begins at 80.
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"80.0\" y=\"55.8\" width=\"230.0\""));
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"310.0\" y=\"187.8\" width=\"115.0\""));
+  EXPECT_EQ(unbalanced(svg), "");
+}
+
+TEST(Svg, HasLogarithmicAxes) {
+  const Plot plot{.log_x = true,
+                  .log_y = true,
+                  .series = {{.points = {{1, 0.1, 0, 1}, {10, 1, 1, 1}, {100, 10, 9, 10}}}}};
+  const std::string svg = svg_of(plot);
+  // Equal factors are equal distances.
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"92.0\" cy=\"300.0\""));
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"310.0\" cy=\"168.0\""));
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"528.0\" cy=\"36.0\""));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
 }
 
 TEST(Svg, IsDrawnForPlotsOfOnePointOrNothing) {

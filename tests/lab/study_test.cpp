@@ -11,6 +11,7 @@
 
 #include "lab/child_process.h"
 #include "lab/report.h"
+#include "profiler/monitor_report.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 #include "train/report.h"
@@ -193,6 +194,56 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
   EXPECT_THAT(ranks[0].phase_s.at("residue"), ElementsAre(0.375, 0.375));
   EXPECT_THAT(parse_start(json_of(Start{.command = "a", .ranks = ranks}), "start").ranks,
               SizeIs(2));
+}
+
+/// A machine with two gauges, one of which cannot be told at times.
+class MadeUpSource final : public MonitorSource {
+ public:
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::span<const Gauge> gauges() const override { return gauges_; }
+  void look(std::span<double> /*values*/) override {}
+  [[nodiscard]] std::string trouble() const override { return ""; }
+
+ private:
+  std::string name_ = "cuda:0";
+  std::vector<Gauge> gauges_ = {{.name = "gpu_percent", .column = "gpu %"},
+                                {.name = "power_w", .column = "power W", .kind = GaugeKind::kPower},
+                                {.name = "core_percent", .column = "", .is_part = true}};
+};
+
+TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
+  const MadeUpSource source;
+  const auto look = [&](double percent, double watts) {
+    return monitor_record(source, {.source = 0, .at_s = 1, .values = {percent, watts, 7}}, 0, 0) +
+           "\n";
+  };
+  StepReport step;
+  step.samples = 64;
+  step.times.wall_s = 0.5;
+  StepReport cold = step;
+  cold.warmup = true;
+  SourceSummary summary{.name = "cuda:0", .gauges = source.gauges(), .end_s = 2};
+  summary.values.resize(3);
+  summary.values[1].add(GaugeKind::kPower, 100);
+  const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +
+                            "\n" + look(90, kUntold) + look(80, 100) +
+                            monitor_summary_record(summary, 50, 0) + "\n";
+  EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
+  Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
+  start.watched = parse_monitor(lines, "metrics");
+  for (const Start& each : {start, parse_start(json_of(start), "start")}) {
+    ASSERT_THAT(each.watched, SizeIs(1));
+    const Watched& watched = each.watched[0];
+    EXPECT_EQ(watched.source, "cuda:0");
+    EXPECT_THAT(watched.gauges.at("gpu_percent"), ElementsAre(90, 80));
+    EXPECT_THAT(watched.gauges.at("power_w"), ElementsAre(100));
+    EXPECT_THAT(watched.gauges, SizeIs(2)) << "cores stand for nothing alone";
+    // 100 W for 2 s and 50 samples.
+    EXPECT_DOUBLE_EQ(watched.energy_j_per_sample.value(), 4);
+  }
+  expect_error(ExitCode::kBadData, "marks", [] {
+    parse_monitor("{\"monitor_summary\": \"host\", \"energy_j_per_sample\": null}", "metrics");
+  });
 }
 
 TEST(RunChild, TellsOutputAndCode) {

@@ -13,6 +13,7 @@ Experiment io_delay_experiment();
 Experiment data_loading_experiment();
 Experiment amdahl_experiment();
 Experiment profile_experiment();
+Experiment monitor_experiment();
 Experiment timing_experiment();
 Experiment sync_experiment();
 Experiment warmup_experiment();

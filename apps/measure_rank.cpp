@@ -1,0 +1,58 @@
+#include "measure_rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/cuda_device.h"
+#include "kernels/make_device.h"
+#include "lab/measured_card.h"
+#include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/staged_communicator.h"
+#include "parallel/thread_communicator.h"
+
+namespace barestep {
+namespace {
+
+/// As mlp_ddp joins its ranks: NCCL where each has a GPU of its own, MPI elsewhere.
+void measure_this_rank(const RankRatesOptions& options) {
+  if (options.alone) {
+    ThreadGroup group(1);
+    const auto self = group.join(0);
+    const auto device = make_device({.device = options.device, .threads = options.threads});
+    write_rank_rates(*self, *self, *device, options.quick, options.output);
+    return;
+  }
+  const MpiRank place = join_mpi();
+  Communicator& ranks = *place.communicator;
+  if (options.device == "cpu") {
+    const auto device = make_device({.device = "cpu", .threads = options.threads});
+    write_rank_rates(ranks, ranks, *device, options.quick, options.output);
+    return;
+  }
+  const int gpus = std::max(1, cuda_device_count());
+  const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
+  std::unique_ptr<Communicator> transport;
+  if (has_nccl() && place.local_size <= gpus) {
+    transport = join_nccl(ranks);
+  } else {
+    transport = std::make_unique<StagedCommunicator>(ranks, *device);
+  }
+  write_rank_rates(ranks, *transport, *device, options.quick, options.output);
+}
+
+}  // namespace
+
+void add_measure_rank(CLI::App& app, RankRatesOptions& options) {
+  CLI::App* measure = app.add_subcommand("measure-rank", "")->group("");
+  measure->add_option("--output", options.output)->required();
+  measure->add_option("--device", options.device);
+  measure->add_option("--threads", options.threads);
+  measure->add_flag("--quick", options.quick);
+  measure->add_flag("--alone", options.alone);
+  measure->callback([&] { measure_this_rank(options); });
+}
+
+}  // namespace barestep

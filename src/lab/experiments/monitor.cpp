@@ -1,0 +1,232 @@
+// What the machine does while a run goes on: utilisation, memory, clock and power, by batch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "core/statistics.h"
+#include "lab/experiments/all.h"
+#include "lab/words.h"
+
+namespace barestep {
+namespace {
+
+/// A device that is busier is fully used.
+constexpr double kFullPercent = 90;
+/// Points of utilisation that are a difference.
+constexpr double kMorePercent = 10;
+/// Memory and clocks that move by less stay where they are; the monitor's own measure for clocks.
+constexpr double kSteadyShare = 1.02;
+
+/// Where a device's gauges are: a GPU has its own, the CPU's are the host's.
+struct GaugeNames {
+  const char* source;
+  const char* busy;  // by this run, on the CPU
+  const char* memory;
+  const char* clock;
+};
+
+GaugeNames gauge_names(bool on_gpu) {
+  if (on_gpu) return {"cuda:0", "gpu_percent", "memory_mib", "sm_clock_mhz"};
+  return {"host", "own_percent", "resident_mib", "clock_mhz"};
+}
+
+/// Each case trains about as many samples, which takes long enough to be looked at.
+std::vector<Case> monitor_cases(const Setting& setting) {
+  const std::int64_t samples = setting.on_gpu ? 25'600 : setting.quick ? 6'400 : 5'120;
+  std::vector<Case> cases;
+  for (const std::int64_t batch : {16, 64, 256}) {
+    if (setting.quick && batch == 64) continue;
+    Workload workload = base_workload(setting);
+    workload.batch_size = batch;
+    workload.steps = std::max(setting.steps, samples / batch);
+    workload.more = {"--monitor"};
+    cases.push_back(new_case(setting, fmt::format("batch-{}", batch), workload));
+  }
+  return cases;
+}
+
+/// All looks of all starts.
+std::vector<double> looks_of(const Measurement& each, const char* source, const char* gauge) {
+  std::vector<double> all;
+  for (const Start& start : each.starts()) {
+    for (const Watched& watched : start.watched) {
+      const auto found = watched.gauges.find(gauge);
+      if (watched.source != source || found == watched.gauges.end()) continue;
+      all.insert(all.end(), found->second.begin(), found->second.end());
+    }
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
+/// A gauge over all looks; without any, the rest means nothing.
+struct Level {
+  bool told = false;
+  double mean = 0, least = 0, most = 0;
+};
+
+Level level_of(const Measurement& each, const char* source, const char* gauge) {
+  const std::vector<double> looks = looks_of(each, source, gauge);
+  if (looks.empty()) return {};
+  const double sum = std::accumulate(looks.begin(), looks.end(), 0.0);
+  return {true, sum / static_cast<double>(looks.size()), looks.front(), looks.back()};
+}
+
+std::optional<double> joules_of_sample(const Measurement& each) {
+  std::vector<double> all;
+  for (const Start& start : each.starts()) {
+    for (const Watched& watched : start.watched) {
+      if (watched.energy_j_per_sample) all.push_back(*watched.energy_j_per_sample);
+    }
+  }
+  if (all.empty()) return std::nullopt;
+  return median(all);
+}
+
+std::string batch_text(const Measurement& each) {
+  return fmt::format("batch {}", each.workload().batch_size);
+}
+
+std::string busy_sentence(const Results& results, const GaugeNames& names) {
+  const Measurement &small = results.cases.front(), &large = results.cases.back();
+  const Level a = level_of(small, names.source, names.busy);
+  const Level b = level_of(large, names.source, names.busy);
+  const char* device = results.setting.on_gpu ? "GPU" : "cores";
+  if (!a.told || !b.told) return fmt::format("How busy the {} were cannot be told here.", device);
+  const std::string end = fmt::format("{:.0f} % at {}, {:.0f} % at {}", a.mean, batch_text(small),
+                                      b.mean, batch_text(large));
+  std::string text =
+      b.mean > a.mean + kMorePercent
+          ? fmt::format("A larger batch keeps the {} busier: {}.", device, end)
+          : fmt::format("A larger batch does not keep the {} busier: {}.", device, end);
+  return text + (b.mean >= kFullPercent
+                     ? fmt::format(" At {} nothing of note is left idle.", batch_text(large))
+                     : fmt::format(" Even at {} {:.0f} % are left idle.", batch_text(large),
+                                   100 - b.mean));
+}
+
+std::string memory_sentence(const Results& results, const GaugeNames& names) {
+  const Level a = level_of(results.cases.front(), names.source, names.memory);
+  const Level b = level_of(results.cases.back(), names.source, names.memory);
+  if (!a.told || !b.told) return "How much memory is in use cannot be told here.";
+  const std::string end =
+      fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", a.most, batch_text(results.cases.front()),
+                  b.most, batch_text(results.cases.back()));
+  return b.most > kSteadyShare * a.most
+             ? fmt::format("Memory grows with the batch, by the activations: {}.", end)
+             : fmt::format(
+                   "Memory hardly depends on the batch, since parameters, gradients and "
+                   "the optimizer's state do not: {}.",
+                   end);
+}
+
+std::string clock_sentence(const Results& results, const GaugeNames& names) {
+  Level all;
+  for (const Measurement& each : results.cases) {
+    const Level level = level_of(each, names.source, names.clock);
+    if (!level.told) continue;
+    all.least = all.told ? std::min(all.least, level.least) : level.least;
+    all.most = std::max(all.most, level.most);
+    all.told = true;
+  }
+  if (!all.told) return "The clock cannot be told here.";
+  if (all.most <= kSteadyShare * all.least) {
+    return fmt::format("The clock held: {:.0f} to {:.0f} MHz.", all.least, all.most);
+  }
+  return fmt::format(
+      "The clock moved from {:.0f} to {:.0f} MHz, so times of different moments may differ by {}.",
+      all.least, all.most, percent_text(all.most / all.least - 1));
+}
+
+std::string energy_sentence(const Results& results) {
+  const Measurement* thriftiest = nullptr;
+  double least = 0, most = 0;
+  for (const Measurement& each : results.cases) {
+    const auto joules = joules_of_sample(each);
+    if (!joules) continue;
+    most = std::max(most, *joules);
+    if (thriftiest == nullptr || *joules < least) {
+      least = *joules;
+      thriftiest = &each;
+    }
+  }
+  if (thriftiest == nullptr) return "No power is told here, so energy is not known.";
+  return fmt::format("A sample takes least energy at {}: {} mJ, against {} mJ at most.",
+                     batch_text(*thriftiest), number_text(1e3 * least), number_text(1e3 * most));
+}
+
+std::string level_text(const Level& level, const char* unit) {
+  if (!level.told) return "-";
+  return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", level.mean, unit, level.least, level.most);
+}
+
+std::vector<std::string> marks_of(const Results& results) {
+  std::vector<std::string> marks;
+  for (const Measurement& each : results.cases) {
+    for (const Start& start : each.starts()) {
+      for (const Watched& watched : start.watched) {
+        for (const std::string& mark : watched.marks) {
+          if (std::ranges::find(marks, mark) == marks.end()) marks.push_back(mark);
+        }
+      }
+    }
+  }
+  return marks;
+}
+
+Plot busy_plot(const Results& results, const GaugeNames& names) {
+  PlotSeries busy{.name = results.setting.on_gpu ? "GPU busy" : "cores busy by this run"};
+  for (const Measurement& each : results.cases) {
+    const std::vector<double> looks = looks_of(each, names.source, names.busy);
+    if (looks.empty()) continue;
+    const Level level = level_of(each, names.source, names.busy);
+    busy.points.push_back({static_cast<double>(each.workload().batch_size), level.mean,
+                           percentile(looks, 5), percentile(looks, 95)});
+  }
+  return {.title = "Utilisation against the batch, with 5th and 95th percentile of the looks",
+          .x_label = "batch size",
+          .y_label = "%",
+          .log_x = true,
+          .series = {busy}};
+}
+
+Findings conclude_monitor(const Results& results) {
+  const GaugeNames names = gauge_names(results.setting.on_gpu);
+  FindingTable table{
+      .title = "The machine during the steady steps: mean (least to most)",
+      .columns = {"batch", "samples/s", "busy", "memory", "clock", "power", "energy of a sample"}};
+  for (const Measurement& each : results.cases) {
+    const auto joules = joules_of_sample(each);
+    table.rows.push_back({std::to_string(each.workload().batch_size),
+                          number_text(each.samples_per_s().median),
+                          level_text(level_of(each, names.source, names.busy), "%"),
+                          level_text(level_of(each, names.source, names.memory), "MiB"),
+                          level_text(level_of(each, names.source, names.clock), "MHz"),
+                          level_text(level_of(each, names.source, "power_w"), "W"),
+                          joules ? fmt::format("{} mJ", number_text(1e3 * *joules)) : "-"});
+  }
+  Findings findings{.sentences = {busy_sentence(results, names), memory_sentence(results, names),
+                                  clock_sentence(results, names), energy_sentence(results)},
+                    .tables = {table},
+                    .plots = {busy_plot(results, names)}};
+  for (const std::string& mark : marks_of(results)) {
+    findings.sentences.push_back(fmt::format("Take figures with care: {}.", mark));
+  }
+  return findings;
+}
+
+}  // namespace
+
+Experiment monitor_experiment() {
+  return {.name = "monitor",
+          .title = "The machine during a run",
+          .question =
+              "How busy is the device, how much memory does it use, do its clock and power hold, "
+              "and what does a larger batch change?",
+          .cases = monitor_cases,
+          .conclude = conclude_monitor};
+}
+
+}  // namespace barestep

@@ -1,0 +1,161 @@
+#include "lab/prediction_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "lab/words.h"
+
+namespace barestep {
+namespace {
+
+constexpr double kGoal = 0.1;
+
+/// What simulator and account both tell of a step.
+constexpr std::array kComparedPhases = {Phase::kInjected, Phase::kForward, Phase::kLoss,
+                                        Phase::kBackward, Phase::kReduce,  Phase::kOptimizer};
+
+struct Part {
+  std::string name;
+  double more_s = 0;  // predicted than measured
+};
+
+/// The part of a step that is predicted worst; the rest is what is in no phase.
+Part worst_part(const Measurement& measured, const SimulatedStep& predicted) {
+  Part worst;
+  double rest_s = predicted.step_s - measured.step_s().median;
+  const auto consider = [&](const Part& part) {
+    if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
+  };
+  for (const Phase phase : kComparedPhases) {
+    const std::string name(name_of(phase));
+    const double more_s = predicted.of(phase) - measured.phase_s(name);
+    consider({name, more_s});
+    rest_s -= more_s;
+  }
+  consider({"host and data", rest_s});
+  return worst;
+}
+
+std::string signed_percent(double share) {
+  return fmt::format("{}{}", share >= 0 ? "+" : "", percent_text(share));
+}
+
+std::string signed_time(double seconds) {
+  return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
+}
+
+/// How often which part is the worst of a run that misses the goal.
+std::string cause_sentence(const std::vector<const Results*>& all) {
+  std::map<std::string, int> causes;
+  int misses = 0;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      const Measurement& each = results->cases[i];
+      const bool misses_goal = std::abs(prediction_error(*results, i)) > kGoal;
+      if (each.what().beyond_cores || !misses_goal) continue;
+      ++causes[worst_part(each, results->predictions[i]).name];
+      ++misses;
+    }
+  }
+  if (misses == 0) return "Every run is within a tenth of its prediction.";
+  const auto most =
+      std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; });
+  return fmt::format(
+      "{} run{} further off than a tenth, {} of them mostly by what was predicted for {}.", misses,
+      misses == 1 ? " is" : "s are", most->second, most->first);
+}
+
+Plot prediction_plot(const std::vector<const Results*>& all) {
+  PlotSeries within{.name = "runs", .style = SeriesStyle::kMarks};
+  PlotSeries beyond{.name = "beyond the cores", .style = SeriesStyle::kMarks};
+  PlotSeries equal{.name = "equal", .style = SeriesStyle::kDashed};
+  std::set<double> ends;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      const Measurement& each = results->cases[i];
+      const double predicted_ms = 1e3 * results->predictions[i].step_s;
+      (each.what().beyond_cores ? beyond : within)
+          .points.push_back(plot_point(predicted_ms, each.step_s(), 1e3));
+      ends.insert({predicted_ms, 1e3 * each.step_s().median});
+    }
+  }
+  for (const double ms : {*ends.begin(), *ends.rbegin()})
+    equal.points.push_back(plot_point(ms, ms));
+  Plot plot{.title = "Measured step times against predicted (simulated) ones",
+            .x_label = "predicted, ms",
+            .y_label = "measured, ms",
+            .log_x = true,
+            .log_y = true,
+            .series = {equal, within}};
+  if (!beyond.points.empty()) plot.series.push_back(std::move(beyond));
+  return plot;
+}
+
+}  // namespace
+
+double prediction_error(const Results& results, std::size_t number) {
+  return results.predictions.at(number).step_s / results.cases.at(number).step_s().median - 1;
+}
+
+std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
+  PredictionSummary summary;
+  std::vector<double> errors;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      if (results->cases[i].what().beyond_cores) {
+        ++summary.beyond_cores;
+      } else {
+        errors.push_back(std::abs(prediction_error(*results, i)));
+      }
+    }
+  }
+  if (errors.empty()) return std::nullopt;
+  summary.runs = static_cast<int>(errors.size());
+  summary.median_error = median(errors);
+  const auto within = std::ranges::count_if(errors, [](double error) { return error <= kGoal; });
+  summary.within_tenth = static_cast<double>(within) / static_cast<double>(errors.size());
+  return summary;
+}
+
+Findings prediction_findings(const std::vector<const Results*>& all) {
+  const std::optional<PredictionSummary> summary = prediction_summary(all);
+  if (!summary) return {};
+  FindingTable table{.title = "Every case, predicted (simulated) and measured",
+                     .columns = {"case", "predicted", "measured", "error", "most of it", ""}};
+  double others_share = 0;
+  for (const Results* results : all) {
+    others_share = std::max(others_share, results->card ? results->card->others_share : 0);
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      const Measurement& each = results->cases[i];
+      const SimulatedStep& predicted = results->predictions[i];
+      const Part worst = worst_part(each, predicted);
+      table.rows.push_back({fmt::format("{}: {}", results->name, each.what().key),
+                            time_text(predicted.step_s), time_text(each.step_s()),
+                            signed_percent(prediction_error(*results, i)),
+                            fmt::format("{} {}", worst.name, signed_time(worst.more_s)),
+                            each.what().beyond_cores ? "beyond the cores" : ""});
+    }
+  }
+  std::vector<std::string> sentences = {
+      fmt::format("The model's median error over {} runs within the cores is {} (goal: {}); {} of "
+                  "them are within the goal.",
+                  summary->runs, percent_text(summary->median_error), percent_text(kGoal),
+                  percent_text(summary->within_tenth)),
+      cause_sentence(all)};
+  if (summary->beyond_cores > 0) {
+    sentences.push_back(
+        fmt::format("{} runs beyond the cores are shown and not counted.", summary->beyond_cores));
+  }
+  sentences.push_back(fmt::format(
+      "Rates were measured here, op by op and apart from any run; other programs took at most {} "
+      "of the cores meanwhile.",
+      percent_text(others_share)));
+  return {.sentences = sentences, .tables = {table}, .plots = {prediction_plot(all)}};
+}
+
+}  // namespace barestep
