@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "core/printer.h"
+#include "profiler/peaks.h"
 #include "run_program.h"
 
 namespace barestep {
@@ -54,10 +55,19 @@ void Console::on_evaluation(const EvaluationReport& report) {
   print_line(evaluation_line(report));
 }
 
+std::optional<double> Console::floor_of(const StepPrograms& programs, const Device& device) const {
+  if (programs.scheme() != nullptr) return std::nullopt;
+  const auto peaks = known_peaks(device, config_.device.precision);
+  if (!peaks) return std::nullopt;
+  return floor_s(programs.train().program, *peaks);
+}
+
 void Console::show_summary(const Trainer& trainer, const Device& device, const std::string& more,
                            std::vector<std::string> names) {
-  std::string text =
-      fmt::format("\n{}\n{}", summary_.text(device, update_text(trainer.programs())), more);
+  std::string text = fmt::format(
+      "\n{}\n{}",
+      summary_.text(device, update_text(trainer.programs()), floor_of(trainer.programs(), device)),
+      more);
   if (names.empty()) names.emplace_back(device.name());
   text += plan_table(trainer.plan(), trainer.programs().buffers(), names);
   if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);

@@ -43,6 +43,9 @@ class Console final : public TrainObserver {
   [[nodiscard]] const RunSummary& summary() const { return summary_; }
 
  private:
+  /// Of a step on one device whose peaks an earlier run with --profile has measured.
+  [[nodiscard]] std::optional<double> floor_of(const StepPrograms& programs,
+                                               const Device& device) const;
   void draw_bar(const StepReport& report);
 
   const TrainConfig& config_;

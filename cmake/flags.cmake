@@ -31,7 +31,7 @@ if(BARESTEP_SANITIZE)
   # Instrumented code makes GCC see uninitialised values in the standard library where there are none.
   target_compile_options(barestep_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:\
 -fsanitize=${BARESTEP_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;\
--Wno-maybe-uninitialized>")
+$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>>")
   target_link_options(barestep_flags INTERFACE -fsanitize=${BARESTEP_SANITIZE})
 endif()
 

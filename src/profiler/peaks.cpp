@@ -141,6 +141,15 @@ std::string peaks_key(const Device& device, Precision precision) {
   return key;
 }
 
+double floor_s(const Program& step, const Peaks& peaks) {
+  double least_s = 0;
+  for (const Node& node : step.nodes()) {
+    if (node.phase == Phase::kData || node.phase == Phase::kEvaluate) continue;
+    least_s += peaks.least_s(cost_of(node.op));
+  }
+  return least_s;
+}
+
 Peaks measure_peaks(Device& device) {
   return {.flops_per_s = product_peak(device), .bytes_per_s = memory_peak(device)};
 }
@@ -171,6 +180,11 @@ std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::st
     if (read && sound) return peaks;
   }
   return std::nullopt;
+}
+
+std::optional<Peaks> known_peaks(const Device& device, Precision precision) {
+  const auto file = peaks_file();
+  return file ? load_peaks(*file, peaks_key(device, precision)) : std::nullopt;
 }
 
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks) {

@@ -7,6 +7,7 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "core/program.h"
 
 namespace barestep {
 
@@ -23,6 +24,10 @@ struct Peaks {
 /// Everything that peaks depend on: model, threads, products' library and precision.
 std::string peaks_key(const Device& device, Precision precision);
 
+/// The least seconds that the ops of a step take at these peaks, one after the other. Making random
+/// input and evaluating are no work of a step's.
+double floor_s(const Program& step, const Peaks& peaks);
+
 /// Measures with products of growing extent, and with a copy and an update in place of 128 MiB,
 /// whichever is faster. Takes about half a second and 256 MiB of device memory, all given back.
 /// Throws Error(kMemory). Blocks.
@@ -34,6 +39,9 @@ std::optional<std::filesystem::path> peaks_file();
 /// The peaks that `file` keeps under `key`. Nothing where it has none; lines that are not as they
 /// should be count as not there.
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key);
+
+/// What an earlier run left of this device in peaks_file().
+std::optional<Peaks> known_peaks(const Device& device, Precision precision);
 
 /// Keeps them beside those of other keys; makes the folder. Throws Error as replace_file() does.
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks);

@@ -138,7 +138,8 @@ std::string update_text(const StepPrograms& programs) {
                      programs.spec().model.stores_gradients ? "separate" : "fused", bytes);
 }
 
-std::string RunSummary::text(const Device& device, const std::string& update) const {
+std::string RunSummary::text(const Device& device, const std::string& update,
+                             std::optional<double> floor_s) const {
   if (wall_s_.empty()) return "";
   const Statistics time = step_time_s();
   const double total_s = this->total_s();
@@ -153,9 +154,13 @@ std::string RunSummary::text(const Device& device, const std::string& update) co
   text += fmt::format("  Throughput   {:.2f} samples/sec\n", samples_per_s());
   text +=
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
-  text += fmt::format("  Update       {}\n\n", update);
+  text += fmt::format("  Update       {}\n", update);
+  if (floor_s) {
+    text += fmt::format("  Floor        {}s at the rates measured here, {:.1f} % of the mean\n",
+                        seconds_text(*floor_s), 100 * *floor_s / time.mean);
+  }
 
-  text += "Account of a step, mean\n";
+  text += "\nAccount of a step, mean\n";
   const auto row = [&](std::string_view name, double seconds) {
     text += fmt::format("  {:<24}{:>12.4f} ms{:>8.2f} %\n", name, 1e3 * seconds / steps,
                         100 * seconds / total_s);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,8 +43,10 @@ class RunSummary {
   void add(const StepReport& report);
 
   /// Mean, spread and percentiles of the step time, throughput, GFLOP/s, and the account by phase.
-  /// `update` is update_text() of the run's programs.
-  [[nodiscard]] std::string text(const Device& device, const std::string& update) const;
+  /// `update` is update_text() of the run's programs, `floor_s` the least seconds that a step takes
+  /// at the device's peaks, where they are known.
+  [[nodiscard]] std::string text(const Device& device, const std::string& update,
+                                 std::optional<double> floor_s = std::nullopt) const;
 
   /// There must be a step behind warm-up.
   [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }

@@ -5,9 +5,11 @@
 #include <cstdlib>
 
 #include "core/forwarding_device.h"
+#include "core/price.h"
 #include "kernels/cpu_device.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
+#include "train/trainer.h"
 
 namespace barestep {
 namespace {
@@ -18,6 +20,18 @@ TEST(Peaks, LeastTimeIsThatOfTheSlowerOfArithmeticAndMemory) {
   EXPECT_DOUBLE_EQ(peaks.least_s({.flops = 100, .bytes = 20}), 2);
   EXPECT_DOUBLE_EQ(peaks.least_s({}), 0);
   EXPECT_DOUBLE_EQ(Peaks{}.least_s({.flops = 100, .bytes = 20}), 0);
+}
+
+TEST(Floor, IsWhatTheOpsOfAStepTakeAtThePeaksWithoutTheirInput) {
+  TrainConfig config;
+  config.model.dim = 256;
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const Program& step = programs.train().program;
+  const Price price = price_of(step);
+  const auto bytes = static_cast<double>(price.total.bytes - price.of(Phase::kData).bytes);
+  EXPECT_GT(price.of(Phase::kData).bytes, 0);
+  EXPECT_DOUBLE_EQ(floor_s(step, {.bytes_per_s = 1000}), bytes / 1000);
+  EXPECT_EQ(floor_s(step, {}), 0);
 }
 
 /// Counts what is taken and given back.
