@@ -13,7 +13,7 @@ passed=0
 failed=0
 skipped=0
 
-# The sanitizers of GCC 12 do not start where the kernel spreads addresses more than they expect, so
+# Sanitizers do not start where the kernel spreads addresses more than they expect, so
 # their builds run without address randomisation where that can be had.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
@@ -68,7 +68,11 @@ run_tests() {  # <preset> <build folder>
   return 1
 }
 
-tree() {  # <preset> <build folder>
+# Clang compiles instrumented code in half the time that GCC takes, and warns of other things.
+instrumenting=$(command -v clang++ || command -v c++ || true)
+
+tree() {  # <preset> <build folder> [compiler]
+  local -x CXX=${3-${CXX-}}
   need "configure $1" configured "$1" "$2" &&
     need "build $1" logged "build_$1" build "$1" &&
     phase "test $1" run_tests "$1" "$2"
@@ -76,6 +80,6 @@ tree() {  # <preset> <build folder>
 
 need packages "$root/scripts/setup.sh" --tests || finish
 tree release build || true
-tree asan build/asan || true
-tree tsan build/tsan || true
+tree asan build/asan "$instrumenting" || true
+tree tsan build/tsan "$instrumenting" || true
 finish

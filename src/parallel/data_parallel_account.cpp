@@ -69,8 +69,7 @@ double DataParallelAccount::Load::busy_s() const {
 
 DataParallelAccount::DataParallelAccount(const StepPrograms& programs, const DataParallel& scheme,
                                          std::vector<std::string> names, Route route)
-    : programs_(programs),
-      plan_(programs.buffers()),
+    : plan_(programs.buffers()),
       split_(scheme.split(programs.spec().batch_size)),
       names_(std::move(names)),
       traffic_(traffic_of(programs.train().program, static_cast<int>(names_.size()), route)),

@@ -55,7 +55,6 @@ class DataParallelAccount {
   [[nodiscard]] std::string comparison() const;
   [[nodiscard]] std::int64_t memory_bytes(std::size_t device) const;
 
-  const StepPrograms& programs_;
   MemoryPlan plan_;
   std::vector<Rows> split_;
   std::vector<std::string> names_;

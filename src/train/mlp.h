@@ -42,6 +42,9 @@ struct Factors {
 /// The passes of a model over a batch, wherever they run.
 class Model {
  public:
+  Model() = default;
+  Model(const Model&) = default;
+  Model& operator=(const Model&) = default;
   virtual ~Model() = default;
 
   /// output() = what the model makes of x.
