@@ -98,6 +98,11 @@ Operands operands_of_device_op(const DeviceOp& op) {
           [](const Copy& o) {
             return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
           },
+          [](const Cast& o) {
+            const bool narrows = o.to.dtype == DType::kBF16;
+            return Operands{{"to", o.to, narrows ? DType::kBF16 : DType::kF32},
+                            {"from", o.from, narrows ? DType::kF32 : DType::kBF16}};
+          },
           [](const Fill& o) {
             return Operands{{"out", o.out}};
           },
@@ -120,7 +125,9 @@ Operands operands_of(const Op& op) {
         constexpr bool kAnyType =
             std::is_same_v<Kind, Broadcast> || std::is_same_v<Kind, AllGather>;
         const auto& tensors = collective.tensors;
-        const DType dtype = kAnyType && !tensors.empty() ? tensors.front().dtype : DType::kF32;
+        const DType first = tensors.empty() ? DType::kF32 : tensors.front().dtype;
+        const bool is_bf16_sum = std::is_same_v<Kind, AllReduce> && first == DType::kBF16;
+        const DType dtype = kAnyType || is_bf16_sum ? first : DType::kF32;
         Operands list;
         for (const Tensor& tensor : tensors) list.push_back({"tensor", tensor, dtype});
         if constexpr (std::is_same_v<std::decay_t<decltype(collective)>, AllGather>) {
@@ -137,6 +144,8 @@ std::string_view name_of(DType dtype) {
       return "f32";
     case DType::kI32:
       return "i32";
+    case DType::kBF16:
+      return "bf16";
     case DType::kU8:
       return "u8";
   }
@@ -266,6 +275,9 @@ class Rules {
   void operator()(const Copy& o) const {
     demand(same_shape(o.to, o.from), "to and from must have the same shape");
   }
+  void operator()(const Cast& o) const {
+    demand(same_shape(o.to, o.from), "to and from must have the same shape");
+  }
   void operator()(const Fill&) const {}
   void operator()(const Randn& o) const {
     demand(o.state.bytes() == state_bytes(o.generator),
@@ -276,7 +288,10 @@ class Rules {
     demand(!o.more_seconds || has_shape(*o.more_seconds, 1, 1), "more_seconds must be 1 by 1");
   }
 
-  void operator()(const AllReduce& o) const { check_parts(o.tensors); }
+  void operator()(const AllReduce& o) const {
+    check_parts(o.tensors);
+    demand(o.scale == 1 || o.tensors.front().dtype == DType::kF32, "only floats are scaled");
+  }
   void operator()(const Broadcast& o) const { check_rooted(o.tensors, o.root); }
   void operator()(const Reduce& o) const { check_rooted(o.tensors, o.root); }
   void operator()(const ReduceScatter& o) const { check_parts(o.tensors); }

@@ -64,6 +64,11 @@ class Words {
                        t(o.squares));
   }
   std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
+  std::string operator()(const Cast& o) const {
+    const char* const type = o.to.dtype == DType::kBF16 ? "bf16" : "fp32";
+    const std::string scale = o.scale == 1 ? "" : fmt::format("{} * ", o.scale);
+    return fmt::format("{} = {}{} in {}", t(o.to), scale, t(o.from), type);
+  }
   std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }
   std::string operator()(const Randn& o) const {
     return fmt::format("{} = normal numbers drawn from {}", t(o.out), t(o.state));

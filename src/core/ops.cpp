@@ -97,6 +97,9 @@ std::vector<Access> accesses_of_device_op(const DeviceOp& op) {
                  [&](const Copy& o) {
                    list = {reads(o.from), writes(o.to)};
                  },
+                 [&](const Cast& o) {
+                   list = {reads(o.from), writes(o.to)};
+                 },
                  [&](const Fill& o) { list = {writes(o.out)}; },
                  [&](const Randn& o) {
                    list = {writes(o.out)};
@@ -207,6 +210,7 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           // A sum for each, a root, a sum, a division and a comparison.
           [](const ClipFactor& o) { return o.squares.size() + 4; },
           [](const Copy&) { return std::int64_t{0}; },
+          [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
           [](const Fill&) { return std::int64_t{0}; },
           // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
           // cosine, sine and two products.
@@ -270,6 +274,7 @@ std::string_view label_of(const Op& op) {
                           [](const GramSquares&) { return "gram_squares"; },
                           [](const ClipFactor&) { return "clip_factor"; },
                           [](const Copy&) { return "copy"; },
+                          [](const Cast&) { return "cast"; },
                           [](const Fill&) { return "fill"; },
                           [](const Randn&) { return "randn"; },
                           [](const Delay&) { return "delay"; },

@@ -152,6 +152,13 @@ struct Copy {
   Tensor to, from;
 };
 
+/// to = scale * from, rounded to the nearest number of to's type, ties to even; equal shapes. One
+/// is f32, the other bf16.
+struct Cast {
+  Tensor to, from;
+  float scale = 1;
+};
+
 struct Fill {
   Tensor out;
   float value = 0;
@@ -180,12 +187,14 @@ struct Delay {
 
 using DeviceOp =
     std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy, CountCorrect, Adam, Sgd,
-                 LinearAdam, SumSquares, GramSquares, ClipFactor, Copy, Fill, Randn, Delay>;
+                 LinearAdam, SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.
 
-/// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum.
+/// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum. Of bf16
+/// the scale is 1, and numbers are added in fp32: the sum is rounded once, or, where partial sums
+/// travel from rank to rank, with each.
 struct AllReduce {
   std::vector<Tensor> tensors;
   float scale = 1;

@@ -11,12 +11,13 @@ namespace barestep {
 
 enum class DType {
   kF32,
+  kBF16,  // core/bf16.h
   kI32,
   kU8,  // raw bytes, e.g. the state of a random generator
 };
 
 constexpr std::int64_t bytes_of(DType dtype) {
-  return dtype == DType::kU8 ? 1 : 4;
+  return dtype == DType::kU8 ? 1 : dtype == DType::kBF16 ? 2 : 4;
 }
 
 using BufferId = int;

@@ -164,6 +164,15 @@ struct Runner {
     });
   }
 
+  void operator()(const Cast& op) const {
+    const std::int64_t n = op.to.size();
+    if (op.to.dtype == DType::kBF16) {
+      for_elements(n, ToBf16Element{addresses.at<Bf16>(op.to), addresses.at(op.from), op.scale});
+    } else {
+      for_elements(n, FromBf16Element{addresses.at(op.to), addresses.at<Bf16>(op.from), op.scale});
+    }
+  }
+
   void operator()(const Fill& op) const {
     BARESTEP_REQUIRE(op.out.dtype == DType::kF32 || op.value == 0, "only floats have a value");
     if (op.out.dtype == DType::kF32) {

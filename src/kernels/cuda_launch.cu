@@ -131,6 +131,14 @@ struct Launcher {
                  addresses.at(op.squares), op.squares.size(), op.max_norm);
   }
 
+  cudaError_t operator()(const Cast& op) const {
+    const std::int64_t n = op.to.size();
+    if (op.to.dtype == DType::kBF16) {
+      return each(n, ToBf16Element{addresses.at<Bf16>(op.to), addresses.at(op.from), op.scale});
+    }
+    return each(n, FromBf16Element{addresses.at(op.to), addresses.at<Bf16>(op.from), op.scale});
+  }
+
   cudaError_t operator()(const Fill& op) const {
     if (op.out.dtype == DType::kF32)
       return each(op.out.size(), FillElement{addresses.at(op.out), op.value});

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/bf16.h"
 #include "kernels/formulas.h"
 #include "kernels/host_device.h"
 
@@ -65,6 +66,22 @@ struct SgdElement {
     sgd_step(constants, scalars, grads[i], weights[i],
              velocities == nullptr ? nullptr : velocities + i);
   }
+};
+
+struct ToBf16Element {
+  Bf16* to;
+  const float* from;
+  float scale;
+
+  BARESTEP_HD void operator()(std::int64_t i) const { to[i] = bf16_of(scale * from[i]); }
+};
+
+struct FromBf16Element {
+  float* to;
+  const Bf16* from;
+  float scale;
+
+  BARESTEP_HD void operator()(std::int64_t i) const { to[i] = scale * float_of(from[i]); }
 };
 
 /// A number's part in SumSquares.

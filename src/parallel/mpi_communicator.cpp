@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/bf16.h"
 #include "parallel/host_communicator.h"
 #include "parallel/launcher.h"
 #include "train/rank_rows.h"
@@ -129,6 +130,28 @@ class Group {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
+/// Sums of bf16: of two numbers in fp32, rounded as they travel on.
+class Bf16Sum {
+ public:
+  Bf16Sum() { must(MPI_Op_create(&add, 1, &sum_), "MPI_Op_create"); }
+  ~Bf16Sum() {
+    if (std::uncaught_exceptions() == 0) MPI_Op_free(&sum_);
+  }
+  Bf16Sum(const Bf16Sum&) = delete;
+  Bf16Sum& operator=(const Bf16Sum&) = delete;
+
+  [[nodiscard]] MPI_Op get() const { return sum_; }
+
+ private:
+  static void add(void* from, void* to, int* count, MPI_Datatype* /*type*/) {
+    const auto* const addends = static_cast<const Bf16*>(from);
+    auto* const sums = static_cast<Bf16*>(to);
+    for (int i = 0; i < *count; ++i) sums[i] = bf16_of(float_of(addends[i]) + float_of(sums[i]));
+  }
+
+  MPI_Op sum_ = MPI_OP_NULL;
+};
+
 /// Collectives run on the comm lane's thread, host calls on the caller's: each in a group of its
 /// own, so that they never take each other's messages.
 class MpiHostCommunicator final : public HostCommunicator {
@@ -167,6 +190,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   }
 
   void perform_op(const AllReduce& op, const Addresses& addresses) {
+    if (op.tensors[0].dtype == DType::kBF16) return all_reduce_bf16(op.tensors[0], addresses);
     float* const values = addresses.at(op.tensors[0]);
     for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
       float* const piece = values + first;
@@ -174,6 +198,15 @@ class MpiHostCommunicator final : public HostCommunicator {
         std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
       }
       must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, collectives_.get()),
+           "MPI_Allreduce");
+    });
+  }
+
+  void all_reduce_bf16(const Tensor& tensor, const Addresses& addresses) {
+    auto* const values = addresses.at<Bf16>(tensor);
+    for_pieces(tensor.size(), [&](std::int64_t first, int count) {
+      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, bf16_sum_.get(),
+                         collectives_.get()),
            "MPI_Allreduce");
     });
   }
@@ -232,6 +265,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   }
 
   Mpi mpi_;
+  Bf16Sum bf16_sum_;
   Group collectives_;
   Group host_calls_;
   Group local_{MPI_COMM_TYPE_SHARED};

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/bf16.h"
 #include "parallel/host_communicator.h"
 #include "train/rank_rows.h"
 
@@ -112,14 +113,31 @@ class ThreadCommunicator final : public HostCommunicator {
 
   void perform_op(const AllReduce& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
-    // Each rank adds up its own share of the numbers, in rank order, and gives it to all.
-    Contribution mine{addresses.at(tensor), op.scale};
+    if (tensor.dtype == DType::kBF16) {
+      all_reduce(tensor, Contribution<Bf16>{addresses.at<Bf16>(tensor), op.scale},
+                 [](float sum) { return bf16_of(sum); });
+    } else {
+      all_reduce(tensor, Contribution<float>{addresses.at(tensor), op.scale},
+                 [](float sum) { return sum; });
+    }
+  }
+
+  /// What a rank adds: the ranks' scales differ where their shares of the batch do.
+  template <class Number>
+  struct Contribution {
+    Number* values;
+    float scale;
+  };
+
+  /// Each rank adds up its own share of the numbers, in rank order, and gives it to all.
+  template <class Number, class Round>
+  void all_reduce(const Tensor& tensor, Contribution<Number> mine, const Round& round) {
     must(collectives_.meet(rank_, &mine, [&] {
       const Share share = share_of(tensor.size(), rank_, size());
       for (std::int64_t i = share.first; i < share.last; ++i) {
-        const float sum = sum_at(i);
+        const Number sum = round(sum_at<Number>(i));
         for (int rank = 0; rank < size(); ++rank) {
-          collectives_.shown_by<Contribution>(rank)->values[i] = sum;
+          collectives_.shown_by<Contribution<Number>>(rank)->values[i] = sum;
         }
       }
     }));
@@ -152,11 +170,12 @@ class ThreadCommunicator final : public HostCommunicator {
   void perform_op(const ReduceScatter& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     const Rows rows = share_of_rank(tensor.rows, rank_, size());
-    Contribution mine{addresses.at(tensor), op.scale};
+    Contribution<float> mine{addresses.at(tensor), op.scale};
     // The others read only their own rows of this rank's tensor.
     must(collectives_.meet(rank_, &mine, [&] {
       const std::int64_t last = (rows.first + rows.count) * tensor.cols;
-      for (std::int64_t i = rows.first * tensor.cols; i < last; ++i) mine.values[i] = sum_at(i);
+      for (std::int64_t i = rows.first * tensor.cols; i < last; ++i)
+        mine.values[i] = sum_at<float>(i);
     }));
   }
 
@@ -175,18 +194,13 @@ class ThreadCommunicator final : public HostCommunicator {
     }));
   }
 
-  /// What a rank adds: the ranks' scales differ where their shares of the batch do.
-  struct Contribution {
-    float* values;
-    float scale;
-  };
-
   /// Of what the ranks show, in rank order.
+  template <class Number>
   [[nodiscard]] float sum_at(std::int64_t i) const {
     float sum = 0;
     for (int rank = 0; rank < size(); ++rank) {
-      const auto* other = collectives_.shown_by<Contribution>(rank);
-      sum += other->scale * other->values[i];
+      const auto* other = collectives_.shown_by<Contribution<Number>>(rank);
+      sum += other->scale * float_of(other->values[i]);
     }
     return sum;
   }

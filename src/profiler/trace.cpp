@@ -93,9 +93,10 @@ std::string dims_of(const Node& node) {
 std::string types_of(const Node& node) {
   std::string types;
   for (const Access& access : accesses_of(node.op)) {
-    const char* const type = access.tensor.dtype == DType::kF32   ? "float"
-                             : access.tensor.dtype == DType::kI32 ? "int"
-                                                                  : "unsigned char";
+    const char* const type = access.tensor.dtype == DType::kF32    ? "float"
+                             : access.tensor.dtype == DType::kBF16 ? "c10::BFloat16"
+                             : access.tensor.dtype == DType::kI32  ? "int"
+                                                                   : "unsigned char";
     types += fmt::format("{}\"{}\"", types.empty() ? "" : ", ", type);
   }
   return types;
@@ -104,17 +105,19 @@ std::string types_of(const Node& node) {
 /// The args of a collective, in the order in which Kineto has them.
 std::string collective_args(const TimedOp& op, const Collective& collective,
                             const TraceContext& context) {
-  const std::int64_t numbers = op.cost.message_bytes / bytes_of(DType::kF32);
+  const DType dtype = parts_of(collective).front().front().tensor.dtype;
+  const std::int64_t numbers = op.cost.message_bytes / bytes_of(dtype);
   std::string ranks;
   for (int rank = 0; rank < context.world; ++rank) {
     ranks += fmt::format("{}{}", rank == 0 ? "" : ", ", rank);
   }
   return fmt::format(
       R"("Collective name": "{}", "In msg nelems": {}, "Out msg nelems": {}, "Group size": {}, )"
-      R"("dtype": "Float", "In split size": "[]", "Out split size": "[]", )"
+      R"("dtype": "{}", "In split size": "[]", "Out split size": "[]", )"
       R"("Process Group Name": "0", "Process Group Description": "default_pg", )"
       R"("Process Group Ranks": "[{}]")",
-      names_of(collective).collective, numbers, numbers, context.world, ranks);
+      names_of(collective).collective, numbers, numbers, context.world,
+      dtype == DType::kBF16 ? "BFloat16" : "Float", ranks);
 }
 
 /// Writes the events of one device.

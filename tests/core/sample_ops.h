@@ -13,6 +13,9 @@ inline Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
 inline Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
   return {id, 0, rows, cols, DType::kI32};
 }
+inline Tensor bf16(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols, DType::kBF16};
+}
 inline Tensor state(BufferId id) {
   return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
 }

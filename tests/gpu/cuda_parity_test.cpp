@@ -53,7 +53,11 @@ T number_at(const std::vector<std::byte>& bytes, const Tensor& tensor, std::int6
 void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
                  const std::vector<std::byte>& expected) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
-    if (tensor.dtype == DType::kI32) {
+    if (tensor.dtype == DType::kBF16) {
+      ASSERT_EQ(number_at<std::uint16_t>(actual, tensor, i),
+                number_at<std::uint16_t>(expected, tensor, i))
+          << "element " << i;
+    } else if (tensor.dtype == DType::kI32) {
       ASSERT_EQ(number_at<std::int32_t>(actual, tensor, i),
                 number_at<std::int32_t>(expected, tensor, i))
           << "element " << i;

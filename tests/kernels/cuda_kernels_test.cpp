@@ -145,6 +145,7 @@ struct Compare {
   void operator()(const BiasRelu& op) const { expect_equal(op.values); }
   void operator()(const ReluGrad& op) const { expect_equal(op.grad); }
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
+  void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }
   void operator()(const Adam& op) const {
     for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) expect_equal(tensor);

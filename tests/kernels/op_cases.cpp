@@ -110,6 +110,24 @@ void add_elementwise(CaseList& list, const Shape& s) {
   list.add("copy " + text(s), [&](Memory& memory) {
     return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
   });
+  for (const float scale : {1.0F, 0.3F}) {
+    list.add(fmt::format("cast to bf16 {} times {}", text(s), scale), [&](Memory& memory) {
+      return Cast{memory.add(s.rows, s.cols, DType::kBF16), memory.add(s.rows, s.cols), scale};
+    });
+    Cast widen;
+    list.add(
+        fmt::format("cast from bf16 {} times {}", text(s), scale),
+        [&](Memory& memory) {
+          return widen = Cast{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols, DType::kBF16),
+                              scale};
+        },
+        [&](Memory& memory) {
+          // Any bits but those of infinities and NaNs.
+          for (auto& bits : memory.values<std::uint16_t>(widen.from)) {
+            bits = static_cast<std::uint16_t>(list.random()() % 0x7F00);
+          }
+        });
+  }
   list.add("fill " + text(s), [&](Memory& memory) {
     return Fill{memory.add(s.rows, s.cols), -2.5F};
   });

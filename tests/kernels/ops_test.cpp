@@ -265,6 +265,30 @@ struct Oracle {
     EXPECT_THAT(after.values(op.to), testing::ElementsAreArray(before.values(op.from)));
   }
 
+  void operator()(const Cast& op) const {
+    const auto at = [](std::span<const std::uint16_t> bits, std::size_t i) {
+      // 8 bits of exponent, 7 of the significand behind its leading 1.
+      const int exponent = (bits[i] >> 7) & 0xFF;
+      const double significand = (bits[i] & 0x7F) / 128.0 + (exponent == 0 ? 0 : 1);
+      const double value = std::ldexp(significand, std::max(exponent, 1) - 127);
+      return (bits[i] & 0x8000) != 0 ? -value : value;
+    };
+    const auto n = static_cast<std::size_t>(op.to.size());
+    for (std::size_t i = 0; i < n; ++i) {
+      if (op.to.dtype == DType::kF32) {
+        const double exact = op.scale * at(before.values<std::uint16_t>(op.from), i);
+        ASSERT_EQ(after.values(op.to)[i], static_cast<float>(exact));
+      } else {
+        const auto exact = static_cast<double>(op.scale * before.values(op.from)[i]);
+        // Of the numbers with 8 significant bits the nearest, of two the even one.
+        int exponent = 0;
+        const double fraction = std::frexp(exact, &exponent);
+        const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
+        ASSERT_EQ(at(after.values<std::uint16_t>(op.to), i), rounded);
+      }
+    }
+  }
+
   void operator()(const Fill& op) const {
     if (op.out.dtype == DType::kF32) {
       EXPECT_THAT(after.values(op.out), testing::Each(op.value));
