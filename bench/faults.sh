@@ -8,13 +8,13 @@ build=$here/../build
 results=$here/results/$(python3 "$here/machine.py")
 mkdir -p "$results"
 
-ninja -C "$build" mlp_ddp mpi_faults >/dev/null
-arguments=(--mlp-ddp "$build/mlp_ddp" --faults "$build/tests/libmpi_faults.so" --limit 2 --jobs 4)
+ninja -C "$build" mlp_ddp mpi_faults fault_cells >/dev/null
+cells=("$build/tests/fault_cells" --mlp-ddp "$build/mlp_ddp" --faults "$build/tests/libmpi_faults.so" --limit 2 --jobs 4)
 {
   echo "# bench/faults.sh   (commit $(git -C "$here" describe --always --dirty))"
-  (. "$here/../scripts/mpi_env.sh" && "$here/../tests/faults/faults.py" "${arguments[@]}")
+  (. "$here/../scripts/mpi_env.sh" && "${cells[@]}")
   for place in namespaces slurm; do
     echo
-    "$here/../tests/faults/$place.sh" "${arguments[@]}" || [ $? = 77 ]
+    "$here/../tests/faults/$place.sh" "${cells[@]}" || [ $? = 77 ]
   done
 } | tee "$results/faults.txt"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# namespaces.sh ARGUMENTS...: faults.py between two hosts that are network namespaces of this machine,
-# joined by a virtual cable. Needs root and the right to make namespaces; ends with 77 without.
+# namespaces.sh FAULT_CELLS ARGUMENTS...: the program of that name between two hosts that are network
+# namespaces of this machine, joined by a virtual cable. Needs root and the right to make namespaces; ends with 77 without.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 
@@ -27,4 +27,4 @@ if ! command -v ip >/dev/null || ! make 2>/dev/null; then
   exit 77
 fi
 . "$here/../../scripts/mpi_env.sh"
-python3 "$here/faults.py" --launcher namespaces "$@"
+"$@" --launcher namespaces

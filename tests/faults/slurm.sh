@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm.sh ARGUMENTS...: faults.py under a Slurm of its own on this machine: munged, slurmctld and one
-# slurmd, set up in a temporary folder and ended afterwards. Needs root and Debian's packages slurm-wlm
-# and munge; ends with 77 without.
+# slurm.sh FAULT_CELLS ARGUMENTS...: the program of that name under a Slurm of its own on this machine:
+# munged, slurmctld and one slurmd, set up in a temporary folder and ended afterwards. Needs root and
+# Debian's packages slurm-wlm and munge; ends with 77 without.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 
@@ -119,4 +119,4 @@ for i in "$@"; do
 done
 
 # The cells are steps of one job, so that none waits in the queue for another.
-salloc --quiet --ntasks=4 --overcommit python3 "$here/faults.py" --launcher srun "$@"
+salloc --quiet --ntasks=4 --overcommit "$@" --launcher srun
