@@ -58,7 +58,7 @@ int fair_share(int place, int count) {
 
 }  // namespace
 
-DeviceSetup::DeviceSetup(const DeviceConfig& config)
+DeviceSetup::DeviceSetup(const DeviceConfig& config, Transport transport)
     : config_(config), devices_(devices_asked(config)), names_(names_of(devices_)) {
   if (config.graph && size() > 1) {
     fail(ExitCode::kConfiguration,
@@ -66,11 +66,27 @@ DeviceSetup::DeviceSetup(const DeviceConfig& config)
           .why = fmt::format("captures the work of one device, and there are {}", size()),
           .remedy = "leave it out, or give one device"});
   }
+  const std::string why = why_no_nccl();
+  if (transport == Transport::kNccl && !why.empty()) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
+  }
   const std::set<std::string> distinct(devices_.begin(), devices_.end());
   if (distinct.size() > 1) {
-    const bool nccl = has_nccl() && distinct.size() == devices_.size();
+    const bool nccl = why.empty() && transport != Transport::kPeer;
     exchanges_ = nccl ? Exchanges::kNccl : Exchanges::kPieces;
   }
+}
+
+std::string DeviceSetup::why_no_nccl() const {
+  if (kind() == DeviceKind::kCpu) return "joins GPUs, and these are CPU devices";
+  if (size() == 1) return "joins several GPUs, and there is one";
+  for (const std::string& device : devices_) {
+    const auto times = std::ranges::count(devices_, device);
+    if (times > 1)
+      return fmt::format("takes each GPU once, and {} is given {} times", device, times);
+  }
+  return has_nccl() ? "" : "this build has no NCCL";
 }
 
 DeviceKind DeviceSetup::kind() const {
@@ -117,6 +133,16 @@ void DeviceSetup::open(int count) {
     if (config.threads == 0) config.threads = fair_share(i, count);
     opened_.push_back(make_device(config, i));
   }
+  if (exchanges_ == Exchanges::kPieces) apart_ = enable_peer_access(opened_ordinals());
+}
+
+std::vector<int> DeviceSetup::opened_ordinals() const {
+  std::vector<int> ordinals;
+  for (std::size_t i = 0; i < opened_.size(); ++i) {
+    const int ordinal = ordinal_of(devices_[i]);
+    if (std::ranges::find(ordinals, ordinal) == ordinals.end()) ordinals.push_back(ordinal);
+  }
+  return ordinals;
 }
 
 std::vector<Device*> DeviceSetup::opened() const {
@@ -129,9 +155,17 @@ std::unique_ptr<Communicator> DeviceSetup::join(const StepPrograms& programs) co
   if (exchanges_ != Exchanges::kNccl) {
     return std::make_unique<LocalCommunicator>(opened(), reduce_piece_of(programs.buffers()));
   }
-  std::vector<int> ordinals;
-  for (std::size_t i = 0; i < opened_.size(); ++i) ordinals.push_back(ordinal_of(devices_[i]));
-  return join_devices_by_nccl(ordinals);
+  return join_devices_by_nccl(opened_ordinals());
+}
+
+/// How numbers get from GPU to GPU by peer copies.
+std::string DeviceSetup::peers_text() const {
+  if (apart_.empty()) return ", directly between all GPUs";
+  std::vector<std::string> pairs;
+  for (const auto& [one, other] : apart_) {
+    pairs.push_back(fmt::format("cuda:{} and cuda:{}", one, other));
+  }
+  return fmt::format(", by way of the host between {}", fmt::join(pairs, ", "));
 }
 
 std::string DeviceSetup::text(const std::vector<Rows>& split) const {
@@ -151,6 +185,7 @@ std::string DeviceSetup::text(const std::vector<Rows>& split) const {
     constexpr std::string_view kHow[] = {"copies and sums in their common memory",
                                          "peer copies, gradients summed piece by piece", "NCCL"};
     text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
+    if (exchanges_ == Exchanges::kPieces) text += peers_text();
   }
   const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   if (threads > cores && opened_.size() > 1) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/communicator.h"
@@ -22,9 +23,9 @@ enum class Exchanges {
 
 class DeviceSetup {
  public:
-  /// Finds out what --devices or --device mean here. Opens nothing. Throws Error(kConfiguration)
-  /// for what several devices cannot do.
-  explicit DeviceSetup(const DeviceConfig& config);
+  /// Finds out what --devices or --device mean here, and --transport: kAuto, kNccl or kPeer. Opens
+  /// nothing. Throws Error(kConfiguration) for what these devices cannot do.
+  DeviceSetup(const DeviceConfig& config, Transport transport);
 
   [[nodiscard]] DeviceKind kind() const;
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
@@ -40,7 +41,8 @@ class DeviceSetup {
   void require_stated_memory(const StepPrograms& programs, std::int64_t stated_bytes) const;
   void require_free_memory(const StepPrograms& programs) const;
 
-  /// Opens the first `count`, which are those that the programs use. The CPU's cores are shared.
+  /// Opens the first `count`, which are those that the programs use. The CPU's cores are shared;
+  /// GPUs that exchange by peer copies reach each other directly from now on where they can.
   /// Throws Error(kNoDevice) when there is none of that name.
   void open(int count);
   [[nodiscard]] std::vector<Device*> opened() const;
@@ -52,10 +54,17 @@ class DeviceSetup {
   [[nodiscard]] std::string text(const std::vector<Rows>& split) const;
 
  private:
+  /// Why NCCL cannot join them; empty where it can.
+  [[nodiscard]] std::string why_no_nccl() const;
+  /// The numbers of the GPUs, each once.
+  [[nodiscard]] std::vector<int> opened_ordinals() const;
+  [[nodiscard]] std::string peers_text() const;
+
   DeviceConfig config_;
   std::vector<std::string> devices_;  // cpu, cuda:0, ...
   std::vector<std::string> names_;
   Exchanges exchanges_ = Exchanges::kOneMemory;
+  std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies go by way of the host
   std::vector<std::unique_ptr<Device>> opened_;
 };
 

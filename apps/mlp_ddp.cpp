@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,10 +13,10 @@
 #include <vector>
 
 #include "command_line.h"
+#include "communication_records.h"
 #include "console.h"
 #include "core/error.h"
 #include "monitoring.h"
-#include "parallel/communication_account.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
 #include "parallel/mpi_communicator.h"
@@ -37,6 +38,36 @@ Error unexpected(const std::exception& error) {
            .why = error.what(),
            .remedy = "this is a bug, please report it"}};
 }
+
+/// What the watchdog polls for errors, as long as there is something.
+class Polled {
+ public:
+  /// Null: nothing any more.
+  void set(Communicator* transport) {
+    const std::lock_guard lock(mutex_);
+    transport_ = transport;
+  }
+  std::string poll_error() {
+    const std::lock_guard lock(mutex_);
+    return transport_ == nullptr ? "" : transport_->poll_error();
+  }
+
+  /// When it ends, there is nothing any more.
+  class Scope {
+   public:
+    explicit Scope(Polled& polled) : polled_(polled) {}
+    ~Scope() { polled_.set(nullptr); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Polled& polled_;
+  };
+
+ private:
+  std::mutex mutex_;
+  Communicator* transport_ = nullptr;
+};
 
 /// Runs `work` on every rank. If it fails on any, it ends on all, and the first rank that failed
 /// tells why: before any other ends, whereupon mpirun would kill it.
@@ -84,14 +115,20 @@ void or_end_all(Communicator& ranks, FlightBoard& board, const F& work) {
 class RankObserver final : public TrainObserver {
  public:
   RankObserver(const RankSetup& setup, Communicator& ranks, FlightRecord& record,
-               std::int64_t steps)
-      : ranks_(ranks), record_(record), gathers_(!setup.config().output.metrics.empty()) {
+               CommunicationRecords& communication)
+      : ranks_(ranks),
+        record_(record),
+        communication_(communication),
+        gathers_(!setup.config().output.metrics.empty()) {
     record_.begin(Track::kPhase, Activity::kStep, batches_);
-    if (setup.is_first()) console_.emplace(setup.config(), steps);
+    if (setup.is_first()) console_.emplace(setup.config(), setup.steps());
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
-  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
+  void on_batch() override {
+    communication_.take(batches_);
+    record_.begin(Track::kPhase, Activity::kStep, ++batches_);
+  }
 
   void on_step(const StepReport& report) override {
     static_assert(std::is_trivially_copyable_v<StepReport>);
@@ -121,45 +158,11 @@ class RankObserver final : public TrainObserver {
  private:
   Communicator& ranks_;
   FlightRecord& record_;
+  CommunicationRecords& communication_;
   std::int64_t batches_ = 0;
   bool gathers_;
   std::optional<Console> console_;
   std::vector<StepReport> all_;
-};
-
-/// Listens to device and communicator, for the account of communication. A GPU sends no records,
-/// and those of a graph do not tell which step they are of.
-class CommunicationRecords {
- public:
-  CommunicationRecords(const RankSetup& setup, const Trainer& trainer, Communicator& ranks)
-      : device_(setup.device()), transport_(setup.transport()), ranks_(ranks) {
-    if (device_.kind() != DeviceKind::kCpu || setup.config().device.graph) return;
-    // What a gradient waits for is not behind a rank's computing, but amid it.
-    if (setup.config().parallel.scheme == RankScheme::kFactor) return;
-    account_ = std::make_unique<CommunicationAccount>(
-        setup.programs(), warmup_of(setup.config().training, trainer.steps()));
-    listen(account_.get());
-  }
-  ~CommunicationRecords() {
-    if (account_ != nullptr) listen(nullptr);
-  }
-  CommunicationRecords(const CommunicationRecords&) = delete;
-  CommunicationRecords& operator=(const CommunicationRecords&) = delete;
-
-  [[nodiscard]] std::string text() const {
-    return account_ == nullptr ? "" : account_->gather(ranks_).text();
-  }
-
- private:
-  void listen(RecordSink* sink) {
-    device_.set_record_sink(sink);
-    transport_.set_record_sink(sink);
-  }
-
-  Device& device_;
-  Communicator& transport_;
-  Communicator& ranks_;
-  std::unique_ptr<CommunicationAccount> account_;
 };
 
 /// Tells that all ranks stopped because one was asked to, and ends them.
@@ -172,26 +175,31 @@ class CommunicationRecords {
   throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
 }
 
-void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightBoard& board) {
+void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightBoard& board,
+           Polled& polled) {
   Communicator& ranks = *place.communicator;
   std::optional<RankSetup> setup;
+  const Polled::Scope scope(polled);
   together(ranks, [&] { setup.emplace(kName, arguments, place); });
   together(ranks, [&] { setup->require_agreement(); });
   if (!setup->answer().empty()) {
     if (setup->is_first()) print_now(setup->answer());
     return;
   }
-  // Outlives what ends all ranks: its streams may be inside a collective.
+  // These outlive what ends all ranks: streams may be inside a collective.
+  std::optional<CommunicationRecords> communication;
   std::unique_ptr<Trainer> trainer;
   or_end_all(ranks, board, [&] {
     setup->connect();
-    trainer = setup->new_trainer();
+    polled.set(&setup->transport());
+    communication.emplace(*setup, ranks);
+    trainer = setup->new_trainer(communication->device(), communication->transport());
     trainer->stop_when(stop_is_asked_for());
-    RankObserver observer(*setup, ranks, board.mine(), trainer->steps());
+    RankObserver observer(*setup, ranks, board.mine(), *communication);
     if (setup->is_first()) {
       print_now(setup->text() + run_header(setup->programs(), setup->device()));
     }
-    const CommunicationRecords records(*setup, *trainer, ranks);
+    communication->begin();
     std::optional<Monitoring> monitoring;
     if (setup->config().output.monitor) {
       monitoring.emplace(setup->monitor_scope(),
@@ -200,8 +208,9 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
     }
     trainer->run(monitoring ? static_cast<TrainObserver&>(*monitoring) : observer);
     const std::string seen = monitoring ? monitoring->finish() : "";
+    communication->end();
     board.mine().begin(Track::kPhase, Activity::kEnd);
-    observer.show_summary(*trainer, setup->device(), records.text());
+    observer.show_summary(*trainer, setup->device(), communication->text());
     if (monitoring) print_now(setup->text_of_all(seen));
     if (setup->is_first() && !setup->config().output.save.empty()) {
       FlatWeights weights = trainer->weights();
@@ -221,13 +230,15 @@ TrainConfig config_of(const std::vector<std::string>& arguments) {
   }
 }
 
-WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched) {
+WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched,
+                                 Polled& polled) {
   const auto& metrics = config.output.metrics;
   return {.program = kName,
           .limit_s = config.parallel.timeout_s,
           .one_host = launched.one_host,
           .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
           .end_all = &end_all_ranks,
+          .poll_error = [&polled] { return polled.poll_error(); },
           .end_was_told = &end_was_told,
           .asked_to_end_s = &asked_to_end_s};
 }
@@ -257,9 +268,10 @@ void run(const std::vector<std::string>& arguments) {
   record.begin(Track::kPhase, Activity::kStart);
   take_stop_signals();
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
+  Polled polled;
   std::optional<Watchdog> watchdog;
   if (launched && launched->ranks > 1) {
-    watchdog.emplace(board, watchdog_options(config_of(arguments), *launched));
+    watchdog.emplace(board, watchdog_options(config_of(arguments), *launched, polled));
   }
   MpiRank place = join(launched, board);
   board.close();
@@ -270,7 +282,7 @@ void run(const std::vector<std::string>& arguments) {
     if (watchdog) watchdog->leave();
   };
   try {
-    train(arguments, place, board);
+    train(arguments, place, board, polled);
   } catch (...) {
     // All ranks come here or none, so they can take leave of each other.
     leave();

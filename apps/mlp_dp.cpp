@@ -85,7 +85,7 @@ class SpreadObserver final : public TrainObserver {
 
 void train(const TrainConfig& config) {
   require_outputs(config);
-  DeviceSetup setup(config.device);
+  DeviceSetup setup(config.device, config.parallel.transport);
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepSpec spec = spec_of(config, setup.kind(), data);

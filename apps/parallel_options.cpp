@@ -6,7 +6,9 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
+constexpr std::string_view kSpreadTransports[] = {"auto", "nccl", "peer"};
 constexpr std::string_view kSchemes[] = {"ddp", "zero1", "factor"};
+constexpr std::string_view kGradTypes[] = {"fp32", "bf16"};
 constexpr std::string_view kSeedings[] = {"global", "per-rank"};
 constexpr std::string_view kFirstBuckets[] = {"same", "whole"};
 
@@ -76,6 +78,14 @@ std::vector<Option> spread_options() {
            "twice counts as two (default: the GPUs, else two CPU devices)",
            [](const Given& given, TrainConfig& c) { c.device.devices = device_names(given); },
            {"device"}},
+          {"transport", kParallelGroup, "auto|nccl|peer", JsonKind::kString,
+           "what carries parameters and gradients: NCCL between GPUs that are\n"
+           "each given once, or copies from device to device and sums of our\n"
+           "own; auto is NCCL where it can be (default auto)",
+           [](const Given& given, TrainConfig& c) {
+             constexpr Transport kOf[] = {Transport::kAuto, Transport::kNccl, Transport::kPeer};
+             c.parallel.transport = kOf[choice(given, kSpreadTransports)];
+           }},
           {"show-split", kParallelGroup, "", JsonKind::kBoolean,
            "print the rows that each device gets in each step",
            [](const Given& given, TrainConfig& c) {
@@ -113,6 +123,12 @@ std::vector<Option> parallel_options() {
        "does (default same)",
        [](const Given& given, TrainConfig& c) {
          c.parallel.whole_first_bucket = choice(given, kFirstBuckets) == 1;
+       }},
+      {"grad-dtype", kParallelGroup, "fp32|bf16", JsonKind::kString,
+       "bf16: gradients are rounded to bf16 for the all-reduce, which moves\n"
+       "half the bytes (default fp32)",
+       [](const Given& given, TrainConfig& c) {
+         c.parallel.bf16_gradients = choice(given, kGradTypes) == 1;
        }},
       {"no-overlap", kParallelGroup, "", JsonKind::kBoolean,
        "reduce gradients behind the whole backward pass, not during it",

@@ -91,6 +91,7 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--bucket-mib", parallel.bucket_mib);
   add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
   add("--no-overlap", !parallel.overlap);
+  add("--grad-dtype", parallel.bf16_gradients ? "bf16" : "fp32");
   add("--update", parallel.update_per_bucket ? "per-bucket"
                   : training.fused_update    ? "fused"
                                              : "separate");

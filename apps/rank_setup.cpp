@@ -72,8 +72,7 @@ void RankSetup::build_programs() {
   scheme_ = new_scheme(config_.parallel);
   programs_ = std::make_unique<StepPrograms>(
       spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
-  const StepSpec& spec = programs_->spec();
-  warmup_of(config_.training, steps_of(config_.training, spec.epoch_rows(), spec.step_rows()));
+  warmup_of(config_.training, steps());
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -87,6 +86,10 @@ void RankSetup::open_device() {
                                     .remedy = "use mpi or auto"});
   }
   take_share(config_.device, place_, kind_);
+  // All ranks are to make the same bits of a row, and so is one rank of all rows.
+  if (config_.parallel.scheme == RankScheme::kFactor) {
+    config_.device.rows_of_products = programs_->spec().batch_size;
+  }
   device_ = make_device(config_.device);
   // Ranks that are CPU devices of one host take from the same memory.
   const int sharers = kind_ == DeviceKind::kCpu ? place_.local_size : 1;
@@ -140,9 +143,14 @@ void RankSetup::connect() {
   transport_ = own_transport_ != nullptr ? own_transport_.get() : &ranks_;
 }
 
-std::unique_ptr<Trainer> RankSetup::new_trainer() {
-  return std::make_unique<Trainer>(config_, *programs_, std::vector{device_.get()}, transport_,
-                                   data(), std::move(loaded_));
+std::int64_t RankSetup::steps() const {
+  const StepSpec& spec = programs_->spec();
+  return steps_of(config_.training, spec.epoch_rows(), spec.step_rows());
+}
+
+std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& transport) {
+  return std::make_unique<Trainer>(config_, *programs_, std::vector{&device}, &transport, data(),
+                                   std::move(loaded_));
 }
 
 MonitorScope RankSetup::monitor_scope() const {
@@ -169,12 +177,14 @@ std::string RankSetup::exchange_text() const {
   const StepSpec& spec = programs_->spec();
   const Ddp ddp(ddp_settings_of(config_.parallel));
   if (config_.parallel.scheme == RankScheme::kDdp) {
+    const bool bf16 = config_.parallel.bf16_gradients;
     std::vector<std::string> sizes;
     for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
-      sizes.push_back(human_bytes(bucket.bytes()));
+      sizes.push_back(human_bytes(bf16 ? bucket.bytes() / 2 : bucket.bytes()));
     }
-    return fmt::format("gradients reduced by {} in {} bucket{} ({}){}", transport_name(),
-                       sizes.size(), sizes.size() == 1 ? "" : "s", fmt::join(sizes, ", "),
+    return fmt::format("gradients reduced{} by {} in {} bucket{} ({}){}", bf16 ? " as bf16" : "",
+                       transport_name(), sizes.size(), sizes.size() == 1 ? "" : "s",
+                       fmt::join(sizes, ", "),
                        config_.parallel.overlap ? " while backward goes on" : " behind backward");
   }
   const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;

@@ -1,6 +1,7 @@
 // What a rank sets up before ranks meet in a step.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,11 @@ class RankSetup {
   /// What carries collectives, once connected.
   [[nodiscard]] Communicator& transport() const { return *transport_; }
 
-  std::unique_ptr<Trainer> new_trainer();
+  /// Training steps of the run.
+  [[nodiscard]] std::int64_t steps() const;
+
+  /// On device() and transport(), or on what stands between them and the trainer.
+  std::unique_ptr<Trainer> new_trainer(Device& device, Communicator& transport);
 
   /// This rank's part of what --monitor looks at: each host and each GPU by one of its ranks.
   [[nodiscard]] MonitorScope monitor_scope() const;

@@ -84,7 +84,7 @@ enum class OptimizerKind { kAdam, kAdamW, kSgd };
 enum class LrScale { kNone, kLinear };
 enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 enum class Precision { kFp32, kTf32 };
-enum class Transport { kAuto, kNccl, kMpi };
+enum class Transport { kAuto, kNccl, kMpi, kPeer };
 enum class RankScheme { kDdp, kZero1, kFactor };
 
 /// What rows of the operator table are sorted by; PyTorch's names are cuda_time_total, ...
@@ -152,6 +152,9 @@ struct DeviceConfig {
   bool graph = false;                      // capture the step once, launch it as one piece
   Precision precision = Precision::kFp32;  // of matrix products; tensors are float32
   std::filesystem::path autotune{};        // measured choices of product algorithms; a GPU's
+  // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
+  // algorithm for so many, so that a row's bits do not depend on how many there are.
+  std::int64_t rows_of_products = 0;
 };
 
 struct SlowRank {
@@ -168,7 +171,7 @@ struct InjectedConfig {
   double jitter_ms = 0;  // random, from 0 to this
 };
 
-/// What only ranks have: mlp_ddp's.
+/// What only ranks have: mlp_ddp's; mlp_dp has the transport.
 struct ParallelConfig {
   bool batch_per_rank = false;  // data.batch_size is each rank's (--batch-size)
   bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
@@ -179,6 +182,7 @@ struct ParallelConfig {
   bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
   bool overlap = true;              // communication while backward goes on
   bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
+  bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
   double timeout_s = 300;           // a rank that is in something for longer ends the job
 };
 

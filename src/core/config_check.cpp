@@ -245,12 +245,24 @@ void check_parallel(const ParallelConfig& parallel, DataKind data) {
   const std::pair<bool, const char*> of_ddp[] = {
       {parallel.update_per_bucket, "--update per-bucket"},
       {parallel.whole_first_bucket, "--first-bucket whole"},
+      {parallel.bf16_gradients, "--grad-dtype bf16"},
       {!parallel.overlap, "--no-overlap"}};
   for (const auto& [given, option] : of_ddp) {
     if (!given || parallel.scheme == RankScheme::kDdp) continue;
-    fail(ExitCode::kConfiguration,
-         {.what = option, .why = "is about the buckets of --scheme ddp", .remedy = "leave it out"});
+    fail(ExitCode::kConfiguration, {.what = option,
+                                    .why = "is about the buckets of --scheme ddp",
+                                    .remedy = "leave it out, or use --scheme ddp"});
   }
+}
+
+void check_factors(const TrainConfig& config) {
+  if (config.parallel.scheme != RankScheme::kFactor || config.device.autotune.empty()) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--autotune",
+        .value = config.device.autotune.string(),
+        .why = "each rank would measure for itself, and --scheme factor needs the same algorithms "
+               "on all",
+        .remedy = "leave it out, or use --scheme ddp"});
 }
 
 void check_devices(const DeviceConfig& device) {
@@ -350,6 +362,7 @@ void validate(const TrainConfig& config) {
   check_pinning(config);
   check_device(config.device);
   check_parallel(config.parallel, config.data.kind);
+  check_factors(config);
   check_output(config.output);
   check_evaluation(config);
   check_sweep(config);

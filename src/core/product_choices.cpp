@@ -26,10 +26,14 @@ constexpr std::int64_t kMostBytes = 1 << 20;
                                   .remedy = "remove the file, or name another"});
 }
 
-std::int32_t alignment_of(const Tensor& tensor) {
+std::int32_t alignment_of(std::int64_t offset_bytes) {
   constexpr std::int64_t kMost = 256;
-  if (tensor.offset_bytes % kMost == 0) return kMost;
-  return static_cast<std::int32_t>(tensor.offset_bytes & -tensor.offset_bytes);
+  if (offset_bytes % kMost == 0) return kMost;
+  return static_cast<std::int32_t>(offset_bytes & -offset_bytes);
+}
+
+std::int32_t alignment_of(const Tensor& tensor) {
+  return alignment_of(tensor.offset_bytes);
 }
 
 std::string hexadecimal(const AlgorithmBytes& bytes) {
@@ -109,6 +113,15 @@ ProductShape shape_of(const Gemm& op) {
           .alignment_b = alignment_of(op.b),
           .alignment_c = alignment_of(op.c),
           .alignment_bias = op.bias ? alignment_of(*op.bias) : 256};
+}
+
+ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows) {
+  if (shape.transpose_a) return shape;
+  ProductShape of_rows = shape;
+  of_rows.m = rows;
+  of_rows.alignment_a = alignment_of(shape.k * bytes_of(DType::kF32));
+  of_rows.alignment_c = alignment_of(shape.n * bytes_of(DType::kF32));
+  return of_rows;
 }
 
 std::string text_of(const ProductShape& shape) {

@@ -30,6 +30,11 @@ struct ProductShape {
 /// Buffers begin on kPlanAlignmentBytes, so a tensor's offset tells its alignment.
 ProductShape shape_of(const Gemm& op);
 
+/// The shape whose algorithm computes each row of a layer's products alike, however many there are:
+/// that of `rows` rows, as little aligned as any of them may be. Where the rows are summed up it is
+/// `shape` itself.
+ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows);
+
 /// "64x1024x784 NT bias relu": m x n x k, and what else the shape says.
 std::string text_of(const ProductShape& shape);
 

@@ -12,6 +12,10 @@ std::string why_no_cuda_device() {
   return {};
 }
 
+std::vector<ApartGpus> enable_peer_access(const std::vector<int>& /*ordinals*/) {
+  return {};
+}
+
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int /*index*/) {
   fail(ExitCode::kNoDevice, {.what = "device",
                              .value = config.device,

@@ -51,7 +51,7 @@ class CudaDevice final : public Device {
         geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
                   .threads_per_multiprocessor =
                       attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
-        product_(context_, model_, config.precision, config.autotune) {
+        product_(context_, model_, config) {
     run_first_kernel();
   }
 
@@ -262,6 +262,39 @@ int cuda_device_count() {
 std::string why_no_cuda_device() {
   const cudaError_t status = ask_for_devices().second;
   return status == cudaSuccess ? "" : explain_status(status, facts_of_process()).problem.why;
+}
+
+namespace {
+
+/// Whether copies of `from` reach the memory of `to` directly; from now on they do if they can.
+bool reaches(CudaContext& from, int to) {
+  from.use();
+  int can = 0;
+  from.require(cudaDeviceCanAccessPeer(&can, from.ordinal(), to), "cudaDeviceCanAccessPeer");
+  if (can == 0) return false;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  from.require(status, "cudaDeviceEnablePeerAccess");
+  return true;
+}
+
+}  // namespace
+
+std::vector<ApartGpus> enable_peer_access(const std::vector<int>& ordinals) {
+  std::vector<ApartGpus> apart;
+  for (std::size_t i = 0; i < ordinals.size(); ++i) {
+    CudaContext one(ordinals[i]);
+    for (std::size_t j = i + 1; j < ordinals.size(); ++j) {
+      CudaContext other(ordinals[j]);
+      const bool there = reaches(one, ordinals[j]);
+      const bool back = reaches(other, ordinals[i]);
+      if (!there || !back) apart.emplace_back(ordinals[i], ordinals[j]);
+    }
+  }
+  return apart;
 }
 
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index) {

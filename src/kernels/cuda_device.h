@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/config.h"
 #include "core/device.h"
@@ -15,6 +17,14 @@ int cuda_device_count();
 /// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
 /// and in a build without CUDA, which does not look.
 std::string why_no_cuda_device();
+
+/// Two GPUs between which numbers go by way of the host.
+using ApartGpus = std::pair<int, int>;
+
+/// From now on the GPUs of these numbers copy to and from each other directly, wherever hardware
+/// and driver let them; those that cannot are returned, as pairs of `ordinals` in their order.
+/// Throws Error(kNoDevice). Blocks.
+std::vector<ApartGpus> enable_peer_access(const std::vector<int>& ordinals);
 
 /// Opens the GPU that `config` names ("auto" and "cuda" are cuda:0) as device `index` of a program.
 /// Throws Error(kNoDevice), and Error(kConfiguration) for an --autotune file made elsewhere.

@@ -55,13 +55,12 @@ OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t col
 
 }  // namespace
 
-CudaProduct::CudaProduct(CudaContext& context, const std::string& model, Precision precision,
-                         const std::filesystem::path& autotune)
-    : context_(context), precision_(precision) {
-  if (!autotune.empty()) {
-    const char* const name = precision == Precision::kTf32 ? "tf32" : "fp32";
-    choices_ =
-        std::make_unique<ProductChoices>(autotune, ProductPlace{model, library_text(), name});
+CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
+    : context_(context), precision_(config.precision), rows_of_products_(config.rows_of_products) {
+  if (!config.autotune.empty()) {
+    const char* const name = precision_ == Precision::kTf32 ? "tf32" : "fp32";
+    choices_ = std::make_unique<ProductChoices>(config.autotune,
+                                                ProductPlace{model, library_text(), name});
   }
   context.use();
   cublasLtHandle_t library = nullptr;
@@ -130,25 +129,50 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const Produ
   return found;
 }
 
+bool CudaProduct::take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan) {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(),
+                              plan.c.get(), plan.c.get(), &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS ||
+      static_cast<std::int64_t>(result.workspaceSize) > workspace_bytes(DeviceKind::kCuda)) {
+    return false;
+  }
+  plan.algorithm = algorithm;
+  plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
+  return true;
+}
+
+bool CudaProduct::choose_for_rows(const ProductShape& shape, CudaProductPlan& plan) {
+  const ProductShape of_rows = shape_for_rows(shape, rows_of_products_);
+  CudaProductPlan chosen = new_plan(of_rows, plan.fused);
+  if (!choose(of_rows, chosen)) return false;
+  if (!take(chosen.algorithm, plan)) {
+    fail(ExitCode::kConfiguration,
+         {.what = "product",
+          .value = text_of(shape),
+          .why = fmt::format("cuBLASLt's algorithm for {} rows, which all ranks are to use, does "
+                             "not run for so many",
+                             rows_of_products_),
+          .remedy = "use --scheme ddp, or a batch that ranks share out evenly"});
+  }
+  return true;
+}
+
 bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   ProductShape computed = shape;
   computed.bias = shape.bias && plan.fused;
   computed.relu = shape.relu && plan.fused;
   if (const auto kept = choices_ ? choices_->find(computed) : std::nullopt) {
-    std::memcpy(&plan.algorithm, kept->data(), kept->size());
-    cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoCheck(library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(),
-                                plan.c.get(), plan.c.get(), &plan.algorithm, &result);
-    if (status != CUBLAS_STATUS_SUCCESS ||
-        static_cast<std::int64_t>(result.workspaceSize) > workspace_bytes(DeviceKind::kCuda)) {
+    cublasLtMatmulAlgo_t algorithm{};
+    std::memcpy(&algorithm, kept->data(), kept->size());
+    if (!take(algorithm, plan)) {
       fail(ExitCode::kConfiguration,
            {.what = "--autotune",
             .value = choices_->file().string(),
             .why = fmt::format("its algorithm for {} does not run here", text_of(computed)),
             .remedy = "remove the file, or name another"});
     }
-    plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
     return true;
   }
   const auto offered = candidates(shape, plan, choices_ ? kCandidates : 1);
@@ -170,12 +194,15 @@ void CudaProduct::prepare(const Gemm& op) {
   const ProductShape shape = shape_of(op);
   if (op.c.size() == 0 || shape.k == 0 || plans_.contains(shape)) return;
   context_.use();
+  const auto find = [&](CudaProductPlan& plan) {
+    return rows_of_products_ > 0 ? choose_for_rows(shape, plan) : choose(shape, plan);
+  };
   CudaProductPlan plan = new_plan(shape, true);
-  bool found = choose(shape, plan);
+  bool found = find(plan);
   if (!found && shape.bias) {
     lacks_fused_ = true;
     plan = new_plan(shape, false);
-    found = choose(shape, plan);
+    found = find(plan);
   }
   if (!found) {
     fail(ExitCode::kBug, {.what = "cublasLtMatmulAlgoGetHeuristic",

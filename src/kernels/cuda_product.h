@@ -34,17 +34,17 @@ struct CudaProductPlan {
 
 class CudaProduct {
  public:
-  /// `autotune` is empty, or the file of choices: read now, written when there is a new one. Throws
-  /// Error(kConfiguration) when the file is of another device, library or precision, or is damaged.
-  /// `context` must outlive the product.
-  CudaProduct(CudaContext& context, const std::string& model, Precision precision,
-              const std::filesystem::path& autotune);
+  /// `config` gives the precision and, if it is not empty, the file of choices: read now, written
+  /// when there is a new one. Throws Error(kConfiguration) when the file is of another device,
+  /// library or precision, or is damaged. `context` must outlive the product.
+  CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config);
 
   /// "cuBLASLt 13.1.0", and what of it could not be used.
   [[nodiscard]] std::string name() const;
 
   /// Chooses the algorithm for ops of this shape and layout. Blocks; not in a capture. With
-  /// autotuning it allocates operands for the time of the measurement: Error(kMemory).
+  /// autotuning it allocates operands for the time of the measurement: Error(kMemory). Throws
+  /// Error(kConfiguration) where the algorithm of other rows is asked for and does not run.
   void prepare(const Gemm& op);
 
   /// Queues. True when bias and ReLU are done; else they are left to the caller.
@@ -56,12 +56,17 @@ class CudaProduct {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
                                                           const CudaProductPlan& plan, int wanted);
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
+  /// The same, by the algorithm for rows_of_products rows.
+  bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);
+  /// Takes the algorithm; false when it does not run for these descriptors.
+  bool take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan);
   void multiply(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream,
                 const CudaProductPlan& plan);
 
   CudaContext& context_;
   OwnedLt library_;
   Precision precision_;
+  std::int64_t rows_of_products_;
   std::unique_ptr<ProductChoices> choices_;  // null: not asked for
   std::map<ProductShape, CudaProductPlan> plans_;
   bool lacks_fused_ = false;

@@ -18,7 +18,18 @@ double behind(double from, double to, double border) {
 }
 
 bool computes(const Node& node) {
-  return node.lane == Lane::kCompute && node.phase != Phase::kOptimizer;
+  return node.lane == Lane::kCompute && node.phase != Phase::kOptimizer &&
+         node.phase != Phase::kData;
+}
+
+bool narrows(const Node& node) {
+  const auto* const op = std::get_if<DeviceOp>(&node.op);
+  const auto* const cast = op == nullptr ? nullptr : std::get_if<Cast>(op);
+  return cast != nullptr && cast->to.dtype == DType::kBF16;
+}
+
+bool brings_data(const Program& program, NodeId id) {
+  return program.nodes()[static_cast<std::size_t>(id)].phase == Phase::kData;
 }
 
 std::string milliseconds(double seconds) {
@@ -33,6 +44,8 @@ std::string title_of(const Program& program, const Node& node, std::size_t index
     return program.buffers()[gather->tensors[0].buffer].name + ", gathered";
   }
   if (std::holds_alternative<ReduceScatter>(collective)) return "gradients, scattered";
+  const Tensor reduced = parts_of(collective).front().front().tensor;
+  if (program.buffers()[reduced.buffer].name == "grad_squares") return "squares of gradients";
   return fmt::format("bucket {}", index);
 }
 
@@ -150,12 +163,14 @@ CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::in
       computing_end_s_(kMostSteps) {
   for (NodeId id = 0; id < program_.size(); ++id) {
     const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
-    if (!std::holds_alternative<Collective>(node.op)) continue;
+    const bool is_collective = std::holds_alternative<Collective>(node.op);
+    // What narrows its numbers is in front of it in the same lane and waits in its place.
+    if (!is_collective && !narrows(node)) continue;
     for (const Wait& wait : node.waits) {
-      if (wait.steps_back > 0) continue;
+      if (wait.steps_back > 0 || brings_data(program_, wait.node)) continue;
       feeds_[static_cast<std::size_t>(wait.node)].push_back(collectives_.size());
     }
-    collectives_.push_back(id);
+    if (is_collective) collectives_.push_back(id);
   }
   times_.resize(computing_end_s_.size() * collectives_.size());
 }
@@ -179,14 +194,31 @@ void CommunicationAccount::on_record(const Record& record) {
   }
 }
 
+std::vector<NodeId> CommunicationAccount::nodes() const {
+  std::vector<NodeId> needed;
+  NodeId last_computing = -1;
+  for (NodeId id = 0; id < program_.size(); ++id) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
+    const bool is_collective = std::holds_alternative<Collective>(node.op);
+    if (!is_collective && computes(node)) last_computing = id;
+    if (is_collective || !feeds_[static_cast<std::size_t>(id)].empty()) needed.push_back(id);
+  }
+  if (std::ranges::find(needed, last_computing) == needed.end()) needed.push_back(last_computing);
+  std::ranges::sort(needed);
+  return needed;
+}
+
 std::int64_t CommunicationAccount::steps_heard() const {
   const auto last = std::find_if(computing_end_s_.rbegin(), computing_end_s_.rend(),
                                  [](double end_s) { return end_s > 0; });
   return computing_end_s_.rend() - last;
 }
 
-CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
+CommunicationSummary CommunicationAccount::gather(Communicator& ranks, double own_error_s) const {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
+  std::vector<double> errors_s(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&own_error_s, 1)),
+                   std::as_writable_bytes(std::span(errors_s)));
   const auto steps = static_cast<std::size_t>(steps_heard());
   const auto size = static_cast<std::size_t>(ranks.size());
   const std::size_t count = collectives_.size();
@@ -214,7 +246,7 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
     }
   }
   CommunicationSummary summary = summary_of(all);
-  summary.clock_error_s = clocks.largest_error_s();
+  summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
     const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
     summary.collectives[i].name = title_of(program_, node, i);

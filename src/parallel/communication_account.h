@@ -70,8 +70,12 @@ class CommunicationAccount final : public RecordSink {
 
   void on_record(const Record& record) override;
 
-  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. Blocks.
-  [[nodiscard]] CommunicationSummary gather(Communicator& ranks) const;
+  /// The nodes whose records it needs, in their order; none of them brings data.
+  [[nodiscard]] std::vector<NodeId> nodes() const;
+
+  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. The times of
+  /// this rank's records may be off by `own_error_s`. Blocks.
+  [[nodiscard]] CommunicationSummary gather(Communicator& ranks, double own_error_s = 0) const;
 
  private:
   static constexpr std::int64_t kMostSteps = 10'000;

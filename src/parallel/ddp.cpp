@@ -44,6 +44,21 @@ struct BucketUpdate {
   }
 };
 
+/// What reduces a bucket, in order.
+std::vector<Node> reduction_of(const Tensor& bucket, const DdpOptions& options) {
+  if (!options.bf16) {
+    return {comm_node(AllReduce{.tensors = {bucket}, .scale = options.scale})};
+  }
+  const Tensor sent{options.bf16->buffer, 0, 1, bucket.cols, DType::kBF16};
+  const auto cast = [](const Tensor& to, const Tensor& from, float scale) {
+    return Node{.op = DeviceOp{Cast{.to = to, .from = from, .scale = scale}},
+                .lane = Lane::kComm,
+                .phase = Phase::kReduce};
+  };
+  return {cast(sent, bucket, options.scale), comm_node(AllReduce{.tensors = {sent}}),
+          cast(bucket, sent, 1)};
+}
+
 }  // namespace
 
 std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gradients,
@@ -74,7 +89,7 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
   for (const Tensor& bucket : buckets) {
     const NodeId complete = last_use(step, optimizer_id, bucket, true);
     const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
-    insertions.emplace(reduced, comm_node(AllReduce{.tensors = {bucket}, .scale = options.scale}));
+    for (Node& node : reduction_of(bucket, options)) insertions.emplace(reduced, std::move(node));
     if (!options.update_per_bucket) continue;
     // Backward still reads a layer's weights after its gradient is complete.
     Node update = optimizer;
@@ -93,7 +108,8 @@ DdpSettings ddp_settings_of(const ParallelConfig& parallel) {
   return {.bucket_bytes = std::llround(parallel.bucket_mib * 0x1p20),
           .whole_first_bucket = parallel.whole_first_bucket,
           .overlap = parallel.overlap,
-          .update_per_bucket = parallel.update_per_bucket};
+          .update_per_bucket = parallel.update_per_bucket,
+          .bf16_gradients = parallel.bf16_gradients};
 }
 
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
@@ -139,15 +155,20 @@ void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                 bool is_first_step) const {
   const ParameterLayout& layout = spec.model.layout;
   const BufferId gradients = Mlp(buffers, spec.model, 0).gradients();
-  const DdpOptions options{.scale = share_of_step(step, spec),
-                           .overlap = settings_.overlap,
-                           .update_per_bucket = settings_.update_per_bucket};
+  DdpOptions options{.scale = share_of_step(step, spec),
+                     .overlap = settings_.overlap,
+                     .update_per_bucket = settings_.update_per_bucket};
   const bool whole = is_first_step && settings_.whole_first_bucket;
+  const std::vector<Tensor> reduced =
+      whole ? std::vector{layout.flat(gradients)} : this->buckets(layout, gradients);
+  if (settings_.bf16_gradients) {
+    const auto largest = std::ranges::max_element(reduced, {}, &Tensor::cols);
+    options.bf16 =
+        buffers.tensor("bucket_bf16", Category::kCommunication, 1, largest->cols, DType::kBF16);
+  }
   Insertions insertions;
   share_loss(step, buffers, options.scale, insertions);
-  reduce_gradients(step.program,
-                   whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients),
-                   options, insertions);
+  reduce_gradients(step.program, reduced, options, insertions);
   std::vector<NodeId> replaced;
   if (options.update_per_bucket) replaced.push_back(optimizer_node(step.program));
   step.program = with_insertions(step.program, insertions, replaced);

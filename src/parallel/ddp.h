@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/config.h"
@@ -29,6 +30,9 @@ struct DdpOptions {
   float scale = 1;                 // of each rank's gradients, before the sum
   bool overlap = true;             // false: all buckets are reduced behind the whole backward pass
   bool update_per_bucket = false;  // each right behind its all-reduce, on the comm lane
+  // Where a bucket travels as bf16; flat, as large as the largest bucket. A bucket is scaled and
+  // rounded into it, once, and comes back from it behind the sum.
+  std::optional<Tensor> bf16{};
 };
 
 /// Adds to the insertions an AllReduce for each bucket of `step`, a training step with one
@@ -44,6 +48,11 @@ struct DdpSettings {
   bool whole_first_bucket = false;
   bool overlap = true;
   bool update_per_bucket = false;
+  // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook; half the bytes. The hook
+  // rounds to bf16 before it divides by the ranks and once more then, here they are scaled in fp32
+  // first: the same bits where ranks are a power of two
+  // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py).
+  bool bf16_gradients = false;
 };
 
 DdpSettings ddp_settings_of(const ParallelConfig& parallel);
@@ -66,7 +75,7 @@ class Ddp final : public Scheme {
 
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
-  /// Takes the buffers of share_loss().
+  /// Takes the buffers of share_loss(), and "bucket_bf16" where gradients are reduced so.
   void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
              bool is_first_step) const override;
 

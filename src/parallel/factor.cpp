@@ -25,6 +25,29 @@ void count_all_rows(Program& program, std::int64_t rows) {
   }
 }
 
+/// The same gradient from the rows from `first` on, of all rows; added to that of the rows before.
+Node part_of_gradient(Node node, const Rows& rows) {
+  const auto narrow = [&](Tensor& all) { all = all.row_slice(rows.first, rows.count); };
+  auto& op = std::get<DeviceOp>(node.op);
+  if (auto* product = std::get_if<Gemm>(&op)) {
+    narrow(product->a);
+    narrow(product->b);
+    if (rows.first > 0) product->beta = 1;
+  } else {
+    auto& sum = std::get<SumRows>(op);
+    narrow(sum.in);
+    if (rows.first > 0) sum.beta = 1;
+  }
+  return node;
+}
+
+/// What the node of a gradient writes.
+const Tensor& gradient_of(const Node& node) {
+  const auto& op = std::get<DeviceOp>(node.op);
+  if (const auto* product = std::get_if<Gemm>(&op)) return product->c;
+  return std::get<SumRows>(op).out;
+}
+
 /// The last node before `end` that writes the tensor, which may have no rows: then it writes none
 /// of its numbers, at the same place of the program as on the other ranks.
 NodeId completed_by(const Program& program, NodeId end, const Tensor& tensor) {
@@ -70,10 +93,12 @@ class Gathering {
   [[nodiscard]] const std::vector<std::pair<Tensor, Tensor>>& gathered() const { return gathered_; }
 
  private:
-  Tensor all_rows(const Tensor& own) {
-    if (draws_all_ && own.buffer == step_.tensors.x.buffer) {
-      return {own.buffer, 0, step_.rows, own.cols, own.dtype};
-    }
+  /// `part` are rows of a micro-step.
+  Tensor all_rows(const Tensor& part) {
+    const Tensor& x = step_.tensors.x;
+    const bool is_input = part.buffer == x.buffer;
+    if (draws_all_ && is_input) return {x.buffer, 0, step_.rows, x.cols, x.dtype};
+    const Tensor own = is_input ? x : Tensor{part.buffer, 0, x.rows, part.cols, part.dtype};
     for (const auto& [mine, all] : gathered_) {
       if (mine == own) return all;
     }
@@ -94,12 +119,6 @@ class Gathering {
 
 void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                    bool /*is_first_step*/) const {
-  if (spec.accumulate > 1) {
-    fail(ExitCode::kConfiguration, {.what = "--accumulate",
-                                    .value = std::to_string(spec.accumulate),
-                                    .why = "--scheme factor gathers the rows of whole steps",
-                                    .remedy = "use a larger batch, or --scheme ddp"});
-  }
   if (spec.clip_norm && !spec.model.stores_gradients) {
     fail(ExitCode::kConfiguration, {.what = "--clip-norm",
                                     .value = fmt::format("{}", *spec.clip_norm),
@@ -116,21 +135,27 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   // Gradients are made behind all of backward, so that what they wait for can arrive meanwhile.
   const NodeId optimizer = optimizer_node(step.program);
   Gathering gathering(step, buffers, spec);
-  std::vector<Node> gradients;
+  std::vector<Node> gradients;  // each once, of all rows
   std::vector<NodeId> moved;
   for (NodeId id = 0; id < step.program.size(); ++id) {
     Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
     auto* const op = std::get_if<DeviceOp>(&node.op);
     const bool is_gradient = node.phase == Phase::kBackward || node.phase == Phase::kOptimizer;
     if (!is_gradient || op == nullptr || !gathering.widen(*op) || id >= optimizer) continue;
-    gradients.push_back(node);
     moved.push_back(id);
+    const auto is_same = [&](const Node& made) { return gradient_of(made) == gradient_of(node); };
+    if (std::ranges::none_of(gradients, is_same)) gradients.push_back(node);
   }
   for (const auto& [own, all] : gathering.gathered()) {
     const NodeId complete = completed_by(step.program, optimizer, own);
     insertions.emplace(complete, comm_node(AllGather{.tensors = {all}, .own = {own}}));
   }
-  for (Node& node : gradients) insertions.emplace(optimizer - 1, std::move(node));
+  for (std::int64_t first = 0; first < step.rows; first += spec.batch_size) {
+    const Rows rows{first, std::min(spec.batch_size, step.rows - first)};
+    for (const Node& node : gradients) {
+      insertions.emplace(optimizer - 1, part_of_gradient(node, rows));
+    }
+  }
   step.program = with_insertions(step.program, insertions, moved);
 }
 

@@ -1,8 +1,5 @@
 #include "parallel/zero1.h"
 
-#include <fmt/format.h>
-
-#include "core/error.h"
 #include "parallel/rewriting.h"
 
 namespace barestep {
@@ -41,12 +38,6 @@ std::optional<FlatRange> Zero1::updated_range(Buffers& buffers, const StepSpec& 
 
 void Zero1::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
                   bool /*is_first_step*/) const {
-  if (spec.clip_norm) {
-    fail(ExitCode::kConfiguration, {.what = "--clip-norm",
-                                    .value = fmt::format("{}", *spec.clip_norm),
-                                    .why = "with --scheme zero1 no rank has all gradients' sums",
-                                    .remedy = "use --scheme ddp"});
-  }
   const Tensor gradients = gradients_by_rank(buffers, spec);
   const Tensor parameters = parameters_by_rank(buffers, spec);
   const float scale = share_of_step(step, spec);
@@ -56,6 +47,12 @@ void Zero1::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   const NodeId optimizer = optimizer_node(step.program);
   insertions.emplace(optimizer - 1,
                      comm_node(ReduceScatter{.tensors = {gradients}, .scale = scale}));
+  if (spec.clip_norm) {
+    // The first thing that the optimizer finds is the sum of its share's squares.
+    const Op& first = step.program.nodes()[static_cast<std::size_t>(optimizer)].op;
+    const Tensor squares = std::get<SumSquares>(std::get<DeviceOp>(first)).out;
+    insertions.emplace(optimizer, comm_node(AllReduce{.tensors = {squares}}));
+  }
   insertions.emplace(step.program.size() - 1, comm_node(AllGather{.tensors = {parameters}}));
   step.program = with_insertions(step.program, insertions);
 }

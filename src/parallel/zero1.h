@@ -12,14 +12,15 @@ namespace barestep {
 FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks);
 
 /// Behind backward the gradients are reduce-scattered, each rank's weighted as Ddp's are, then each
-/// rank updates its share of the parameters, and the shares are gathered.
+/// rank updates its share of the parameters, and the shares are gathered. For clipping, the ranks
+/// add up the squares of their shares.
 class Zero1 final : public Scheme {
  public:
   /// Lengthens the flat buffers to whole shares.
   [[nodiscard]] std::optional<FlatRange> updated_range(Buffers& buffers,
                                                        const StepSpec& spec) const override;
 
-  /// Takes the buffers of share_loss(). Throws Error(kConfiguration) for clipping.
+  /// Takes the buffers of share_loss().
   void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
              bool is_first_step) const override;
 };

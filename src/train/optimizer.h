@@ -56,6 +56,9 @@ class OptimizerState {
   [[nodiscard]] DeviceOp step(BufferId parameters, int layer, const Factors& factors,
                               const Tensor& scalars, const std::optional<Tensor>& clip) const;
 
+  /// What this process updates of a flat buffer.
+  [[nodiscard]] Tensor updated(BufferId flat) const { return range_.of(flat); }
+
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
 
  private:

@@ -56,15 +56,15 @@ std::optional<Batch> Schedule::next() {
 }
 
 std::optional<Batch> Schedule::next_evaluation() {
-  const std::int64_t test_rows = programs_.spec().test_rows;
-  const bool whole = evaluated_rows_ + programs_.evaluate()->rows <= test_rows;
+  const Rows own = programs_.spec().own_test_rows();
+  const bool whole = evaluated_rows_ + programs_.evaluate()->rows <= own.count;
   Batch batch{.program = whole ? programs_.evaluate() : programs_.last_evaluate(),
               .evaluates = true,
               .epoch = (step_ - 1) / batches_of_epoch(),
               .number = evaluated_batches_++,
-              .first = evaluated_rows_};
+              .first = own.first + evaluated_rows_};
   evaluated_rows_ += batch.program->rows;
-  batch.ends_evaluation = evaluated_rows_ == test_rows;
+  batch.ends_evaluation = evaluated_rows_ == own.count;
   evaluating_ = !batch.ends_evaluation;
   return batch;
 }

@@ -62,9 +62,10 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   parameters_ = Mlp(buffers_, spec_.model, 0).parameters();
   if (spec.model.trains) build_training();
   if (spec.test_rows > 0) {
-    const std::int64_t rows = std::min(spec.micro_rows(), spec.test_rows);
+    const std::int64_t own = spec.own_test_rows().count;
+    const std::int64_t rows = std::min(spec.micro_rows(), own);
     evaluate_ = std::make_unique<StepProgram>(evaluation_step("evaluate", rows));
-    if (const std::int64_t rest = spec.test_rows % rows; rest != 0) {
+    if (const std::int64_t rest = own % std::max<std::int64_t>(rows, 1); rest != 0) {
       last_evaluate_ = std::make_unique<StepProgram>(evaluation_step("last evaluate", rest));
     }
   }
@@ -101,8 +102,8 @@ BufferId StepPrograms::gradients() const {
 }
 
 std::unique_ptr<Model> StepPrograms::new_model(std::int64_t rows, std::int64_t first_row) {
-  // The factors of all micro-steps are kept until the update.
-  if (!spec_.model.stores_gradients) {
+  const bool keeps_factors = scheme_ != nullptr && scheme_->keeps_factors();
+  if (keeps_factors || !spec_.model.stores_gradients) {
     return std::make_unique<Mlp>(buffers_, spec_.model, rows, 0, first_row);
   }
   if (scheme_ != nullptr) return scheme_->new_model(buffers_, spec_, rows);
@@ -240,7 +241,8 @@ StepProgram StepPrograms::evaluation_step(const char* name, std::int64_t rows) {
   const Result loss = take_result(buffers_, "loss", "loss_host", DType::kF32);
   step.tensors.loss_host = loss.host;
   model->forward(program, step.tensors.x, Phase::kEvaluate);
-  model->loss(program, step.tensors.y, loss.device, rows, 0, Phase::kEvaluate);
+  model->loss(program, step.tensors.y, loss.device, std::max<std::int64_t>(rows, 1), 0,
+              Phase::kEvaluate);
   read_back(program, loss, Phase::kEvaluate);
   if (spec_.model.loss == LossKind::kCrossEntropy) {
     const Result correct = take_result(buffers_, "correct", "correct_host", DType::kI32);

@@ -65,6 +65,9 @@ struct StepSpec {
   /// those at places rank, rank + ranks, ... of the step in the epoch's order, as
   /// torch.utils.data.DistributedSampler has it.
   [[nodiscard]] Rows own_rows(std::int64_t rows) const { return share_of_rank(rows, rank, ranks); }
+
+  /// The rows of the test set that this rank evaluates.
+  [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
 };
 
 /// The tensors through which the host and a program meet. Pinned ones have two slots.
@@ -86,7 +89,7 @@ struct StepTensors {
 
 struct StepProgram {
   Program program;
-  std::int64_t rows = 0;  // all ranks together
+  std::int64_t rows = 0;  // all ranks together; of an evaluation this rank's
   StepTensors tensors;
 };
 
@@ -109,6 +112,10 @@ class Scheme {
 
   /// Whether a rank without rows in a step takes part in the passes, with tensors of no rows.
   [[nodiscard]] virtual bool passes_without_rows() const { return false; }
+
+  /// Whether the inputs and output gradients of all layers are kept for all micro-steps, as they
+  /// are wherever gradients are not stored.
+  [[nodiscard]] virtual bool keeps_factors() const { return false; }
 
   /// Whether it works on stored gradients.
   [[nodiscard]] virtual bool needs_gradients() const { return true; }
@@ -145,6 +152,7 @@ class StepPrograms {
   [[nodiscard]] const StepProgram* first() const { return first_.get(); }
   /// For the last batch of an epoch, where the batch size does not divide the training set.
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
+  /// Of this rank's rows of the test set; of none, where there are fewer rows than ranks.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
   [[nodiscard]] const StepProgram* last_evaluate() const { return last_evaluate_.get(); }
 

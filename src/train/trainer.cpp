@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -300,6 +301,30 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                     .times = times});
 }
 
+void Trainer::add_up_evaluations() {
+  struct Part {
+    double loss = 0;
+    double seconds = 0;
+    std::int64_t samples = 0;
+    std::int64_t correct = 0;
+  };
+  const Part mine{evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_};
+  std::vector<Part> parts(static_cast<std::size_t>(programs_.spec().ranks));
+  communicator_->all_gather(std::as_bytes(std::span(&mine, 1)),
+                            std::as_writable_bytes(std::span(parts)));
+  Part all;
+  for (const Part& part : parts) {
+    all.loss += part.loss;
+    all.seconds = std::max(all.seconds, part.seconds);
+    all.samples += part.samples;
+    all.correct += part.correct;
+  }
+  evaluation_.loss = all.loss;
+  evaluation_.seconds = all.seconds;
+  evaluation_.samples = all.samples;
+  correct_ = all.correct;
+}
+
 void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
                                 const Addresses& addresses, TrainObserver& observer) {
   if (batch.number == 0) {
@@ -314,6 +339,7 @@ void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
   evaluation_.seconds += times.wall_s;
   if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
   if (!batch.ends_evaluation) return;
+  if (programs_.spec().ranks > 1) add_up_evaluations();
 
   const auto samples = static_cast<double>(evaluation_.samples);
   evaluation_.loss /= samples;

@@ -106,6 +106,8 @@ class Trainer {
   void finish_batch(const Batch& batch, TrainObserver& observer);
   void report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
                    TrainObserver& observer);
+  /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
+  void add_up_evaluations();
   void report_evaluation(const Batch& batch, const StepTimes& times, const Addresses& addresses,
                          TrainObserver& observer);
 

@@ -19,7 +19,7 @@ class Update {
         model_(buffers, spec.model, spec.model.stores_gradients ? 0 : x.rows) {}
 
   void add_separate(const Tensor& scalars) {
-    const Tensor grads = spec_.model.layout.flat(model_.gradients());
+    const Tensor grads = optimizer_.updated(model_.gradients());
     std::optional<Tensor> clip;
     if (spec_.clip_norm) {
       const Tensor squares = buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1);

@@ -156,6 +156,9 @@ TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
       AllOf(HasSubstr("\nMemory plan of cuda:0#0\n"), HasSubstr("\nMemory plan of cuda:1\n"),
             HasSubstr("\nMemory plan of cuda:0#1\n"), HasSubstr("  reduce_piece (communication) "),
             HasSubstr(" broadcast "), HasSubstr(" 0,1,2 ")));
+  const Arguments two = {"--devices", "cuda:0,cuda:1", "--dim", "64", "--depth", "1", "--plan"};
+  const auto by_peers = run(two + Arguments{"--transport", "peer"});
+  EXPECT_THAT(by_peers.out, HasSubstr("  reduce_piece (communication) ")) << "no NCCL";
   const auto one = run({"--devices", "cuda:0,cuda", "--dim", "64", "--depth", "1", "--plan"});
   EXPECT_THAT(one.out, HasSubstr("\nMemory plan of cuda:0#1\n"));
   EXPECT_EQ(one.out.find("reduce_piece"), std::string::npos) << "one GPU has one memory";
@@ -225,6 +228,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "m",
        "--save",
        "w"},
+      {"--transport", "peer", "--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "2"},
       {"--device", "cpu", "--dim", "8", "--depth", "2", "--load", "w", "--optimizer", "sgd",
        "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5", "--steps", "2", "--config",
        "run.json"},
@@ -259,6 +263,15 @@ TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
        71,
        "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
        "--batch-size 128 fits"},
+      {{"--devices", "cpu,cpu", "--transport", "nccl"},
+       78,
+       "--transport 'nccl': joins GPUs, and these are CPU devices; use peer or auto"},
+      {{"--devices", "cuda:0", "--transport", "nccl"},
+       78,
+       "--transport 'nccl': joins several GPUs, and there is one; use peer or auto"},
+      {{"--devices", "cuda:0,cuda:1,cuda:0", "--transport", "nccl"},
+       78,
+       "--transport 'nccl': takes each GPU once, and cuda:0 is given 2 times; use peer or auto"},
       {{"--devices", "cpu,cpu", "--update", "fused"},
        78,
        "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
@@ -315,6 +328,9 @@ TEST(DevicesOption, RefusesBadInputInOneLine) {
       {{"--batch-size", "4,8"},
        2,
        "--batch-size '4,8': not a whole number; give a whole number from 1 to 2147483647"},
+      {{"--transport", "mpi"},
+       2,
+       "--transport 'mpi': not one of the choices; use auto or nccl or peer"},
       {{"--show-split=1"}, 2, "--show-split"},
   };
   for (const auto& [arguments, code, line] : cases) {

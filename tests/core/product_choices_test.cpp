@@ -16,6 +16,21 @@ AlgorithmBytes bytes_from(int first) {
   return bytes;
 }
 
+TEST(ProductShape, OfOtherRowsIsTheSameForAllOfThem) {
+  const ProductShape forward{
+      .m = 22, .n = 6, .k = 3, .transpose_b = true, .alignment_a = 64, .alignment_c = 256};
+  ProductShape of_rows = shape_for_rows(forward, 64);
+  EXPECT_EQ(of_rows.m, 64);
+  EXPECT_EQ(of_rows.alignment_a, 4) << "rows of 12 bytes";
+  EXPECT_EQ(of_rows.alignment_c, 8) << "rows of 24 bytes";
+  ProductShape fewer = forward;
+  fewer.m = 20;
+  fewer.alignment_a = 16;
+  EXPECT_EQ(shape_for_rows(fewer, 64), of_rows);
+  const ProductShape gradient{.m = 6, .n = 3, .k = 64, .transpose_a = true};
+  EXPECT_EQ(shape_for_rows(gradient, 64), gradient) << "it sums rows up";
+}
+
 TEST(ProductShape, SaysAllThatMattersButAddresses) {
   const Tensor a{.buffer = 0, .offset_bytes = 0, .rows = 8, .cols = 4};
   const Tensor b{.buffer = 1, .offset_bytes = 64, .rows = 8, .cols = 6};

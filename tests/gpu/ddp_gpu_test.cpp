@@ -61,6 +61,36 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
   }
 }
 
+/// 64 rows on 3 ranks are 22, 21 and 21: products of other shapes, by the same algorithms.
+TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
+  const auto weights = [&](int ranks) {
+    losses(fmt::format("mpirun -np {} {} --transport mpi --scheme factor --save w", ranks, MLP_DDP),
+           "factors of the gradients gathered");
+    return read_file(folder() / "w");
+  };
+  const std::string one = weights(1);
+  for (const int ranks : {2, 3}) EXPECT_EQ(weights(ranks), one) << ranks << " ranks";
+}
+
+/// What is rounded differs from what is not, and not by more than a bf16's precision.
+TEST_F(DdpOnGpu, OneRankOverNcclReducesAsBf16) {
+  const std::vector<double> fp32 =
+      losses(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "reduced by NCCL");
+  const std::vector<double> bf16 =
+      losses(fmt::format("mpirun -np 1 {} --transport nccl --grad-dtype bf16", MLP_DDP),
+             "reduced as bf16 by NCCL");
+  ASSERT_EQ(bf16.size(), fp32.size());
+  EXPECT_NE(bf16, fp32);
+  for (std::size_t i = 0; i < fp32.size(); ++i) EXPECT_NEAR(bf16[i], fp32[i], fp32[i] / 256);
+}
+
+TEST_F(DdpOnGpu, TellsWhoWasWaitedFor) {
+  for (const char* const how : {"", " --graph"}) {
+    losses(fmt::format("mpirun -np 2 {} --transport mpi --slow-rank 1:20{}", MLP_DDP, how),
+           "Waited for rank 1: longest in 1 of 1 steps");
+  }
+}
+
 TEST_F(DdpOnGpu, RanksWithAGpuEachTrainAsSingleDoes) {
   if (cuda_device_count() < 2) GTEST_SKIP() << "there is one GPU";
   expect_near_single(fmt::format("mpirun -np 2 {}", MLP_DDP), "reduced by NCCL");

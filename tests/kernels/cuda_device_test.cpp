@@ -241,6 +241,34 @@ TEST_F(StreamOfFake, PreparesNothingInACapture) {
   device->end_capture(*stream);
 }
 
+TEST_F(OnFake, LetsGpusReachEachOtherWhereTheyCan) {
+  close();
+  fake_cuda::reset({.devices = 3});
+  EXPECT_TRUE(enable_peer_access({0, 1, 2}).empty());
+  EXPECT_EQ(fake_cuda::calls("cudaDeviceEnablePeerAccess"), 6) << "each pair, both ways";
+
+  fake_cuda::reset({.devices = 3, .peers = false});
+  EXPECT_EQ(enable_peer_access({0, 2}), (std::vector<ApartGpus>{{0, 2}}));
+  EXPECT_EQ(fake_cuda::calls("cudaDeviceEnablePeerAccess"), 0);
+}
+
+TEST_F(OnFake, PeersThatReachEachOtherAlreadyAreNoError) {
+  close();
+  fake_cuda::reset({.devices = 2});
+  fake_cuda::fail("cudaDeviceEnablePeerAccess", 1, cudaErrorPeerAccessAlreadyEnabled);
+  EXPECT_TRUE(enable_peer_access({0, 1}).empty());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "nobody else is to find it";
+}
+
+TEST_F(OnFake, APeerThatCannotBeEnabledEndsWithOneLine) {
+  close();
+  fake_cuda::reset({.devices = 2});
+  fake_cuda::fail("cudaDeviceEnablePeerAccess", 2, cudaErrorInvalidValue);
+  expect_error(ExitCode::kBug, "cudaDeviceEnablePeerAccess 'cudaErrorInvalidValue'", [&] {
+    enable_peer_access({0, 1});
+  });
+}
+
 // A whole run.
 
 TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {

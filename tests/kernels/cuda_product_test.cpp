@@ -67,6 +67,33 @@ TEST_F(ProductOnFake, RefusesAStreamWithoutWorkspace) {
                [&] { device->run(op, addresses, *bare, {}); });
 }
 
+TEST_F(ProductOnFake, ComputesAnyRowsByTheAlgorithmOfOneNumberOfThem) {
+  const fake_cuda::Machine machine{.chooses_by_rows = true};
+  Memory other_memory;
+  const Gemm other{.c = other_memory.add(3, 6),
+                   .a = other_memory.add(3, 3),
+                   .b = other_memory.add(6, 3),
+                   .transpose_b = true};
+  const auto algorithms = [&](const DeviceConfig& config) {
+    restart(machine, config);
+    run(op, memory);
+    const int of_four = fake_cuda::last_algorithm();
+    run(other, other_memory);
+    return std::pair(of_four, fake_cuda::last_algorithm());
+  };
+  EXPECT_EQ(algorithms({.device = "cuda"}), std::pair(0, 3)) << "4 and 3 rows, each on its own";
+  EXPECT_EQ(algorithms({.device = "cuda", .rows_of_products = 6}), std::pair(2, 2));
+}
+
+TEST_F(ProductOnFake, RefusesRowsThatTheAlgorithmOfOthersDoesNotRunFor) {
+  restart({}, {.device = "cuda", .rows_of_products = 64});
+  fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  expect_error(ExitCode::kConfiguration,
+               "product '4x6x3 NT bias relu': cuBLASLt's algorithm for 64 rows, which all ranks "
+               "are to use, does not run for so many; use --scheme ddp",
+               [&] { device->prepare(op); });
+}
+
 TEST_F(ProductOnFake, TunesOnceAndTakesItsChoiceFromTheFileAfterwards) {
   const DeviceConfig tuned{.device = "cuda", .autotune = choices()};
   const auto plain = run(op, memory);

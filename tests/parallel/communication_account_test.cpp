@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/clock.h"
 #include "kernels/cpu_device.h"
 #include "parallel/clock_alignment.h"
+#include "parallel/event_records.h"
 #include "support/rank_run.h"
 
 namespace barestep {
@@ -92,6 +94,8 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
 }
 
 /// What a run of ranks as threads hears, with a pause on rank 1.
+enum class By { kRecords, kEvents, kEventsInGraphs };
+
 struct Heard {
   CommunicationSummary summary;
   std::vector<StepTimes> times_of_rank_0;
@@ -99,14 +103,24 @@ struct Heard {
 
 class Times final : public TrainObserver {
  public:
+  explicit Times(EventRecords* records) : records_(records) {}
+  void on_batch() override {
+    if (records_ != nullptr) records_->send(steps_);
+    ++steps_;
+  }
   void on_step(const StepReport& report) override { all.push_back(report.times); }
   void on_evaluation(const EvaluationReport& /*report*/) override {}
   std::vector<StepTimes> all;
+
+ private:
+  EventRecords* records_;
+  std::int64_t steps_ = 0;
 };
 
-Heard heard(double pause_ms, const DdpSettings& settings = small_buckets()) {
+Heard heard(double pause_ms, const DdpSettings& settings = small_buckets(), By by = By::kRecords) {
   TrainConfig config = rank_config();
   config.training.steps = 7;
+  config.device.graph = by == By::kEventsInGraphs;
   config.injected.slow_rank = SlowRank{1, pause_ms};
   Heard result;
   on_threads(2, [&](Communicator& ranks) {
@@ -115,16 +129,23 @@ Heard heard(double pause_ms, const DdpSettings& settings = small_buckets()) {
         spec_of_rank(config, DeviceKind::kCpu, nullptr, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
     CommunicationAccount account(programs, 2);
-    Times times;
+    std::optional<EventRecords> events;
+    if (by != By::kRecords) {
+      events.emplace(*device, ranks, programs.train().program, account.nodes(), account);
+    }
+    Times times(events ? &*events : nullptr);
     {
-      Trainer trainer(config, programs, {device.get()}, &ranks, nullptr);
-      device->set_record_sink(&account);
-      ranks.set_record_sink(&account);
+      Trainer trainer(config, programs, {events ? &events->device() : device.get()},
+                      events ? &events->communicator() : &ranks, nullptr);
+      if (!events) {
+        device->set_record_sink(&account);
+        ranks.set_record_sink(&account);
+      }
       trainer.run(times);
       device->set_record_sink(nullptr);
       ranks.set_record_sink(nullptr);
     }
-    const CommunicationSummary mine = account.gather(ranks);
+    const CommunicationSummary mine = account.gather(ranks, events ? events->clock_error_s() : 0);
     if (ranks.rank() == 0) result = {mine, times.all};
   });
   return result;
@@ -146,12 +167,14 @@ TEST(CommunicationAccount, AndTheStepsAccountBothShowTheWait) {
   }
 }
 
-TEST(CommunicationAccount, NamesTheRankThatIsLateAndWhatItCosts) {
+class CommunicationAccountBy : public testing::TestWithParam<By> {};
+
+TEST_P(CommunicationAccountBy, NamesTheRankThatIsLateAndWhatItCosts) {
   constexpr double kPauseMs = 20;
   // The best of several tries: on a busy machine a pause may last longer than it says.
   double nearest_s = 1;
   for (int i = 0; i < 5 && std::abs(nearest_s - kPauseMs / 1e3) > 0.1 * kPauseMs / 1e3; ++i) {
-    const CommunicationSummary summary = heard(kPauseMs).summary;
+    const CommunicationSummary summary = heard(kPauseMs, small_buckets(), GetParam()).summary;
     ASSERT_EQ(summary.steps, 5);
     if (summary.ranks[1].steps_waited_for < 5) continue;
     EXPECT_EQ(summary.ranks[0].steps_waited_for, 0);
@@ -160,6 +183,21 @@ TEST(CommunicationAccount, NamesTheRankThatIsLateAndWhatItCosts) {
     }
   }
   EXPECT_NEAR(nearest_s, kPauseMs / 1e3, 0.1 * kPauseMs / 1e3);
+}
+
+INSTANTIATE_TEST_SUITE_P(, CommunicationAccountBy,
+                         testing::Values(By::kRecords, By::kEvents, By::kEventsInGraphs));
+
+TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
+  DdpSettings settings = small_buckets();
+  settings.bf16_gradients = true;
+  for (const By by : {By::kRecords, By::kEvents}) {
+    const CommunicationSummary summary = heard(0, settings, by).summary;
+    for (const auto& each : summary.collectives) {
+      EXPECT_GE(each.ready_before_start_s, 0) << each.name;
+      EXPECT_LT(each.ready_before_start_s, 10) << each.name << ": not since the clock began";
+    }
+  }
 }
 
 TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {

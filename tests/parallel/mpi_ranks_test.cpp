@@ -35,6 +35,19 @@ TEST(MpiRanks, ComputeTheSameBitsWithAndWithoutOverlap) {
   EXPECT_EQ(train_rank(*mpi().communicator, rank_config(), apart), train_rank(*mpi().communicator));
 }
 
+TEST(MpiRanks, SumBf16GradientsToTheSameBitsOnAllRanks) {
+  DdpSettings settings = small_buckets();
+  settings.bf16_gradients = true;
+  Communicator& ranks = *mpi().communicator;
+  const Trained mine = train_rank(ranks, rank_config(), settings);
+  std::vector<float> first = mine.parameters;
+  ranks.broadcast(std::as_writable_bytes(std::span(first)), 0);
+  EXPECT_EQ(mine.parameters, first);
+  const Trained fp32 = train_rank(ranks);
+  EXPECT_NE(mine.losses, fp32.losses);
+  EXPECT_LT(relative_distance(mine.losses, fp32.losses), 1.0 / 256) << "a bf16's precision";
+}
+
 TEST(MpiRanks, GatherBytesInRankOrder) {
   Communicator& ranks = *mpi().communicator;
   const int mine = 10 + ranks.rank();

@@ -145,13 +145,25 @@ TEST(Factor, ClipsAsOneRankDoes) {
   EXPECT_NE(train_threads(1, config)[0].parameters, train_threads(1)[0].parameters);
 }
 
-TEST(Schemes, RefuseClippingWhereTheyHaveNotAllGradients) {
+TEST(Zero1, ClipsByTheNormOfAllRanksShares) {
+  TrainConfig config = rank_config();
+  config.training.clip_norm = 0.01;
+  for (const int ranks : {1, 2, 3, 7}) {
+    SCOPED_TRACE(ranks);
+    const auto ddp = train_threads(ranks, config);
+    const auto sharded = train_threads_by(Zero1(), ranks, config);
+    for (const Trained& rank : sharded) {
+      EXPECT_EQ(rank.parameters, sharded[0].parameters);
+      EXPECT_LT(largest_distance(layout_trained(config), rank.parameters, ddp[0].parameters), 1e-6);
+      EXPECT_LT(relative_distance(rank.losses, ddp[0].losses), 1e-6);
+    }
+  }
+  EXPECT_NE(train_threads_by(Zero1(), 3, config)[0].losses, train_threads_by(Zero1(), 3)[0].losses);
+}
+
+TEST(Factor, RefusesClippingWhereGradientsAreNotStored) {
   TrainConfig config = rank_config();
   config.training.clip_norm = 0.5;
-  expect_error(ExitCode::kConfiguration,
-               "--clip-norm '0.5': with --scheme zero1 no rank has all gradients' sums; use "
-               "--scheme ddp",
-               [&] { programs_by(Zero1(), config, 0, 2); });
   config.training.fused_update = true;
   expect_error(ExitCode::kConfiguration,
                "--clip-norm '0.5': --scheme factor clips stored gradients only; use --update "
@@ -232,13 +244,55 @@ TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
   }
 }
 
-TEST(Factor, RefusesMicroSteps) {
+/// With batches of 10 on 4 ranks, 3 micro-steps of a rank are not those of one rank.
+TEST(Factor, AddsMicroStepsUpToTheBitsOfOneRank) {
+  for (const bool fused : {false, true}) {
+    for (const bool zero_grad : {true, false}) {
+      if (fused && !zero_grad) continue;
+      TrainConfig config = rank_config();
+      config.training.accumulate = 3;
+      config.training.fused_update = fused;
+      config.training.zero_grad = zero_grad;
+      const Trained one = train_threads_by(Factor(), 1, config)[0];
+      if (!fused) {
+        EXPECT_EQ(one.parameters, train_threads(1, config)[0].parameters);
+      }
+      for (const int ranks : {2, 3, 4}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, fused " << fused);
+        for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
+          EXPECT_EQ(rank.parameters, one.parameters);
+          EXPECT_LT(relative_distance(rank.losses, one.losses), 1e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(Factor, AccumulationIsThatOfDdp) {
   TrainConfig config = rank_config();
-  config.training.accumulate = 2;
-  expect_error(ExitCode::kConfiguration,
-               "--accumulate '2': --scheme factor gathers the rows of whole steps; use a larger "
-               "batch, or --scheme ddp",
-               [&] { programs_by(Factor(), config, 0, 2); });
+  config.training.accumulate = 3;
+  const auto ddp = train_threads(3, config);
+  const auto factor = train_threads_by(Factor(), 3, config);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_LT(
+        largest_distance(layout_trained(config), factor[rank].parameters, ddp[rank].parameters),
+        1e-6);
+    EXPECT_LT(relative_distance(factor[rank].own_losses, ddp[rank].own_losses), 1e-6);
+  }
+}
+
+TEST(Factor, GathersOnceWhateverTheMicroSteps) {
+  TrainConfig config = rank_config();
+  const auto gathers = [&](std::int64_t accumulate) {
+    config.training.accumulate = accumulate;
+    const StepPrograms programs = programs_by(Factor(), config, 1, 2);
+    return std::ranges::count_if(programs.train().program.nodes(), [](const Node& node) {
+      const auto* const op = std::get_if<Collective>(&node.op);
+      return op != nullptr && std::holds_alternative<AllGather>(*op);
+    });
+  };
+  EXPECT_EQ(gathers(1), 5);  // three gradients, and the inputs of two layers
+  EXPECT_EQ(gathers(4), 5);
 }
 
 template <class AScheme>

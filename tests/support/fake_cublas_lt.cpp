@@ -258,10 +258,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (matmul.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !state().machine.fused_products) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
+  const std::uint64_t first = state().machine.chooses_by_rows ? mine<Layout>(c).cols : 0;
   for (std::uint64_t i = 0; i < kAlgorithms && *count < wanted; ++i) {
+    const std::uint64_t number = (first + i) % kAlgorithms;
     Algorithm algorithm{.magic = kMagic,
-                        .number = i,
-                        .workspace_bytes = i << 20,
+                        .number = number,
+                        .workspace_bytes = number << 20,
                         .alignment = {},
                         .epilogue = matmul.epilogue};
     std::copy_n(asked.alignment, 4, algorithm.alignment);

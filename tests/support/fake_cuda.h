@@ -22,7 +22,9 @@ struct Machine {
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   bool fused_products = true;  // there are kernels with bias inside
   std::size_t lt_version = 130100;
-  int fastest_algorithm = 0;  // of those that cuBLASLt offers, in its order
+  int fastest_algorithm = 0;     // of those that cuBLASLt offers, in its order
+  bool chooses_by_rows = false;  // cuBLASLt offers another algorithm first for each number of rows
+  bool peers = true;             // GPUs reach each other's memory
 };
 
 /// A machine as new, with nothing scripted and all counts 0. Nothing may be allocated.

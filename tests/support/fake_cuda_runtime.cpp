@@ -261,6 +261,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  FAKE_CALL();
+  *can = state().machine.peers && device != peer ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned flags) {
+  FAKE_CALL();
+  return flags == 0 ? cudaSuccess : failed(cudaErrorInvalidValue);
+}
+
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   FAKE_CALL();
   *total_bytes = static_cast<std::size_t>(state().machine.memory_bytes);

@@ -38,6 +38,7 @@ class Losses final : public TrainObserver {
   }
   void on_evaluation(const EvaluationReport& report) override {
     trained_.losses.push_back(static_cast<float>(report.loss));
+    trained_.evaluations.push_back({report.samples, report.loss, report.accuracy});
   }
 
  private:

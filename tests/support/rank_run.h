@@ -20,10 +20,19 @@ TrainConfig rank_config();
 /// Limits so small that the model has several buckets.
 DdpSettings small_buckets();
 
+struct Evaluated {
+  std::int64_t samples = 0;
+  double loss = 0;
+  std::optional<double> accuracy{};
+
+  friend bool operator==(const Evaluated&, const Evaluated&) = default;
+};
+
 struct Trained {
   FlatWeights parameters;
   std::vector<float> losses;      // global ones
   std::vector<float> own_losses;  // of this rank's rows
+  std::vector<Evaluated> evaluations{};
 
   friend bool operator==(const Trained&, const Trained&) = default;
 };

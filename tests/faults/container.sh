@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# container.sh MLP_DDP: the README's line for containers, in a container whose files are this machine's,
+# with a network and a /dev/shm of its own. Needs Debian's podman and runc; ends with 77 without.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd -P)
+mlp_ddp=$(realpath "$1")
+
+run=()
+for how in "" "--cgroup-manager=cgroupfs --runtime=/usr/sbin/runc"; do
+  # Limits that this user may set, and what was written is thrown away.
+  try=(podman $how run --rm --network=none --ulimit nofile=1024:1024 --ulimit nproc=4096:4096
+    --shm-size=1g --rootfs /:O)
+  if "${try[@]}" true 2>/dev/null; then run=("${try[@]}"); break; fi
+done
+if [ ${#run[@]} = 0 ]; then
+  echo "container: skipped: podman is not here, or this machine does not let it start anything"
+  exit 77
+fi
+said=$("${run[@]}" bash -c ". '$here/../../scripts/mpi_env.sh'; mpirun -np 4 '$mlp_ddp' --device cpu --dim 64 --depth 2 --steps 3" 2>&1)
+echo "$said"
+steps=$(grep -c '^Step 0' <<<"$said")
+if [ "$steps" != 3 ] || ! grep -q '^4 ranks, gradients reduced by MPI' <<<"$said" ||
+  ! [[ $said == "4 ranks"* ]]; then
+  echo "container: error: this is not what four ranks print"
+  exit 1
+fi

@@ -1,0 +1,151 @@
+// Gradients that travel as bf16, with ranks as threads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "core/checker.h"
+#include "core/plan.h"
+#include "kernels/cpu_device.h"
+#include "parallel/ddp.h"
+#include "parallel/staged_communicator.h"
+#include "parallel/traffic.h"
+#include "support/rank_run.h"
+
+namespace barestep {
+namespace {
+
+DdpSettings in_bf16() {
+  DdpSettings settings = small_buckets();
+  settings.bf16_gradients = true;
+  return settings;
+}
+
+class Ignored final : public TrainObserver {
+ public:
+  void on_step(const StepReport& /*report*/) override {}
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+};
+
+/// The gradients behind one step; a rank's own ones where there is no scheme.
+FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const Scheme* scheme,
+                         Communicator* communicator) {
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), scheme);
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  Trainer trainer(config, programs, {device.get()}, communicator, nullptr);
+  Ignored observer;
+  trainer.run(observer);
+  return trainer.download(programs.gradients());
+}
+
+/// The number with 8 significant bits that is nearest, of two the even one.
+float rounded(float x) {
+  int exponent = 0;
+  const double fraction = std::frexp(static_cast<double>(x), &exponent);
+  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8));
+}
+
+/// Of 10 rows 3 ranks have 4, 3 and 3.
+TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
+  TrainConfig config = rank_config();
+  config.training.steps = 1;
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    FlatWeights sums;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const FlatWeights own = gradients_of(config, rank, ranks, nullptr, nullptr);
+      const auto scale =
+          static_cast<float>(static_cast<double>(10 / ranks + (rank < 10 % ranks ? 1 : 0)) / 10);
+      sums.resize(own.size());
+      for (std::size_t i = 0; i < own.size(); ++i) sums[i] += rounded(scale * own[i]);
+    }
+    for (float& sum : sums) sum = rounded(sum);
+    const Ddp scheme(in_bf16());
+    std::vector<FlatWeights> found(static_cast<std::size_t>(ranks));
+    on_threads(ranks, [&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      found[static_cast<std::size_t>(rank)] =
+          gradients_of(config, rank, ranks, &scheme, &communicator);
+    });
+    EXPECT_THAT(found, testing::Each(sums));
+  }
+}
+
+TEST(Bf16Gradients, TrainWithinABf16sPrecisionOfFp32) {
+  TrainConfig config = rank_config();
+  config.training.optimizer = OptimizerKind::kSgd;
+  const auto fp32 = train_threads(3, config);
+  const auto bf16 = train_threads(3, config, in_bf16());
+  for (const Trained& rank : bf16) EXPECT_EQ(rank.parameters, bf16[0].parameters);
+  const double distance = relative_distance(bf16[0].losses, fp32[0].losses);
+  EXPECT_GT(distance, 0);
+  EXPECT_LT(distance, 1.0 / 256);
+}
+
+TEST(Bf16Gradients, AreTheSameBitsWithAndWithoutOverlapAndByWayOfPinnedMemory) {
+  const auto expected = train_threads(3, rank_config(), in_bf16());
+  DdpSettings apart = in_bf16();
+  apart.overlap = false;
+  EXPECT_EQ(train_threads(3, rank_config(), apart), expected);
+  DdpSettings per_bucket = in_bf16();
+  per_bucket.update_per_bucket = true;
+  EXPECT_EQ(train_threads(3, rank_config(), per_bucket), expected);
+  DdpSettings whole = in_bf16();
+  whole.whole_first_bucket = true;
+  EXPECT_EQ(train_threads(3, rank_config(), whole), expected);
+
+  const Ddp scheme(in_bf16());
+  std::vector<Trained> staged(3);
+  on_threads(3, [&](Communicator& communicator) {
+    const auto device = make_cpu_device({.threads = 1});
+    StagedCommunicator by_way_of_the_host(communicator, *device, 12);
+    staged[static_cast<std::size_t>(communicator.rank())] =
+        train_rank_by(scheme, by_way_of_the_host);
+  });
+  EXPECT_EQ(staged, expected);
+}
+
+TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
+  TrainConfig config;
+  config.model.layers = {1024, 1024, 64};
+  const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2);
+  const Ddp ddp({.bf16_gradients = true});
+  const StepPrograms programs(spec, &ddp);
+  const std::int64_t gradients = 4 * (1024 * 1024 + 1024 + 64 * 1024 + 64);
+  EXPECT_EQ(bytes_sent(programs.train().program, 2), gradients / 2 + 2 * 4);
+  const MemoryPlan plan(programs.buffers());
+  const std::int64_t all = plan.category_bytes(0, Category::kCommunication);
+  const Ddp plain({});
+  const StepPrograms with_fp32(spec, &plain);
+  const std::int64_t without =
+      MemoryPlan(with_fp32.buffers()).category_bytes(0, Category::kCommunication);
+  // The second of two buckets, the first closes with more than 1 MiB: none. On 256 bytes.
+  EXPECT_NEAR(static_cast<double>(all - without), gradients / 2, 256) << "all are one bucket";
+}
+
+TEST(Bf16Gradients, AreOrderedAndNeedEveryWait) {
+  for (const bool per_bucket : {false, true}) {
+    DdpSettings settings = in_bf16();
+    settings.update_per_bucket = per_bucket;
+    const Ddp scheme(settings);
+    const StepPrograms programs(spec_of_rank(rank_config(), DeviceKind::kCpu, nullptr, 0, 2),
+                                &scheme);
+    Program program = programs.train().program;
+    ASSERT_THAT(check(program), testing::IsEmpty());
+    int deleted = 0;
+    for (Node& node : program.nodes()) {
+      const std::vector<Wait> waits = node.waits;
+      for (std::size_t i = 0; i < waits.size(); ++i) {
+        node.waits.erase(node.waits.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_THAT(check(program), testing::Not(testing::IsEmpty()));
+        node.waits = waits;
+        ++deleted;
+      }
+    }
+    EXPECT_GT(deleted, 6);
+  }
+}
+
+}  // namespace
+}  // namespace barestep
