@@ -51,14 +51,22 @@ Operands operands_of_update(const LinearAdam& op) {
   return list;
 }
 
+Operands operands_of_product(const Gemm& op) {
+  Operands list{{"c", op.c}, {"a", op.a}, {"b", op.b}};
+  if (op.bias) list.push_back({"bias", *op.bias});
+  return list;
+}
+
+Operands operands_of_cast(const Cast& op) {
+  const bool narrows = op.to.dtype == DType::kBF16;
+  return {{"to", op.to, narrows ? DType::kBF16 : DType::kF32},
+          {"from", op.from, narrows ? DType::kF32 : DType::kBF16}};
+}
+
 Operands operands_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
-          [](const Gemm& o) {
-            Operands list{{"c", o.c}, {"a", o.a}, {"b", o.b}};
-            if (o.bias) list.push_back({"bias", *o.bias});
-            return list;
-          },
+          [](const Gemm& o) { return operands_of_product(o); },
           [](const BiasRelu& o) {
             return Operands{{"values", o.values}, {"bias", o.bias}};
           },
@@ -98,11 +106,7 @@ Operands operands_of_device_op(const DeviceOp& op) {
           [](const Copy& o) {
             return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
           },
-          [](const Cast& o) {
-            const bool narrows = o.to.dtype == DType::kBF16;
-            return Operands{{"to", o.to, narrows ? DType::kBF16 : DType::kF32},
-                            {"from", o.from, narrows ? DType::kF32 : DType::kBF16}};
-          },
+          [](const Cast& o) { return operands_of_cast(o); },
           [](const Fill& o) {
             return Operands{{"out", o.out}};
           },
