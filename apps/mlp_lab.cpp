@@ -38,6 +38,7 @@ Examples:
   mlp_lab list
   mlp_lab run amdahl strong-scaling --output scaling
   mlp_lab run all --quick
+  mlp_lab run amdahl --with-pytorch --python /usr/bin/python3
   mlp_lab report scaling
   mlp_lab validate
   mlp_lab card --output here.json
@@ -50,6 +51,8 @@ struct RunOptions {
   std::string device = "auto";
   std::string card;  // of an earlier measurement; empty: measured now
   bool quick = false;
+  bool with_pytorch = false;
+  std::string python = "python3";
 };
 
 void list_experiments() {
@@ -68,6 +71,7 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       continue;
     }
     for (const Experiment& each : experiments()) {
+      if (each.needs_pytorch) continue;
       if (!each.needs_mpi || has_mpirun) {
         wanted.push_back(&each);
       } else {
@@ -161,13 +165,15 @@ MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::
 }
 
 void run_experiments(const RunOptions& options) {
-  const std::vector<const Experiment*> wanted = experiments_named(options.names);
+  std::vector<const Experiment*> wanted = experiments_named(options.names);
+  if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
   for (const Experiment* each : wanted) {
     if (each->needs_mpi) path_of_mpirun();
+    if (each->needs_pytorch) pytorch_version(options.python);
   }
   Study study(options.output, identity_of(options));
   let_signals_stop_children();
-  const auto programs = folder_of_programs();
+  const Programs programs(folder_of_programs(), options.python);
   if (!options.card.empty()) {
     study.keep_card(load_card(options.card));
   } else if (!study.card()) {
@@ -272,9 +278,11 @@ TextTable published_table(const std::vector<PublishedNumber>& numbers) {
 void validate_published() {
   std::vector<PublishedNumber> exact = exact_numbers();
   exact.push_back(zero_recipe_sum());
+  std::vector<PublishedNumber> elsewhere = v100_scaling();
+  for (PublishedNumber& each : recipes_elsewhere()) elsewhere.push_back(std::move(each));
   print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
   print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
-            published_table(v100_scaling()).text(2));
+            published_table(elsewhere).text(2));
   for (const PublishedNumber& each : exact) {
     BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
   }
@@ -301,6 +309,10 @@ void run(const std::vector<std::string>& arguments) {
       ->capture_default_str();
   run->add_option("--card", options.card,
                   "the machine's rates, as mlp_lab card wrote them; else they are measured");
+  run->add_flag("--with-pytorch", options.with_pytorch,
+                "also the experiment pytorch: the practicals' scripts, alternately with ours");
+  run->add_option("--python", options.python, "the interpreter that has PyTorch")
+      ->capture_default_str();
   run->callback([&] { run_experiments(options); });
 
   std::filesystem::path folder;

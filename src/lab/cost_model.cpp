@@ -84,11 +84,11 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
   const int threads = card.on_gpu ? 0 : all_cores;
   const TrainConfig config = config_of(workload);
   const WorkloadPrograms programs(workload);
+  const MachineLoad* load = card.load_of(workload.ranks, threads);
   SimulatedStep step = simulate(
       programs.step(),
       [&](const Node& node) { return node_s(node, card, workload.ranks, threads); },
-      lanes_at_once(workload, card));
-  const MachineLoad* load = card.load_of(workload.ranks, threads);
+      lanes_at_once(workload, card), load == nullptr ? 1 : load->contention);
   step.step_s += load == nullptr ? card.host_s : load->host_s;
   if (config.data.workers > 0) {
     step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);

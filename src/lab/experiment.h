@@ -65,6 +65,7 @@ struct Experiment {
   Findings (*conclude)(const Results& results);
   bool needs_mpi = false;
   bool reads_data = false;
+  bool needs_pytorch = false;  // so it is run only where it is asked for
 };
 
 /// All, in the order of the course.

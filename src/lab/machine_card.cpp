@@ -81,6 +81,8 @@ MachineLoad parse_load(const json& from) {
   if (load.ranks < 1 || !(load.launch_s >= 0) || !(load.host_s >= 0)) {
     throw std::invalid_argument("a load is none");
   }
+  load.contention = from.value("contention", 1.0);
+  if (!(load.contention >= 1)) throw std::invalid_argument("a contention is none");
   if (from.contains("all_reduce")) {
     load.all_reduce = points_of(from.at("all_reduce"), "loads.all_reduce");
   }
@@ -174,7 +176,10 @@ json json_of(const MachineLoad& load) {
   }
   json all = {{"ranks", load.ranks},       {"threads", load.threads}, {"source", "measured here"},
               {"launch_s", load.launch_s}, {"host_s", load.host_s},   {"rates", std::move(rates)}};
-  if (!load.all_reduce.empty()) all["all_reduce"] = load.all_reduce;
+  if (!load.all_reduce.empty()) {
+    all["all_reduce"] = load.all_reduce;
+    all["contention"] = load.contention;
+  }
   return all;
 }
 

@@ -35,6 +35,7 @@ struct MachineLoad {
   double host_s = 0;
   std::vector<OpRate> rates{};
   std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes, ascending; of all ranks
+  double contention = 1;                                // see RankRates
 };
 
 struct MachineCard {

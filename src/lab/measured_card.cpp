@@ -80,6 +80,7 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
     load.rates.push_back(
         {.op = each.at(0), .rows = each.at(1), .width = each.at(2), .rate = each.at(3)});
   }
+  load.contention = measured.at("contention");
   load.all_reduce.clear();
   for (const json& each : measured.at("all_reduce"))
     load.all_reduce.emplace_back(each.at(0), each.at(1));
@@ -174,8 +175,11 @@ void write_rank_rates(Communicator& ranks, Communicator& transport, Device& devi
   for (const OpRate& each : measured.rates) {
     rates.push_back({each.op, each.rows, each.width, each.rate});
   }
-  const std::string text =
-      json{{"rates", std::move(rates)}, {"all_reduce", measured.all_reduce}}.dump() + "\n";
+  const std::string text = json{{"rates", std::move(rates)},
+                                {"all_reduce", measured.all_reduce},
+                                {"contention", measured.contention}}
+                               .dump() +
+                           "\n";
   const std::array parts = {std::as_bytes(std::span(text))};
   replace_file(file, parts);
 }

@@ -122,6 +122,44 @@ void add_amp_bytes(std::vector<PublishedNumber>& all) {
   const std::int64_t peak =
       2 * parameters + 100 * activation + weight + bias + 5 * activation + 2 * 512;
   all.push_back(exact("peak bytes in fp32", "1,350,681,600", grouped(peak), kAmpRecipe));
+  // The net of the run before is still alive, through the graph of its last loss; weights and
+  // activations are there in fp16 too.
+  const std::int64_t halves = 3 * (weight / 2 + bias / 2), half_activations = 4 * activation / 2;
+  const std::int64_t amp_peak =
+      3 * parameters + 100 * activation + halves + half_activations + 2 * activation + 4 * 512;
+  all.push_back(
+      exact("peak bytes with AMP in fp16", "1,577,232,384", grouped(amp_peak), kAmpRecipe));
+}
+
+/// What ZeRO's step adds, by whole tensors shared out: the two moments and a temporary.
+void add_zero_growth(std::vector<PublishedNumber>& all) {
+  for (const auto& [ranks, growth] :
+       {std::pair{1, "1006 MB"}, {2, "503 MB"}, {4, "251 MB"}, {8, "150 MB"}}) {
+    const std::int64_t tensors = (20 + ranks - 1) / ranks;
+    all.push_back(exact(fmt::format("memory that ZeRO's step adds, sharing among {}", ranks),
+                        growth, whole_mb(3 * tensors * block_bytes(2000 * 2000 * 4)), kZeroRecipe));
+  }
+}
+
+/// 20 x Linear(200, 200) beside cuBLAS's two workspaces; activations and small temporaries are the
+/// rest, less than half a megabyte.
+void add_adam_peaks(std::vector<PublishedNumber>& all) {
+  constexpr double kRest = 0.5e6;
+  const std::int64_t model = 20 * (block_bytes(200 * 200 * 4) + block_bytes(200 * 4));
+  const std::int64_t workspaces = 2 * (std::int64_t{32} << 20);
+  struct Kind {
+    const char* what;
+    std::int64_t published, models;  // those of earlier runs are alive
+  };
+  for (const Kind& kind : {Kind{"in a loop", 80'436'224, 4}, Kind{"foreach", 96'242'688, 9},
+                           Kind{"fused", 105'991'680, 12}}) {
+    const std::int64_t ours = kind.models * model + workspaces;
+    all.push_back({.what = fmt::format("peak bytes of Adam {}, to 500,000", kind.what),
+                   .published = grouped(kind.published),
+                   .ours = grouped(ours),
+                   .reproduced = std::abs(static_cast<double>(kind.published - ours)) < kRest,
+                   .source = "20 x Linear(200, 200) under PyTorch's profiler"});
+  }
 }
 
 std::string parameters_of(const std::vector<std::int64_t>& widths) {
@@ -136,6 +174,14 @@ class Silent final : public TrainObserver {
   void on_evaluation(const EvaluationReport& /*report*/) override {}
 };
 
+double simulated_s(const TrainConfig& config, const MachineCard& card, int ranks) {
+  const WorkloadPrograms programs(config, ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
+                                  ranks, DeviceKind::kCuda);
+  return card.host_s + simulate(programs.step(), [&](const Node& node) {
+                         return node_s(node, card, ranks);
+                       }).step_s;
+}
+
 double simulated_v100_s(const MachineCard& card, std::int64_t batch, int ranks) {
   TrainConfig config;
   config.model.layers = {4096, 4096, 4096, 4096, 2048};
@@ -143,11 +189,7 @@ double simulated_v100_s(const MachineCard& card, std::int64_t batch, int ranks) 
   config.training.optimizer = OptimizerKind::kSgd;
   config.data.batch_size = batch * ranks;
   config.parallel.bucket_mib = 50;
-  const WorkloadPrograms programs(config, ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                                  ranks, DeviceKind::kCuda);
-  return card.host_s + simulate(programs.step(), [&](const Node& node) {
-                         return node_s(node, card, ranks);
-                       }).step_s;
+  return simulated_s(config, card, ranks);
 }
 
 }  // namespace
@@ -162,7 +204,9 @@ std::vector<PublishedNumber> exact_numbers() {
   add_buckets(all);
   add_epochs(all);
   add_zero_bytes(all);
+  add_zero_growth(all);
   add_amp_bytes(all);
+  add_adam_peaks(all);
   return all;
 }
 
@@ -196,6 +240,33 @@ PublishedNumber zero_recipe_sum() {
           .ours = fmt::format("{:.4f}", sum),
           .reproduced = std::abs(sum - kPublished) < kTolerance,
           .source = kZeroRecipe};
+}
+
+std::vector<PublishedNumber> recipes_elsewhere() {
+  std::vector<PublishedNumber> all;
+  TrainConfig amp;
+  amp.model.dim = 4096;
+  amp.model.depth = 3;
+  amp.model.last_relu = false;
+  amp.training.optimizer = OptimizerKind::kSgd;
+  amp.data.batch_size = 512;
+  constexpr int kSteps = 150;
+  const double t4_s = kSteps * simulated_s(amp, load_card("t4"), 1);
+  all.push_back({.what = "150 steps of the AMP recipe in fp32, on a T4",
+                 .published = "7.02 s",
+                 .ours = time_text(t4_s) + " (simulated, at half of the data sheet's flops)",
+                 .source = kAmpRecipe});
+  // Adam reads four numbers and writes three for each parameter.
+  constexpr double kParameters = 10 * 1024.0 * 1024;
+  const double adam_s = 28 * kParameters / load_card("a100-nvlink").memory_bytes_per_s;
+  for (const auto& [what, published] : {std::pair{"eager", "747 us"}, {"compiled", "392 us"}}) {
+    all.push_back({.what = fmt::format("step of Adam on 10 x Linear(1024, 1024), {}", what),
+                   .published = published,
+                   .ours = time_text(adam_s) + " (simulated, one pass on an A100)",
+                   .source = "pytorch.org/tutorials/recipes/compiling_optimizer.html, a GPU that "
+                             "is not named"});
+  }
+  return all;
 }
 
 std::vector<PublishedNumber> v100_scaling() {

@@ -24,6 +24,9 @@ std::vector<PublishedNumber> exact_numbers();
 /// the CPU, for seconds.
 PublishedNumber zero_recipe_sum();
 
+/// Recipes that were timed on other hardware, simulated from cards.
+std::vector<PublishedNumber> recipes_elsewhere();
+
 /// The scaling experiment on two V100, simulated from the card "v100-pcie".
 std::vector<PublishedNumber> v100_scaling();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,7 +16,12 @@ namespace {
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kNumbers = kMemoryBytes / 4;
-constexpr int kBatches = 5;  // of which the median counts
+/// Ops are timed in batches of which the median counts: short ones, so that a moment in which the
+/// machine does something else spoils few, and at least so many.
+constexpr double kBatchSeconds = 1e-3;
+constexpr int kBatches = 5;
+constexpr int kReducedBatches = 15;
+constexpr double kContendedSeconds = 0.02;
 constexpr int kLayers = 6;
 constexpr std::int64_t kMostReducedBytes = std::int64_t{32} << 20;
 
@@ -43,13 +49,15 @@ class Bench {
       : ranks_(ranks),
         transport_(transport),
         device_(device),
-        batch_s_(quick ? 0.004 : 0.012),
+        seconds_(quick ? 0.02 : 0.06),
         memory_(device.allocate(kMemoryBytes, MemoryKind::kDevice)),
         addresses_(std::vector<std::byte*>{memory_}),
         workspace_bytes_(workspace_bytes(device.kind())),
         workspace_(workspace_bytes_ > 0 ? device.allocate(workspace_bytes_, MemoryKind::kDevice)
                                         : nullptr),
-        stream_(device.new_stream("rates")) {
+        stream_(device.new_stream("rates")),
+        begin_(device.new_event(EventUse::kTime)),
+        end_(device.new_event(EventUse::kTime)) {
     if (workspace_ != nullptr) {
       stream_->set_workspace({workspace_, static_cast<std::size_t>(workspace_bytes_)});
     }
@@ -71,10 +79,10 @@ class Bench {
     for (const DeviceOp& op : ops) device_.prepare(op);
     run(ops, 1);
     const double once_s = run(ops, 2) / 2;
-    const auto times = static_cast<std::size_t>(std::clamp(batch_s_ / once_s, 1.0, 1e4));
+    const auto times = static_cast<std::size_t>(std::clamp(kBatchSeconds / once_s, 1.0, 1e4));
     ranks_.barrier();
     // All go on for as long as any other, so that none measures a machine that is idle already.
-    const double end_s = now_s() + kBatches * batch_s_;
+    const double end_s = now_s() + seconds_;
     std::vector<double> batches;
     while (batches.size() < kBatches || now_s() < end_s) {
       batches.push_back(run(ops, times) / static_cast<double>(times));
@@ -82,32 +90,61 @@ class Bench {
     return median(batches);
   }
 
-  /// Seconds of one collective, the mean of all ranks.
-  double seconds_of(const Collective& collective) {
-    transport_.prepare(collective);
-    const double once_s = mean_of_ranks(run(collective, 3) / 3);
-    const int times = static_cast<int>(std::clamp(2 * batch_s_ / once_s, 1.0, 1000.0));
+  /// Seconds of one of the collectives, the mean of all ranks.
+  double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
+    for (const auto& each : collectives) transport_.prepare(*each);
+    const double once_s = mean_of_ranks(run(collectives, 3) / 3);
+    const auto times =
+        static_cast<std::size_t>(std::clamp(2 * kBatchSeconds / once_s, 1.0, 1000.0));
     std::vector<double> batches;
-    for (int i = 0; i < kBatches; ++i) batches.push_back(run(collective, times) / times);
+    for (int i = 0; i < kReducedBatches; ++i) {
+      batches.push_back(run(collectives, times) / static_cast<double>(times));
+    }
     return mean_of_ranks(median(batches));
   }
 
+  /// Time of collectives and ops on two streams against that of one after the other.
+  double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
+                       const std::vector<DeviceOp>& ops) {
+    const double collective_s = seconds_of(collectives);
+    const double op_s = mean_of_ranks(seconds_of(ops));
+    const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
+    const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
+    const auto beside = device_.new_stream("beside");
+    std::vector<double> factors;
+    for (int i = 0; i < kBatches; ++i) {
+      ranks_.barrier();
+      const double begin_s = now_s();
+      for (std::size_t j = 0; j < computed; ++j) {
+        device_.run(ops[j % ops.size()], addresses_, *beside, {});
+      }
+      run(collectives, reduced);
+      beside->synchronize();
+      factors.push_back((now_s() - begin_s) / (static_cast<double>(reduced) * collective_s +
+                                               static_cast<double>(computed) * op_s));
+    }
+    return std::max(1.0, mean_of_ranks(median(factors)));
+  }
+
  private:
-  /// `count` of them, in turn from where the last call ended.
+  /// Seconds on the device of `count` of them, in turn from where the last call ended.
   double run(const std::vector<DeviceOp>& ops, std::size_t count) {
-    const double begin_s = now_s();
+    begin_->record(*stream_);
     for (std::size_t i = 0; i < count; ++i) {
       device_.run(ops[next_++ % ops.size()], addresses_, *stream_, {});
     }
+    end_->record(*stream_);
     stream_->synchronize();
-    return now_s() - begin_s;
+    return end_->seconds_since(*begin_);
   }
 
-  double run(const Collective& collective, int count) {
+  double run(const std::vector<std::unique_ptr<Collective>>& collectives, std::size_t count) {
     const std::array<Stream*, 1> streams{stream_.get()};
     ranks_.barrier();
     const double begin_s = now_s();
-    for (int i = 0; i < count; ++i) transport_.run(collective, addresses_, streams, {});
+    for (std::size_t i = 0; i < count; ++i) {
+      transport_.run(*collectives[i % collectives.size()], addresses_, streams, {});
+    }
     stream_->synchronize();
     return now_s() - begin_s;
   }
@@ -123,12 +160,13 @@ class Bench {
   Communicator& ranks_;
   Communicator& transport_;
   Device& device_;
-  double batch_s_;
+  double seconds_;  // for each size
   std::byte* memory_;
   Addresses addresses_;
   std::int64_t workspace_bytes_;
   std::byte* workspace_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> begin_, end_;
   std::size_t next_ = 0;
 };
 
@@ -240,8 +278,12 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
 }
 
 void measure_other_ops(Bench& bench, bool quick, std::vector<OpRate>& rates) {
-  const std::int64_t factor = quick ? 16 : 4;
-  for (std::int64_t count = 1 << 12; count <= kNumbers / 4; count *= factor) {
+  // Where caches end, rates depend on the size most.
+  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20, kNumbers / 5};
+  if (!quick) {
+    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20, kNumbers / 5};
+  }
+  for (const std::int64_t count : counts) {
     for (const DeviceOp& op : ops_over(count)) {
       OpSize size = size_of(op);
       // So much of a batch no model has.
@@ -253,6 +295,19 @@ void measure_other_ops(Bench& bench, bool quick, std::vector<OpRate>& rates) {
   }
 }
 
+/// On gradients as cold as in training, each at another place. They keep their addresses, by which
+/// communicators know them.
+std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
+  std::vector<std::unique_ptr<Collective>> all;
+  Tensors gradients(0);
+  const std::int64_t count = bytes / 4;
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(kNumbers / (count + 16), 1, 8); ++i) {
+    all.push_back(std::make_unique<Collective>(
+        AllReduce{.tensors = {gradients.take(1, count)}, .scale = 0.5F}));
+  }
+  return all;
+}
+
 }  // namespace
 
 RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& device, bool quick) {
@@ -261,14 +316,15 @@ RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& dev
   measure_products(bench, device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);
   if (ranks.size() == 1) return measured;
-  // They keep their addresses, by which communicators know them.
-  std::vector<std::unique_ptr<Collective>> collectives;
+  std::vector<std::vector<std::unique_ptr<Collective>>> kept;
   for (std::int64_t bytes = 4; bytes <= kMostReducedBytes; bytes *= quick ? 8 : 4) {
-    collectives.push_back(std::make_unique<Collective>(
-        AllReduce{.tensors = {Tensor{0, 0, 1, bytes / 4}}, .scale = 0.5F}));
-    measured.all_reduce.emplace_back(static_cast<double>(bytes),
-                                     bench.seconds_of(*collectives.back()));
+    kept.push_back(all_reduces_of(bytes));
+    measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
   }
+  constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
+  kept.push_back(all_reduces_of(kLayerBytes));
+  measured.contention =
+      bench.contention_of(kept.back(), products_of(weight_gradient, 32, quick ? 256 : 1024, 1));
   return measured;
 }
 

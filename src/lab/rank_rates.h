@@ -13,6 +13,9 @@ namespace barestep {
 struct RankRates {
   std::vector<OpRate> rates{};
   std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; none of one rank
+  /// How much longer all-reduces and products take at once than one after the other: ranks that
+  /// share cores with their communication wait for each other's turn. 1 for one rank.
+  double contention = 1;
 };
 
 /// Rates of products by batch and width, of the optimizer and other ops by their bytes, and times

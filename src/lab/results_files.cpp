@@ -28,7 +28,7 @@ json json_of_case(const Results& results, std::size_t number) {
   }
   json all = {{"key", each.what().key},
               {"command", command_line_of(each.workload())},
-              {"trainer", program_of(each.workload().trainer)},
+              {"trainer", program_of(each.workload())},
               {"ranks", each.workload().ranks},
               {"dim", each.workload().dim},
               {"depth", each.workload().depth},
@@ -177,7 +177,7 @@ std::string csv_of(const Report& report) {
               : fmt::format("{},{}", section.results.predictions[i].step_s,
                             prediction_error(section.results, i));
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
-                          section.experiment->name, each.what().key, program_of(workload.trainer),
+                          section.experiment->name, each.what().key, program_of(workload),
                           workload.ranks, workload.dim, workload.depth, workload.batch_size,
                           step.median, step.low, step.high, each.p95_s(), each.p99_s(),
                           each.samples_per_s().median, predicted, each.what().beyond_cores,

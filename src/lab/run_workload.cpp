@@ -1,6 +1,7 @@
 #include "lab/run_workload.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -27,13 +28,22 @@ std::string hash_of(const std::string& bytes) {
   return fmt::format("{:016x}", hash);
 }
 
-std::vector<std::string> command_of(const Case& what, const std::filesystem::path& programs) {
+/// posix_spawn takes a path.
+std::string path_of_python(const std::string& python) {
+  return python.find('/') == std::string::npos ? find_on_path(python) : python;
+}
+
+std::vector<std::string> command_of(const Case& what, const Programs& programs) {
   const Workload& workload = what.workload;
   std::vector<std::string> command;
-  if (workload.trainer == TrainerKind::kDdp) {
+  if (workload.pytorch) {
+    command = {path_of_python(programs.python), BARESTEP_PRACTICAL};
+  } else if (workload.trainer == TrainerKind::kDdp) {
     command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
   }
-  command.push_back((programs / program_of(workload.trainer)).string());
+  if (!workload.pytorch) {
+    command.push_back((programs.folder / program_of(workload.trainer)).string());
+  }
   for (const std::string& each : arguments_of(workload)) command.push_back(each);
   return command;
 }
@@ -78,7 +88,24 @@ std::string path_of_mpirun() {
   return mpirun;
 }
 
-Start run_workload(const Case& what, const std::filesystem::path& programs,
+std::string pytorch_version(const std::string& python) {
+  const std::string path = path_of_python(python);
+  ChildResult child{.exit_code = 1};
+  if (::access(path.c_str(), X_OK) == 0) {
+    child = run_child({path, "-c", "import torch; print(torch.__version__)"});
+  }
+  if (child.exit_code != 0) {
+    fail(ExitCode::kNoInput,
+         {.what = "--with-pytorch",
+          .value = python,
+          .why = ::access(path.c_str(), X_OK) != 0 ? "there is no such interpreter"
+                                                   : "it has no PyTorch",
+          .remedy = "install python3-torch, or name an interpreter that has it with --python"});
+  }
+  return child.out.substr(0, child.out.find('\n'));
+}
+
+Start run_workload(const Case& what, const Programs& programs,
                    const std::filesystem::path& scratch) {
   const std::filesystem::path metrics = scratch / "metrics.jsonl";
   const std::filesystem::path weights = scratch / "weights.safetensors";
@@ -98,6 +125,7 @@ Start run_workload(const Case& what, const std::filesystem::path& programs,
               .others_share = others_share};
   const std::string records = whole_file(metrics);
   start.ranks = parse_metrics(records, metrics.string());
+  start.library = library_of_metrics(records, metrics.string());
   start.watched = parse_monitor(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of(whole_file(weights));
   if (what.record_ops) start.ops = op_times_of_trace(whole_file(trace), trace.string());

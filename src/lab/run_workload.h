@@ -3,12 +3,23 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/measurement.h"
 #include "lab/start.h"
 
 namespace barestep {
+
+/// What is started.
+struct Programs {
+  // NOLINTNEXTLINE(google-explicit-constructor): most are a folder
+  Programs(std::filesystem::path in, std::string interpreter = "python3")
+      : folder(std::move(in)), python(std::move(interpreter)) {}
+
+  std::filesystem::path folder;  // of the trainers
+  std::string python;            // of PyTorch's scripts
+};
 
 /// What mpirun needs in containers and on small machines, as run_child() takes it;
 /// scripts/mpi_env.sh tells why.
@@ -17,10 +28,13 @@ const std::vector<std::string>& mpi_environment();
 /// The mpirun on PATH. Throws Error(kNoInput) if there is none.
 std::string path_of_mpirun();
 
-/// Runs the case once, by way of files in `scratch`, which exists. `programs` is the folder of the
-/// trainers; mlp_ddp is started by the mpirun on PATH. Blocks. Throws Error: kNoInput if a program
-/// is missing, the trainer's own line and code if it fails, kTryAgain when stopped.
-Start run_workload(const Case& what, const std::filesystem::path& programs,
+/// The version of PyTorch that an interpreter has, "1.13.1". Throws Error(kNoInput) if it has none.
+std::string pytorch_version(const std::string& python);
+
+/// Runs the case once, by way of files in `scratch`, which exists. mlp_ddp is started by the mpirun
+/// on PATH. Blocks. Throws Error: kNoInput if a program is missing, the trainer's own line and code
+/// if it fails, kTryAgain when stopped.
+Start run_workload(const Case& what, const Programs& programs,
                    const std::filesystem::path& scratch);
 
 }  // namespace barestep

@@ -18,8 +18,12 @@ bool is_pause(const Node& node) {
 /// One step, from event to event.
 class Walk {
  public:
-  Walk(const Program& program, const std::function<double(const Node&)>& seconds, double at_once)
-      : program_(program), at_once_(at_once), nodes_(static_cast<std::size_t>(program.size())) {
+  Walk(const Program& program, const std::function<double(const Node&)>& seconds, double at_once,
+       double contention)
+      : program_(program),
+        at_once_(at_once),
+        contention_(contention),
+        nodes_(static_cast<std::size_t>(program.size())) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       const Node& node = program.nodes()[i];
       nodes_[i].is_done = node.phase == Phase::kData;
@@ -83,7 +87,7 @@ class Walk {
   void advance() {
     const auto working = static_cast<double>(std::ranges::count_if(
         running_, [&](std::size_t i) { return !is_pause(program_.nodes()[i]); }));
-    const double shared = working > at_once_ ? at_once_ / working : 1;
+    const double shared = working > at_once_ ? at_once_ / working / contention_ : 1;
     std::size_t first = running_.front();
     for (const std::size_t i : running_) {
       const double left = nodes_[i].left_s / speed_of(i, shared);
@@ -112,6 +116,7 @@ class Walk {
 
   const Program& program_;
   double at_once_;
+  double contention_;
   std::vector<State> nodes_;
   std::map<LaneId, Queue> queues_;
   std::vector<std::size_t> running_;
@@ -122,8 +127,8 @@ class Walk {
 }  // namespace
 
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
-                       double at_once) {
-  return Walk(program, seconds, at_once).run();
+                       double at_once, double contention) {
+  return Walk(program, seconds, at_once, contention).run();
 }
 
 }  // namespace barestep

@@ -29,9 +29,11 @@ struct SimulatedStep {
 /// Walks the nodes of an ordered training step: each begins when its lanes are free and what it
 /// waits for has ended, and takes seconds(node) on a machine that does nothing else. So many nodes
 /// as `at_once` run at full speed beside each other; more share what there is evenly, as threads
-/// share cores. Pauses need no core. Input is made before the step, as the trainers make random
-/// data, and the host waits for each step, so a step begins with idle lanes.
+/// share cores, and all of that by `contention` longer. Pauses need no core. Input is made before
+/// the step, as the trainers make random data, and the host waits for each step, so a step begins
+/// with idle lanes.
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
-                       double at_once = std::numeric_limits<double>::infinity());
+                       double at_once = std::numeric_limits<double>::infinity(),
+                       double contention = 1);
 
 }  // namespace barestep

@@ -120,6 +120,12 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
   return sources;
 }
 
+std::string library_of_metrics(std::string_view lines, const std::string& name) {
+  std::string library;
+  for_records(lines, name, [&](const json& record) { library = record.value("library", library); });
+  return library;
+}
+
 std::string json_of(const Start& start) {
   json ranks = json::array();
   for (const RankSteps& rank : start.ranks) ranks.push_back(json_of_rank(rank));
@@ -130,13 +136,10 @@ std::string json_of(const Start& start) {
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
-  return json{{"command", start.command},
-              {"wall_s", start.wall_s},
-              {"others_share", start.others_share},
-              {"attempts", start.attempts},
-              {"weights_hash", start.weights_hash},
-              {"ranks", std::move(ranks)},
-              {"ops", std::move(ops)},
+  return json{{"command", start.command},           {"wall_s", start.wall_s},
+              {"others_share", start.others_share}, {"attempts", start.attempts},
+              {"weights_hash", start.weights_hash}, {"library", start.library},
+              {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
               {"watched", std::move(watched)}}
       .dump();
 }
@@ -148,7 +151,8 @@ Start parse_start(std::string_view text, const std::string& name) {
                 .wall_s = from.at("wall_s"),
                 .others_share = from.at("others_share"),
                 .attempts = from.at("attempts"),
-                .weights_hash = from.at("weights_hash")};
+                .weights_hash = from.at("weights_hash"),
+                .library = from.value("library", "")};
     for (const json& rank : from.at("ranks")) start.ranks.push_back(rank_of_json(rank));
     for (const json& op : from.at("ops")) {
       start.ops.push_back({.name = op.at("name"),

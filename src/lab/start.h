@@ -40,6 +40,7 @@ struct Start {
   double others_share = 0;     // of all cores' time, what other programs and hosts took
   int attempts = 1;            // it was made again while the machine was disturbed
   std::string weights_hash{};  // of the weights at the end; where the case asks for it
+  std::string library{};       // "PyTorch 1.13.1", of its scripts
   std::vector<RankSteps> ranks{};
   std::vector<OpTime> ops{};       // where the case asks for them
   std::vector<Watched> watched{};  // by source; where the case asks for it
@@ -52,6 +53,9 @@ std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& 
 /// What such a file says of the machine, in the order of its first records. Throws as
 /// parse_metrics() does for a record that is not as profiler/monitor_report.h makes it.
 std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name);
+
+/// What such a file says it was made by; empty for our trainers. Throws as parse_metrics() does.
+std::string library_of_metrics(std::string_view lines, const std::string& name);
 
 std::string json_of(const Start& start);
 

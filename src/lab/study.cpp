@@ -161,7 +161,7 @@ bool Study::is_done(const Job& job) const {
   return std::filesystem::exists(file_of(job));
 }
 
-void Study::make(const Job& job, const std::filesystem::path& programs) const {
+void Study::make(const Job& job, const Programs& programs) const {
   const std::filesystem::path scratch = folder_ / "scratch";
   std::filesystem::create_directories(scratch);
   Start best;
@@ -177,7 +177,7 @@ void Study::make(const Job& job, const std::filesystem::path& programs) const {
   write_text(file_of(job), json_of(best));
 }
 
-void Study::run(const std::vector<const Experiment*>& wanted, const std::filesystem::path& programs,
+void Study::run(const std::vector<const Experiment*>& wanted, const Programs& programs,
                 const std::function<void(const StudyProgress&)>& on_progress) {
   std::vector<Job> jobs;
   for (const Experiment* experiment : wanted) {
@@ -227,7 +227,7 @@ Results Study::results_of(const Experiment& experiment) const {
     results.cases.emplace_back(what, std::move(starts));
   }
   results.card = card();
-  if (results.card) {
+  if (results.card && !experiment.needs_pytorch) {
     for (const Measurement& each : results.cases) {
       results.predictions.push_back(predicted_run(each.workload(), *results.card));
     }

@@ -17,6 +17,7 @@
 
 #include "lab/experiment.h"
 #include "lab/machine.h"
+#include "lab/run_workload.h"
 
 namespace barestep {
 
@@ -47,11 +48,10 @@ class Study {
   /// in the folder, kBadData if its file is damaged.
   static Study open(std::filesystem::path folder);
 
-  /// Makes every start that is missing, in an order in which cases alternate: A B B A. `programs`
-  /// is the folder of the trainers. A start during which others disturbed the machine is made
-  /// again, up to twice. Blocks for long. Throws Error when a run fails, in its words and with its
-  /// code; kTryAgain when it was stopped.
-  void run(const std::vector<const Experiment*>& wanted, const std::filesystem::path& programs,
+  /// Makes every start that is missing, in an order in which cases alternate: A B B A. A start
+  /// during which others disturbed the machine is made again, up to twice. Blocks for long. Throws
+  /// Error when a run fails, in its words and with its code; kTryAgain when it was stopped.
+  void run(const std::vector<const Experiment*>& wanted, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress);
 
   /// The experiments whose starts are all there.
@@ -79,7 +79,7 @@ class Study {
   [[nodiscard]] std::vector<Job> jobs_of(const Experiment& experiment) const;
   [[nodiscard]] std::filesystem::path file_of(const Job& job) const;
   [[nodiscard]] bool is_done(const Job& job) const;
-  void make(const Job& job, const std::filesystem::path& programs) const;
+  void make(const Job& job, const Programs& programs) const;
 
   std::filesystem::path folder_;
   StudyIdentity identity_;

@@ -117,17 +117,27 @@ class Drawing {
     for (const PlotSeries& series : plot_.series) {
       for (const PlotPoint& point : series.points) least = std::min(least, point.y);
     }
-    y_marks_ = decade_marks(least, most);
+    y_marks_ = most > 0 ? decade_marks(least, most) : std::vector<double>{1, 10};
     y_ = {y_marks_.front(), y_marks_.back(), kBottom, kTop, true};
+  }
+
+  /// Whether marks at all points would run into each other.
+  [[nodiscard]] bool are_crowded() const {
+    constexpr double kApart = 1.05;
+    if (xs_.size() < 2) return false;
+    const double decades = std::log(*xs_.rbegin() / *xs_.begin());
+    return std::adjacent_find(xs_.begin(), xs_.end(), [&](double a, double b) {
+             return std::log(b / a) < decades * (kApart - 1);
+           }) != xs_.end();
   }
 
   void set_x_axis() {
     for (const PlotSeries& series : plot_.series) {
       for (const PlotPoint& point : series.points) xs_.insert(point.x);
     }
-    if (xs_.empty()) xs_.insert(0);
+    if (xs_.empty()) xs_.insert(plot_.log_x ? 1 : 0);
     constexpr std::size_t kMostMarkedPoints = 10;
-    if (plot_.log_x && xs_.size() > kMostMarkedPoints) {
+    if (plot_.log_x && (xs_.size() > kMostMarkedPoints || are_crowded())) {
       const std::vector<double> marks = decade_marks(*xs_.begin(), *xs_.rbegin());
       xs_ = {marks.begin(), marks.end()};
     }

@@ -31,6 +31,10 @@ const char* program_of(TrainerKind kind) {
   return "";
 }
 
+const char* program_of(const Workload& workload) {
+  return workload.pytorch ? "practical.py" : program_of(workload.trainer);
+}
+
 const char* name_of(RankScheme scheme) {
   switch (scheme) {
     case RankScheme::kDdp:
@@ -43,7 +47,27 @@ const char* name_of(RankScheme scheme) {
   return "";
 }
 
+namespace {
+
+/// Of practical.py; more options than these it has not.
+std::vector<std::string> arguments_of_script(const Workload& workload) {
+  const char* trainer = workload.trainer == TrainerKind::kSingle         ? "single"
+                        : workload.trainer == TrainerKind::kDataParallel ? "data-parallel"
+                                                                         : "ddp";
+  return {"--trainer",    trainer,
+          "--ranks",      std::to_string(workload.ranks),
+          "--dim",        std::to_string(workload.dim),
+          "--depth",      std::to_string(workload.depth),
+          "--steps",      std::to_string(workload.steps),
+          "--batch-size", std::to_string(workload.batch_size),
+          "--device",     workload.on_gpu ? "cuda" : "cpu",
+          "--threads",    std::to_string(workload.threads)};
+}
+
+}  // namespace
+
 std::vector<std::string> arguments_of(const Workload& workload) {
+  if (workload.pytorch) return arguments_of_script(workload);
   std::vector<std::string> arguments = {"--dim",   std::to_string(workload.dim),
                                         "--depth", std::to_string(workload.depth),
                                         "--steps", std::to_string(workload.steps)};
@@ -65,6 +89,10 @@ std::vector<std::string> arguments_of(const Workload& workload) {
 }
 
 std::string command_line_of(const Workload& workload) {
+  if (workload.pytorch) {
+    return fmt::format("python3 src/lab/pytorch/practical.py {}",
+                       fmt::join(arguments_of(workload), " "));
+  }
   std::string line;
   if (workload.trainer == TrainerKind::kDdp) {
     line = fmt::format("mpirun -np {} ", workload.ranks);

@@ -14,6 +14,10 @@ enum class TrainerKind { kSingle, kDataParallel, kDdp };
 /// "mlp_single", "mlp_dp", "mlp_ddp".
 const char* program_of(TrainerKind kind);
 
+struct Workload;
+/// Of a run: its program, or "practical.py".
+const char* program_of(const Workload& workload);
+
 /// "ddp", "zero1", "factor".
 const char* name_of(RankScheme scheme);
 
@@ -27,13 +31,14 @@ struct Workload {
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;  // all ranks together
   std::int64_t steps = 40;
+  bool pytorch = false;             // the practical's script in place of our trainer
   int threads = 0;                  // of each process; 0: as many as it may use
   std::vector<std::string> more{};  // further options, as typed
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };
 
-/// The options of the trainer, without its name.
+/// The options of the trainer, or of the script, without its name.
 std::vector<std::string> arguments_of(const Workload& workload);
 
 /// What a person types: `mpirun -np 2 mlp_ddp --dim 1024 ...`.

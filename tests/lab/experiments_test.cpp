@@ -302,10 +302,14 @@ INSTANTIATE_TEST_SUITE_P(OfOneStep, Sentences, testing::ValuesIn(opposites_of_on
 INSTANTIATE_TEST_SUITE_P(OfMonitor, Sentences, testing::ValuesIn(opposites_of_monitor()),
                          name_of_opposites);
 
+INSTANTIATE_TEST_SUITE_P(OfPytorch, Sentences, testing::ValuesIn(opposites_of_pytorch()),
+                         name_of_opposites);
+
 TEST(Experiments, AreAllAskedForOppositeSentences) {
   std::vector<Opposites> all = opposites();
-  for (const auto& more : {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(),
-                           opposites_of_one_step(), opposites_of_monitor()}) {
+  for (const auto& more :
+       {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(), opposites_of_one_step(),
+        opposites_of_monitor(), opposites_of_pytorch()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   for (const Experiment& experiment : experiments()) {

@@ -109,7 +109,30 @@ TEST_F(MlpLab, StartsRanksItself) {
   EXPECT_THAT(result.out, HasSubstr("20 ms on one rank of two make every rank's step "));
 }
 
+TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
+  if (!HAS_MPI) GTEST_SKIP() << "built without MPI";
+  const std::string python = "/usr/bin/python3";
+  if (run_process({python, "-c", "import torch"}).exit_code != 0) {
+    GTEST_SKIP() << python << " has no PyTorch (Debian: python3-torch)";
+  }
+  const ProcessResult result = run_process({MLP_LAB, "run", "pytorch", "--python", python,
+                                            "--quick", "--device", "cpu", "--card", card()},
+                                           {.working_directory = folder(), .timeout_s = 110});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("On one device "));
+  EXPECT_THAT(result.out, HasSubstr("On DDP on two ranks "));
+  EXPECT_THAT(result.out, HasSubstr("losses of equal steps agree."));
+  EXPECT_THAT(result.out, HasSubstr("The other side is PyTorch "));
+}
+
 TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
+  expect_refused(
+      {"run", "sync", "--with-pytorch", "--python", "/bin/false"}, 66,
+      "--with-pytorch '/bin/false': it has no PyTorch; install python3-torch, or name an "
+      "interpreter that has it with --python");
+  expect_refused({"run", "sync", "--with-pytorch", "--python", "/nowhere/python"}, 66,
+                 "--with-pytorch '/nowhere/python': there is no such interpreter; install "
+                 "python3-torch, or name an interpreter that has it with --python");
   expect_refused({"run", "strong-scalling"}, 2,
                  "experiment 'strong-scalling': there is none of this name; did you mean "
                  "'strong-scaling'? mlp_lab list shows all");

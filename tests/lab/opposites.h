@@ -20,4 +20,7 @@ struct Opposites {
 /// Those of the experiment "monitor".
 std::vector<Opposites> opposites_of_monitor();
 
+/// Those of the experiment "pytorch".
+std::vector<Opposites> opposites_of_pytorch();
+
 }  // namespace barestep

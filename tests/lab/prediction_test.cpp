@@ -51,7 +51,7 @@ TEST(MachineCards, NameTheSourceOfEveryFigure) {
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);
     const auto lines = std::ranges::count(card.sources, '\n');
-    EXPECT_EQ(lines, card.has_network ? 10 : 7) << name;
+    EXPECT_EQ(lines, card.has_network ? 10 : card.most_ranks() > 1 ? 7 : 6) << name;
     EXPECT_THAT(card.sources, testing::Not(HasSubstr(": \n")));
   }
 }
@@ -125,6 +125,8 @@ TEST(Simulator, SharesCoresAmongLanes) {
   EXPECT_DOUBLE_EQ(shared.of(Phase::kReduce), 4);
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 2).step_s, 9) << "a core for each lane";
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 0.5).step_s, 22) << "two ranks on a core";
+  // Four of the eleven seconds, in which both lanes want the core, take twice as long.
+  EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 1, 2).step_s, 15);
 }
 
 TEST(Simulator, NeedsNoCoreForAPause) {
@@ -345,8 +347,21 @@ TEST(Predictions, RefuseWhatTheMachineHasNot) {
 
 TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
   const std::vector<PublishedNumber> all = exact_numbers();
-  EXPECT_EQ(all.size(), 20U);
-  for (const PublishedNumber& each : all) EXPECT_EQ(each.ours, each.published) << each.what;
+  EXPECT_EQ(all.size(), 28U);
+  int near = 0;
+  for (const PublishedNumber& each : all) {
+    EXPECT_TRUE(each.reproduced.value_or(false)) << each.what << " " << each.ours;
+    near += each.ours != each.published;
+  }
+  EXPECT_EQ(near, 3) << "peaks of Adam, whose small temporaries are not counted";
+}
+
+TEST(PublishedNumbers, OfOtherHardwareStandBesideSimulatedOnes) {
+  for (const PublishedNumber& each : recipes_elsewhere()) {
+    EXPECT_FALSE(each.reproduced.has_value());
+    EXPECT_THAT(each.ours, HasSubstr("simulated"));
+  }
+  EXPECT_NEAR(std::stod(recipes_elsewhere().front().ours), 7.02, 3) << "seconds on a T4";
 }
 
 // The rate is from one GPU's step at batch 4096, the bandwidth from the pair at batch 256; the rest

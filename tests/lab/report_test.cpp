@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include <regex>
+#include <sstream>
 
+#include "lab/child_process.h"
+#include "lab/cost_model.h"
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
 #include "lab/svg.h"
@@ -38,8 +41,10 @@ Report whole_report() {
                               MadeUpStep{.step_s = 0.1});
       return step;
     });
+    results.card = load_card("h200-nvlink");
     for (const Measurement& each : results.cases) {
-      results.predictions.push_back({.step_s = 0.9 * each.step_s().median});
+      results.predictions.push_back(predicted_run(each.workload(), *results.card));
+      results.predictions.back().step_s = 0.9 * each.step_s().median;
     }
     Findings findings = experiment.conclude(results);
     report.sections.push_back({&experiment, std::move(results), std::move(findings), ""});
@@ -101,6 +106,18 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
 }
 
+TEST(Report, HasThePlotsOfTheCourse) {
+  const std::string html = html_of(whole_report());
+  for (const char* part :
+       {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
+        "buckets of 25 MiB", ">ready, waits its turn<", "Roofline of the ops",
+        ">roof, measured here<", "Throughput against batch size", "Memory by category",
+        ">optimizer<", "Measured step times against predicted (simulated) ones",
+        "class=\"bs-error\""}) {
+    EXPECT_THAT(html, HasSubstr(part));
+  }
+}
+
 TEST(Report, NeedsNothingFromElsewhere) {
   const std::string html = html_of(whole_report());
   EXPECT_EQ(unbalanced(html), "");
@@ -111,6 +128,67 @@ TEST(Report, NeedsNothingFromElsewhere) {
   EXPECT_EQ(count_of(html, "http"), count_of(html, "http://www.w3.org/2000/svg"));
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme:dark"));
   EXPECT_THAT(html, HasSubstr("@media print"));
+}
+
+/// What a browser without a window makes of a page: whatever its scripts complain of, and how many
+/// of its charts have something drawn in them, title and marks.
+class ReportInBrowser : public TempDirTest {
+ protected:
+  struct Seen {
+    std::string complaints;
+    int charts = 0;
+  };
+
+  void SetUp() override {
+    for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
+      if (browser_.empty()) browser_ = find_on_path(name);
+    }
+    if (browser_.empty())
+      GTEST_SKIP() << "no Chromium (Debian: chromium, 300 MB, so not installed)";
+  }
+
+  Seen open(std::string page) {
+    page += R"(<script>
+let drawn = 0;
+for (const chart of document.querySelectorAll('svg.bs-plot')) {
+  const marks = chart.querySelectorAll('circle, polyline, rect');
+  const boxes = [...marks].map(mark => mark.getBBox());
+  const title = chart.querySelector('.bs-title').getComputedTextLength();
+  if (title > 0 && boxes.some(box => box.width + box.height > 0)) ++drawn;
+}
+document.title = 'charts drawn: ' + drawn;
+</script>)";
+    const std::string path = file("page.html", page).string();
+    const ChildResult result = run_child({browser_, "--headless", "--no-sandbox", "--disable-gpu",
+                                          "--enable-logging=stderr", "--v=0",
+                                          "--user-data-dir=" + (folder() / "profile").string(),
+                                          "--dump-dom", "file://" + path});
+    Seen seen;
+    std::istringstream lines(result.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("CONSOLE") != std::string::npos) seen.complaints += line + "\n";
+    }
+    static const std::regex count("<title>charts drawn: ([0-9]+)</title>");
+    std::smatch found;
+    seen.charts = std::regex_search(result.out, found, count) ? std::stoi(found[1]) : -1;
+    return seen;
+  }
+
+ private:
+  std::string browser_;
+};
+
+TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
+  const std::string html = html_of(whole_report());
+  const Seen seen = open(html);
+  EXPECT_EQ(seen.complaints, "");
+  EXPECT_EQ(seen.charts, count_of(html, "<svg "));
+}
+
+TEST_F(ReportInBrowser, IsSeenToComplain) {
+  const Seen seen = open("<!DOCTYPE html><title>broken</title><script>broken()</script>");
+  EXPECT_THAT(seen.complaints, HasSubstr("broken is not defined"));
+  EXPECT_EQ(seen.charts, 0);
 }
 
 TEST(Report, FitsItsSchema) {
@@ -206,7 +284,8 @@ TEST(Svg, HasLogarithmicAxes) {
 
 TEST(Svg, IsDrawnForPlotsOfOnePointOrNothing) {
   for (const Plot& plot :
-       {Plot{}, Plot{.series = {{.points = {{3, 0, 0, 0}}}}}, Plot{.categories = {"none"}}}) {
+       {Plot{}, Plot{.log_x = true, .log_y = true}, Plot{.series = {{.points = {{3, 0, 0, 0}}}}},
+        Plot{.categories = {"none"}}}) {
     const std::string svg = svg_of(plot);
     EXPECT_EQ(unbalanced(svg), "");
     EXPECT_THAT(svg, Not(HasSubstr("nan")));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lab/experiments/all.h"
+#include "lab/step_plots.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -42,6 +43,23 @@ std::vector<std::pair<std::string, double>> op_rows(const Measurement& each) {
   }
   std::ranges::sort(rows, std::ranges::greater{}, &std::pair<std::string, double>::second);
   return rows;
+}
+
+/// How near to the machine's roof the ops run that take longest and that are nearest; needs rates.
+void add_roofline(const Results& results, Findings& findings) {
+  const std::vector<RooflinePoint> points =
+      results.card ? roofline_points(results.at("profiled"), *results.card)
+                   : std::vector<RooflinePoint>{};
+  if (points.empty()) return;
+  const RooflinePoint& longest = points.front();
+  const bool by_memory =
+      longest.flops_per_byte * results.card->memory_bytes_per_s < results.card->flops_per_s;
+  findings.sentences.push_back(fmt::format(
+      "Of the ops that compute, the longest, {}, is bound by {}: it does {:.1f} flops a byte and "
+      "reaches {} of the machine's roof.",
+      longest.op, by_memory ? "memory" : "arithmetic", longest.flops_per_byte,
+      percent_text(longest.share_of_roof)));
+  findings.plots.push_back(roofline_plot(points, *results.card));
 }
 
 Findings conclude_profile(const Results& results) {
@@ -83,7 +101,7 @@ Findings conclude_profile(const Results& results) {
                         time_text(mean * static_cast<double>(layers.size())))
           : fmt::format("No layer dominates: the longest, layer {}, takes {}, the average {}.",
                         heaviest->first, time_text(heaviest->second), time_text(mean));
-  return {
+  Findings findings{
       .sentences = {fmt::format("The longest op is {}: {} of {} that the device computes in a "
                                 "step ({}).",
                                 rows.front().first, time_text(rows.front().second), time_text(all),
@@ -101,6 +119,8 @@ Findings conclude_profile(const Results& results) {
                  .y_label = "ms a step",
                  .categories = labels,
                  .series = {by_layer}}}};
+  add_roofline(results, findings);
+  return findings;
 }
 
 std::vector<Case> warmup_cases(const Setting& setting) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lab/experiments/all.h"
+#include "lab/step_plots.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -127,6 +128,20 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
   return cases;
 }
 
+/// Of PyTorch's size, and of the chosen one where it is another.
+std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
+  std::vector<Plot> plots;
+  for (std::size_t i = 0; i < results.predictions.size(); ++i) {
+    if (kBucketsMib[i] != "25" && kBucketsMib[i] != chosen) continue;
+    const Measurement& each = results.cases[i];
+    plots.push_back(timeline_plot(
+        each.workload(), results.predictions[i],
+        fmt::format("Simulated: a rank's step with buckets of {} MiB; measured, it takes {}",
+                    kBucketsMib[i], time_text(each.step_s().median))));
+  }
+  return plots;
+}
+
 Findings conclude_bucket_size(const Results& results) {
   const Measurement& pytorch = results.at("bucket-25");
   const auto best = std::ranges::min_element(
@@ -158,13 +173,13 @@ Findings conclude_bucket_size(const Results& results) {
         chosen, time_text(best->step_s()), time_text(pytorch.step_s()), time_text(std::abs(saved)),
         saved > 0 ? "less are" : "more, but cheaper, are");
   }
-  return {.sentences = {answer},
-          .tables = {table},
-          .plots = {{.title = "Step time against bucket size",
-                     .x_label = "bucket size, MiB",
-                     .y_label = "ms",
-                     .log_x = true,
-                     .series = {times, exposed}}}};
+  std::vector<Plot> plots = bucket_timelines(results, chosen);
+  plots.insert(plots.begin(), {.title = "Step time against bucket size",
+                               .x_label = "bucket size, MiB",
+                               .y_label = "ms",
+                               .log_x = true,
+                               .series = {times, exposed}});
+  return {.sentences = {answer}, .tables = {table}, .plots = std::move(plots)};
 }
 
 }  // namespace

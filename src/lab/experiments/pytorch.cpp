@@ -1,0 +1,121 @@
+// The practicals' scripts under PyTorch, alternately with ours on the same device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lab/experiments/all.h"
+#include "lab/words.h"
+
+namespace barestep {
+namespace {
+
+struct Pair {
+  const char* name;
+  std::string ours, theirs;  // keys
+};
+
+/// nn.DataParallel spreads over GPUs alone.
+std::vector<Pair> pairs_of(const Setting& setting) {
+  std::vector<Pair> pairs = {{"one device", "single-ours", "single-pytorch"}};
+  if (setting.on_gpu && setting.units > 1) {
+    pairs.push_back({"DataParallel on two devices", "data-parallel-ours", "data-parallel-pytorch"});
+  }
+  if (!setting.on_gpu || setting.units > 1) {
+    pairs.push_back({"DDP on two ranks", "ddp-ours", "ddp-pytorch"});
+  }
+  return pairs;
+}
+
+std::vector<Case> pytorch_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const Pair& pair : pairs_of(setting)) {
+    Workload workload = base_workload(setting);
+    if (pair.ours == "data-parallel-ours") workload = dp_workload(setting, 2);
+    if (pair.ours == "ddp-ours") workload = ddp_workload(setting, 2);
+    // The same threads for both.
+    if (!setting.on_gpu && workload.threads == 0) workload.threads = setting.units;
+    cases.push_back(new_case(setting, pair.ours, workload));
+    workload.pytorch = true;
+    cases.push_back(new_case(setting, pair.theirs, workload));
+  }
+  return cases;
+}
+
+/// The largest relative difference of the losses of equal steps.
+double loss_difference(const Measurement& a, const Measurement& b) {
+  const auto& one = a.starts().front().ranks.front().loss;
+  const auto& other = b.starts().front().ranks.front().loss;
+  double most = 0;
+  for (std::size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
+    most = std::max(most, std::abs(one[i] - other[i]) / std::abs(other[i]));
+  }
+  return most;
+}
+
+std::string pair_sentence(const Pair& pair, const Measurement& ours, const Measurement& theirs) {
+  const Estimate faster = ratio(theirs.step_s(), ours.step_s());
+  const std::string times =
+      fmt::format("{} against PyTorch's {}", time_text(ours.step_s()), time_text(theirs.step_s()));
+  if (!differ(ours.step_s(), theirs.step_s())) {
+    return fmt::format("On {} the two cannot be told apart: {}.", pair.name, times);
+  }
+  if (faster.median > 1) {
+    return fmt::format("On {} barestep is {} as fast: {}.", pair.name, factor_text(faster), times);
+  }
+  return fmt::format("On {} PyTorch is {} as fast: {}.", pair.name,
+                     factor_text(ratio(ours.step_s(), theirs.step_s())), times);
+}
+
+Findings conclude_pytorch(const Results& results) {
+  const std::vector<Pair> pairs = pairs_of(results.setting);
+  Findings findings;
+  FindingTable table{.title = "The practicals' scripts under PyTorch, and the same steps here",
+                     .columns = {"", "barestep", "PyTorch", "times as fast", "losses differ by"}};
+  PlotSeries ours{.name = "samples/s"};
+  std::vector<std::string> labels;
+  for (const Pair& pair : pairs) {
+    const Measurement &mine = results.at(pair.ours), &theirs = results.at(pair.theirs);
+    findings.sentences.push_back(pair_sentence(pair, mine, theirs));
+    table.rows.push_back({pair.name, time_text(mine.step_s()), time_text(theirs.step_s()),
+                          factor_text(ratio(theirs.step_s(), mine.step_s())),
+                          fmt::format("{:.1e}", loss_difference(mine, theirs))});
+    for (const Measurement* each : {&mine, &theirs}) {
+      ours.points.push_back(plot_point(static_cast<double>(labels.size()), each->samples_per_s()));
+      labels.push_back(each->what().key);
+    }
+  }
+  // PyTorch's own sums differ by that much between libraries.
+  constexpr double kSameLosses = 1e-5;
+  const bool same = std::ranges::all_of(pairs, [&](const Pair& pair) {
+    return loss_difference(results.at(pair.ours), results.at(pair.theirs)) < kSameLosses;
+  });
+  findings.sentences.emplace_back(same ? "Both train the same: losses of equal steps agree."
+                                       : "Their losses differ: they do not train the same.");
+  if (!results.setting.on_gpu) {
+    findings.sentences.emplace_back(
+        "nn.DataParallel spreads over GPUs alone, so there is nothing to compare on the CPU.");
+  }
+  findings.sentences.push_back(fmt::format(
+      "The other side is {}.", results.at(pairs.front().theirs).starts().front().library));
+  findings.tables = {table};
+  findings.plots = {{.title = "Samples per second, barestep and PyTorch",
+                     .y_label = "samples/s",
+                     .categories = labels,
+                     .series = {ours}}};
+  return findings;
+}
+
+}  // namespace
+
+Experiment pytorch_experiment() {
+  return {.name = "pytorch",
+          .title = "PyTorch beside it",
+          .question = "How do the practicals' scripts under PyTorch compare, on the same device?",
+          .cases = pytorch_cases,
+          .conclude = conclude_pytorch,
+          .needs_mpi = true,
+          .needs_pytorch = true};
+}
+
+}  // namespace barestep

@@ -1,0 +1,106 @@
+"""The practicals' training loop under PyTorch, for mlp_lab: DEPTH x (Linear(DIM, DIM), ReLU), MSELoss,
+Adam, fresh random x and y each step, which are made before the step's clock starts.
+
+--trainer single is the script of one device, data-parallel that of nn.DataParallel, ddp that of
+DistributedDataParallel, with a process for each rank that takes its rows of the global batch: gloo on
+the CPU, NCCL on GPUs. --metrics gets a line of JSON for each step, as mlp_single's.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainer", choices=["single", "data-parallel", "ddp"], default="single")
+    parser.add_argument("--ranks", type=int, default=1, help="devices, or processes of ddp")
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--depth", type=int, default=6)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="of each process; 0: PyTorch's choice")
+    parser.add_argument("--metrics", required=True)
+    return parser.parse_args()
+
+
+def new_model(options, device):
+    layers = []
+    for _ in range(options.depth):
+        layers += [nn.Linear(options.dim, options.dim), nn.ReLU()]
+    model = nn.Sequential(*layers).to(device)
+    if options.trainer == "data-parallel":
+        return nn.DataParallel(model, device_ids=list(range(options.ranks)))
+    if options.trainer == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    return model
+
+
+def train(options, rank, device, write):
+    torch.manual_seed(0)
+    model = new_model(options, device)
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    is_ddp = options.trainer == "ddp"
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    for step in range(options.steps):
+        x = torch.randn((options.batch_size, options.dim), device=device)
+        y = torch.randn((options.batch_size, options.dim), device=device)
+        if is_ddp:
+            x, y = (whole.chunk(options.ranks)[rank] for whole in (x, y))
+        wait()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+        wait()
+        queued = time.perf_counter() - start
+        own_loss = loss.item()
+        seconds = time.perf_counter() - start
+        if is_ddp:
+            all_losses = loss.detach().clone()
+            dist.all_reduce(all_losses)
+            own_loss = all_losses.item() / options.ranks
+        write({"step": step, "rank": rank, "loss": own_loss, "step_time_s": seconds,
+               "samples_per_s": options.batch_size / seconds, "queued_s": queued, "warmup": False,
+               "phases_s": {}, "library": "PyTorch " + torch.__version__})
+
+
+def run_rank(rank, options, meeting):
+    if options.threads > 0:
+        torch.set_num_threads(options.threads)
+    device = torch.device(options.device, rank if options.device == "cuda" else None)
+    if options.device == "cuda":
+        torch.cuda.set_device(device)
+    if options.trainer == "ddp":
+        dist.init_process_group("nccl" if options.device == "cuda" else "gloo",
+                                init_method="file://" + meeting, rank=rank, world_size=options.ranks)
+    if rank > 0:
+        train(options, rank, device, lambda record: None)
+        return
+    with open(options.metrics, "w") as metrics:
+        train(options, rank, device, lambda record: metrics.write(json.dumps(record) + "\n"))
+
+
+def main():
+    options = parse()
+    # gloo joins processes of one machine by its loopback.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if options.trainer != "ddp":
+        run_rank(0, options, "")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run_rank, (options, folder + "/meeting"), nprocs=options.ranks)
+
+
+if __name__ == "__main__":
+    main()
