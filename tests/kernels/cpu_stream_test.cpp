@@ -31,7 +31,7 @@ class NotingExecutor final : public CpuExecutor {
 class CpuStreamTest : public testing::Test {
  protected:
   NotingExecutor executor_;
-  const Addresses addresses_;
+  const Addresses addresses_{};
   const DeviceOp good_ = Fill{.out = {}, .value = 1};
   const DeviceOp bad_ = Fill{.out = {}, .value = -1};
   const DeviceOp slow_ = Delay{.seconds = 0.02};
