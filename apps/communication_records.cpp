@@ -4,8 +4,9 @@
 
 namespace barestep {
 
-CommunicationRecords::CommunicationRecords(const RankSetup& setup, Communicator& ranks)
-    : device_(setup.device()), transport_(setup.transport()), ranks_(ranks) {
+CommunicationRecords::CommunicationRecords(const RankSetup& setup, Device& device,
+                                           Communicator& transport, Communicator& ranks)
+    : device_(device), transport_(transport), ranks_(ranks) {
   // What a gradient waits for is not behind a rank's computing, but amid it.
   if (setup.config().parallel.scheme == RankScheme::kFactor) return;
   account_.emplace(setup.programs(), warmup_of(setup.config().training, setup.steps()));

@@ -17,8 +17,10 @@ namespace barestep {
 /// tell which step they are of: there events take their place.
 class CommunicationRecords {
  public:
-  /// For a connected setup, before there is a trainer. Both must outlive it.
-  CommunicationRecords(const RankSetup& setup, Communicator& ranks);
+  /// For a connected setup, before there is a trainer. `device` and `transport` are the setup's, or
+  /// stand before them. All must outlive it.
+  CommunicationRecords(const RankSetup& setup, Device& device, Communicator& transport,
+                       Communicator& ranks);
 
   /// What to train on.
   [[nodiscard]] Device& device() const { return events_ ? events_->device() : device_; }

@@ -97,6 +97,11 @@ Route DeviceSetup::route() const {
   return exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
 }
 
+std::string DeviceSetup::backend() const {
+  if (size() == 1) return "";
+  return exchanges_ == Exchanges::kNccl ? "nccl" : "local";
+}
+
 void DeviceSetup::require_stated_memory(const StepPrograms& programs,
                                         std::int64_t stated_bytes) const {
   for (int i = 0; i < size(); ++i) {

@@ -31,6 +31,8 @@ class DeviceSetup {
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
   [[nodiscard]] Exchanges exchanges() const { return exchanges_; }
   [[nodiscard]] Route route() const;
+  /// What carries the exchange, as a trace names it; empty for one device.
+  [[nodiscard]] std::string backend() const;
 
   /// What the devices are called: as they were given; cpu:0, cpu:1, ... or cuda:0#0, cuda:0#1, ...
   /// where one is given several times.

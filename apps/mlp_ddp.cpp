@@ -22,6 +22,8 @@
 #include "parallel/mpi_communicator.h"
 #include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
+#include "profiling.h"
+#include "rank_profiling.h"
 #include "rank_setup.h"
 #include "run_program.h"
 #include "train/trainer.h"
@@ -175,6 +177,81 @@ class RankObserver final : public TrainObserver {
   throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
 }
 
+/// What outlives the end of all ranks: its streams may be inside a collective.
+struct RankRun {
+  std::unique_ptr<Profiling> profiling;
+  std::optional<CommunicationRecords> communication;
+  std::unique_ptr<Trainer> trainer;
+};
+
+/// All steps. A run that diverges does so on all ranks in the same step; its traces hold the steps
+/// before.
+void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const Monitor* monitor) {
+  Profiling* const profiling = run.profiling.get();
+  if (profiling == nullptr) return run.trainer->run(observer);
+  profiling->begin(observer);
+  try {
+    run.trainer->run(*profiling);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kDiverged) throw;
+    run.trainer.reset();  // waits for what is queued: nothing is recorded any more
+    profiling->end();
+    align_traces(ranks, *profiling);
+    const std::string note = profiling->write_files_of_failed_run(monitor);
+    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
+    throw;
+  }
+  profiling->end();
+  align_traces(ranks, *profiling);
+}
+
+/// Every rank writes its own, when nothing else can be lost any more.
+void write_traces(const Profiling& profiling, Communicator& ranks, const Monitor* monitor) {
+  together(ranks, [&] {
+    const std::string note = profiling.write_files(monitor);
+    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
+  });
+}
+
+void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, RankRun& run) {
+  const TrainConfig& config = setup.config();
+  ProfilingScope scope = setup.profiling_scope();
+  if (config.output.records()) {
+    run.profiling = std::make_unique<Profiling>(config, setup.programs(), scope);
+    scope.devices = run.profiling->devices();
+    scope.communicator = run.profiling->communicator();
+  }
+  run.communication.emplace(setup, *scope.devices[0], *scope.communicator, ranks);
+  CommunicationRecords& communication = *run.communication;
+  run.trainer = setup.new_trainer(communication.device(), communication.transport());
+  run.trainer->stop_when(stop_is_asked_for());
+  RankObserver observer(setup, ranks, record, communication);
+  if (setup.is_first()) print_now(setup.text() + run_header(setup.programs(), setup.device()));
+  communication.begin();
+  std::optional<Monitoring> monitoring;
+  if (config.output.monitor) {
+    monitoring.emplace(setup.monitor_scope(), warmup_of(config.training, run.trainer->steps()),
+                       observer.console(), observer);
+  }
+  const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  run_steps(run, ranks, monitoring ? static_cast<TrainObserver&>(*monitoring) : observer, monitor);
+  const std::string seen = monitoring ? monitoring->finish() : "";
+  communication.end();
+  record.begin(Track::kPhase, Activity::kEnd);
+  observer.show_summary(*run.trainer, setup.device(), communication.text());
+  if (monitoring) print_now(setup.text_of_all(seen));
+  if (run.profiling && setup.is_first() && config.output.profile) {
+    print_now(fmt::format("\n{}", run.profiling->text()));
+  }
+  if (setup.is_first() && !config.output.save.empty()) {
+    FlatWeights weights = run.trainer->weights();
+    save_weights(config.output.save, setup.programs().spec().model, weights);
+  }
+  observer.close();
+  if (run.profiling && !config.output.trace.empty()) write_traces(*run.profiling, ranks, monitor);
+  if (run.trainer->was_stopped()) end_stopped(setup, run.trainer->runner().steps());
+}
+
 void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightBoard& board,
            Polled& polled) {
   Communicator& ranks = *place.communicator;
@@ -186,38 +263,11 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
     if (setup->is_first()) print_now(setup->answer());
     return;
   }
-  // These outlive what ends all ranks: streams may be inside a collective.
-  std::optional<CommunicationRecords> communication;
-  std::unique_ptr<Trainer> trainer;
+  RankRun run;
   or_end_all(ranks, board, [&] {
     setup->connect();
     polled.set(&setup->transport());
-    communication.emplace(*setup, ranks);
-    trainer = setup->new_trainer(communication->device(), communication->transport());
-    trainer->stop_when(stop_is_asked_for());
-    RankObserver observer(*setup, ranks, board.mine(), *communication);
-    if (setup->is_first()) {
-      print_now(setup->text() + run_header(setup->programs(), setup->device()));
-    }
-    communication->begin();
-    std::optional<Monitoring> monitoring;
-    if (setup->config().output.monitor) {
-      monitoring.emplace(setup->monitor_scope(),
-                         warmup_of(setup->config().training, trainer->steps()), observer.console(),
-                         observer);
-    }
-    trainer->run(monitoring ? static_cast<TrainObserver&>(*monitoring) : observer);
-    const std::string seen = monitoring ? monitoring->finish() : "";
-    communication->end();
-    board.mine().begin(Track::kPhase, Activity::kEnd);
-    observer.show_summary(*trainer, setup->device(), communication->text());
-    if (monitoring) print_now(setup->text_of_all(seen));
-    if (setup->is_first() && !setup->config().output.save.empty()) {
-      FlatWeights weights = trainer->weights();
-      save_weights(setup->config().output.save, setup->programs().spec().model, weights);
-    }
-    observer.close();
-    if (trainer->was_stopped()) end_stopped(*setup, trainer->runner().steps());
+    train_rank(*setup, ranks, board.mine(), run);
   });
 }
 

@@ -17,6 +17,7 @@
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/step_meter.h"
+#include "profiling.h"
 #include "run_program.h"
 #include "setup.h"
 #include "train/dataset.h"
@@ -83,9 +84,53 @@ class SpreadObserver final : public TrainObserver {
   const StepMeter* meter_ = nullptr;
 };
 
+/// Trains on opened devices and tells of it.
+void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPrograms& programs,
+              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded) {
+  const StepSpec& spec = programs.spec();
+  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  const auto communicator = setup.join(programs);
+  SpreadObserver observer(config, programs, scheme, setup, steps);
+  const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
+  if (!config.device.graph) observer.listen_to(meter);
+  ProfilingScope scope{.program = kName,
+                       .devices = meter.devices(),
+                       .communicator = meter.communicator(),
+                       .backend = setup.backend()};
+  std::optional<Profiling> profiling;
+  if (config.output.records()) {
+    profiling.emplace(config, programs, scope);
+    scope.devices = profiling->devices();
+    scope.communicator = profiling->communicator();
+  }
+  auto trainer = std::make_unique<Trainer>(config, programs, scope.devices, scope.communicator,
+                                           dataset, std::move(loaded));
+  const Device& first = *scope.devices[0];
+  print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
+  TrainObserver* told = &observer;
+  std::optional<Monitoring> monitoring;
+  if (config.output.monitor) {
+    const auto opened = setup.opened();
+    const MonitorScope seen{.devices = {opened.begin(), opened.end()}};
+    told =
+        &monitoring.emplace(seen, warmup_of(config.training, steps), &observer.console(), observer);
+  }
+  const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  run_training(trainer, *told, kName, profiling ? &*profiling : nullptr, monitor);
+  observer.show_summary(*trainer, first);
+  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
+  if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
+  if (!config.output.save.empty()) {
+    FlatWeights weights = trainer->weights();
+    save_weights(config.output.save, spec.model, weights);
+  }
+  observer.close();
+  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
+}
+
 void train(const TrainConfig& config) {
-  require_outputs(config);
   DeviceSetup setup(config.device, config.parallel.transport);
+  require_outputs(config, setup.size());
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepSpec spec = spec_of(config, setup.kind(), data);
@@ -93,6 +138,7 @@ void train(const TrainConfig& config) {
   const StepPrograms programs(spec, &scheme);
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   warmup_of(config.training, steps);
+  profiled_steps_of(config, steps);
   if (config.output.memory) setup.require_stated_memory(programs, *config.output.memory);
   if (config.output.plan || config.output.explain) {
     return print_now(preview(config, programs, setup.names()));
@@ -103,29 +149,7 @@ void train(const TrainConfig& config) {
   if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kName);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
-  const auto communicator = setup.join(programs);
-  SpreadObserver observer(config, programs, scheme, setup, steps);
-  const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
-  if (!config.device.graph) observer.listen_to(meter);
-  Trainer trainer(config, programs, meter.devices(), meter.communicator(), data, std::move(loaded));
-  const Device& first = *meter.devices()[0];
-  print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
-  TrainObserver* told = &observer;
-  std::optional<Monitoring> monitoring;
-  if (config.output.monitor) {
-    const auto opened = setup.opened();
-    const MonitorScope scope{.devices = {opened.begin(), opened.end()}};
-    told = &monitoring.emplace(scope, warmup_of(config.training, steps), &observer.console(),
-                               observer);
-  }
-  trainer.run(*told);
-  observer.show_summary(trainer, first);
-  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
-  if (!config.output.save.empty()) {
-    FlatWeights weights = trainer.weights();
-    save_weights(config.output.save, spec.model, weights);
-  }
-  observer.close();
+  train_on(setup, config, programs, scheme, data, std::move(loaded));
 }
 
 void run(const std::vector<std::string>& arguments) {

@@ -26,7 +26,9 @@
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "measure_rank.h"
+#include "profiler/trace_file.h"
 #include "run_program.h"
+#include "trace_merge.h"
 
 namespace barestep {
 namespace {
@@ -43,6 +45,7 @@ Examples:
   mlp_lab validate
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
+  mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json
 )";
 
 struct RunOptions {
@@ -265,6 +268,24 @@ void add_predict(CLI::App& app, PredictOptions& options) {
   predicts->callback([&] { predict(options); });
 }
 
+struct MergeOptions {
+  std::filesystem::path out;
+  std::vector<std::filesystem::path> traces;
+};
+
+void merge(const MergeOptions& options) {
+  require_writable(options.out);
+  write_trace(options.out, merge_traces(options.traces, options.out.string()));
+}
+
+void add_merge_traces(CLI::App& app, MergeOptions& options) {
+  CLI::App* merges = app.add_subcommand(
+      "merge-traces", "Put the traces of several ranks or devices on one axis of time");
+  merges->add_option("out", options.out, "the file to write; may end in .gz")->required();
+  merges->add_option("in", options.traces, "the files that --trace wrote")->required();
+  merges->callback([&] { merge(options); });
+}
+
 TextTable published_table(const std::vector<PublishedNumber>& numbers) {
   TextTable table(
       {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
@@ -329,6 +350,9 @@ void run(const std::vector<std::string>& arguments) {
   RunOptions card;
   card.output.clear();
   add_card(app, card);
+
+  MergeOptions merging;
+  add_merge_traces(app, merging);
 
   RankRatesOptions rank_rates;
   add_measure_rank(app, rank_rates);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,24 +46,17 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
     const MonitorScope scope{.devices = {&device}};
     observer = &monitoring.emplace(scope, warmup_of(config.training, steps), &console, *observer);
   }
+  std::vector<Device*> devices{&device};
   std::optional<Profiling> profiling;
   if (config.output.records()) {
-    observer = &profiling.emplace(config, programs, device, *observer);
+    const ProfilingScope scope{.program = kName, .devices = devices};
+    devices = profiling.emplace(config, programs, scope).devices();
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
-  std::optional<Trainer> trainer(std::in_place, config, programs,
-                                 std::vector{profiling ? &profiling->device() : &device}, nullptr,
-                                 dataset, std::move(loaded));
+  auto trainer =
+      std::make_unique<Trainer>(config, programs, devices, nullptr, dataset, std::move(loaded));
   print_now(run_header(programs, device));
-  if (profiling) profiling->begin();
-  try {
-    trainer->run(*observer);
-  } catch (const Error&) {
-    trainer.reset();  // waits for what is queued: nothing is recorded any more
-    const std::string note = profiling ? profiling->write_files_of_failed_run(monitor) : "";
-    if (!note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
-    throw;
-  }
+  run_training(trainer, *observer, kName, profiling ? &*profiling : nullptr, monitor);
   // What is known already is told before a file can fail.
   console.show_summary(*trainer, device);
   if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
@@ -73,7 +67,7 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   }
   console.close();
   if (scalars) scalars->close();
-  if (profiling) profiling->write_files(monitor);
+  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
   return SweepRow{config.data.batch_size, console.summary().step_time_s(),
                   console.summary().samples_per_s()};
 }

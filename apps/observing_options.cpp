@@ -17,7 +17,7 @@ constexpr std::string_view kSortKeys[] = {"cuda_time_total",
 }  // namespace
 
 std::vector<Option> profiling_options() {
-  std::vector<Option> options = {
+  return {
       {"profile", kObservingGroup, "", JsonKind::kBoolean,
        "print where the time of a step goes: by op, layer and phase, in\n"
        "PyTorch's columns",
@@ -27,12 +27,18 @@ std::vector<Option> profiling_options() {
        }},
       {"trace", kObservingGroup, "FILE", JsonKind::kString,
        "write the profiled steps, and the one behind them, for Perfetto,\n"
-       "HolisticTraceAnalysis and TensorBoard; FILE.json or FILE.json.gz",
+       "HolisticTraceAnalysis and TensorBoard; F.json or F.json.gz; of\n"
+       "several ranks or devices F.rank0.json or F.device0.json and so on",
        [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
-      {"tensorboard", kObservingGroup, "DIR", JsonKind::kString,
+      {"tensorboard",
+       kObservingGroup,
+       "DIR",
+       JsonKind::kString,
        "write loss, step time, throughput and utilisation of every step\n"
        "as event files for TensorBoard",
-       [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); }},
+       [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); },
+       {},
+       {"mlp_single"}},
       {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
        "the steps from A to before B (default: the last half of those\n"
        "behind warm-up, at most 50)",
@@ -49,8 +55,6 @@ std::vector<Option> profiling_options() {
          c.output.row_limit = whole_number(given, limits::kRows);
        }},
   };
-  for (Option& option : options) option.programs = {"mlp_single"};
-  return options;
 }
 
 std::vector<Option> monitor_options() {
@@ -58,7 +62,7 @@ std::vector<Option> monitor_options() {
       {"monitor", kObservingGroup, "", JsonKind::kBoolean,
        "look at the machine ten times a second: load, memory, clocks, a\n"
        "GPU's power; lines, a summary, records in --metrics, and\n"
-       "counters in the trace of mlp_single",
+       "counters in the trace",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.output.monitor = true;

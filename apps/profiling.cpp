@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/price.h"
 #include "profiler/account.h"
 #include "profiler/breakdown.h"
+#include "profiler/gpu_records.h"
 #include "profiler/memory_timeline.h"
 #include "profiler/monitor_report.h"
 #include "profiler/operator_table.h"
@@ -50,11 +52,11 @@ StepRange runner_steps(const TrainConfig& config, const StepPrograms& programs, 
 }
 
 std::int64_t capacity_for(const StepPrograms& programs, std::int64_t steps) {
-  std::int64_t nodes = 0;
+  std::int64_t parts = 0;
   for (const Program* program : programs_of(programs)) {
-    nodes = std::max<std::int64_t>(nodes, program->size());
+    parts = std::max(parts, parts_of(*program));
   }
-  return std::min(kMostRecords, nodes * std::min(steps, kMostRecords));
+  return std::min(kMostRecords, parts * std::min(steps, kMostRecords));
 }
 
 std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& programs) {
@@ -66,31 +68,67 @@ StepRange kept_steps(const TrainConfig& config, StepRange numbers, std::int64_t 
   return {numbers.first, numbers.end + (closes ? 1 : 0)};
 }
 
+/// Null on the CPU, whose streams send records.
+std::unique_ptr<GpuRecords> gpu_records_for(const TrainConfig& config, const ProfilingScope& scope,
+                                            RecordCollector& collector) {
+  if (scope.devices[0]->kind() == DeviceKind::kCpu) return nullptr;
+  auto gpu = open_gpu_records(scope.devices, collector, kMostRecords);
+  if (config.device.graph && !gpu->knows_graphs()) {
+    fail(ExitCode::kConfiguration,
+         {.what = config.output.profile ? "--profile" : "--trace",
+          .why = fmt::format("the ops of a graph cannot be told apart by {}", gpu->source()),
+          .remedy = "leave out --graph"});
+  }
+  return gpu;
+}
+
 }  // namespace
 
-Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs, Device& device,
-                     TrainObserver& told)
+std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
+                                     int number) {
+  std::string name = path.filename().string();
+  std::size_t at = std::string::npos;
+  // TensorBoard knows its files by all of the first.
+  for (const char* ending : {".pt.trace.json", ".json"}) {
+    if (at == std::string::npos) at = name.rfind(ending);
+  }
+  name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
+  return path.parent_path() / name;
+}
+
+Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
+                     const ProfilingScope& scope)
     : config_(config),
       programs_(programs),
-      device_(device),
-      told_(told),
+      scope_(scope),
       numbers_(profiled_steps_of(config, steps_of_run(config, programs))),
       kept_(kept_steps(config, numbers_, steps_of_run(config, programs))),
       first_counted_(warmup_of(config.training, steps_of_run(config, programs))),
       collector_(runner_steps(config, programs, kept_),
                  capacity_for(programs, runner_steps(config, programs, kept_).size())),
-      profiled_(device, collector_) {
+      gpu_(gpu_records_for(config, scope, collector_)) {
+  for (Device* device : scope.devices) {
+    devices_.push_back(std::make_unique<ProfiledDevice>(*device, collector_, gpu_.get()));
+  }
+  if (scope.communicator != nullptr) {
+    communicator_ = std::make_unique<ProfiledCommunicator>(*scope.communicator, collector_,
+                                                           *devices_[0], gpu_.get());
+  }
   // Nothing is allocated in a step.
   steps_.reserve(static_cast<std::size_t>(std::min(kept_.size(), kMostRecords)));
   overhead_wall_s_.reserve(kMostOverheadSteps);
-  find_peaks();
-  // A device that sends no records says so now and not in the middle of a run.
-  profiled_.turn(true);
-  profiled_.turn(false);
+  if (tells()) find_peaks();
+}
+
+std::vector<Device*> Profiling::devices() const {
+  std::vector<Device*> all;
+  for (const auto& device : devices_) all.push_back(device.get());
+  return all;
 }
 
 void Profiling::find_peaks() {
-  const std::string key = peaks_key(device_, config_.device.precision);
+  Device& device = *scope_.devices[0];
+  const std::string key = peaks_key(device, config_.device.precision);
   const auto file = peaks_file();
   if (file) {
     if (const auto known = load_peaks(*file, key)) {
@@ -99,13 +137,24 @@ void Profiling::find_peaks() {
     }
   }
   try {
-    peaks_ = measure_peaks(device_);
+    peaks_ = measure_peaks(device);
     if (file) save_peaks(*file, key, peaks_);
   } catch (const Error& error) {
     // Neither is worth a training run: columns stay empty, or the next run measures again.
-    note_ = fmt::format("Note: the device's peaks were not {}: {}\n",
-                        peaks_.flops_per_s > 0 ? "kept" : "measured", error.what());
+    note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
+                         peaks_.flops_per_s > 0 ? "kept" : "measured", error.what());
   }
+}
+
+void Profiling::begin(TrainObserver& told) {
+  told_ = &told;
+  turn_for(0);
+}
+
+void Profiling::turn(bool on, bool keeps) {
+  if (gpu_ != nullptr) gpu_->turn(on, keeps);
+  for (const auto& device : devices_) device->turn(on);
+  if (communicator_ != nullptr) communicator_->turn(on);
 }
 
 void Profiling::turn_for(std::int64_t number) {
@@ -114,11 +163,11 @@ void Profiling::turn_for(std::int64_t number) {
   for_overhead_ =
       !wanted && number >= first_counted_ && overhead_wall_s_.size() < kMostOverheadSteps;
   const auto index = static_cast<std::int64_t>(overhead_wall_s_.size());
-  profiled_.turn(wanted || (for_overhead_ && is_profiled_for_overhead(index)));
+  turn(wanted || (for_overhead_ && is_profiled_for_overhead(index)), wanted);
 }
 
 void Profiling::on_step(const StepReport& report) {
-  told_.on_step(report);
+  told_->on_step(report);
   const HostTimes& host = report.times.host;
   if (kept_.contains(report.step) && steps_.size() < steps_.capacity()) {
     steps_.push_back({.step = report.times.step,
@@ -131,15 +180,114 @@ void Profiling::on_step(const StepReport& report) {
                       .reported_s = now_s()});
   }
   if (for_overhead_) overhead_wall_s_.push_back(report.times.wall_s);
+  if (gpu_ != nullptr) gpu_->collect();
   turn_for(report.step + 1);
 }
 
 void Profiling::on_evaluation(const EvaluationReport& report) {
-  told_.on_evaluation(report);
+  told_->on_evaluation(report);
+}
+
+void Profiling::end() {
+  try {
+    if (gpu_ != nullptr) gpu_->finish();
+    turn(false, false);
+  } catch (const Error& error) {
+    note_ += fmt::format("Note: the last records are missing: {}\n", error.what());
+  }
+}
+
+Profile Profiling::profile() const {
+  Profile all = join(programs_of(programs_), collector_, steps_);
+  if (gpu_ != nullptr) {
+    all.dropped += gpu_->dropped();
+    all.activities.assign(gpu_->activities().begin(), gpu_->activities().end());
+  }
+  if (steps_.empty()) return all.of({});
+  // Of the step that failed, and of the next one's input, there may be parts.
+  return all.of({steps_.front().number, steps_.back().number + 1});
+}
+
+std::filesystem::path Profiling::trace_of(const Device& device) const {
+  const auto& path = config_.output.trace;
+  return devices_.size() > 1 ? numbered_trace(path, "device", device.index()) : path;
+}
+
+TraceContext Profiling::context_of(const Device& device) const {
+  const DeviceInfo info = device.info();
+  const int devices = static_cast<int>(devices_.size());
+  // A device's index stands where a process has its number; in a container that may be small.
+  constexpr std::int64_t kSmall = 1000;
+  return {.program = scope_.program,
+          .version = BARESTEP_VERSION,
+          .trace_name = trace_of(device).string(),
+          .rank = devices > 1 ? device.index() : scope_.rank,
+          .world = devices > 1 ? devices : scope_.ranks,
+          .backend = scope_.backend,
+          .device = device.index(),
+          .device_name = info.model,
+          .kind = device.kind(),
+          .device_bytes = info.total_bytes,
+          .multiprocessors = info.multiprocessors,
+          .pid = ::getpid() + (::getpid() < kSmall ? 1000 * kSmall : 0),
+          .thread = ::gettid(),
+          .clock_error_s = clock_error_s_};
+}
+
+void Profiling::write_trace(const Profile& profile, const Device& device,
+                            const Monitor* monitor) const {
+  const TraceContext context = context_of(device);
+  TraceEvents events(origin_);
+  add_profile(events, profile, context);
+  add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
+  if (monitor != nullptr && !profile.steps.empty()) {
+    add_monitor(events, *monitor, host_row(context), profile.steps.front().begin_s,
+                profile.steps.back().end_s);
+  }
+  events.close();
+  barestep::write_trace(context.trace_name, events.file(trace_head(context), context.trace_name));
+}
+
+std::string Profiling::write_files(const Monitor* monitor) const {
+  if (config_.output.trace.empty()) return "";
+  if (steps_.empty()) {
+    return fmt::format("no profiled step was done, so '{}' is not written",
+                       trace_of(*scope_.devices[0]).string());
+  }
+  const Profile profile = this->profile();
+  for (const Device* device : scope_.devices) write_trace(profile, *device, monitor);
+  return "";
+}
+
+std::string Profiling::write_files_of_failed_run(const Monitor* monitor) const {
+  if (config_.output.trace.empty()) return "";
+  try {
+    if (std::string why = write_files(monitor); !why.empty()) return why;
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return fmt::format("'{}' holds the profiled steps before that: {} to {}",
+                     trace_of(*scope_.devices[0]).string(), steps_.front().number,
+                     steps_.back().number);
+}
+
+std::string Profiling::title(const Profile& profile) const {
+  const std::int64_t last = profile.dropped > 0 ? numbers_.end - 1 : profile.steps.back().number;
+  std::string text = fmt::format("Profile of the steps {} to {}, ", numbers_.first, last);
+  if (scope_.ranks > 1) text += fmt::format("rank {} of {}, ", scope_.rank, scope_.ranks);
+  if (devices_.size() > 1) text += fmt::format("{} devices, each ", devices_.size());
+  text += peaks_key(*scope_.devices[0], config_.device.precision) + "\n";
+  if (gpu_ != nullptr) text += fmt::format("The GPU's times are from {}\n", gpu_->source());
+  if (profile.dropped > 0) {
+    text += fmt::format(
+        "There was no room for {} of the records: this is about the first {} of these steps.\n",
+        profile.dropped, profile.steps.size());
+  }
+  return text;
 }
 
 std::string Profiling::tables(const Profile& profile) const {
-  TableLayout layout{.device = device_.kind(),
+  TableLayout layout{.device = scope_.devices[0]->kind(),
                      .sort_by = config_.output.sort_by.value_or(SortBy::kDeviceTotal),
                      .row_limit = config_.output.row_limit.value_or(kDefaultRowLimit)};
   const auto table = [&](RowsBy by) {
@@ -149,80 +297,58 @@ std::string Profiling::tables(const Profile& profile) const {
   layout.footer = false;
   text += "\nBy layer\n" + table(RowsBy::kLayer);
   text += "\nBy phase\n" + table(RowsBy::kPhase);
+  const std::string roofline = roofline_table(operator_rows(profile, RowsBy::kOp, peaks_), peaks_,
+                                              std::ssize(profile.steps));
+  if (!roofline.empty()) text += "\nRoofline, by op\n" + roofline;
   return text + "\nThe host, beside it\n" + host_table(profile) + "\n";
 }
 
-Profile Profiling::profile() const {
-  return join(programs_of(programs_), collector_, steps_);
-}
-
-void Profiling::write_files(const Monitor* monitor) const {
-  if (!config_.output.trace.empty()) write_trace_of(profile(), monitor);
-}
-
-std::string Profiling::write_files_of_failed_run(const Monitor* monitor) const {
-  const std::string path = config_.output.trace.string();
-  if (path.empty()) return "";
-  if (steps_.empty()) {
-    return fmt::format("no profiled step was done, so '{}' is not written", path);
+std::string Profiling::breakdowns(const Profile& profile) const {
+  std::string text;
+  for (const Device* device : scope_.devices) {
+    if (devices_.size() > 1) text += fmt::format("{}: ", device->name());
+    text += breakdown_text(breakdown_of(profile, device->index()));
   }
-  try {
-    // Of the step that failed, and of the next one's input, there may be parts.
-    write_trace_of(profile().of({steps_.front().number, steps_.back().number + 1}), monitor);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return fmt::format("'{}' holds the profiled steps before that: {} to {}", path,
-                     steps_.front().number, steps_.back().number);
-}
-
-void Profiling::write_trace_of(const Profile& profile, const Monitor* monitor) const {
-  const std::filesystem::path& path = config_.output.trace;
-  const DeviceInfo info = device_.info();
-  // A device's index stands where a process has its number; in a container that may be small.
-  constexpr std::int64_t kSmall = 1000;
-  const TraceContext context{.program = "mlp_single",
-                             .version = BARESTEP_VERSION,
-                             .trace_name = path.string(),
-                             .backend = "",
-                             .device = device_.index(),
-                             .device_name = info.model,
-                             .kind = device_.kind(),
-                             .device_bytes = info.total_bytes,
-                             .pid = ::getpid() + (::getpid() < kSmall ? 1000 * kSmall : 0),
-                             .thread = ::gettid()};
-  TraceEvents events(origin_);
-  add_profile(events, profile, context);
-  add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
-  if (monitor != nullptr && !profile.steps.empty()) {
-    add_monitor(events, *monitor, host_row(context), profile.steps.front().begin_s,
-                profile.steps.back().end_s);
-  }
-  events.close();
-  write_trace(path, events.file(trace_head(context), context.trace_name));
+  return text;
 }
 
 std::string Profiling::text() const {
-  if (!config_.output.profile) return "";
+  if (!tells()) return "";
   const Profile profile = this->profile().of(numbers_);
-  std::string text = fmt::format("Profile of the steps {} to {}, {}\n", numbers_.first,
-                                 numbers_.end - 1, peaks_key(device_, config_.device.precision));
-  if (profile.dropped > 0) {
-    text += fmt::format(
-        "There was no room for {} of the records: this is about the first {} of these steps.\n",
-        profile.dropped, profile.steps.size());
+  if (profile.steps.empty()) {
+    return fmt::format(
+        "There is nothing to show of the steps {} to {}: {}\n", numbers_.first, numbers_.end - 1,
+        profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
   }
   const auto accounts = accounts_of(profile);
-  text += tables(profile);
+  const int devices = static_cast<int>(devices_.size());
+  std::string text = title(profile) + tables(profile);
   text += account_table(accounts) + "\n";
   text += bottleneck(profile, accounts, peaks_) + backward_ratio(profile);
-  text += breakdown_text(breakdown_of(profile, device_.index()));
-  text += step_rate(profile, peaks_) + note_;
+  text += breakdowns(profile);
+  text += step_rate(profile, peaks_, devices) + note_;
   text += overhead_text(overhead_of(overhead_wall_s_));
   const std::string memory =
-      memory_table(programs_.train().program, MemoryPlan(programs_.buffers()), device_.index(),
+      memory_table(programs_.train().program, MemoryPlan(programs_.buffers()), 0,
                    config_.output.row_limit.value_or(kDefaultRowLimit));
-  return text + fmt::format("\nMemory in use over a step\n{}", memory);
+  return text + fmt::format("\nMemory in use over a step{}\n{}",
+                            devices > 1 ? " on the first device" : "", memory);
+}
+
+void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
+                  std::string_view program, Profiling* profiling, const Monitor* monitor) {
+  if (profiling == nullptr) return trainer->run(observer);
+  profiling->begin(observer);
+  try {
+    trainer->run(*profiling);
+  } catch (const Error&) {
+    trainer.reset();  // waits for what is queued: nothing is recorded any more
+    profiling->end();
+    const std::string note = profiling->write_files_of_failed_run(monitor);
+    if (!note.empty()) fmt::print(stderr, "{}: note: {}\n", program, note);
+    throw;
+  }
+  profiling->end();
 }
 
 }  // namespace barestep

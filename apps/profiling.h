@@ -1,74 +1,120 @@
-// The profiler as a run sees it: a device to run on, an observer to tell, a report at the end.
+// The profiler as a run sees it: devices to run on, an observer to tell, a report at the end.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/communicator.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "profiler/gpu_records.h"
 #include "profiler/monitor.h"
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
+#include "profiler/profiled_communicator.h"
 #include "profiler/profiled_device.h"
 #include "profiler/records.h"
-#include "profiler/trace_file.h"
+#include "profiler/trace.h"
 #include "train/trainer.h"
 
 namespace barestep {
 
+/// Whose work is profiled.
+struct ProfilingScope {
+  std::string program{};           // "mlp_ddp"
+  std::vector<Device*> devices{};  // of the programs, by index
+  Communicator* communicator = nullptr;
+  std::string backend{};  // what carries collectives: "mpi", "nccl"; empty for none
+  int rank = 0;           // of this process
+  int ranks = 1;          // processes; where there are several, each has one device
+};
+
+/// "f.rank1.json.gz" of "f.json.gz": where a run has several traces.
+std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
+                                     int number);
+
 class Profiling final : public TrainObserver {
  public:
-  /// Takes the memory for all records, and measures the device's peaks unless an earlier run has.
-  /// `told` hears of everything. All must outlive it. Throws Error(kConfiguration) for steps that
-  /// the run has not, and for a device that sends no records.
-  Profiling(const TrainConfig& config, const StepPrograms& programs, Device& device,
-            TrainObserver& told);
+  /// Takes the memory for all records; for --profile on rank 0, measures the device's peaks unless
+  /// an earlier run has. All that is referred to must outlive it. Throws Error(kConfiguration) for
+  /// steps that the run has not, and for a graph whose ops cannot be told apart.
+  Profiling(const TrainConfig& config, const StepPrograms& programs, const ProfilingScope& scope);
 
-  /// What the trainer is to run on.
-  [[nodiscard]] Device& device() { return profiled_; }
+  /// What the trainer is to run on; the communicator is null where the scope's is.
+  [[nodiscard]] std::vector<Device*> devices() const;
+  [[nodiscard]] Communicator* communicator() const { return communicator_.get(); }
 
-  /// Call it when the trainer is set up, which is work of no step.
-  void begin() { turn_for(0); }
+  /// Call it when the trainer is set up, which is work of no step. `told` hears of everything.
+  void begin(TrainObserver& told);
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
+  void on_batch() override { told_->on_batch(); }
 
-  /// What --profile asks for, once the run is over; empty where it was not given.
+  /// Call it once nothing runs any more, before what follows. Never throws: what fails is noted.
+  void end();
+
+  /// What --profile asks for; empty where it was not given.
   [[nodiscard]] std::string text() const;
 
-  /// Writes the trace, if one was asked for, with counters of what `monitor` saw meanwhile, if it
-  /// is not null. Throws Error as replace_file() does.
-  void write_files(const Monitor* monitor) const;
+  /// From where this process's times count, and by how much that may be wrong where clocks were
+  /// compared; another origin puts traces on another clock.
+  [[nodiscard]] ClockOrigin origin() const { return origin_; }
+  void set_origin(ClockOrigin origin, double error_s) {
+    origin_ = origin;
+    clock_error_s_ = error_s;
+  }
+
+  /// Writes the traces, if they were asked for: one for each device, with counters of what
+  /// `monitor` saw meanwhile, if it is not null. Returns why there is none, if so. Throws Error as
+  /// replace_file() does.
+  [[nodiscard]] std::string write_files(const Monitor* monitor) const;
 
   /// The same for a run that failed: of the profiled steps that were done. Returns what became of
-  /// it; empty if no trace was asked for. Nothing may be running any more.
+  /// it; empty if no trace was asked for.
   [[nodiscard]] std::string write_files_of_failed_run(const Monitor* monitor) const;
 
  private:
   /// Turns profiling on or off for the training step `number`.
   void turn_for(std::int64_t number);
+  void turn(bool on, bool keeps);
   void find_peaks();
+  [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
-  void write_trace_of(const Profile& profile, const Monitor* monitor) const;
+  [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
+  [[nodiscard]] TraceContext context_of(const Device& device) const;
+  void write_trace(const Profile& profile, const Device& device, const Monitor* monitor) const;
+  [[nodiscard]] std::string title(const Profile& profile) const;
   [[nodiscard]] std::string tables(const Profile& profile) const;
+  [[nodiscard]] std::string breakdowns(const Profile& profile) const;
 
   const TrainConfig& config_;
   const StepPrograms& programs_;
-  Device& device_;
-  TrainObserver& told_;
+  ProfilingScope scope_;
+  TrainObserver* told_ = nullptr;
   StepRange numbers_;           // of training, that tables are about
   StepRange kept_;              // and those of the trace: readers drop the last step of one
   std::int64_t first_counted_;  // behind warm-up
   ClockOrigin origin_ = clock_origin();
+  double clock_error_s_ = 0;
   RecordCollector collector_;
-  ProfiledDevice profiled_;
+  std::unique_ptr<GpuRecords> gpu_;  // null on the CPU
+  std::vector<std::unique_ptr<ProfiledDevice>> devices_;
+  std::unique_ptr<ProfiledCommunicator> communicator_;
   Peaks peaks_;
   std::string note_;
   std::vector<HostStep> steps_;
   std::vector<double> overhead_wall_s_;
   bool for_overhead_ = false;  // the coming step is one of those
 };
+
+/// Runs all steps, told to `observer` and profiled where `profiling` is not null. Where that fails,
+/// the trainer is ended, and what became of the trace is a note of `program` on stderr.
+void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
+                  std::string_view program, Profiling* profiling, const Monitor* monitor);
 
 }  // namespace barestep

@@ -98,6 +98,11 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--clip-norm", training.clip_norm.value_or(0));
   add("--metrics", !config.output.metrics.empty());
   add("--monitor", config.output.monitor);
+  add("--profile", config.output.profile);
+  add("--trace", !config.output.trace.empty());
+  const StepRange profiled =
+      profiled_steps_of(config, steps_of(training, spec.epoch_rows(), spec.step_rows()));
+  add("--profile-steps", fmt::format("{}:{}", profiled.first, profiled.end));
   return settings;
 }
 

@@ -52,8 +52,15 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
   if (is_first() && !line.note.empty()) fmt::print(stderr, "{}: note: {}\n", program, line.note);
+  if (!config_.output.trace.empty() && ranks_.size() > 1) {
+    config_.output.trace = numbered_trace(config_.output.trace, "rank", ranks_.rank());
+  }
   validate(config_);
-  if (is_first()) require_outputs(config_);
+  if (is_first()) {
+    require_outputs(config_);
+  } else {
+    require_trace(config_);  // the others write nothing else
+  }
   kind_ = device_kind(config_.device.device);
   build_programs();
   if (config_.output.plan || config_.output.explain) {
@@ -73,6 +80,7 @@ void RankSetup::build_programs() {
   programs_ = std::make_unique<StepPrograms>(
       spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
   warmup_of(config_.training, steps());
+  profiled_steps_of(config_, steps());
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -146,6 +154,15 @@ void RankSetup::connect() {
 std::int64_t RankSetup::steps() const {
   const StepSpec& spec = programs_->spec();
   return steps_of(config_.training, spec.epoch_rows(), spec.step_rows());
+}
+
+ProfilingScope RankSetup::profiling_scope() const {
+  return {.program = "mlp_ddp",
+          .devices = {device_.get()},
+          .communicator = transport_,
+          .backend = uses_nccl() ? "nccl" : "mpi",
+          .rank = ranks_.rank(),
+          .ranks = ranks_.size()};
 }
 
 std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& transport) {

@@ -12,6 +12,7 @@
 #include "monitoring.h"
 #include "parallel/ddp.h"
 #include "parallel/mpi_communicator.h"
+#include "profiling.h"
 #include "train/dataset.h"
 #include "train/step.h"
 #include "train/trainer.h"
@@ -40,6 +41,9 @@ class RankSetup {
 
   /// What carries collectives, once connected.
   [[nodiscard]] Communicator& transport() const { return *transport_; }
+
+  /// What --profile and --trace are about on this rank, once connected.
+  [[nodiscard]] ProfilingScope profiling_scope() const;
 
   /// Training steps of the run.
   [[nodiscard]] std::int64_t steps() const;

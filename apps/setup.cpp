@@ -11,13 +11,23 @@
 #include "core/printer.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
+#include "profiling.h"
 
 namespace barestep {
 
-void require_outputs(const TrainConfig& config) {
-  for (const auto& path :
-       {config.output.save, config.output.metrics, config.output.trace, config.device.autotune}) {
+void require_outputs(const TrainConfig& config, int devices) {
+  for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
+  }
+  require_trace(config, devices);
+}
+
+void require_trace(const TrainConfig& config, int devices) {
+  const auto& path = config.output.trace;
+  if (path.empty()) return;
+  if (devices == 1) return require_writable(path);
+  for (int device = 0; device < devices; ++device) {
+    require_writable(numbered_trace(path, "device", device));
   }
 }
 

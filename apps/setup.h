@@ -13,8 +13,11 @@
 
 namespace barestep {
 
-/// Throws Error(kCannotCreate) when a file that the run will write cannot be written.
-void require_outputs(const TrainConfig& config);
+/// Throws Error(kCannotCreate) when a file that the run will write cannot be written; of a run on
+/// several devices each has a trace.
+void require_outputs(const TrainConfig& config, int devices = 1);
+/// The same for --trace alone.
+void require_trace(const TrainConfig& config, int devices = 1);
 
 /// The files of --data, if there are any. Throws what load_dataset() throws.
 std::optional<Dataset> open_data(const TrainConfig& config, DeviceKind kind);

@@ -18,7 +18,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// A rank's processes and arrows are numbered above those of the ranks before it.
+// A rank's processes, arrows and calls are numbered above those of the ranks before it.
 constexpr std::int64_t kProcesses = 10'000'000;
 constexpr std::int64_t kArrows = 1'000'000'000;
 
@@ -75,7 +75,13 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   } else {
     pid = fmt::format("rank {} {}", trace.rank, pid.get<std::string>());
   }
-  if (event.contains("id")) event["id"] = trace.rank * kArrows + event["id"].get<std::int64_t>();
+  const auto number_apart = [&](OrderedJson& object, const char* key) {
+    if (object.contains(key)) object[key] = trace.rank * kArrows + object[key].get<std::int64_t>();
+  };
+  number_apart(event, "id");
+  if (event.contains("args")) {
+    for (const char* key : {"External id", "correlation"}) number_apart(event["args"], key);
+  }
   if (phase != "M") return;
   OrderedJson& args = event.at("args");
   const std::string name = event.at("name").get<std::string>();

@@ -30,8 +30,11 @@ class Communicator {
   virtual void run(const Collective& collective, const Addresses& addresses,
                    std::span<Stream* const> streams, Tag tag) = 0;
 
+  /// False for those that cannot measure.
+  [[nodiscard]] virtual bool sends_records() const { return false; }
+
   /// Sends a record of every collective to `sink` from now on, its start being when this rank
-  /// began; null stops that. Call while no work is queued. Those that cannot measure send none.
+  /// began; null stops that. Call while no work is queued. Without sends_records() none comes.
   virtual void set_record_sink(RecordSink* /*sink*/) {}
 
   /// Host bytes from `root` to every rank. Blocks.

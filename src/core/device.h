@@ -86,6 +86,14 @@ enum class MemoryKind {
   kPageable,  // any other host memory; copies may make the host wait, and no graph can hold them
 };
 
+/// What one of a GPU's multiprocessors holds, and how many there are.
+struct Multiprocessors {
+  int count = 0;
+  int threads = 0;    // of each
+  int registers = 0;  // of each, of 32 bits
+  std::int64_t shared_bytes = 0;
+};
+
 struct DeviceInfo {
   std::string model;             // "AMD EPYC", "NVIDIA H200"
   std::int64_t total_bytes = 0;  // memory it has
@@ -93,6 +101,9 @@ struct DeviceInfo {
   int threads = 0;               // worker threads of a CPU device; 0 elsewhere
   std::string product_library;   // what computes matrix products
   std::string pci_bus_id{};      // of a GPU, "00000000:17:00.0"; empty elsewhere
+  int ordinal = -1;              // of a GPU among those that CUDA shows
+  std::string driver{};          // of a GPU: "driver for CUDA 13.0"
+  Multiprocessors multiprocessors{};
 };
 
 /// Work that was captured once and can be launched many times. Must outlive its launches.

@@ -15,6 +15,9 @@ struct Tag {
   NodeId node = 0;
 };
 
+/// Work that is a piece of another node's, which tells of the whole.
+constexpr NodeId kPartOfNode = -2;
+
 /// One piece of work. Times are seconds of the device's clock, which on the CPU device is
 /// std::chrono::steady_clock. `label` points to static text.
 struct Record {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/units.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_product.h"
+#include "kernels/cuda_ranges.h"
 #include "kernels/cuda_stream.h"
 
 namespace barestep {
@@ -32,6 +34,16 @@ cudaDeviceProp properties_of(CudaContext& context) {
 std::string pci_bus_id_of(const cudaDeviceProp& properties) {
   return fmt::format("{:08x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
                      properties.pciDeviceID);
+}
+
+/// "driver for CUDA 13.0, 580.65.06"; the second is told by the kernel's module, where it is.
+std::string driver_text() {
+  int version = 0;
+  static_cast<void>(cudaDriverGetVersion(&version));
+  std::string text = fmt::format("driver for CUDA {}.{}", version / 1000, version % 1000 / 10);
+  std::ifstream module("/sys/module/nvidia/version");
+  if (std::string own; std::getline(module, own)) text += ", " + own;
+  return text;
 }
 
 int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
@@ -121,7 +133,14 @@ DeviceInfo CudaDevice::info() const {
           .free_bytes = static_cast<std::int64_t>(free_bytes),
           .threads = 0,
           .product_library = product_.name(),
-          .pci_bus_id = pci_bus_id_of(properties_)};
+          .pci_bus_id = pci_bus_id_of(properties_),
+          .ordinal = context_.ordinal(),
+          .driver = driver_text(),
+          .multiprocessors = {
+              .count = geometry_.multiprocessors,
+              .threads = geometry_.threads_per_multiprocessor,
+              .registers = properties_.regsPerMultiprocessor,
+              .shared_bytes = static_cast<std::int64_t>(properties_.sharedMemPerMultiprocessor)}};
 }
 
 std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
@@ -175,6 +194,7 @@ void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
 
 void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag /*tag*/) {
   if (context_.failed()) return;
+  const ToolRange range(label_of(op));
   context_.use();
   context_.queueing(op);
   auto& queue = static_cast<CudaDeviceStream&>(stream);
@@ -218,6 +238,7 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
 
 void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
   if (context_.failed()) return;
+  const ToolRange range("launch graph");
   context_.use();
   context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
                                 static_cast<CudaDeviceStream&>(stream).handle()),

@@ -18,6 +18,7 @@ class HostCommunicator : public Communicator {
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
+  [[nodiscard]] bool sends_records() const override { return true; }
   void set_record_sink(RecordSink* sink) override { sink_ = sink; }
 
   /// Enters every collective in `record` from now on; null stops that.

@@ -114,7 +114,7 @@ void LocalCommunicator::run_reduce(const Prepared& made, const Addresses& addres
       device.copy(addresses.at<std::byte>(addition.by), addresses.at<std::byte>(addition.from),
                   addition.from.bytes(), root);
     }
-    device.run(addition.add, addresses, root, tag);
+    device.run(addition.add, addresses, root, {tag.program, tag.step, kPartOfNode});
   }
   made.done->record(root);
   for (std::size_t i = 0; i < streams.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/forwarding_communicator.h"
 #include "core/forwarding_device.h"
 
 namespace barestep {
@@ -50,34 +51,23 @@ class StepMeter::MeteredDevice final : public ForwardingDevice {
   StepMeter& meter_;
 };
 
-class StepMeter::MeteredCommunicator final : public Communicator {
+class StepMeter::MeteredCommunicator final : public ForwardingCommunicator {
  public:
-  MeteredCommunicator(Communicator& inner, StepMeter& meter) : inner_(inner), meter_(meter) {}
+  MeteredCommunicator(Communicator& inner, StepMeter& meter)
+      : ForwardingCommunicator(inner), meter_(meter) {}
 
-  [[nodiscard]] int rank() const override { return inner_.rank(); }
-  [[nodiscard]] int size() const override { return inner_.size(); }
-  void prepare(const Collective& collective) override { inner_.prepare(collective); }
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override {
     for (std::size_t i = 0; i < streams.size(); ++i) {
       meter_.begin(tag, static_cast<int>(i), *streams[i]);
     }
-    inner_.run(collective, addresses, streams, tag);
+    inner().run(collective, addresses, streams, tag);
     for (std::size_t i = 0; i < streams.size(); ++i) {
       meter_.end(tag, static_cast<int>(i), *streams[i]);
     }
   }
-  void set_record_sink(RecordSink* sink) override { inner_.set_record_sink(sink); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    inner_.all_gather(bytes, all);
-  }
-  void barrier() override { inner_.barrier(); }
-  [[nodiscard]] std::string poll_error() override { return inner_.poll_error(); }
-  void abort(ExitCode code) noexcept override { inner_.abort(code); }
 
  private:
-  Communicator& inner_;
   StepMeter& meter_;
 };
 

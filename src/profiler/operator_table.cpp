@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/statistics.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -213,6 +214,27 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
   return text;
 }
 
+std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
+                           std::int64_t steps) {
+  if (rows.empty() || steps == 0 || peaks.flops_per_s <= 0 || peaks.bytes_per_s <= 0) return "";
+  DashedTable table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte", "Held back by",
+                     "GFLOP/s", "its roof", "% of roof"},
+                    name_width(rows));
+  for (const OperatorRow& row : rows) {
+    if (row.cost.flops == 0 || row.cost.bytes == 0 || row.device_s == 0) continue;
+    const auto flops = static_cast<double>(row.cost.flops);
+    const double intensity = flops / static_cast<double>(row.cost.bytes);
+    const bool memory_bound = intensity < peaks.flops_per_s / peaks.bytes_per_s;
+    const double roof = memory_bound ? intensity * peaks.bytes_per_s : peaks.flops_per_s;
+    table.add({shortened(row.name), fmt::format("{:.3f}", flops / 1e6 / static_cast<double>(steps)),
+               human_bytes(row.cost.bytes / steps), fmt::format("{:.2f}", intensity),
+               memory_bound ? "memory" : "arithmetic",
+               fmt::format("{:.2f}", flops / row.device_s / 1e9), fmt::format("{:.2f}", roof / 1e9),
+               share(flops / row.device_s, roof)});
+  }
+  return table.finish();
+}
+
 std::string host_table(const Profile& profile) {
   if (profile.steps.empty()) return "";
   struct Row {
@@ -258,7 +280,9 @@ std::string backward_ratio(const Profile& profile) {
                      table_time(forward_s / steps));
 }
 
-std::string step_rate(const Profile& profile, const Peaks& peaks) {
+std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) {
+  const Peaks peaks{.flops_per_s = devices * of_one.flops_per_s,
+                    .bytes_per_s = devices * of_one.bytes_per_s};
   double flops = 0;
   double least_s = 0;
   double wall_s = 0;

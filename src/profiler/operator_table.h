@@ -5,6 +5,7 @@
 // GFLOP/s, GB/s, the percent of the roof, and the median and 99th percentile of a call.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct TableLayout {
 /// Empty without rows.
 std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& layout);
 
+/// The roofline model's view of a step: each row's flops and bytes, how many flops it does for each
+/// byte, which of the two holds it back, and the share that it reaches of what the peaks then
+/// allow. Rows without a price are left out. Empty where the peaks are not known.
+std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
+                           std::int64_t steps);
+
 /// "12.000us", "2.084ms", "1.500s", as PyTorch's tables write times.
 std::string table_time(double seconds);
 
@@ -54,9 +61,9 @@ std::string host_table(const Profile& profile);
 /// either did not run.
 std::string backward_ratio(const Profile& profile);
 
-/// The step's flops a second beside the peaks: model flops utilisation (Chowdhery et al. 2022)
-/// against what was measured; and the least time its ops take at the peaks, of the step's. Empty
-/// where a figure is missing.
-std::string step_rate(const Profile& profile, const Peaks& peaks);
+/// The step's flops a second beside the peaks, which are those of one of `devices`: model flops
+/// utilisation (Chowdhery et al. 2022) against what was measured; and the least time its ops take
+/// at the peaks, of the step's. Empty where a figure is missing.
+std::string step_rate(const Profile& profile, const Peaks& peaks, int devices = 1);
 
 }  // namespace barestep

@@ -136,6 +136,7 @@ std::string peaks_key(const Device& device, Precision precision) {
   std::string key =
       fmt::format("{}, {} threads, {}, {}", info.model, info.threads, info.product_library,
                   precision == Precision::kFp32 ? "fp32" : "tf32");
+  if (!info.driver.empty()) key += ", " + info.driver;
   std::replace_if(
       key.begin(), key.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');
   return key;

@@ -21,7 +21,8 @@ struct Peaks {
   [[nodiscard]] double least_s(const Cost& cost) const;
 };
 
-/// Everything that peaks depend on: model, threads, products' library and precision.
+/// Everything that peaks depend on: model, threads, products' library with its
+/// version, precision, and a GPU's driver.
 std::string peaks_key(const Device& device, Precision precision);
 
 /// The least seconds that the ops of a step take at these peaks, one after the other. Making random

@@ -9,14 +9,6 @@
 namespace barestep {
 namespace {
 
-std::int64_t parts_of_program(const Program& program) {
-  std::int64_t parts = 0;
-  for (const Node& node : program.nodes()) {
-    parts += static_cast<std::int64_t>(lanes_of(program, node).size());
-  }
-  return parts;
-}
-
 /// The first of the steps that lacks a record.
 std::int64_t first_incomplete(std::span<const Program* const> programs,
                               std::span<const Record> records, StepRange steps) {
@@ -24,7 +16,7 @@ std::int64_t first_incomplete(std::span<const Program* const> programs,
   for (const Record& record : records) {
     const auto [at, is_new] = missing.try_emplace(record.tag.step, 0);
     if (is_new) {
-      at->second = parts_of_program(*programs[static_cast<std::size_t>(record.tag.program)]);
+      at->second = parts_of(*programs[static_cast<std::size_t>(record.tag.program)]);
     }
     --at->second;
   }
@@ -36,6 +28,14 @@ std::int64_t first_incomplete(std::span<const Program* const> programs,
 }
 
 }  // namespace
+
+std::int64_t parts_of(const Program& program) {
+  std::int64_t parts = 0;
+  for (const Node& node : program.nodes()) {
+    parts += static_cast<std::int64_t>(lanes_of(program, node).size());
+  }
+  return parts;
+}
 
 Profile Profile::of(StepRange numbers) const {
   Profile part{.ops = {}, .queued = {}, .steps = {}, .dropped = dropped};
@@ -49,6 +49,14 @@ Profile Profile::of(StepRange numbers) const {
   const auto in_range = [&](const auto& of_step) { return range.contains(of_step.tag.step); };
   std::copy_if(ops.begin(), ops.end(), std::back_inserter(part.ops), in_range);
   std::copy_if(queued.begin(), queued.end(), std::back_inserter(part.queued), in_range);
+  if (part.steps.empty()) return part;
+  const double begin_s = part.steps.front().begin_s;
+  const double end_s = part.steps.back().end_s;
+  std::copy_if(activities.begin(), activities.end(), std::back_inserter(part.activities),
+               [&](const GpuActivity& activity) {
+                 if (activity.tag.node != kPartOfNode) return in_range(activity);
+                 return begin_s <= activity.start_s && activity.end_s <= end_s;
+               });
   return part;
 }
 

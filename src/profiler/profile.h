@@ -7,6 +7,7 @@
 
 #include "core/ops.h"
 #include "core/program.h"
+#include "profiler/gpu_records.h"
 #include "profiler/records.h"
 
 namespace barestep {
@@ -38,14 +39,18 @@ struct TimedOp {
 
 /// Programs must outlive it.
 struct Profile {
-  std::vector<TimedOp> ops;     // of whole steps, in the order in which they began
-  std::vector<Record> queued;   // the host's, in the order in which they began
-  std::vector<HostStep> steps;  // whose records are complete
-  std::int64_t dropped = 0;     // records for which there was no room
+  std::vector<TimedOp> ops;               // of whole steps, in the order in which they began
+  std::vector<Record> queued;             // the host's, in the order in which they began
+  std::vector<HostStep> steps;            // whose records are complete
+  std::int64_t dropped = 0;               // records for which there was no room
+  std::vector<GpuActivity> activities{};  // what GPUs did, piece by piece, where that is known
 
   /// The ops and steps of these training steps only.
   [[nodiscard]] Profile of(StepRange numbers) const;
 };
+
+/// How many records a step of the program yields: one for each lane that a node occupies.
+std::int64_t parts_of(const Program& program);
 
 /// `programs` are those of the runner, in the order in which it got them. `steps` may hold others
 /// than the collector kept. Where records were dropped, the first step that lacks one and all

@@ -31,6 +31,7 @@ RecordCollector::RecordCollector(StepRange steps, std::int64_t capacity)
     : steps_(steps), done_(capacity), queued_(capacity), forgotten_(kForgotten) {}
 
 void RecordCollector::on_record(const Record& record) {
+  if (record.tag.node == kPartOfNode) return;
   if (steps_.contains(record.tag.step)) {
     done_.add(record);
   } else {

@@ -41,6 +41,7 @@ class RecordCollector final : public RecordSink {
   /// `capacity` is the most records that are kept of each kind.
   RecordCollector(StepRange steps, std::int64_t capacity);
 
+  /// Pieces of other nodes' work are left out.
   void on_record(const Record& record) override;
 
   /// The stretch in which the host queued the work of a node, or launched a graph.

@@ -4,9 +4,11 @@
 
 #include <array>
 #include <map>
+#include <set>
 #include <utility>
 
-#include "core/overloaded.h"
+#include "profiler/trace_activity.h"
+#include "profiler/trace_names.h"
 
 namespace barestep {
 namespace {
@@ -19,106 +21,10 @@ struct Queued {
   TraceSpan span;
 };
 
-/// What readers tell kinds of work apart by.
-struct Named {
-  const char* category;
-  std::string name;
-  const char* call;  // of the CUDA runtime, that would have queued it
-};
-
-bool is_pinned(const TimedOp& op, const Tensor& tensor) {
-  return op.program->buffers()[tensor.buffer].pinned;
-}
-
-std::string copy_name(const TimedOp& op, const Copy& copy) {
-  const Buffers& buffers = op.program->buffers();
-  if (is_pinned(op, copy.from)) return "Memcpy HtoD (Pinned -> Device)";
-  if (is_pinned(op, copy.to)) return "Memcpy DtoH (Device -> Pinned)";
-  if (buffers[copy.from.buffer].device != buffers[copy.to.buffer].device) {
-    return "Memcpy PtoP (Device -> Device)";
-  }
-  return "Memcpy DtoD (Device -> Device)";
-}
-
-/// Readers know communication by NCCL's names, whoever carries it out.
-struct CollectiveNames {
-  const char* kernel;
-  const char* annotation;
-  const char* collective;
-};
-
-CollectiveNames names_of(const Collective& collective) {
-  return std::visit(
-      Overloaded{
-          [](const AllReduce&) {
-            return CollectiveNames{"ncclDevKernel_AllReduce_Sum_f32", "nccl:all_reduce",
-                                   "allreduce"};
-          },
-          [](const Broadcast&) {
-            return CollectiveNames{"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"};
-          },
-          [](const Reduce&) {
-            return CollectiveNames{"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"};
-          },
-          [](const ReduceScatter&) {
-            return CollectiveNames{"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter",
-                                   "reduce_scatter"};
-          },
-          [](const AllGather&) {
-            return CollectiveNames{"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"};
-          }},
-      collective);
-}
-
-Named named(const TimedOp& op) {
-  if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
-    return {"kernel", names_of(*collective).kernel, "cudaLaunchKernelExC"};
-  }
-  const auto& device_op = std::get<DeviceOp>(op.node->op);
-  if (const auto* copy = std::get_if<Copy>(&device_op)) {
-    return {"gpu_memcpy", copy_name(op, *copy), "cudaMemcpyAsync"};
-  }
-  return {"kernel", std::string(label_of(op.node->op)), "cudaLaunchKernel"};
-}
-
-std::string dims_of(const Node& node) {
-  std::string dims;
-  for (const Access& access : accesses_of(node.op)) {
-    dims +=
-        fmt::format("{}[{}, {}]", dims.empty() ? "" : ", ", access.tensor.rows, access.tensor.cols);
-  }
-  return dims;
-}
-
-std::string types_of(const Node& node) {
-  std::string types;
-  for (const Access& access : accesses_of(node.op)) {
-    const char* const type = access.tensor.dtype == DType::kF32    ? "float"
-                             : access.tensor.dtype == DType::kBF16 ? "c10::BFloat16"
-                             : access.tensor.dtype == DType::kI32  ? "int"
-                                                                   : "unsigned char";
-    types += fmt::format("{}\"{}\"", types.empty() ? "" : ", ", type);
-  }
-  return types;
-}
-
-/// The args of a collective, in the order in which Kineto has them.
-std::string collective_args(const TimedOp& op, const Collective& collective,
-                            const TraceContext& context) {
-  const DType dtype = parts_of(collective).front().front().tensor.dtype;
-  const std::int64_t numbers = op.cost.message_bytes / bytes_of(dtype);
-  std::string ranks;
-  for (int rank = 0; rank < context.world; ++rank) {
-    ranks += fmt::format("{}{}", rank == 0 ? "" : ", ", rank);
-  }
-  return fmt::format(
-      R"("Collective name": "{}", "In msg nelems": {}, "Out msg nelems": {}, "Group size": {}, )"
-      R"("dtype": "{}", "In split size": "[]", "Out split size": "[]", )"
-      R"("Process Group Name": "0", "Process Group Description": "default_pg", )"
-      R"("Process Group Ranks": "[{}]")",
-      names_of(collective).collective, numbers, numbers, context.world,
-      dtype == DType::kBF16 ? "BFloat16" : "Float", ranks);
-}
+/// HolisticTraceAnalysis keeps the numbers of events in the type that holds these.
+constexpr std::int64_t kFirstId = 100'000;
+/// Above those of the lanes.
+constexpr std::int64_t kOtherStreams = 100;
 
 /// Writes the events of one device.
 class Writer {
@@ -128,6 +34,12 @@ class Writer {
     for (const TimedOp& op : profile.ops) {
       if (op.device == context.device) ops_[{op.tag.step, op.tag.node}] = &op;
     }
+    for (const GpuActivity& activity : profile.activities) {
+      if (activity.kind != GpuActivity::Kind::kCall || activity.correlation == 0) continue;
+      calls_[activity.correlation] = &activity;
+      most_correlation_ = std::max(most_correlation_, activity.correlation);
+    }
+    if (!calls_.empty()) next_id_ += most_correlation_ + 1;
   }
 
   void write() {
@@ -140,8 +52,12 @@ class Writer {
     for (const Record& record : profile_.queued) {
       if (record.device == context_.device) write_queued(record);
     }
-    for (const TimedOp& op : profile_.ops) {
-      if (op.device == context_.device) write_work(op);
+    if (profile_.activities.empty()) {
+      for (const TimedOp& op : profile_.ops) {
+        if (op.device == context_.device) write_work(op);
+      }
+    } else {
+      write_activities();
     }
     write_phases();
     write_forward_to_backward();
@@ -172,7 +88,7 @@ class Writer {
     const std::string args =
         fmt::format(R"("External id": {}, "cbid": 0, "correlation": {})", id, id);
     if (record.tag.node == kGraphLaunch) {
-      events_.slice("cuda_runtime", "cudaGraphLaunch", row, span, args);
+      if (calls_.empty()) events_.slice("cuda_runtime", "cudaGraphLaunch", row, span, args);
       return;
     }
     const auto at = ops_.find({record.tag.step, record.tag.node});
@@ -194,7 +110,77 @@ class Writer {
                                 R"("Input Dims": [{}], "Input type": [{}])",
                                 id, id, dims_of(*op.node), types_of(*op.node)));
     }
-    events_.slice("cuda_runtime", named(op).call, row, call, args);
+    // Where CUPTI tells of the calls, they are written with the work that they queued.
+    if (calls_.empty()) events_.slice("cuda_runtime", named(op).call, row, call, args);
+  }
+
+  /// What CUPTI saw: kernels by their own names, and the calls that queued them.
+  void write_activities() {
+    std::vector<PlacedActivity> work;
+    for (const GpuActivity& activity : profile_.activities) {
+      if (!activity.is_work() || activity.device != context_.device) continue;
+      const auto op = ops_.find({activity.tag.step, activity.tag.node});
+      // Readers cannot place what was queued by nothing that is known.
+      if (op == ops_.end() && !calls_.contains(activity.correlation)) continue;
+      // What belongs to no node has rows of its own, by CUDA's streams.
+      const TraceRow row = op != ops_.end()
+                               ? lane_row(context_, op->second->node->lane)
+                               : TraceRow{context_.device, kOtherStreams + activity.stream};
+      work.push_back({&activity, row, events_.span(activity.start_s, activity.end_s)});
+    }
+    cut_overlaps(work);
+    std::set<std::int64_t> written, named_rows;
+    for (const PlacedActivity& each : work) {
+      if (each.row.tid >= kOtherStreams && named_rows.insert(each.row.tid).second) {
+        events_.name_thread(each.row, fmt::format("stream {} (other)", each.activity->stream),
+                            each.row.tid);
+      }
+      write_activity(each, written);
+    }
+    add_overhead(events_, profile_.activities, context_.program);
+  }
+
+  void write_activity(const PlacedActivity& placed, std::set<std::int64_t>& written) {
+    const GpuActivity& activity = *placed.activity;
+    const auto op = ops_.find({activity.tag.step, activity.tag.node});
+    Queued queued = op == ops_.end() ? Queued{} : queued_of(*op->second);
+    const std::int64_t external_id = queued.correlation;
+    const auto call = calls_.find(activity.correlation);
+    if (call != calls_.end()) {
+      const GpuActivity& made = *call->second;
+      queued = {kFirstId + made.correlation, events_.span(made.start_s, made.end_s)};
+      if (written.insert(made.correlation).second) {
+        events_.slice("cuda_runtime", made.name, host_row(context_), queued.span,
+                      fmt::format(R"("External id": {}, "cbid": {}, "correlation": {})",
+                                  external_id, made.call_id, queued.correlation));
+      }
+    } else if (op != ops_.end() && written.insert(-external_id).second) {
+      // CUPTI lost the call: the stretch in which the host queued the node stands for it.
+      events_.slice("cuda_runtime", named(*op->second).call, host_row(context_), queued.span,
+                    fmt::format(R"("External id": {}, "cbid": 0, "correlation": {})", external_id,
+                                queued.correlation));
+    }
+    std::string args =
+        fmt::format(R"("External id": {}, "queued": 0, "device": {}, "context": 1, "stream": {}, )"
+                    R"("correlation": {})",
+                    external_id, context_.device, placed.row.tid, queued.correlation);
+    args += activity_args(activity, placed.span, context_.multiprocessors);
+    if (op != ops_.end()) {
+      const Node& node = *op->second->node;
+      if (const auto* collective = std::get_if<Collective>(&node.op)) {
+        args += ", " + collective_args(*op->second, *collective, context_);
+      }
+      args += fmt::format(R"(, "op": "{}", "phase": "{}", "layer": {})", label_of(node.op),
+                          name_of(node.phase), node.layer);
+    }
+    const char* const category = activity.kind == GpuActivity::Kind::kKernel ? "kernel"
+                                 : activity.kind == GpuActivity::Kind::kCopy ? "gpu_memcpy"
+                                                                             : "gpu_memset";
+    events_.slice(category, activity.name, placed.row, placed.span, args);
+    if (queued.correlation > 0) {
+      events_.arrow("ac2g", queued.correlation, host_row(context_), queued.span.begin_ns,
+                    placed.row, placed.span.begin_ns);
+    }
   }
 
   void write_work(const TimedOp& op) {
@@ -279,8 +265,9 @@ class Writer {
   const TraceContext& context_;
   std::map<WorkId, const TimedOp*> ops_;
   std::map<WorkId, Queued> queued_;
-  // HolisticTraceAnalysis keeps the numbers of events in the type that holds these.
-  std::int64_t next_id_ = 100'000;
+  std::map<std::int64_t, const GpuActivity*> calls_;  // by correlation
+  std::int64_t most_correlation_ = 0;
+  std::int64_t next_id_ = kFirstId;
 };
 
 }  // namespace
@@ -299,17 +286,23 @@ void add_profile(TraceEvents& events, const Profile& profile, const TraceContext
 }
 
 std::string trace_head(const TraceContext& context) {
+  const Multiprocessors& of = context.multiprocessors;
   std::string text = fmt::format(
       R"("deviceProperties": [{{"id": {}, "name": {}, "totalGlobalMem": {}, "computeMajor": 0, )"
-      R"("computeMinor": 0, "maxThreadsPerBlock": 0, "maxThreadsPerMultiprocessor": 0, )"
-      R"("regsPerBlock": 0, "warpSize": 0, "sharedMemPerBlock": 0, "numSms": 0}}],)",
-      context.device, json_string(context.device_name), context.device_bytes);
+      R"("computeMinor": 0, "maxThreadsPerBlock": 0, "maxThreadsPerMultiprocessor": {}, )"
+      R"("regsPerBlock": 0, "warpSize": {}, "sharedMemPerBlock": 0, "numSms": {}, )"
+      R"("regsPerMultiprocessor": {}, "sharedMemPerMultiprocessor": {}}}],)",
+      context.device, json_string(context.device_name), context.device_bytes, of.threads,
+      of.count > 0 ? 32 : 0, of.count, of.registers, of.shared_bytes);
   text += "\n\"record_shapes\": 1,\n\"profile_memory\": 1,\n\"with_stack\": 0,\n";
   text += "\"with_flops\": 1,\n\"with_modules\": 0,\n";
   // A blank behind the colon, on a line of its own: HolisticTraceAnalysis looks for that.
   text += fmt::format(
       "\"distributedInfo\": {{\n\"backend\": {},\n\"rank\": {},\n\"world_size\": {}\n}},\n",
       json_string(context.backend), context.rank, context.world);
+  if (context.world > 1) {
+    text += fmt::format("\"clock_error_us\": {:.3f},\n", 1e6 * context.clock_error_s);
+  }
   return text + fmt::format("\"barestep_version\": {},\n", json_string(context.version));
 }
 

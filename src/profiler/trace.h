@@ -25,8 +25,10 @@ struct TraceContext {
   std::string device_name;
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t device_bytes = 0;
-  std::int64_t pid = 0;     // of the host, unlike every device's index
-  std::int64_t thread = 0;  // that queues
+  Multiprocessors multiprocessors{};
+  std::int64_t pid = 0;      // of the host, unlike every device's index
+  std::int64_t thread = 0;   // that queues
+  double clock_error_s = 0;  // by how much its times may differ from those of other ranks
 };
 
 /// The host's row and a lane's of a trace.

@@ -15,12 +15,14 @@
 #include "support/file_runs.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
+#include "support/trace_rules.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -76,6 +78,47 @@ TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
 }
 
 // The practical's line, in every step before its own.
+/// A trace of each device, which readers take for that of a rank.
+TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
+  const auto result =
+      run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "12",
+           "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 6 to 8, 2 devices, each "));
+  // Two layers, of both devices: five products of each in each of three steps.
+  EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 30 "));
+  EXPECT_THAT(result.out, ContainsRegex("\n +broadcast +[0-9.]+% "));
+  EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step, mean of 3\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n  exposed communication +[0-9.]+ ms"));
+  EXPECT_THAT(result.out, HasSubstr("\ncpu:1: From first to last op the device computes "));
+  for (const int device : {0, 1}) {
+    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+    EXPECT_THAT(text, HasSubstr(fmt::format("\n\"rank\": {},\n\"world_size\": 2\n", device)));
+    EXPECT_THAT(text, HasSubstr("\"nccl:broadcast\""));
+    EXPECT_THAT(text, HasSubstr("ProfilerStep#9\""));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder() / "t.json"));
+  const auto merged =
+      run_process({MLP_LAB, "merge-traces", "all.json", "t.device0.json", "t.device1.json"},
+                  {.working_directory = folder()});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_THAT(broken_rules_of_merged(read_file(folder() / "all.json")), testing::IsEmpty());
+}
+
+TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
+  const auto result =
+      run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "20",
+           "--lr", "1e30", "--profile-steps", "0:5", "--trace", "t.json"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err, StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
+                                     "before that: 0 to 0\nmlp_dp: error: training diverged: "));
+  for (const int device : {0, 1}) {
+    const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
+    EXPECT_THAT(broken_rules(text), testing::IsEmpty());
+  }
+}
+
 TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
   const auto result = run(
       {"--devices", "cpu,cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "1", "--show-split"});
@@ -229,6 +272,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "--save",
        "w"},
       {"--transport", "peer", "--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "2"},
+      {"--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "4", "--profile",
+       "--profile-steps", "1:2", "--sort-by", "count", "--row-limit", "2", "--trace", "t.json"},
       {"--device", "cpu", "--dim", "8", "--depth", "2", "--load", "w", "--optimizer", "sgd",
        "--momentum", "0.9", "--nesterov", "--clip-norm", "0.5", "--steps", "2", "--config",
        "run.json"},
@@ -285,7 +330,9 @@ TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
        "training diverged: the loss is inf at step 1, it was "},
       {{"--devices", "cpu,cpu", "--metrics", "none/m"}, 73, "output file 'none/m': "},
       {{"--devices", "cpu,cpu", "--load", "none"}, 66, "safetensors file 'none': "},
-      {{"--devices", "cpu,cpu", "--profile"}, 2, "unknown option '--profile': mlp_dp has no such "},
+      {{"--devices", "cpu,cpu", "--trace", "none/t.json"},
+       73,
+       "output file 'none/t.device0.json': "},
       {{"--devces", "cpu,cpu"},
        2,
        "unknown option '--devces': mlp_dp has no such option; did you mean --devices?"},

@@ -1,4 +1,4 @@
-// merge_traces, as a user meets it.
+// mlp_lab merge-traces, as a user meets it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 class MergeTraces : public TempDirTest {
  protected:
   ProcessResult run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), MERGE_TRACES);
+    arguments.insert(arguments.begin(), {MLP_LAB, "merge-traces"});
     return run_process(arguments, {.working_directory = folder()});
   }
 
@@ -43,7 +43,7 @@ class MergeTraces : public TempDirTest {
                       const std::string& line) {
     const ProcessResult result = run(arguments);
     EXPECT_EQ(result.exit_code, code);
-    EXPECT_EQ(result.err, "merge_traces: error: " + line + "\n");
+    EXPECT_EQ(result.err, "mlp_lab: error: " + line + "\n");
     EXPECT_FALSE(std::filesystem::exists(folder() / "all.json"));
   }
 };
@@ -79,7 +79,8 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   file("event.json", R"({"distributedInfo": {"rank": 1}, "baseTimeNanoseconds": 1,
                          "traceEvents": [{"ph": 3}]})");
   file("cut.json.gz", std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13));
-  expect_refused({}, 2, "command line: needs the file to write and the files to read; see --help");
+  expect_refused({}, 2, "command line: out is required; see mlp_lab --help");
+  expect_refused({"all.json"}, 2, "command line: in is required; see mlp_lab --help");
   expect_refused({"all.json", "bad.json"}, 65,
                  "trace 'bad.json': is no trace of one rank" + remedy);
   expect_refused({"all.json", "other.json"}, 65,
@@ -96,7 +97,7 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
       {"no/all.json", "good.json"}, 73,
       "output file 'no/all.json': cannot be created: No such file or directory; choose a "
       "path that can be written");
-  EXPECT_THAT(run({"--help"}).out, HasSubstr("Usage: merge_traces OUT IN..."));
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("merge-traces [OPTIONS] out in..."));
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ includes() {
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
               "^src/(kernels/cuda_|parallel/nccl_|profiler/cupti_)",
               "kernels/cuda_*, parallel/nccl_*, profiler/cupti_*")
+      library("^nvtx3/", "^src/kernels/cuda_", "kernels/cuda_*")
       library("^cupti", "^src/profiler/cupti_", "profiler/cupti_*")
       library("^nvml", "^src/profiler/nvml_", "profiler/nvml_*")
       library("^mpi\\.h", "^src/parallel/mpi_", "parallel/mpi_*")
@@ -37,7 +38,7 @@ includes() {
       library("^(zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
-      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin)\\.h)",
+      library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin|cxxabi)\\.h)",
               "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
     }
     function library(headers, places, words) {

@@ -13,6 +13,8 @@
 namespace barestep {
 namespace {
 
+using ::testing::ContainsRegex;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -167,6 +169,22 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   more.cost.flops = 1 << 30;
   profile.ops.push_back(more);
   EXPECT_EQ(step_rate(profile, {.flops_per_s = 1e9}), before);
+}
+
+/// Two products a step, of 256 flops and of 128 + 64 + 128 bytes each, in 5 ms.
+TEST(RooflineTable, SaysWhatHoldsAnOpBackAndHowFarItIsFromThat) {
+  const SampleProfile sample;
+  const Profile profile = sample.profile();
+  const auto line_with = [&](const Peaks& peaks) {
+    const std::string table = roofline_table(operator_rows(profile, RowsBy::kOp, peaks), peaks, 2);
+    const std::size_t at = table.find("gemm");
+    return table.substr(at, table.find('\n', at) - at);
+  };
+  EXPECT_THAT(line_with({.flops_per_s = 1e6, .bytes_per_s = 1e6}),
+              ContainsRegex("gemm +0\\.001 +640 B +0\\.80 +memory +0\\.00 +0\\.00 +12\\.80% "));
+  EXPECT_THAT(line_with({.flops_per_s = 1e6, .bytes_per_s = 2e6}),
+              ContainsRegex("gemm +0\\.001 +640 B +0\\.80 +arithmetic +0\\.00 +0\\.00 +10\\.24% "));
+  EXPECT_EQ(roofline_table(operator_rows(profile, RowsBy::kOp, {}), {}, 2), "");
 }
 
 }  // namespace

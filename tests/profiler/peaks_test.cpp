@@ -70,6 +70,36 @@ TEST(PeaksKey, NamesAllThatPeaksDependOn) {
   EXPECT_NE(peaks_key(*one, Precision::kFp32).find(one->info().model), std::string::npos);
 }
 
+/// What an old driver or library could do is not what a new one can.
+TEST(PeaksKey, ChangesWithDriverAndLibrary) {
+  class Changed final : public ForwardingDevice {
+   public:
+    using ForwardingDevice::ForwardingDevice;
+    [[nodiscard]] DeviceInfo info() const override { return told; }
+    DeviceInfo told{.model = "H200",
+                    .threads = 4,
+                    .product_library = "cuBLASLt 13.0.1",
+                    .driver = "driver for CUDA 13.0, 580.65.06"};
+  };
+  const auto cpu = make_cpu_device({.threads = 1});
+  Changed device(*cpu);
+  const auto key = [&] { return peaks_key(device, Precision::kFp32); };
+  const std::string first = key();
+  const std::vector<std::pair<std::string DeviceInfo::*, std::string>> changes = {
+      {&DeviceInfo::driver, "driver for CUDA 13.0, 580.82.07"},
+      {&DeviceInfo::product_library, "cuBLASLt 13.1.0"},
+      {&DeviceInfo::model, "H100"}};
+  for (const auto& [member, value] : changes) {
+    const std::string before = device.told.*member;
+    device.told.*member = value;
+    EXPECT_NE(key(), first) << value;
+    device.told.*member = before;
+    EXPECT_EQ(key(), first);
+  }
+  device.told.threads = 8;
+  EXPECT_NE(key(), first);
+}
+
 class PeaksFile : public TempDirTest {
  protected:
   std::filesystem::path path_ = folder() / "cache" / "peaks.tsv";

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""readers.py hta|tensorboard|perfetto TRACE: what a reader makes of a trace, as a line of JSON.
+"""readers.py hta|tensorboard|perfetto TRACE...: what a reader makes of a trace, as a line of JSON.
+
+HolisticTraceAnalysis takes those of several ranks.
 
 Exits with 77 where the reader is not installed."""
 
@@ -15,26 +17,32 @@ warnings.filterwarnings("ignore")
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 
 
-def hta(path):
+def hta(*paths):
     from hta.trace_analysis import TraceAnalysis
 
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copy(path, os.path.join(folder, "rank0.json"))
+        for rank, path in enumerate(paths):
+            shutil.copy(path, os.path.join(folder, f"rank{rank}.json"))
         analysis = TraceAnalysis(trace_dir=folder)
-        row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-        idle = analysis.get_idle_time_breakdown(visualize=False)[0]
-        overlap = analysis.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
-    return {
-        "span": float(row["kernel_time(us)"]),
-        "compute": float(row["compute_time(us)"]),
-        "non_compute": float(row["non_compute_time(us)"]),
-        "idle": float(row["idle_time(us)"]),
-        "overlap": None if overlap != overlap else float(overlap) / 100,
-        "streams": {
-            f"{int(r['stream'])} {r['idle_category']}": float(r["idle_time"])
-            for _, r in idle.iterrows()
-        },
-    }
+        times = analysis.get_temporal_breakdown(visualize=False).set_index("rank")
+        overlaps = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")
+        ranks = []
+        for rank in range(len(paths)):
+            row = times.loc[rank]
+            idle = analysis.get_idle_time_breakdown(ranks=[rank], visualize=False)[0]
+            overlap = overlaps.loc[rank]["comp_comm_overlap_pctg"]
+            ranks.append({
+                "span": float(row["kernel_time(us)"]),
+                "compute": float(row["compute_time(us)"]),
+                "non_compute": float(row["non_compute_time(us)"]),
+                "idle": float(row["idle_time(us)"]),
+                "overlap": None if overlap != overlap else float(overlap) / 100,
+                "streams": {
+                    f"{int(r['stream'])} {r['idle_category']}": float(r["idle_time"])
+                    for _, r in idle.iterrows()
+                },
+            })
+    return ranks[0] if len(paths) == 1 else {"ranks": ranks}
 
 
 def tensorboard(path):
@@ -71,7 +79,7 @@ def perfetto(path):
 
 if __name__ == "__main__":
     try:
-        found = {"hta": hta, "tensorboard": tensorboard, "perfetto": perfetto}[sys.argv[1]](sys.argv[2])
+        found = {"hta": hta, "tensorboard": tensorboard, "perfetto": perfetto}[sys.argv[1]](*sys.argv[2:])
     except ModuleNotFoundError as missing:
         print(missing, file=sys.stderr)
         sys.exit(77)

@@ -120,6 +120,90 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
   EXPECT_TRUE(events_named(text, "cudaLaunchKernel").empty());
 }
 
+/// What CUPTI tells of the sample's first step: the forward product is two kernels that overlap,
+/// and something runs that belongs to no node.
+std::vector<GpuActivity> sample_activities() {
+  using Kind = GpuActivity::Kind;
+  std::vector<GpuActivity> all;
+  const auto at = [](double ms) { return 100 + ms / 1e3; };
+  const auto call = [&](const char* name, std::int64_t correlation, NodeId node, double ms) {
+    all.push_back({.kind = Kind::kCall,
+                   .name = name,
+                   .tag = {.program = 0, .step = 0, .node = node},
+                   .correlation = correlation,
+                   .start_s = at(ms),
+                   .end_s = at(ms + 0.004),
+                   .call_id = 211});
+  };
+  const auto work = [&](Kind kind, const char* name, std::int64_t correlation, NodeId node,
+                        double begin_ms, double end_ms) {
+    all.push_back({.kind = kind,
+                   .name = name,
+                   .tag = {.program = 0, .step = 0, .node = node},
+                   .correlation = correlation,
+                   .start_s = at(begin_ms),
+                   .end_s = at(end_ms),
+                   .stream = 13,
+                   .bytes = kind == Kind::kKernel ? 0 : 128,
+                   .registers = 40,
+                   .shared_bytes = 1024,
+                   .grid = {264, 1, 1},
+                   .block = {256, 1, 1}});
+  };
+  call("cudaMemcpyAsync", 5, SampleProfile::kCopyX, 0.003);
+  call("cudaLaunchKernel", 6, SampleProfile::kForward, 0.021);
+  call("cudaLaunchKernelExC", 7, SampleProfile::kForward, 0.026);
+  call("cudaLaunchKernel", 11, kPartOfNode, 0.095);
+  work(Kind::kCopy, "Memcpy HtoD (Pinned -> Device)", 5, SampleProfile::kCopyX, 0.2, 0.7);
+  work(Kind::kKernel, "sm90_xmma_gemm", 6, SampleProfile::kForward, 1, 2.5);
+  work(Kind::kKernel, "bias_relu", 7, SampleProfile::kForward, 2.4, 3);
+  work(Kind::kKernel, "mse", 8, SampleProfile::kLoss, 3, 3.5);  // its call was lost
+  work(Kind::kKernel, "wgrad", 10, SampleProfile::kBackward, 3.5, 6.5);
+  work(Kind::kKernel, "adam", 9, SampleProfile::kAdam, 6.6, 7.6);
+  work(Kind::kKernel, "other", 11, kPartOfNode, 7.7, 7.8);
+  work(Kind::kKernel, "from before", 12, kPartOfNode, 7.85, 7.9);
+  all.push_back(
+      {.kind = Kind::kOverhead, .name = "Buffer Flush", .start_s = at(7.8), .end_s = at(7.9)});
+  return all;
+}
+
+/// Kernels stand under their own names, cut where they overlap, behind the calls that queued them.
+TEST(Trace, OfCuptiHasEveryKernelAndTheCallThatQueuedIt) {
+  const SampleProfile sample;
+  Profile profile = sample.profile();
+  profile.activities = sample_activities();
+  TraceContext context = context_of_rank(0, 1);
+  context.kind = DeviceKind::kCuda;
+  context.multiprocessors = {
+      .count = 132, .threads = 2048, .registers = 65536, .shared_bytes = 233472};
+  const std::string text = trace_of(profile.of({.first = 0, .end = 1}), context);
+  EXPECT_THAT(broken_rules(text), IsEmpty());
+  const auto product = events_named(text, "sm90_xmma_gemm").at(0);
+  EXPECT_EQ(product.at("ts"), 501'000.0);
+  EXPECT_EQ(product.at("dur"), 1'400.0);  // until the next begins
+  EXPECT_EQ(product.at("tid"), 1);
+  const OrderedJson& args = product.at("args");
+  EXPECT_EQ(args.at("true duration (us)"), 1'500.0);
+  EXPECT_EQ(args.at("op"), "gemm");
+  EXPECT_EQ(args.at("phase"), "forward");
+  EXPECT_EQ(args.at("blocks per SM"), 2);
+  EXPECT_EQ(args.at("warps per SM"), 16);
+  // By CUDA's calculator 6 blocks of 256 threads with 40 registers fit; 2 are there: 512 of 2048.
+  EXPECT_EQ(args.at("est. achieved occupancy %"), 25);
+  EXPECT_EQ(args.at("grid"), OrderedJson({264, 1, 1}));
+  EXPECT_EQ(args.at("shared memory"), 1024);
+  const auto call = events_named(text, "cudaLaunchKernel").at(0);
+  EXPECT_EQ(call.at("args").at("correlation"), args.at("correlation"));
+  EXPECT_EQ(call.at("args").at("External id"), args.at("External id"));
+  EXPECT_EQ(call.at("args").at("cbid"), 211);
+  const auto bias = events_named(text, "bias_relu").at(0);
+  EXPECT_EQ(bias.at("args").at("External id"), args.at("External id"));
+  EXPECT_EQ(events_named(text, "other").at(0).at("tid"), 113);
+  EXPECT_TRUE(events_named(text, "from before").empty());
+  EXPECT_EQ(events_named(text, "Buffer Flush").at(0).at("pid"), -1);
+  EXPECT_EQ(events_named(text, "Memcpy HtoD (Pinned -> Device)").size(), 1U);
+}
+
 /// Changes the first event that `which` picks, and returns what rules that breaks.
 template <class Which, class Change>
 std::vector<std::string> broken_by(const Which& which, const Change& change) {

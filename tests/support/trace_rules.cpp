@@ -41,7 +41,7 @@ struct Slice {
 
 class Check {
  public:
-  explicit Check(const std::string& text) : text_(text) {}
+  Check(const std::string& text, bool merged) : text_(text), merged_(merged) {}
 
   std::vector<std::string> broken() {
     try {
@@ -77,8 +77,13 @@ class Check {
     const auto at = [&](const char* key) { return std::ranges::find(keys, key) - keys.begin(); };
     require(keys.front() == "schemaVersion" && trace_.at("schemaVersion") == 1,
             "schemaVersion 1 comes first");
-    for (const char* key : {"deviceProperties", "distributedInfo", "displayTimeUnit",
-                            "baseTimeNanoseconds", "traceEvents", "traceName"}) {
+    for (const char* key : {"displayTimeUnit", "baseTimeNanoseconds", "traceEvents", "traceName"}) {
+      require(trace_.contains(key), std::string("no ") + key);
+    }
+    require(trace_.at("displayTimeUnit") == "ms", "displayTimeUnit is not ms");
+    require(trace_.at("baseTimeNanoseconds").is_number_integer(), "base time is no whole number");
+    if (merged_) return;
+    for (const char* key : {"deviceProperties", "distributedInfo"}) {
       require(trace_.contains(key), std::string("no ") + key);
     }
     require(at("deviceProperties") < at("distributedInfo") &&
@@ -87,8 +92,6 @@ class Check {
                 at("baseTimeNanoseconds") < at("traceEvents") &&
                 at("traceEvents") < at("traceName") && keys.back() == "traceName",
             "members are not in Kineto's order");
-    require(trace_.at("displayTimeUnit") == "ms", "displayTimeUnit is not ms");
-    require(trace_.at("baseTimeNanoseconds").is_number_integer(), "base time is no whole number");
     // HolisticTraceAnalysis finds the rank with this, in the text.
     require(std::regex_search(text_, std::regex("\n\"rank\":\\s+(\\d+)")),
             "the rank does not stand on a line of its own behind a blank");
@@ -148,7 +151,10 @@ class Check {
       const OrderedJson& args = event->at("args");
       const std::string name = event->at("name");
       const std::string category = event->at("cat");
-      require(event->at("pid") == args.at("device"), name + ": pid is not its device");
+      // Merged, the processes of each rank are numbered above those of the ranks before it.
+      const std::int64_t pid = event->at("pid");
+      require((merged_ ? pid % 10'000'000 : pid) == args.at("device"),
+              name + ": pid is not its device");
       require(event->at("tid") == args.at("stream"), name + ": tid is not its stream");
       require(args.at("stream") > 0, name + ": stream is not above 0");
       const std::int64_t correlation = args.at("correlation");
@@ -191,7 +197,10 @@ class Check {
       has_params |= event.at("name") == "record_param_comms" &&
                     event.at("args").at("External id") == args.at("External id");
     }
-    require(has_params, name + ": no record_param_comms has its External id");
+    // In a graph the launch queues it, which is no collective.
+    const auto call = calls_.find(args.at("correlation"));
+    const bool in_graph = call != calls_.end() && call->second->at("name") == "cudaGraphLaunch";
+    require(has_params || in_graph, name + ": no record_param_comms has its External id");
   }
 
   /// True if a slice of the row is open at that time.
@@ -248,16 +257,17 @@ class Check {
   }
 
   void check_steps() {
-    std::int64_t expected = -1;
+    std::map<Row, std::int64_t> next;
     for (const OrderedJson& event : trace_.at("traceEvents")) {
       const std::string name = event.at("name");
       if (!name.starts_with("ProfilerStep#")) continue;
+      std::int64_t& expected = next.try_emplace(row_of(event), -1).first->second;
       require(event.at("cat") == "user_annotation", name + " is no user_annotation");
       const std::int64_t number = std::stoll(name.substr(13));
       require(expected < 0 || number == expected, name + " does not follow the step before");
       expected = number + 1;
     }
-    require(expected >= 0, "no ProfilerStep");
+    require(!next.empty(), "no ProfilerStep");
   }
 
   /// One begins a nanosecond before its first work and ends one behind its last, or, where there is
@@ -291,6 +301,7 @@ class Check {
   }
 
   const std::string& text_;
+  bool merged_;
   OrderedJson trace_;
   std::vector<std::string> broken_;
   std::map<Row, std::vector<Slice>> slices_;
@@ -303,7 +314,11 @@ class Check {
 }  // namespace
 
 std::vector<std::string> broken_rules(const std::string& text) {
-  return Check(text).broken();
+  return Check(text, false).broken();
+}
+
+std::vector<std::string> broken_rules_of_merged(const std::string& text) {
+  return Check(text, true).broken();
 }
 
 }  // namespace barestep

@@ -10,4 +10,7 @@ namespace barestep {
 /// HolisticTraceAnalysis, TensorBoard's plugin and Perfetto rely on.
 std::vector<std::string> broken_rules(const std::string& text);
 
+/// The same of the traces of several ranks that were made one, which only Perfetto reads.
+std::vector<std::string> broken_rules_of_merged(const std::string& text);
+
 }  // namespace barestep

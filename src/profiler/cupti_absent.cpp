@@ -1,0 +1,18 @@
+// Stands in for CUPTI in builds without its headers.
+#include "profiler/cupti_source.h"
+
+namespace barestep {
+
+std::vector<std::string> cupti_files() {
+  return {};
+}
+
+std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& /*devices*/,
+                                       RecordSink& /*sink*/, std::int64_t /*capacity*/,
+                                       const std::vector<std::string>& /*files*/,
+                                       std::string& why) {
+  why = "this build has no CUPTI";
+  return nullptr;
+}
+
+}  // namespace barestep

@@ -1,0 +1,234 @@
+#include "profiler/cupti_activity.h"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+namespace barestep {
+namespace {
+
+// The first versions of CUDA 12: later ones hold more behind the same members.
+using KernelRecord = CUpti_ActivityKernel8;
+using CopyRecord = CUpti_ActivityMemcpy5;
+using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;
+using SetRecord = CUpti_ActivityMemset4;
+using CallRecord = CUpti_ActivityAPI;
+using OverheadRecord = CUpti_ActivityOverhead;
+using CorrelationRecord = CUpti_ActivityExternalCorrelation;
+
+template <class Record>
+const Record& as(const CUpti_Activity& record) {
+  return reinterpret_cast<const Record&>(record);
+}
+
+std::string readable(const char* name) {
+  if (name == nullptr) return "kernel";
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
+  return status == 0 && text != nullptr ? text.get() : name;
+}
+
+const char* memory_name(std::uint8_t kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_MEMORY_KIND_PAGEABLE:
+      return "Pageable";
+    case CUPTI_ACTIVITY_MEMORY_KIND_PINNED:
+      return "Pinned";
+    case CUPTI_ACTIVITY_MEMORY_KIND_DEVICE:
+    case CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC:
+      return "Device";
+    case CUPTI_ACTIVITY_MEMORY_KIND_MANAGED:
+    case CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC:
+      return "Managed";
+    default:
+      return "Unknown";
+  }
+}
+
+const char* direction_name(std::uint8_t kind) {
+  switch (kind) {
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOD:
+      return "HtoD";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOH:
+      return "DtoH";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_DTOD:
+      return "DtoD";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_HTOH:
+      return "HtoH";
+    case CUPTI_ACTIVITY_MEMCPY_KIND_PTOP:
+      return "PtoP";
+    default:
+      return "";
+  }
+}
+
+/// As Kineto names it: "Memcpy HtoD (Pinned -> Device)".
+std::string copy_text(std::uint8_t kind, std::uint8_t from, std::uint8_t to) {
+  return std::string("Memcpy ") + direction_name(kind) + " (" + memory_name(from) + " -> " +
+         memory_name(to) + ")";
+}
+
+const char* overhead_name(CUpti_ActivityOverheadKind kind) {
+  switch (static_cast<int>(kind)) {
+    case CUPTI_ACTIVITY_OVERHEAD_DRIVER_COMPILER:
+      return "Driver Compiler";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH:
+      return "Buffer Flush";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_INSTRUMENTATION:
+      return "Instrumentation";
+    case CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE:
+      return "Resource";
+    // What CUDA 12.0's headers do not name yet.
+    case 4 << 16:
+      return "Runtime Triggered Module Loading";
+    case 5 << 16:
+      return "Lazy Function Loading";
+    case 6 << 16:
+      return "Command Buffer Full";
+    case 7 << 16:
+      return "Activity Buffer Request";
+    default:
+      return "Unknown Overhead";
+  }
+}
+
+}  // namespace
+
+CuptiReader::CuptiReader(const CuptiLibrary& library, std::int64_t capacity)
+    : library_(library), capacity_(static_cast<std::size_t>(capacity)) {
+  activities_.reserve(capacity_);
+  correlations_.reserve(capacity_);
+}
+
+std::string_view CuptiReader::kept(std::string text) {
+  return *names_.insert(std::move(text)).first;
+}
+
+std::string_view CuptiReader::call_name(CUpti_CallbackId id) {
+  const auto [at, is_new] = call_names_.try_emplace(id);
+  if (!is_new) return at->second;
+  const char* name = nullptr;
+  const CUptiResult status =
+      library_.callback_name.function(CUPTI_CB_DOMAIN_RUNTIME_API, id, &name);
+  if (status != CUPTI_SUCCESS || name == nullptr) return "";
+  std::string text = name;
+  // Without the version of its interface: cudaLaunchKernel_v7000.
+  const std::size_t version = text.rfind("_v");
+  if (version != std::string::npos &&
+      text.find_first_not_of("0123456789", version + 2) == std::string::npos) {
+    text.resize(version);
+  }
+  for (const char* queues : {"cudaLaunch", "cudaMemcpy", "cudaMemset", "cudaGraphLaunch"}) {
+    if (text.starts_with(queues)) at->second = kept(text);
+  }
+  return at->second;
+}
+
+void CuptiReader::add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns) {
+  // CUPTI writes 0 where it could not find out.
+  const bool has_time = start_ns != 0 && end_ns >= start_ns;
+  if (has_time && (start_ns < from_ns_ || start_ns >= until_ns_)) return;
+  if (!has_time || activities_.size() >= capacity_) {
+    ++dropped_;
+    return;
+  }
+  activities_.push_back(activity);
+  activities_.back().start_s = static_cast<double>(start_ns) * 1e-9;
+  activities_.back().end_s = static_cast<double>(end_ns) * 1e-9;
+}
+
+void CuptiReader::read_record(const CUpti_Activity& record) {
+  using Kind = GpuActivity::Kind;
+  const auto add_work = [&](const auto& of, Kind kind, std::string name, std::uint64_t bytes) {
+    add({.kind = kind,
+         .name = kept(std::move(name)),
+         .device = static_cast<int>(of.deviceId),
+         .correlation = of.correlationId,
+         .stream = of.streamId,
+         .bytes = static_cast<std::int64_t>(bytes),
+         .graph_node = static_cast<std::int64_t>(of.graphNodeId)},
+        of.start, of.end);
+  };
+  switch (record.kind) {
+    case CUPTI_ACTIVITY_KIND_KERNEL:
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+      const auto& of = as<KernelRecord>(record);
+      const std::size_t before = activities_.size();
+      add_work(of, Kind::kKernel, readable(of.name), 0);
+      if (activities_.size() == before) return;
+      GpuActivity& kernel = activities_.back();
+      kernel.registers = of.registersPerThread;
+      kernel.shared_bytes = std::int64_t{of.staticSharedMemory} + of.dynamicSharedMemory;
+      kernel.grid = {of.gridX, of.gridY, of.gridZ};
+      kernel.block = {of.blockX, of.blockY, of.blockZ};
+      return;
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY: {
+      const auto& of = as<CopyRecord>(record);
+      return add_work(of, Kind::kCopy, copy_text(of.copyKind, of.srcKind, of.dstKind), of.bytes);
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY2: {
+      const auto& of = as<PeerCopyRecord>(record);
+      return add_work(of, Kind::kCopy, copy_text(of.copyKind, of.srcKind, of.dstKind), of.bytes);
+    }
+    case CUPTI_ACTIVITY_KIND_MEMSET: {
+      const auto& of = as<SetRecord>(record);
+      return add_work(of, Kind::kSet, "Memset (Device)", of.bytes);
+    }
+    case CUPTI_ACTIVITY_KIND_RUNTIME: {
+      const auto& of = as<CallRecord>(record);
+      const std::string_view name = call_name(of.cbid);
+      if (name.empty()) return;
+      return add({.kind = Kind::kCall,
+                  .name = name,
+                  .correlation = of.correlationId,
+                  .call_id = static_cast<int>(of.cbid)},
+                 of.start, of.end);
+    }
+    case CUPTI_ACTIVITY_KIND_OVERHEAD: {
+      const auto& of = as<OverheadRecord>(record);
+      return add({.kind = Kind::kOverhead, .name = overhead_name(of.overheadKind)}, of.start,
+                 of.end);
+    }
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
+      const auto& of = as<CorrelationRecord>(record);
+      if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
+      if (of.externalId == kNoNode) return;
+      if (correlations_.size() >= capacity_) {
+        ++dropped_;
+      } else {
+        correlations_.push_back({of.correlationId, of.externalId});
+      }
+      return;
+    }
+    default:
+      return;  // a kind that nobody asked for
+  }
+}
+
+std::string CuptiReader::read(std::uint8_t* buffer, std::size_t bytes) {
+  for (CUpti_Activity* record = nullptr; bytes > 0;) {
+    const CUptiResult status = library_.next_record.function(buffer, bytes, &record);
+    if (status == CUPTI_ERROR_MAX_LIMIT_REACHED) break;  // the end
+    if (status != CUPTI_SUCCESS) return library_.failure(library_.next_record.name, status);
+    read_record(*record);
+  }
+  return "";
+}
+
+void CuptiReader::finish() {
+  std::ranges::stable_sort(correlations_, {}, &Correlation::correlation);
+  std::ranges::stable_sort(activities_, {}, &GpuActivity::start_s);
+}
+
+std::uint64_t CuptiReader::tag_number(std::int64_t correlation) const {
+  const auto at =
+      std::ranges::lower_bound(correlations_, correlation, {}, &Correlation::correlation);
+  return at == correlations_.end() || at->correlation != correlation ? kNoNode : at->number;
+}
+
+}  // namespace barestep

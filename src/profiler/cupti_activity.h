@@ -1,0 +1,74 @@
+// What CUPTI writes to its buffers, as activities.
+#pragma once
+
+#include <cupti.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiler/cupti_library.h"
+#include "profiler/gpu_records.h"
+
+namespace barestep {
+
+/// The number of work that is of no node.
+constexpr std::uint64_t kNoNode = 0;
+
+/// Reads records and keeps what it needs, in memory that is taken at once.
+class CuptiReader {
+ public:
+  /// `capacity` is the most that is kept of each kind.
+  CuptiReader(const CuptiLibrary& library, std::int64_t capacity);
+
+  /// Only what begins between these two times of the host is kept, in nanoseconds; at first none.
+  void keep_from(std::uint64_t ns) {
+    from_ns_ = ns;
+    until_ns_ = std::numeric_limits<std::uint64_t>::max();
+  }
+  void keep_until(std::uint64_t ns) { until_ns_ = ns; }
+
+  /// All records of a buffer. Returns why it could not be read to its end; empty if it was.
+  std::string read(std::uint8_t* buffer, std::size_t bytes);
+
+  /// In the order of the buffers. Devices are numbered as CUDA does, and no tag is set.
+  [[nodiscard]] std::vector<GpuActivity>& activities() { return activities_; }
+  [[nodiscard]] const std::vector<GpuActivity>& activities() const { return activities_; }
+
+  /// Sorts what was read. Call it before tag_number().
+  void finish();
+  /// The number that was pushed when work of this correlation was queued; kNoNode for none.
+  [[nodiscard]] std::uint64_t tag_number(std::int64_t correlation) const;
+
+  /// Records for which there was no room, or that have no time.
+  [[nodiscard]] std::int64_t dropped() const { return dropped_; }
+
+ private:
+  struct Correlation {
+    std::int64_t correlation;
+    std::uint64_t number;
+  };
+
+  void read_record(const CUpti_Activity& record);
+  void add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns);
+  /// The text for as long as the reader.
+  std::string_view kept(std::string text);
+  /// As CUDA spells it; empty for calls that queue no work.
+  std::string_view call_name(CUpti_CallbackId id);
+
+  const CuptiLibrary& library_;
+  std::size_t capacity_;
+  std::uint64_t from_ns_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t until_ns_ = std::numeric_limits<std::uint64_t>::max();
+  std::vector<GpuActivity> activities_;
+  std::vector<Correlation> correlations_;
+  std::set<std::string> names_;
+  std::map<CUpti_CallbackId, std::string_view> call_names_;
+  std::int64_t dropped_ = 0;
+};
+
+}  // namespace barestep

@@ -1,0 +1,100 @@
+#include "profiler/cupti_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace barestep {
+namespace {
+
+/// Of CUDA 12.0: the records that are read here came with it, and have since grown at their ends.
+constexpr std::uint32_t kLeastVersion = 18;
+/// From CUDA 12.6 on, versions are major, minor and patch in one number.
+constexpr std::uint32_t kFirstLongVersion = 120'000;
+
+std::string text_of_version(std::uint32_t version) {
+  if (version < kFirstLongVersion) return fmt::format("API {}", version);
+  return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
+}
+
+/// What a return code means to a user, where its name does not say it.
+const char* meaning_of(CUptiResult status) {
+  switch (status) {
+    case CUPTI_ERROR_NOT_INITIALIZED:
+      return ", CUDA cannot be used here";
+    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
+    case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:
+      return ", the driver lets only administrators profile";
+    case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
+      return ", another profiler or debugger is attached";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<const CuptiLibrary> CuptiLibrary::load(const std::vector<std::string>& files,
+                                                       std::string& why) {
+  why.clear();
+  for (const std::string& file : files) {
+    void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      // The first is where it should be.
+      const char* const error = ::dlerror();
+      if (why.empty()) why = error != nullptr ? error : file + " cannot be loaded";
+      continue;
+    }
+    std::unique_ptr<CuptiLibrary> library(new CuptiLibrary);
+    if (library->find_all(handle, file, why)) return library;
+  }
+  return nullptr;
+}
+
+bool CuptiLibrary::find_all(void* handle, const std::string& file, std::string& why) {
+  const char* missing = nullptr;
+  const auto need = [&](auto& call) {
+    using Function = std::remove_pointer_t<decltype(call.function)>;
+    call.function = reinterpret_cast<Function*>(::dlsym(handle, call.name));
+    if (call.function == nullptr && missing == nullptr) missing = call.name;
+  };
+  need(get_version_);
+  need(result_string_);
+  need(subscribe);
+  need(unsubscribe);
+  need(enable_callback);
+  need(callback_name);
+  need(graph_node_id);
+  need(register_buffers);
+  need(register_clock);
+  need(enable);
+  need(disable);
+  need(flush);
+  need(next_record);
+  need(dropped_records);
+  need(push);
+  need(pop);
+  if (missing != nullptr) {
+    why = fmt::format("{} has no {}", file, missing);
+    return false;
+  }
+  std::uint32_t version = 0;
+  if (const CUptiResult status = get_version_.function(&version); status != CUPTI_SUCCESS) {
+    why = failure(get_version_.name, status);
+    return false;
+  }
+  version_ = text_of_version(version);
+  if (version < kLeastVersion) {
+    why = fmt::format("{} is of {}, which is older than CUDA 12", file, version_);
+    return false;
+  }
+  return true;
+}
+
+std::string CuptiLibrary::failure(const char* call, CUptiResult status) const {
+  const char* name = nullptr;
+  const bool known = result_string_.function(status, &name) == CUPTI_SUCCESS && name != nullptr;
+  return fmt::format("{} failed: {} ({}){}", call, known ? name : "unknown",
+                     static_cast<int>(status), meaning_of(status));
+}
+
+}  // namespace barestep

@@ -1,0 +1,290 @@
+#include "profiler/cupti_records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+
+#include "profiler/cupti_source.h"
+#include "profiler/records.h"
+
+namespace barestep {
+namespace {
+
+constexpr CUpti_ActivityKind kKinds[] = {
+    // Those before the work itself, so that none of it comes without them.
+    CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+    CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_OVERHEAD,
+};
+constexpr CUpti_ExternalCorrelationKind kOurs = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
+
+/// The host's clock (core/clock.h), to which CUPTI moves the GPU's times.
+std::uint64_t CUPTIAPI host_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+}  // namespace
+
+std::atomic<CuptiRecords*> CuptiRecords::the_{nullptr};
+
+CuptiRecords::CuptiRecords(std::unique_ptr<const CuptiLibrary> library,
+                           const std::vector<Device*>& devices, RecordSink& sink,
+                           std::int64_t capacity)
+    : library_(std::move(library)), sink_(sink), reader_(*library_, capacity) {
+  for (const Device* device : devices) ordinals_.push_back(device->info().ordinal);
+  queued_.reserve(static_cast<std::size_t>(capacity));
+}
+
+CuptiRecords::~CuptiRecords() {
+  // Nothing is left to be done where these fail.
+  if (on_) disable_all();
+  if (subscriber_ != nullptr) static_cast<void>(library_->unsubscribe.function(subscriber_));
+  CuptiRecords* self = this;
+  the_.compare_exchange_strong(self, nullptr);
+}
+
+std::string CuptiRecords::subscribe() {
+  CuptiRecords* nobody = nullptr;
+  if (!the_.compare_exchange_strong(nobody, this)) return "this process profiles already";
+  std::string why;
+  const auto done = [&](const char* call, CUptiResult status) {
+    if (status != CUPTI_SUCCESS && why.empty()) why = library_->failure(call, status);
+    return status == CUPTI_SUCCESS;
+  };
+  const auto watch = [&](CUpti_CallbackId id) {
+    return done(library_->enable_callback.name,
+                library_->enable_callback.function(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, id));
+  };
+  const bool subscribed =
+      done(library_->subscribe.name,
+           library_->subscribe.function(&subscriber_, &CuptiRecords::on_resource, this));
+  if (!subscribed) {
+    subscriber_ = nullptr;
+    return why;
+  }
+  if (done(library_->register_clock.name, library_->register_clock.function(&host_ns)) &&
+      done(library_->register_buffers.name,
+           library_->register_buffers.function(&CuptiRecords::take_buffer,
+                                               &CuptiRecords::get_buffer_back)) &&
+      watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) && watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED)) {
+    // Whether it may be used shows only now.
+    why = enable_all();
+    disable_all();
+  }
+  return why;
+}
+
+std::string CuptiRecords::enable_all() {
+  for (const CUpti_ActivityKind kind : kKinds) {
+    const CUptiResult status = library_->enable.function(kind);
+    if (status != CUPTI_SUCCESS) return library_->failure(library_->enable.name, status);
+  }
+  return "";
+}
+
+void CuptiRecords::disable_all() {
+  for (const CUpti_ActivityKind kind : kKinds) static_cast<void>(library_->disable.function(kind));
+}
+
+void CuptiRecords::keep(const std::string& trouble) {
+  if (trouble_.empty()) trouble_ = trouble;
+}
+
+bool CuptiRecords::check(const char* call, CUptiResult status) {
+  if (status != CUPTI_SUCCESS) keep(library_->failure(call, status));
+  return status == CUPTI_SUCCESS;
+}
+
+std::string CuptiRecords::source() const {
+  return fmt::format("CUPTI {}{}{}", library_->version(), trouble_.empty() ? "" : ", of which ",
+                     trouble_);
+}
+
+void CuptiRecords::turn(bool on, bool keeps) {
+  if (keeps != keeps_) {
+    keeps_ = keeps;
+    if (keeps) {
+      reader_.keep_from(host_ns());
+    } else {
+      reader_.keep_until(host_ns());
+    }
+  }
+  if (on == on_) return;
+  on_ = on;
+  if (!on) return disable_all();
+  if (const std::string why = enable_all(); !why.empty()) keep(why);
+}
+
+void CuptiRecords::begin(const Tag& tag, std::string_view label, int device, Stream& /*stream*/) {
+  const Queued queued{tag, label, device};
+  if (capturing_) {
+    capturing_node_ = queued;
+    is_capturing_node_ = true;
+  }
+  if (capturing_ || !on_) return;
+  std::uint64_t number = kNoNode;
+  if (keeps_ && queued_.size() < queued_.capacity()) {
+    queued_.push_back(queued);
+    number = queued_.size();
+  } else if (keeps_) {
+    ++not_noted_;
+  }
+  if (check(library_->push.name, library_->push.function(kOurs, number))) ++depth_;
+}
+
+void CuptiRecords::end(int /*device*/, Stream& /*stream*/) {
+  is_capturing_node_ = false;
+  if (depth_ == 0) return;
+  --depth_;
+  std::uint64_t last = 0;
+  check(library_->pop.name, library_->pop.function(kOurs, &last));
+}
+
+void CUPTIAPI CuptiRecords::take_buffer(std::uint8_t** buffer, std::size_t* bytes,
+                                        std::size_t* records) {
+  CuptiRecords* const self = the_;
+  *buffer = self == nullptr ? nullptr : self->buffers_.take();
+  *bytes = *buffer == nullptr ? 0 : CuptiBuffers::kBytes;
+  *records = 0;  // as many as fit
+}
+
+void CUPTIAPI CuptiRecords::get_buffer_back(CUcontext context, std::uint32_t stream,
+                                            std::uint8_t* buffer, std::size_t /*bytes*/,
+                                            std::size_t valid_bytes) {
+  CuptiRecords* const self = the_;
+  if (self == nullptr) return;
+  std::size_t dropped = 0;
+  if (self->library_->dropped_records.function(context, stream, &dropped) == CUPTI_SUCCESS) {
+    self->dropped_by_cupti_ += static_cast<std::int64_t>(dropped);
+  }
+  if (buffer != nullptr) self->buffers_.hand_back(buffer, valid_bytes);
+}
+
+void CUPTIAPI CuptiRecords::on_resource(void* self, CUpti_CallbackDomain domain,
+                                        CUpti_CallbackId id, const void* data) {
+  if (domain != CUPTI_CB_DOMAIN_RESOURCE || data == nullptr) return;
+  const void* const of = static_cast<const CUpti_ResourceData*>(data)->resourceDescriptor;
+  if (of == nullptr) return;
+  static_cast<CuptiRecords*>(self)->note_graph_node(id, *static_cast<const CUpti_GraphData*>(of));
+}
+
+void CuptiRecords::note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph) {
+  std::uint64_t node = 0;
+  if (!check(library_->graph_node_id.name, library_->graph_node_id.function(graph.node, &node))) {
+    return;
+  }
+  if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) {
+    if (is_capturing_node_) graph_nodes_[node] = capturing_node_;
+  } else if (id == CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED) {
+    std::uint64_t original = 0;
+    if (!check(library_->graph_node_id.name,
+               library_->graph_node_id.function(graph.originalNode, &original))) {
+      return;
+    }
+    const auto at = graph_nodes_.find(original);
+    if (at != graph_nodes_.end()) graph_nodes_[node] = at->second;
+  }
+}
+
+void CuptiRecords::collect() {
+  buffers_.read_all([&](std::uint8_t* buffer, std::size_t bytes) {
+    if (const std::string why = reader_.read(buffer, bytes); !why.empty()) keep(why);
+  });
+}
+
+void CuptiRecords::finish() {
+  if (finished_) return;
+  finished_ = true;
+  // First what is complete, which makes room; then all.
+  for (const std::uint32_t flags : {0U, static_cast<unsigned>(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)}) {
+    check(library_->flush.name, library_->flush.function(flags));
+    collect();
+  }
+  reader_.finish();
+  resolve();
+  send_records();
+}
+
+const CuptiRecords::Queued* CuptiRecords::queued_of(const GpuActivity& activity) const {
+  const std::uint64_t number = reader_.tag_number(activity.correlation);
+  if (number == kNoNode || number > queued_.size()) return nullptr;
+  return &queued_[number - 1];
+}
+
+int CuptiRecords::device_of(const GpuActivity& activity, int queued_for) const {
+  // Several devices of a program may be one GPU.
+  if (ordinals_[static_cast<std::size_t>(queued_for)] == activity.device) return queued_for;
+  const auto at = std::ranges::find(ordinals_, activity.device);
+  return at == ordinals_.end() ? queued_for : static_cast<int>(at - ordinals_.begin());
+}
+
+void CuptiRecords::resolve() {
+  for (GpuActivity& activity : reader_.activities()) {
+    const Queued* const queued = queued_of(activity);
+    const bool is_work = activity.is_work();
+    activity.device = is_work ? device_of(activity, queued == nullptr ? 0 : queued->device) : 0;
+    if (queued == nullptr) continue;
+    activity.tag = queued->tag;
+    if (!is_work || queued->tag.node != kGraphLaunch) continue;
+    const auto node = graph_nodes_.find(static_cast<std::uint64_t>(activity.graph_node));
+    if (node == graph_nodes_.end()) {
+      activity.tag.node = kPartOfNode;
+      continue;
+    }
+    activity.tag = node->second.tag;
+    activity.tag.step = queued->tag.step;
+  }
+}
+
+void CuptiRecords::send_records() {
+  std::map<std::tuple<std::int64_t, int, NodeId, int>, Record> records;
+  for (const GpuActivity& activity : reader_.activities()) {
+    if (!activity.is_work() || activity.tag.node < 0) continue;
+    const Tag& tag = activity.tag;
+    const auto [at, is_new] = records.try_emplace(
+        {tag.step, tag.program, tag.node, activity.device}, Record{.tag = tag,
+                                                                   .label = activity.name,
+                                                                   .device = activity.device,
+                                                                   .start_s = activity.start_s,
+                                                                   .end_s = activity.end_s});
+    if (!is_new) at->second.end_s = std::max(at->second.end_s, activity.end_s);
+  }
+  for (const auto& [key, record] : records) sink_.on_record(record);
+}
+
+std::span<const GpuActivity> CuptiRecords::activities() const {
+  return reader_.activities();
+}
+
+std::int64_t CuptiRecords::dropped() const {
+  return reader_.dropped() + dropped_by_cupti_ + not_noted_;
+}
+
+std::vector<std::string> cupti_files() {
+  if (const char* const file = std::getenv("BARESTEP_CUPTI")) return {file};
+  return {"libcupti.so.13", "libcupti.so.12", "/usr/local/cuda/lib64/libcupti.so",
+          "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"};
+}
+
+std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, RecordSink& sink,
+                                       std::int64_t capacity, const std::vector<std::string>& files,
+                                       std::string& why) {
+  auto library = CuptiLibrary::load(files, why);
+  if (library == nullptr) return nullptr;
+  auto records = std::make_unique<CuptiRecords>(std::move(library), devices, sink, capacity);
+  why = records->subscribe();
+  if (!why.empty()) return nullptr;
+  return records;
+}
+
+}  // namespace barestep

@@ -1,0 +1,93 @@
+// Records of GPUs from CUPTI.
+//
+// Work is told to belong to a node by external correlation: a number is pushed before the node is
+// queued, and CUPTI notes it with every call of this thread until it is popped. The work of a graph
+// belongs to its launch; which node it is of is known from the graph's nodes, whose making CUPTI
+// tells of while the node is captured.
+#pragma once
+
+#include <cupti.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "profiler/cupti_activity.h"
+#include "profiler/cupti_buffers.h"
+#include "profiler/cupti_library.h"
+#include "profiler/gpu_records.h"
+
+namespace barestep {
+
+/// One at a time in a process, as CUPTI has one subscriber.
+class CuptiRecords final : public GpuRecords {
+ public:
+  CuptiRecords(std::unique_ptr<const CuptiLibrary> library, const std::vector<Device*>& devices,
+               RecordSink& sink, std::int64_t capacity);
+  ~CuptiRecords() override;
+
+  /// Returns why CUPTI cannot be used; empty if it can.
+  std::string subscribe();
+
+  [[nodiscard]] std::string source() const override;
+  [[nodiscard]] bool knows_graphs() const override { return true; }
+  void turn(bool on, bool keeps) override;
+  void capture(bool on) override { capturing_ = on; }
+  void begin(const Tag& tag, std::string_view label, int device, Stream& stream) override;
+  void end(int device, Stream& stream) override;
+  void collect() override;
+  void finish() override;
+  [[nodiscard]] std::span<const GpuActivity> activities() const override;
+  [[nodiscard]] std::int64_t dropped() const override;
+
+ private:
+  /// What was being queued.
+  struct Queued {
+    Tag tag;
+    std::string_view label;
+    int device = 0;
+  };
+
+  static void CUPTIAPI take_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* records);
+  static void CUPTIAPI get_buffer_back(CUcontext context, std::uint32_t stream,
+                                       std::uint8_t* buffer, std::size_t bytes,
+                                       std::size_t valid_bytes);
+  static void CUPTIAPI on_resource(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                                   const void* data);
+  void note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph);
+
+  /// The first failure behind subscribe() is kept and told with the source.
+  void keep(const std::string& trouble);
+  bool check(const char* call, CUptiResult status);
+  std::string enable_all();
+  void disable_all();
+  void resolve();
+  [[nodiscard]] const Queued* queued_of(const GpuActivity& activity) const;
+  [[nodiscard]] int device_of(const GpuActivity& activity, int queued_for) const;
+  void send_records();
+
+  static std::atomic<CuptiRecords*> the_;  // whose buffers CUPTI gets
+
+  std::unique_ptr<const CuptiLibrary> library_;
+  std::vector<int> ordinals_;  // of the devices
+  RecordSink& sink_;
+  CuptiBuffers buffers_;
+  CuptiReader reader_;
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::vector<Queued> queued_;  // by the number that was pushed, less one
+  std::size_t depth_ = 0;       // of numbers pushed
+  std::map<std::uint64_t, Queued> graph_nodes_;
+  Queued capturing_node_{};
+  bool is_capturing_node_ = false;
+  bool on_ = false;
+  bool keeps_ = false;
+  bool capturing_ = false;
+  bool finished_ = false;
+  std::int64_t not_noted_ = 0;  // nodes for which there was no number
+  std::atomic<std::int64_t> dropped_by_cupti_{0};
+  std::string trouble_;
+};
+
+}  // namespace barestep

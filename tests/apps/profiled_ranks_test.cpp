@@ -1,0 +1,223 @@
+// mlp_ddp with --profile and --trace: a trace of each rank, on one clock.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <regex>
+
+#include "apps/on_cpu.h"
+#include "support/arguments.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+#include "support/trace_rules.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+class ProfiledRanks : public TempDirTest {
+ protected:
+  ProcessResult run(const Arguments& arguments, int ranks = 2) {
+    const std::string script =
+        fmt::format(". '{}' && exec mpirun -np {} '{}' {}", BARESTEP_MPI_ENV, ranks, MLP_DDP,
+                    fmt::join(on_cpu(Arguments{"--threads", "1"} + arguments), " "));
+    return run_process({"/bin/bash", "-c", script},
+                       {.working_directory = folder(), .timeout_s = 60});
+  }
+
+  std::string text(const std::string& name) { return read_file(folder() / name); }
+};
+
+const Arguments kTwoLayers = {"--layers", "12,16,9", "--global-batch-size", "10"};
+
+/// When a rank was at the collectives of its trace, in seconds of Unix time, by step and size.
+std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> collectives_of(
+    const std::string& text) {
+  const json trace = json::parse(text);
+  const double base_s = trace.at("baseTimeNanoseconds").get<double>() / 1e9;
+  std::vector<std::pair<double, std::int64_t>> steps;  // begin, number
+  for (const json& event : trace.at("traceEvents")) {
+    const std::string name = event.at("name");
+    if (!name.starts_with("ProfilerStep#")) continue;
+    steps.emplace_back(event.at("ts"), std::stoll(name.substr(13)));
+  }
+  std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> found;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") != "kernel" || !event.at("args").contains("Collective name")) {
+      continue;
+    }
+    const double begin_us = event.at("ts");
+    std::int64_t step = -1;
+    for (const auto& [step_begin_us, number] : steps) {
+      if (begin_us >= step_begin_us) step = number;
+    }
+    const double begin_s = base_s + begin_us / 1e6;
+    found[{step, event.at("args").at("In msg nelems")}] = {
+        begin_s, begin_s + event.at("dur").get<double>() / 1e6};
+  }
+  return found;
+}
+
+TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
+  const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--profile", "--profile-steps",
+                                                 "6:9", "--trace", "t.json.gz"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 6 to 8, rank 0 of 2, "));
+  EXPECT_EQ(result.out.find("rank 1 of 2"), std::string::npos);
+  EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 15 "));
+  // The loss and one bucket, each in three steps.
+  EXPECT_THAT(result.out, ContainsRegex("\n +all_reduce +[0-9.]+% .* 6 "));
+  EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step, mean of 3\n"));
+  // The account of communication listens to the same records.
+  EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 7 steps and 2 ranks\n"));
+
+  const auto unpacked = run_process({"/bin/gzip", "-d", "t.rank0.json.gz", "t.rank1.json.gz"},
+                                    {.working_directory = folder()});
+  ASSERT_EQ(unpacked.exit_code, 0) << unpacked.err;
+  for (const int rank : {0, 1}) {
+    const std::string trace = text(fmt::format("t.rank{}.json", rank));
+    EXPECT_THAT(broken_rules(trace), IsEmpty());
+    EXPECT_THAT(trace, HasSubstr(fmt::format("\n\"rank\": {},\n\"world_size\": 2\n", rank)));
+    EXPECT_THAT(trace, HasSubstr("\"backend\": \"mpi\""));
+    EXPECT_THAT(trace, ContainsRegex("\n\"clock_error_us\": [0-9.]+,\n"));
+    EXPECT_THAT(trace, HasSubstr("\"record_param_comms\""));
+    EXPECT_THAT(trace, HasSubstr("ProfilerStep#9\""));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder() / "t.json.gz"));
+
+  const auto merged =
+      run_process({MLP_LAB, "merge-traces", "all.json", "t.rank0.json", "t.rank1.json"},
+                  {.working_directory = folder()});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_THAT(broken_rules_of_merged(text("all.json")), IsEmpty());
+}
+
+/// An all-reduce cannot end on a rank before it began on every other: clocks that differ would.
+TEST_F(ProfiledRanks, ShowCollectivesAtTheSameTime) {
+  const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--profile-steps", "2:10",
+                                                 "--slow-rank", "1:2", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto first = collectives_of(text("t.rank0.json"));
+  const auto second = collectives_of(text("t.rank1.json"));
+  ASSERT_EQ(first.size(), 9U * 2);
+  constexpr double kClockErrorSeconds = 1e-3;  // a loaded machine's, far below the delay
+  for (const auto& [key, mine] : first) {
+    ASSERT_TRUE(second.contains(key));
+    const auto& theirs = second.at(key);
+    EXPECT_LT(theirs.first, mine.second + kClockErrorSeconds);
+    EXPECT_LT(mine.first, theirs.second + kClockErrorSeconds);
+  }
+}
+
+/// Captured, collectives are known by their first step; their records tell which one it was.
+TEST_F(ProfiledRanks, TellTheStepsOfCollectivesInAGraph) {
+  const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--graph", "--profile-steps",
+                                                 "6:9", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string trace = text("t.rank0.json");
+  EXPECT_THAT(broken_rules(trace), IsEmpty());
+  std::map<std::int64_t, int> of_step;
+  for (const auto& [key, times] : collectives_of(trace)) ++of_step[key.first];
+  EXPECT_EQ(of_step, (std::map<std::int64_t, int>{{6, 2}, {7, 2}, {8, 2}, {9, 2}}));
+}
+
+TEST_F(ProfiledRanks, ThatDivergeWriteTheTracesOfTheStepsBefore) {
+  const auto result = run(kTwoLayers + Arguments{"--steps", "20", "--lr", "1e30", "--profile-steps",
+                                                 "0:5", "--trace", "t.json"});
+  EXPECT_EQ(result.exit_code, 76);
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_ddp: note: 't.rank0.json' holds the profiled steps before "
+                         "that: 0 to 0\nmlp_ddp: error: training diverged: "));
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(broken_rules(text(fmt::format("t.rank{}.json", rank))), IsEmpty());
+  }
+}
+
+TEST_F(ProfiledRanks, RefuseInOneLineWhatOneOfThemCannotWrite) {
+  std::filesystem::create_directory(folder() / "t.rank1.json");
+  const auto result = run(kTwoLayers + Arguments{"--trace", "t.json"});
+  EXPECT_EQ(result.exit_code, 73);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: output file 't.rank1.json': "));
+  const auto steps =
+      run(kTwoLayers + Arguments{"--steps", "5", "--profile", "--profile-steps", "3:9"});
+  EXPECT_EQ(steps.exit_code, 78);
+  EXPECT_THAT(steps.err, StartsWith("mlp_ddp: error: --profile-steps '3:9': the run has the steps "
+                                    "0 to 4; "));
+}
+
+TEST_F(ProfiledRanks, ThatAreStoppedBeforeTheirStepsSaySo) {
+  const std::string script = fmt::format(
+      ". '{}' && {{ mpirun -np 2 '{}' --device cpu --threads 1 --dim 8 --depth 1 --steps 100000 "
+      "--delay-ms 2 --metrics m --profile --trace t.json & }} && job=$! && "
+      "until [ -s m ]; do sleep 0.01; done && kill -USR1 $job; wait $job",
+      BARESTEP_MPI_ENV, MLP_DDP);
+  const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nThere is nothing to show of the steps 99950 to 99999: the "
+                                    "run ended before them\n"));
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: note: no profiled step was done, so 't.rank0.json' "
+                                    "is not written\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "t.rank0.json"));
+}
+
+TEST_F(ProfiledRanks, HaveTheLossesOfARunWithoutProfiling) {
+  const Arguments some = kTwoLayers + Arguments{"--steps", "8", "--gemm", "reference"};
+  const auto losses = [&](const std::string& name, const Arguments& more) {
+    EXPECT_EQ(run(some + Arguments{"--metrics", name} + more).exit_code, 0);
+    std::map<std::pair<int, int>, double> all;
+    std::istringstream lines(text(name));
+    for (std::string line; std::getline(lines, line);) {
+      const json record = json::parse(line);
+      all[{record.at("rank"), record.at("step")}] = record.at("loss");
+    }
+    return all;
+  };
+  const auto plain = losses("plain", {});
+  EXPECT_EQ(plain.size(), 16U);
+  EXPECT_EQ(losses("profiled", {"--profile", "--trace", "t.json"}), plain);
+}
+
+/// Both count communication that computation hides, and time without either.
+TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
+  const auto result = run({"--dim", "64", "--depth", "3", "--bucket-mib", "0.02", "--steps", "12",
+                           "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
+  const ProcessResult theirs = run_process({"/usr/bin/env", python != nullptr ? python : "python3",
+                                            READERS_PY, "hta", "t.rank0.json", "t.rank1.json"},
+                                           {.working_directory = folder(), .timeout_s = 100});
+  if (theirs.exit_code == 77 || theirs.exit_code == 127) {
+    GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
+  }
+  ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
+  const json ranks = json::parse(theirs.out.substr(theirs.out.rfind("\n{"))).at("ranks");
+  ASSERT_EQ(ranks.size(), 2U);
+  std::smatch ours;
+  const std::regex said(
+      "From first to last op the device computes ([0-9.]+) % of [0-9.]+[mu]?s, only copies or "
+      "communicates ([0-9.]+) %, and is idle ([0-9.]+) %; ([0-9.]+) % of communication is hidden");
+  ASSERT_TRUE(std::regex_search(result.out, ours, said)) << result.out;
+  const json& first = ranks[0];
+  const double span = first.at("span");
+  const auto expect_near = [&](int group, double theirs_percent) {
+    // Ours is printed with one decimal.
+    EXPECT_NEAR(std::stod(ours[static_cast<std::size_t>(group)]), theirs_percent,
+                0.01 * theirs_percent + 0.06);
+  };
+  expect_near(1, 100 * first.at("compute").get<double>() / span);
+  expect_near(2, 100 * first.at("non_compute").get<double>() / span);
+  expect_near(3, 100 * first.at("idle").get<double>() / span);
+  expect_near(4, 100 * first.at("overlap").get<double>());
+}
+
+}  // namespace
+}  // namespace barestep

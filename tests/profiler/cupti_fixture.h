@@ -1,0 +1,149 @@
+// CUPTI, which a library stands for that needs no GPU, and work that it tells of.
+#pragma once
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/clock.h"
+#include "core/forwarding_device.h"
+#include "kernels/cpu_device.h"
+#include "profiler/cupti_buffers.h"
+#include "profiler/cupti_source.h"
+#include "profiler/fake_cupti.h"
+#include "profiler/records.h"
+
+namespace barestep {
+
+/// A device that says it is the GPU of that number.
+class Gpu final : public ForwardingDevice {
+ public:
+  Gpu(Device& inner, int index, int ordinal)
+      : ForwardingDevice(inner), index_(index), ordinal_(ordinal) {}
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  [[nodiscard]] int index() const override { return index_; }
+  [[nodiscard]] DeviceInfo info() const override {
+    DeviceInfo info = inner().info();
+    info.ordinal = ordinal_;
+    return info;
+  }
+
+ private:
+  int index_, ordinal_;
+};
+
+class Kept final : public RecordSink {
+ public:
+  void on_record(const Record& record) override { records.push_back(record); }
+  std::vector<Record> records;
+};
+
+constexpr std::uint32_t kLaunchKernel = 211, kGraphLaunchCall = 311, kEventRecord = 135;
+
+/// The library.
+std::string fake_cupti_file();
+
+class Cupti : public testing::Test {
+ protected:
+  Cupti() {
+    void* const handle = ::dlopen(fake_cupti_file().c_str(), RTLD_NOW | RTLD_LOCAL);
+    fake_ = reinterpret_cast<FakeCuptiState*>(::dlsym(handle, kFakeCuptiState))();
+    flush_ = reinterpret_cast<decltype(flush_)>(::dlsym(handle, "cuptiActivityFlushAll"));
+    *fake_ = {};
+  }
+  ~Cupti() override {
+    gpu_records_.reset();
+    EXPECT_FALSE(fake_->is_subscribed);
+    EXPECT_TRUE(fake_->enabled.empty());
+    *fake_ = {};
+  }
+
+  FakeCupti& fake() { return *fake_; }
+  GpuRecords& source() { return *gpu_records_; }
+
+  std::string why_not(const std::vector<std::string>& files = {fake_cupti_file()}) {
+    std::string why;
+    gpu_records_ = open_cupti({&first_, &second_}, sink_, capacity_, files, why);
+    EXPECT_EQ(gpu_records_ == nullptr, !why.empty());
+    return why;
+  }
+  void open() { ASSERT_EQ(why_not(), ""); }
+
+  /// Times of records count from here.
+  void turn_on() {
+    source().turn(true, true);
+    zero_ns_ = fake().clock();
+  }
+
+  /// That many nanoseconds later; 0 is what CUPTI writes where it does not know.
+  [[nodiscard]] std::uint64_t at(std::uint64_t ns) const { return ns == 0 ? 0 : zero_ns_ + ns; }
+  void expect_at(double seconds, std::uint64_t ns) const {
+    EXPECT_NEAR(seconds, static_cast<double>(at(ns)) * 1e-9, 1e-10);
+  }
+
+  /// Queues a node and returns the number that CUPTI was told.
+  std::uint64_t queue(NodeId node, std::int64_t step = 0, int device = 0) {
+    source().begin({.program = 0, .step = step, .node = node}, "op", device, *stream_);
+    source().end(device, *stream_);
+    return fake().pushed.empty() ? 0 : fake().pushed.back();
+  }
+
+  void add_correlation(
+      std::uint64_t number, std::uint32_t correlation,
+      CUpti_ExternalCorrelationKind kind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) {
+    CUpti_ActivityExternalCorrelation record{};
+    record.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
+    record.externalKind = kind;
+    record.externalId = number;
+    record.correlationId = correlation;
+    fake().add(record);
+  }
+  void add_kernel(std::uint32_t correlation, std::uint64_t start, std::uint64_t end,
+                  std::uint32_t device = 3, std::uint64_t graph_node = 0) {
+    CUpti_ActivityKernel8 record{};
+    record.kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+    record.correlationId = correlation;
+    record.start = at(start);
+    record.end = at(end);
+    record.deviceId = device;
+    record.streamId = 13;
+    record.graphNodeId = graph_node;
+    record.registersPerThread = 40;
+    record.staticSharedMemory = 1000;
+    record.dynamicSharedMemory = 24;
+    record.gridX = 2;
+    record.gridY = record.gridZ = record.blockY = record.blockZ = 1;
+    record.blockX = 256;
+    record.name = "_ZN8barestep4adamEPf";
+    fake().add(record);
+  }
+  void add_call(std::uint32_t id, std::uint32_t correlation, std::uint64_t start,
+                std::uint64_t end) {
+    CUpti_ActivityAPI record{};
+    record.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
+    record.cbid = id;
+    record.correlationId = correlation;
+    record.start = at(start);
+    record.end = at(end);
+    fake().add(record);
+  }
+  std::vector<std::string> names() {
+    std::vector<std::string> all;
+    for (const GpuActivity& activity : source().activities()) all.emplace_back(activity.name);
+    return all;
+  }
+
+  std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
+  Gpu first_{*cpu_, 0, 3}, second_{*cpu_, 1, 1};
+  std::unique_ptr<Stream> stream_ = cpu_->new_stream("test");
+  std::int64_t capacity_ = 1000;
+  Kept sink_;
+  std::uint64_t zero_ns_ = 0;
+  FakeCupti* fake_;
+  decltype(&cuptiActivityFlushAll) flush_;
+  std::unique_ptr<GpuRecords> gpu_records_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,154 @@
+// Getting CUPTI, and what it says where it cannot be had.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "profiler/cupti_fixture.h"
+
+namespace barestep {
+
+std::string fake_cupti_file() {
+  return FAKE_CUPTI;
+}
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+TEST_F(Cupti, ThatIsAbsentOrAnotherLibrarySaysSo) {
+  EXPECT_THAT(why_not({"/nowhere/libcupti.so"}),
+              HasSubstr("/nowhere/libcupti.so: cannot open shared object file"));
+  EXPECT_THAT(why_not({FAKE_NVML}), EndsWith("has no cuptiGetVersion"));
+  // The next file may have it.
+  EXPECT_EQ(why_not({"/nowhere/libcupti.so", FAKE_CUPTI}), "");
+}
+
+TEST_F(Cupti, IsLookedForWhereTheVariableSays) {
+  ::setenv("BARESTEP_CUPTI", "/my/libcupti.so", 1);
+  EXPECT_THAT(cupti_files(), ElementsAre("/my/libcupti.so"));
+  ::unsetenv("BARESTEP_CUPTI");
+  EXPECT_EQ(cupti_files().front(), "libcupti.so.13");
+}
+
+TEST_F(Cupti, ThatIsTooOldSaysSo) {
+  fake().version = 17;
+  EXPECT_THAT(why_not(), EndsWith(" is of API 17, which is older than CUDA 12"));
+  fake().version = 18;
+  open();
+  EXPECT_EQ(source().source(), "CUPTI API 18");
+}
+
+TEST_F(Cupti, ThatRefusesSaysWhy) {
+  const std::vector<std::tuple<std::string, CUptiResult, std::string>> cases = {
+      {"cuptiGetVersion", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
+      {"cuptiSubscribe", CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED,
+       "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED (39), another profiler or debugger is "
+       "attached"},
+      {"cuptiSubscribe", CUPTI_ERROR_NOT_INITIALIZED,
+       "CUPTI_ERROR_NOT_INITIALIZED (15), CUDA cannot be used here"},
+      {"cuptiActivityEnable", CUPTI_ERROR_INSUFFICIENT_PRIVILEGES,
+       "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35), the driver lets only administrators profile"},
+      {"cuptiActivityRegisterTimestampCallback", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
+      {"cuptiActivityRegisterCallbacks", CUPTI_ERROR_UNKNOWN, "CUPTI_ERROR_UNKNOWN (999)"},
+      {"cuptiEnableCallback", CUPTI_ERROR_INVALID_PARAMETER, "unknown (1)"},
+  };
+  for (const auto& [function, status, text] : cases) {
+    fake().status = {{function, status}};
+    EXPECT_EQ(why_not(), function + " failed: " + text);
+    EXPECT_FALSE(fake().is_subscribed) << function;
+    EXPECT_TRUE(fake().enabled.empty()) << function;
+  }
+  fake().status.clear();
+  EXPECT_EQ(why_not(), "");
+}
+
+TEST_F(Cupti, ServesOneProfilerOfAProcess) {
+  open();
+  std::string why;
+  EXPECT_EQ(open_cupti({&first_}, sink_, 10, {FAKE_CUPTI}, why), nullptr);
+  EXPECT_EQ(why, "this process profiles already");
+}
+
+TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {
+  open();
+  EXPECT_TRUE(fake().enabled.empty());
+  queue(1);
+  EXPECT_TRUE(fake().pushed.empty());
+  turn_on();
+  EXPECT_THAT(fake().enabled, SizeIs(7));
+  EXPECT_TRUE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_OVERHEAD));
+  // The kind that makes kernels run one after the other.
+  EXPECT_FALSE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_KERNEL));
+  source().turn(false, false);
+  EXPECT_TRUE(fake().enabled.empty());
+}
+
+TEST_F(Cupti, ThatFailsLaterSaysSoAndLosesNoRun) {
+  open();
+  turn_on();
+  fake().status["cuptiActivityFlushAll"] = CUPTI_ERROR_UNKNOWN;
+  source().finish();
+  EXPECT_EQ(source().source(),
+            "CUPTI 13.0.1, of which cuptiActivityFlushAll failed: CUPTI_ERROR_UNKNOWN (999)");
+  fake().status.clear();
+  for (const char* function :
+       {"cuptiActivityEnable", "cuptiActivityPushExternalCorrelationId",
+        "cuptiActivityPopExternalCorrelationId", "cuptiActivityGetNextRecord"}) {
+    gpu_records_.reset();
+    *fake_ = {};
+    open();
+    fake().status[function] = CUPTI_ERROR_UNKNOWN;
+    turn_on();
+    queue(1);
+    add_kernel(50, 10, 20);
+    source().finish();
+    EXPECT_THAT(source().source(), HasSubstr(std::string(", of which ") + function + " failed: "));
+    source().turn(false, false);
+  }
+}
+
+TEST_F(Cupti, KeepsTheHostsTime) {
+  open();
+  const double before_s = now_s();
+  const double theirs_s = static_cast<double>(fake().clock()) * 1e-9;
+  EXPECT_LE(before_s, theirs_s + 1e-6);
+  EXPECT_LE(theirs_s, now_s() + 1e-6);
+}
+
+/// NVIDIA's own, with or without a driver: it is found, and says why where it cannot be used.
+TEST(GpuSource, GetsOnWithTheRealLibrary) {
+  const auto cpu = make_cpu_device({.threads = 1});
+  Gpu gpu(*cpu, 0, 0);
+  Kept sink;
+  std::string why;
+  const auto source = open_cupti({&gpu}, sink, 10, cupti_files(), why);
+  if (why.find("cannot open shared object file") != std::string::npos) {
+    GTEST_SKIP() << "CUPTI is not installed";
+  }
+  EXPECT_EQ(source == nullptr, !why.empty());
+  if (source == nullptr) {
+    EXPECT_THAT(why, HasSubstr(" failed: "));
+  }
+}
+
+TEST(GpuSource, IsEventsWhereCuptiCannotBeUsed) {
+  ::setenv("BARESTEP_CUPTI", "/nowhere/libcupti.so", 1);
+  const auto cpu = make_cpu_device({.threads = 1});
+  Gpu gpu(*cpu, 0, 0);
+  Kept sink;
+  const auto source = open_gpu_records({&gpu}, sink, 10);
+  EXPECT_THAT(source->source(),
+              HasSubstr("CUDA events, to about a microsecond: CUPTI cannot be used: "
+                        "/nowhere/libcupti.so: cannot open shared object file"));
+  EXPECT_FALSE(source->knows_graphs());
+  ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);
+  EXPECT_EQ(open_gpu_records({&gpu}, sink, 10)->source(), "CUPTI 13.0.1");
+  ::unsetenv("BARESTEP_CUPTI");
+}
+
+}  // namespace
+}  // namespace barestep

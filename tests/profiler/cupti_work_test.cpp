@@ -1,0 +1,243 @@
+// What CUPTI tells of a GPU's work, and which nodes that is of.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "profiler/cupti_fixture.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
+  open();
+  turn_on();
+  const std::uint64_t product = queue(4, 7);
+  const std::uint64_t copy = queue(5, 7, 1);
+  EXPECT_EQ(fake().depth, 0U);
+  add_correlation(product, 70);
+  add_correlation(product, 71);
+  add_correlation(copy, 72);
+  add_call(kLaunchKernel, 70, 900, 950);
+  add_call(kEventRecord, 99, 960, 970);
+  // Two kernels make the node; CUDA's number of the device is not the program's.
+  add_kernel(70, 1000, 3000);
+  add_kernel(71, 3500, 4000);
+  CUpti_ActivityMemcpy5 copied{};
+  copied.kind = CUPTI_ACTIVITY_KIND_MEMCPY;
+  copied.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD;
+  copied.srcKind = CUPTI_ACTIVITY_MEMORY_KIND_PINNED;
+  copied.dstKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+  copied.bytes = 512;
+  copied.start = at(2000);
+  copied.end = at(2500);
+  copied.deviceId = 1;
+  copied.correlationId = 72;
+  fake().add(copied);
+  source().finish();
+
+  ASSERT_THAT(sink_.records, SizeIs(2));
+  EXPECT_EQ(sink_.records[0].tag.node, 4);
+  EXPECT_EQ(sink_.records[0].tag.step, 7);
+  EXPECT_EQ(sink_.records[0].device, 0);
+  expect_at(sink_.records[0].start_s, 1000);
+  expect_at(sink_.records[0].end_s, 4000);
+  EXPECT_EQ(sink_.records[1].tag.node, 5);
+  EXPECT_EQ(sink_.records[1].device, 1);
+  // In the order in which they began; calls that queue nothing are left out.
+  EXPECT_THAT(names(), ElementsAre("cudaLaunchKernel", "barestep::adam(float*)",
+                                   "Memcpy HtoD (Pinned -> Device)", "barestep::adam(float*)"));
+  const GpuActivity& kernel = source().activities()[1];
+  EXPECT_EQ(kernel.stream, 13);
+  EXPECT_EQ(kernel.registers, 40);
+  EXPECT_EQ(kernel.shared_bytes, 1024);
+  EXPECT_THAT(kernel.grid, ElementsAre(2, 1, 1));
+  EXPECT_THAT(kernel.block, ElementsAre(256, 1, 1));
+  EXPECT_EQ(source().activities()[0].call_id, static_cast<int>(kLaunchKernel));
+  EXPECT_EQ(source().activities()[2].bytes, 512);
+  EXPECT_EQ(source().dropped(), 0);
+  EXPECT_EQ(source().source(), "CUPTI 13.0.1");
+}
+
+TEST_F(Cupti, ReadsFillsPeerCopiesAndItsOwnOverhead) {
+  open();
+  turn_on();
+  CUpti_ActivityMemset4 fill{};
+  fill.kind = CUPTI_ACTIVITY_KIND_MEMSET;
+  fill.bytes = 64;
+  fill.start = at(10);
+  fill.end = at(20);
+  fake().add(fill);
+  CUpti_ActivityMemcpyPtoP4 peer{};
+  peer.kind = CUPTI_ACTIVITY_KIND_MEMCPY2;
+  peer.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_PTOP;
+  peer.srcKind = peer.dstKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+  peer.start = at(30);
+  peer.end = at(40);
+  fake().add(peer);
+  for (const int kind : {1 << 16, 5 << 16, 99 << 16}) {
+    CUpti_ActivityOverhead overhead{};
+    overhead.kind = CUPTI_ACTIVITY_KIND_OVERHEAD;
+    overhead.overheadKind = static_cast<CUpti_ActivityOverheadKind>(kind);
+    overhead.start = at(static_cast<std::uint64_t>(kind));
+    overhead.end = overhead.start + 1;
+    fake().add(overhead);
+  }
+  source().finish();
+  EXPECT_THAT(names(), ElementsAre("Memset (Device)", "Memcpy PtoP (Device -> Device)",
+                                   "Buffer Flush", "Lazy Function Loading", "Unknown Overhead"));
+  EXPECT_TRUE(sink_.records.empty());
+}
+
+/// Buffers come back in any order, and with them a correlation behind the work it is about.
+TEST_F(Cupti, DoesNotMindTheOrderOfBuffers) {
+  open();
+  turn_on();
+  fake().records_of_a_buffer = 1;
+  fake().delivers_backwards = true;
+  for (const std::uint32_t i : {0U, 1U, 2U}) {
+    const std::uint64_t number = queue(static_cast<NodeId>(i));
+    add_correlation(number, 50 + i);
+    add_kernel(50 + i, 100 * i + 1, 100 * i + 50);
+  }
+  source().finish();
+  ASSERT_THAT(sink_.records, SizeIs(3));
+  for (const NodeId node : {0, 1, 2}) {
+    EXPECT_EQ(sink_.records[static_cast<std::size_t>(node)].tag.node, node);
+    expect_at(sink_.records[static_cast<std::size_t>(node)].start_s,
+              static_cast<std::uint64_t>(100 * node + 1));
+  }
+}
+
+TEST_F(Cupti, LeavesOutWhatIsOfNoNode) {
+  open();
+  turn_on();
+  add_kernel(40, 10, 20);                                           // queued before profiling began
+  add_correlation(1, 41, CUPTI_EXTERNAL_CORRELATION_KIND_OPENACC);  // someone else's number
+  add_kernel(41, 30, 40);
+  add_correlation(77, 42);  // a number that was never given
+  add_kernel(42, 50, 60);
+  CUpti_Activity unknown{};
+  unknown.kind = CUPTI_ACTIVITY_KIND_JIT;
+  fake().add(unknown);
+  source().finish();
+  EXPECT_TRUE(sink_.records.empty());
+  ASSERT_THAT(source().activities(), SizeIs(3));
+  for (const GpuActivity& activity : source().activities()) {
+    EXPECT_EQ(activity.tag.node, kPartOfNode);
+  }
+  EXPECT_EQ(source().dropped(), 0);
+}
+
+/// Steps that are profiled only to learn what that costs take no room from those that are shown.
+TEST_F(Cupti, ForgetsWhatIsNotToBeKept) {
+  open();
+  source().turn(true, false);
+  queue(1);
+  EXPECT_EQ(fake().pushed.back(), 0U);
+  const std::uint64_t early = fake().clock();
+  source().turn(false, false);
+  turn_on();
+  const std::uint64_t number = queue(2);
+  EXPECT_EQ(number, 1U);
+  add_correlation(0, 50);
+  add_correlation(number, 51);
+  add_kernel(51, 10, 20);
+  source().turn(true, false);
+  const std::uint64_t late = fake().clock();
+  zero_ns_ = early;
+  add_kernel(50, 1, 2);
+  zero_ns_ = late;
+  add_kernel(50, 1, 2);
+  source().finish();
+  EXPECT_THAT(source().activities(), SizeIs(1));
+  ASSERT_THAT(sink_.records, SizeIs(1));
+  EXPECT_EQ(sink_.records[0].tag.node, 2);
+  EXPECT_EQ(source().dropped(), 0);
+}
+
+TEST_F(Cupti, CountsWhatIsDropped) {
+  capacity_ = 5;
+  open();
+  turn_on();
+  fake().dropped = 7;     // by CUPTI
+  add_kernel(40, 0, 20);  // without a time
+  add_kernel(41, 30, 20);
+  for (std::uint32_t i = 0; i < 8; ++i) add_kernel(50 + i, i + 1, i + 2);  // three too many
+  source().finish();
+  EXPECT_THAT(source().activities(), SizeIs(5));
+  EXPECT_EQ(source().dropped(), 7 + 2 + 3);
+  // And nodes for which there is no number; that of none is pushed.
+  for (NodeId node = 0; node < 6; ++node) queue(node);
+  EXPECT_EQ(fake().pushed.back(), 0U);
+  EXPECT_EQ(source().dropped(), 7 + 2 + 3 + 1);
+}
+
+TEST_F(Cupti, CountsWhatItsBuffersHaveNoRoomFor) {
+  open();
+  turn_on();
+  fake().records_of_a_buffer = 1;
+  for (std::uint32_t i = 0; i < CuptiBuffers::kCount + 3; ++i) add_kernel(50 + i, i + 1, i + 2);
+  source().finish();
+  EXPECT_EQ(fake().refused_buffers, 3);
+  EXPECT_EQ(source().dropped(), 3);
+  EXPECT_THAT(source().activities(), SizeIs(CuptiBuffers::kCount));
+}
+
+/// Between steps, so that a long run needs no more buffers than a short one.
+TEST_F(Cupti, MakesRoomBetweenSteps) {
+  open();
+  turn_on();
+  fake().records_of_a_buffer = 1;
+  for (std::uint32_t step = 0; step < 40; ++step) {
+    add_kernel(50 + step, step + 1, step + 2);
+    EXPECT_EQ(flush_(0), CUPTI_SUCCESS);
+    source().collect();
+  }
+  source().finish();
+  EXPECT_THAT(source().activities(), SizeIs(40));
+  EXPECT_EQ(source().dropped(), 0);
+}
+
+TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
+  open();
+  const auto tell = [&](CUpti_CallbackId id, std::uintptr_t node, std::uintptr_t original) {
+    CUpti_GraphData graph{};
+    graph.node = reinterpret_cast<CUgraphNode>(node);
+    graph.originalNode = reinterpret_cast<CUgraphNode>(original);
+    CUpti_ResourceData resource{};
+    resource.resourceDescriptor = &graph;
+    fake().on_event(fake().user, CUPTI_CB_DOMAIN_RESOURCE, id, &resource);
+  };
+  source().capture(true);
+  for (const NodeId node : {4, 5}) {
+    source().begin({.program = 0, .step = 0, .node = node}, "op", 0, *stream_);
+    tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
+    source().end(0, *stream_);
+  }
+  tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // of no node
+  source().capture(false);
+  // What runs is a copy of what was captured.
+  for (const std::uintptr_t node : {104U, 105U, 106U}) {
+    tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, node + 100, node);
+  }
+  turn_on();
+  const std::uint64_t launch = queue(kGraphLaunch, 9);
+  add_correlation(launch, 60);
+  add_call(kGraphLaunchCall, 60, 5, 9);
+  add_kernel(60, 10, 20, 3, 205);
+  add_kernel(60, 20, 30, 3, 204);
+  add_kernel(60, 30, 40, 3, 206);
+  source().finish();
+  ASSERT_THAT(sink_.records, SizeIs(2));
+  EXPECT_EQ(sink_.records[0].tag.node, 4);
+  EXPECT_EQ(sink_.records[0].tag.step, 9);
+  expect_at(sink_.records[0].start_s, 20);
+  EXPECT_EQ(sink_.records[1].tag.node, 5);
+  EXPECT_EQ(source().activities()[0].name, "cudaGraphLaunch");
+  EXPECT_EQ(source().activities()[3].tag.node, kPartOfNode);
+}
+
+}  // namespace
+}  // namespace barestep
