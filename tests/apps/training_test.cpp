@@ -75,8 +75,8 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\n +backward +[0-9.]+% "));
   EXPECT_THAT(out, ContainsRegex("\n +wait for the step +[0-9.]+[mu]s +[0-9.]+[mu]s +10 "));
   EXPECT_THAT(out, HasSubstr("\nAccount of a profiled step, mean of 10\n"));
-  const auto floor =
-      ContainsRegex("\n  Floor        [0-9.]+s at the rates measured here, [0-9.]+ % of the mean\n");
+  const auto floor = ContainsRegex(
+      "\n  Floor        [0-9.]+s at the rates measured here, [0-9.]+ % of the mean\n");
   EXPECT_THAT(out, floor);
   EXPECT_THAT(output_of(kSmall), floor) << "the rates of an earlier run";
   EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));

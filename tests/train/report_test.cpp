@@ -150,9 +150,10 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
   EXPECT_THAT(text, HasSubstr("  Throughput   1620.25 samples/sec\n"));
   EXPECT_THAT(text, HasSubstr("  Rate         25.32 GFLOP/s\n"));
   EXPECT_THAT(text, HasSubstr("  Update       fused, 31.3 bytes a parameter in a step\n\n"));
-  EXPECT_THAT(summary.text(*device, "fused", 0.0079),
-              HasSubstr("  Update       fused\n"
-                        "  Floor        0.007900s at the rates measured here, 20.0 % of the mean\n\n"));
+  EXPECT_THAT(
+      summary.text(*device, "fused", 0.0079),
+      HasSubstr("  Update       fused\n"
+                "  Floor        0.007900s at the rates measured here, 20.0 % of the mean\n\n"));
 }
 
 TEST(UpdateText, NamesTheLevelAndItsBytes) {
