@@ -1,20 +1,12 @@
 #include "parallel/event_records.h"
 
-#include <algorithm>
 #include <span>
-#include <string>
 #include <utility>
 
-#include "core/clock.h"
+#include "core/forwarding_communicator.h"
 #include "core/forwarding_device.h"
 
 namespace barestep {
-namespace {
-
-constexpr double kSecondsBetweenLooks = 1;
-constexpr int kLooks = 3;  // at the clocks, of which the closest counts
-
-}  // namespace
 
 class EventRecords::MarkedDevice final : public ForwardingDevice {
  public:
@@ -50,32 +42,20 @@ class EventRecords::MarkedDevice final : public ForwardingDevice {
   EventRecords& records_;
 };
 
-class EventRecords::MarkedCommunicator final : public Communicator {
+class EventRecords::MarkedCommunicator final : public ForwardingCommunicator {
  public:
   MarkedCommunicator(Communicator& inner, EventRecords& records)
-      : inner_(inner), records_(records) {}
+      : ForwardingCommunicator(inner), records_(records) {}
 
-  [[nodiscard]] int rank() const override { return inner_.rank(); }
-  [[nodiscard]] int size() const override { return inner_.size(); }
-  void prepare(const Collective& collective) override { inner_.prepare(collective); }
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override {
     const Marks* const marks = records_.marks_of(tag);
     if (marks != nullptr) marks->start->record(*streams[0]);
-    inner_.run(collective, addresses, streams, tag);
+    inner().run(collective, addresses, streams, tag);
     if (marks != nullptr) marks->end->record(*streams[0]);
   }
-  void set_record_sink(RecordSink* sink) override { inner_.set_record_sink(sink); }
-  void broadcast(std::span<std::byte> bytes, int root) override { inner_.broadcast(bytes, root); }
-  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
-    inner_.all_gather(bytes, all);
-  }
-  void barrier() override { inner_.barrier(); }
-  [[nodiscard]] std::string poll_error() override { return inner_.poll_error(); }
-  void abort(ExitCode code) noexcept override { inner_.abort(code); }
 
  private:
-  Communicator& inner_;
   EventRecords& records_;
 };
 
@@ -84,9 +64,7 @@ EventRecords::EventRecords(Device& device, Communicator& communicator, const Pro
     : inner_(device),
       nodes_(nodes),
       sink_(sink),
-      clock_stream_(device.new_stream("clock")),
-      compared_(device.new_event(EventUse::kTime)),
-      spare_(device.new_event(EventUse::kTime)),
+      clock_(device),
       device_(std::make_unique<MarkedDevice>(device, *this)),
       communicator_(std::make_unique<MarkedCommunicator>(communicator, *this)) {
   for (const NodeId id : nodes_) {
@@ -96,7 +74,6 @@ EventRecords::EventRecords(Device& device, Communicator& communicator, const Pro
     labels_.push_back(label_of(node.op));
   }
   for (MarkSet& marks : eager_) marks = new_marks();
-  compare_clocks();
 }
 
 EventRecords::~EventRecords() = default;
@@ -130,35 +107,17 @@ const EventRecords::Marks* EventRecords::marks_of(const Tag& tag) {
   return &marks[place->second];
 }
 
-void EventRecords::compare_clocks() {
-  double closest_s = 0;
-  for (int look = 0; look < kLooks; ++look) {
-    const double before_s = now_s();
-    spare_->record(*clock_stream_);
-    spare_->synchronize();
-    const double after_s = now_s();
-    if (look > 0 && after_s - before_s >= closest_s) continue;
-    closest_s = after_s - before_s;
-    compared_s_ = (before_s + after_s) / 2;
-    std::swap(compared_, spare_);
-  }
-  clock_error_s_ = std::max(clock_error_s_, closest_s / 2);
-}
-
 void EventRecords::send(std::int64_t step) {
   const MarkedStep& marked = at(step);
   if (marked.step != step) return;  // another program ran
-  const auto time_of = [&](const Event& event) {
-    return compared_s_ + event.seconds_since(*compared_);
-  };
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const Marks& marks = (*marked.marks)[i];
     sink_.on_record({.tag = {.program = 0, .step = step, .node = nodes_[i]},
                      .label = labels_[i],
-                     .start_s = time_of(*marks.start),
-                     .end_s = time_of(*marks.end)});
+                     .start_s = clock_.time_of(*marks.start),
+                     .end_s = clock_.time_of(*marks.end)});
   }
-  if (now_s() - compared_s_ > kSecondsBetweenLooks) compare_clocks();
+  if (clock_.is_old()) clock_.compare();
 }
 
 }  // namespace barestep

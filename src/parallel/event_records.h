@@ -11,6 +11,7 @@
 
 #include "core/communicator.h"
 #include "core/device.h"
+#include "core/event_clock.h"
 #include "core/program.h"
 #include "core/record.h"
 
@@ -18,11 +19,7 @@ namespace barestep {
 
 /// Stands between a trainer and the one device and the communicator of a rank. A node's start is
 /// when its lane came to it, its end when the lane had done it; of a collective that is when this
-/// rank began, and when it was done.
-///
-/// Events tell how far they are apart on the device. What that is on the host's clock is found by
-/// an event in a stream where nothing else is queued, between two looks at the clock; once more
-/// when a second has gone by, since the two clocks drift.
+/// rank began, and when it was done. Events' times are those of an EventClock.
 class EventRecords {
  public:
   /// Of the `nodes` of `program`, which is the runner's first; not of its data nodes, which are not
@@ -42,7 +39,7 @@ class EventRecords {
   void send(std::int64_t step);
 
   /// By how much times may be off at most.
-  [[nodiscard]] double clock_error_s() const { return clock_error_s_; }
+  [[nodiscard]] double clock_error_s() const { return clock_.error_s(); }
 
  private:
   class MarkedDevice;
@@ -66,7 +63,6 @@ class EventRecords {
   }
   /// Those of a node that is about to be queued; null where nobody asks for it.
   const Marks* marks_of(const Tag& tag);
-  void compare_clocks();
 
   Device& inner_;
   std::vector<NodeId> nodes_;
@@ -81,11 +77,7 @@ class EventRecords {
   bool marked_in_capture_ = false;
   std::array<MarkedStep, kSets> steps_{};
 
-  std::unique_ptr<Stream> clock_stream_;
-  std::unique_ptr<Event> compared_, spare_;
-  double compared_s_ = 0;
-  double clock_error_s_ = 0;
-
+  EventClock clock_;
   std::unique_ptr<MarkedDevice> device_;
   std::unique_ptr<MarkedCommunicator> communicator_;
 };
