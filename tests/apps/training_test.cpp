@@ -130,6 +130,19 @@ TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
   EXPECT_THAT(run(diverges).err, ContainsRegex("^mlp_single: error: "));
 }
 
+/// The run itself is not lost: its summary is told and its weights are saved before.
+TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
+  std::filesystem::create_symlink("/dev/full", folder() / "full.json");
+  const auto result = run(
+      kSmall + Arguments{"--steps", "20", "--trace", "full.json", "--save", "weights.safetensors"});
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err,
+            "mlp_single: error: output file 'full.json': writing failed: No space left on device; "
+            "free space or choose another disk\n");
+  EXPECT_THAT(result.out, HasSubstr("\nSummary of 15 steps after 5 of warm-up, "));
+  EXPECT_TRUE(std::filesystem::exists(folder() / "weights.safetensors"));
+}
+
 /// A step of this model has 40 nodes, and there is room for 2^18 records of a kind.
 TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
   const std::string out = output_of({"--dim", "4", "--depth", "5", "--batch-size", "4", "--threads",
