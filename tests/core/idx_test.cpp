@@ -12,6 +12,7 @@
 
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
+#include "support/sanitized.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -200,15 +201,10 @@ TEST(IdxOfABrokenDisk, ReportsTheReason) {
                [] { read_idx("/proc/self/mem"); });
 }
 
-/// Sanitizers reserve address space that the limit forbids.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCanLimitMemory = false;
-#else
-constexpr bool kCanLimitMemory = true;
-#endif
-
 TEST_F(Idx, SaysThatAnArrayDoesNotFitIntoMemory) {
-  if (!kCanLimitMemory) GTEST_SKIP() << "memory cannot be limited under a sanitizer";
+  if (kAddressSanitized || kThreadSanitized) {
+    GTEST_SKIP() << "a sanitizer reserves address space that the limit forbids";
+  }
   const auto path = file("large.idx", idx_header(0x08, {1U << 16, 1U << 16}));
   std::filesystem::resize_file(path, 12 + (std::uintmax_t{1} << 32));
   const auto read_with_little_memory = [&] {

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "support/sanitized.h"
+
 namespace {
 
 using host_cuda::Order;
@@ -137,9 +139,7 @@ static __global__ void one_too_far(float* x, unsigned n) {
 }
 
 TEST(HostCudaDeathTest, SanitizerFindsAnAccessOutOfBounds) {
-#ifndef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "needs AddressSanitizer";
-#endif
+  if (!barestep::kAddressSanitized) GTEST_SKIP() << "needs AddressSanitizer";
   const auto numbers = std::make_unique<float[]>(100);
   EXPECT_DEATH(run(1, 128, [&] { one_too_far(numbers.get(), 100); }),
                "heap-buffer-overflow(.|\n)*one_too_far");
