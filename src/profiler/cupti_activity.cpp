@@ -141,6 +141,28 @@ void CuptiReader::add(const GpuActivity& activity, std::uint64_t start_ns, std::
   activities_.back().end_s = static_cast<double>(end_ns) * 1e-9;
 }
 
+void CuptiReader::read_call(const CUpti_Activity& record) {
+  const auto& of = as<CallRecord>(record);
+  const std::string_view name = call_name(of.cbid);
+  if (name.empty()) return;
+  add({.kind = GpuActivity::Kind::kCall,
+       .name = name,
+       .correlation = of.correlationId,
+       .call_id = static_cast<int>(of.cbid)},
+      of.start, of.end);
+}
+
+void CuptiReader::read_correlation(const CUpti_Activity& record) {
+  const auto& of = as<CorrelationRecord>(record);
+  if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
+  if (of.externalId == kNoNode) return;
+  if (correlations_.size() >= capacity_) {
+    ++dropped_;
+  } else {
+    correlations_.push_back({of.correlationId, of.externalId});
+  }
+}
+
 void CuptiReader::read_record(const CUpti_Activity& record) {
   using Kind = GpuActivity::Kind;
   const auto add_work = [&](const auto& of, Kind kind, std::string name, std::uint64_t bytes) {
@@ -179,32 +201,15 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
       const auto& of = as<SetRecord>(record);
       return add_work(of, Kind::kSet, "Memset (Device)", of.bytes);
     }
-    case CUPTI_ACTIVITY_KIND_RUNTIME: {
-      const auto& of = as<CallRecord>(record);
-      const std::string_view name = call_name(of.cbid);
-      if (name.empty()) return;
-      return add({.kind = Kind::kCall,
-                  .name = name,
-                  .correlation = of.correlationId,
-                  .call_id = static_cast<int>(of.cbid)},
-                 of.start, of.end);
-    }
+    case CUPTI_ACTIVITY_KIND_RUNTIME:
+      return read_call(record);
     case CUPTI_ACTIVITY_KIND_OVERHEAD: {
       const auto& of = as<OverheadRecord>(record);
       return add({.kind = Kind::kOverhead, .name = overhead_name(of.overheadKind)}, of.start,
                  of.end);
     }
-    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
-      const auto& of = as<CorrelationRecord>(record);
-      if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
-      if (of.externalId == kNoNode) return;
-      if (correlations_.size() >= capacity_) {
-        ++dropped_;
-      } else {
-        correlations_.push_back({of.correlationId, of.externalId});
-      }
-      return;
-    }
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
+      return read_correlation(record);
     default:
       return;  // a kind that nobody asked for
   }

@@ -54,6 +54,8 @@ class CuptiReader {
   };
 
   void read_record(const CUpti_Activity& record);
+  void read_call(const CUpti_Activity& record);
+  void read_correlation(const CUpti_Activity& record);
   void add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns);
   /// The text for as long as the reader.
   std::string_view kept(std::string text);

@@ -35,7 +35,7 @@ std::uint64_t CUPTIAPI host_ns() {
 
 }  // namespace
 
-std::atomic<CuptiRecords*> CuptiRecords::the_{nullptr};
+std::atomic<CuptiRecords*> CuptiRecords::active{nullptr};
 
 CuptiRecords::CuptiRecords(std::unique_ptr<const CuptiLibrary> library,
                            const std::vector<Device*>& devices, RecordSink& sink,
@@ -50,12 +50,12 @@ CuptiRecords::~CuptiRecords() {
   if (on_) disable_all();
   if (subscriber_ != nullptr) static_cast<void>(library_->unsubscribe.function(subscriber_));
   CuptiRecords* self = this;
-  the_.compare_exchange_strong(self, nullptr);
+  active.compare_exchange_strong(self, nullptr);
 }
 
 std::string CuptiRecords::subscribe() {
   CuptiRecords* nobody = nullptr;
-  if (!the_.compare_exchange_strong(nobody, this)) return "this process profiles already";
+  if (!active.compare_exchange_strong(nobody, this)) return "this process profiles already";
   std::string why;
   const auto done = [&](const char* call, CUptiResult status) {
     if (status != CUPTI_SUCCESS && why.empty()) why = library_->failure(call, status);
@@ -152,7 +152,7 @@ void CuptiRecords::end(int /*device*/, Stream& /*stream*/) {
 
 void CUPTIAPI CuptiRecords::take_buffer(std::uint8_t** buffer, std::size_t* bytes,
                                         std::size_t* records) {
-  CuptiRecords* const self = the_;
+  CuptiRecords* const self = active;
   *buffer = self == nullptr ? nullptr : self->buffers_.take();
   *bytes = *buffer == nullptr ? 0 : CuptiBuffers::kBytes;
   *records = 0;  // as many as fit
@@ -161,7 +161,7 @@ void CUPTIAPI CuptiRecords::take_buffer(std::uint8_t** buffer, std::size_t* byte
 void CUPTIAPI CuptiRecords::get_buffer_back(CUcontext context, std::uint32_t stream,
                                             std::uint8_t* buffer, std::size_t /*bytes*/,
                                             std::size_t valid_bytes) {
-  CuptiRecords* const self = the_;
+  CuptiRecords* const self = active;
   if (self == nullptr) return;
   std::size_t dropped = 0;
   if (self->library_->dropped_records.function(context, stream, &dropped) == CUPTI_SUCCESS) {

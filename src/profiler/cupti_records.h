@@ -68,7 +68,7 @@ class CuptiRecords final : public GpuRecords {
   [[nodiscard]] int device_of(const GpuActivity& activity, int queued_for) const;
   void send_records();
 
-  static std::atomic<CuptiRecords*> the_;  // whose buffers CUPTI gets
+  static std::atomic<CuptiRecords*> active;  // whose buffers CUPTI gets
 
   std::unique_ptr<const CuptiLibrary> library_;
   std::vector<int> ordinals_;  // of the devices
