@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "core/addresses.h"
+#include "core/bench_stream.h"
 #include "core/clock.h"
 #include "lab/samples.h"
 
@@ -42,7 +42,7 @@ class Tensors {
   std::int64_t next_;
 };
 
-/// Device memory for the time of the measurement, filled with zeros, and a stream.
+/// Seconds of ops and collectives, in memory for the time of the measurement.
 class Bench {
  public:
   Bench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
@@ -50,29 +50,8 @@ class Bench {
         transport_(transport),
         device_(device),
         seconds_(quick ? 0.02 : 0.06),
-        memory_(device.allocate(kMemoryBytes, MemoryKind::kDevice)),
-        addresses_(std::vector<std::byte*>{memory_}),
-        workspace_bytes_(workspace_bytes(device.kind())),
-        workspace_(workspace_bytes_ > 0 ? device.allocate(workspace_bytes_, MemoryKind::kDevice)
-                                        : nullptr),
-        stream_(device.new_stream("rates")),
-        begin_(device.new_event(EventUse::kTime)),
-        end_(device.new_event(EventUse::kTime)) {
-    if (workspace_ != nullptr) {
-      stream_->set_workspace({workspace_, static_cast<std::size_t>(workspace_bytes_)});
-    }
-    const DeviceOp zeros = Fill{.out = {0, 0, 1, kNumbers}};
-    device_.prepare(zeros);
-    device_.run(zeros, addresses_, *stream_, {});
-    stream_->synchronize();
-  }
-  ~Bench() {
-    stream_.reset();
-    if (workspace_ != nullptr) device_.release(workspace_, MemoryKind::kDevice);
-    device_.release(memory_, MemoryKind::kDevice);
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
+        ops_(device, kMemoryBytes, "rates"),
+        collectives_(device.new_stream("reduced rates")) {}
 
   /// Seconds of one op while the same goes on in all ranks: median of some batches.
   double seconds_of(const std::vector<DeviceOp>& ops) {
@@ -110,16 +89,15 @@ class Bench {
     const double op_s = mean_of_ranks(seconds_of(ops));
     const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
     const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
-    const auto beside = device_.new_stream("beside");
     std::vector<double> factors;
     for (int i = 0; i < kBatches; ++i) {
       ranks_.barrier();
       const double begin_s = now_s();
       for (std::size_t j = 0; j < computed; ++j) {
-        device_.run(ops[j % ops.size()], addresses_, *beside, {});
+        ops_.run(ops[j % ops.size()]);
       }
       run(collectives, reduced);
-      beside->synchronize();
+      ops_.synchronize();
       factors.push_back((now_s() - begin_s) / (static_cast<double>(reduced) * collective_s +
                                                static_cast<double>(computed) * op_s));
     }
@@ -129,23 +107,19 @@ class Bench {
  private:
   /// Seconds on the device of `count` of them, in turn from where the last call ended.
   double run(const std::vector<DeviceOp>& ops, std::size_t count) {
-    begin_->record(*stream_);
-    for (std::size_t i = 0; i < count; ++i) {
-      device_.run(ops[next_++ % ops.size()], addresses_, *stream_, {});
-    }
-    end_->record(*stream_);
-    stream_->synchronize();
-    return end_->seconds_since(*begin_);
+    return ops_.seconds_of([&] {
+      for (std::size_t i = 0; i < count; ++i) ops_.run(ops[next_++ % ops.size()]);
+    });
   }
 
   double run(const std::vector<std::unique_ptr<Collective>>& collectives, std::size_t count) {
-    const std::array<Stream*, 1> streams{stream_.get()};
+    const std::array<Stream*, 1> streams{collectives_.get()};
     ranks_.barrier();
     const double begin_s = now_s();
     for (std::size_t i = 0; i < count; ++i) {
-      transport_.run(*collectives[i % collectives.size()], addresses_, streams, {});
+      transport_.run(*collectives[i % collectives.size()], ops_.addresses(), streams, {});
     }
-    stream_->synchronize();
+    collectives_->synchronize();
     return now_s() - begin_s;
   }
 
@@ -161,12 +135,8 @@ class Bench {
   Communicator& transport_;
   Device& device_;
   double seconds_;  // for each size
-  std::byte* memory_;
-  Addresses addresses_;
-  std::int64_t workspace_bytes_;
-  std::byte* workspace_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> begin_, end_;
+  BenchStream ops_;
+  std::unique_ptr<Stream> collectives_;
   std::size_t next_ = 0;
 };
 

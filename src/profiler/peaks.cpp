@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/bench_stream.h"
 #include "core/error.h"
 #include "core/output_file.h"
 
@@ -23,40 +24,15 @@ constexpr std::int64_t kMostExtent = 8192;
 constexpr double kLongEnoughSeconds = 0.01;
 constexpr int kTries = 5;
 
-/// Device memory for the time of a measurement, filled with zeros, and a stream.
+/// Seconds of ops, in memory for the time of a measurement.
 class Bench {
  public:
-  Bench(Device& device, std::int64_t bytes)
-      : device_(device),
-        memory_(device.allocate(bytes, MemoryKind::kDevice)),
-        addresses_(std::vector<std::byte*>{memory_}),
-        workspace_bytes_(workspace_bytes(device.kind())),
-        workspace_(workspace_bytes_ > 0 ? device.allocate(workspace_bytes_, MemoryKind::kDevice)
-                                        : nullptr),
-        stream_(device.new_stream("peaks")),
-        begin_(device.new_event(EventUse::kTime)),
-        end_(device.new_event(EventUse::kTime)) {
-    if (workspace_ != nullptr) {
-      stream_->set_workspace({workspace_, static_cast<std::size_t>(workspace_bytes_)});
-    }
-    run_once(Fill{.out = {0, 0, 1, bytes / bytes_of(DType::kF32)}});
-  }
-  ~Bench() {
-    stream_.reset();
-    if (workspace_ != nullptr) device_.release(workspace_, MemoryKind::kDevice);
-    device_.release(memory_, MemoryKind::kDevice);
-  }
-  Bench(const Bench&) = delete;
-  Bench& operator=(const Bench&) = delete;
+  Bench(Device& device, std::int64_t bytes) : device_(device), stream_(device, bytes, "peaks") {}
 
   /// Seconds of the op on the device.
   double run_once(const DeviceOp& op) {
     device_.prepare(op);
-    begin_->record(*stream_);
-    device_.run(op, addresses_, *stream_, {});
-    end_->record(*stream_);
-    stream_->synchronize();
-    return end_->seconds_since(*begin_);
+    return stream_.seconds_of([&] { stream_.run(op); });
   }
   double best_of(int tries, const DeviceOp& op) {
     double best_s = run_once(op);
@@ -66,12 +42,7 @@ class Bench {
 
  private:
   Device& device_;
-  std::byte* memory_;
-  Addresses addresses_;
-  std::int64_t workspace_bytes_;
-  std::byte* workspace_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Event> begin_, end_;
+  BenchStream stream_;
 };
 
 double product_rate(Device& device, std::int64_t extent, int tries) {
