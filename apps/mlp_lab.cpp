@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_memory.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
+#include "core/units.h"
 #include "lab/child_process.h"
 #include "lab/measured_card.h"
 #include "lab/predict.h"
@@ -52,7 +54,8 @@ struct RunOptions {
   std::vector<std::string> names;
   std::filesystem::path output = "lab-results";
   std::string device = "auto";
-  std::string card;  // of an earlier measurement; empty: measured now
+  std::string card;    // of an earlier measurement; empty: measured now
+  std::string memory;  // that runs may take; empty: what is free
   bool quick = false;
   bool with_pytorch = false;
   std::string python = "python3";
@@ -167,6 +170,16 @@ MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::
                        }});
 }
 
+/// Before anything is measured. What GPUs have free, their trainers ask.
+void require_memory(const Study& study, const std::vector<const Experiment*>& wanted,
+                    const std::string& stated) {
+  if (!stated.empty()) {
+    study.require_memory(wanted, parse_bytes("--memory", stated));
+  } else if (!study.identity().on_gpu) {
+    study.require_memory(wanted, host_memory().free_bytes);
+  }
+}
+
 void run_experiments(const RunOptions& options) {
   std::vector<const Experiment*> wanted = experiments_named(options.names);
   if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
@@ -175,6 +188,7 @@ void run_experiments(const RunOptions& options) {
     if (each->needs_pytorch) pytorch_version(options.python);
   }
   Study study(options.output, identity_of(options));
+  require_memory(study, wanted, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_programs(), options.python);
   if (!options.card.empty()) {
@@ -330,6 +344,8 @@ void run(const std::vector<std::string>& arguments) {
       ->capture_default_str();
   run->add_option("--card", options.card,
                   "the machine's rates, as mlp_lab card wrote them; else they are measured");
+  run->add_option("--memory", options.memory,
+                  "what runs may take: of the machine, or of a GPU; 16GiB; else what is free");
   run->add_flag("--with-pytorch", options.with_pytorch,
                 "also the experiment pytorch: the practicals' scripts, alternately with ours");
   run->add_option("--python", options.python, "the interpreter that has PyTorch")

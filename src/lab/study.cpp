@@ -14,6 +14,7 @@
 #include "core/output_file.h"
 #include "lab/cost_model.h"
 #include "lab/data_set.h"
+#include "lab/planned_memory.h"
 #include "lab/run_workload.h"
 
 namespace barestep {
@@ -103,8 +104,12 @@ void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   }
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
+    // One that was refused before it measured anything is in nobody's way.
+    const bool has_results =
+        std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
     const std::string other = difference(read_identity(folder), identity);
-    if (!other.empty()) refuse_folder(folder, fmt::format("it holds a study {}", other));
+    if (has_results && !other.empty())
+      refuse_folder(folder, fmt::format("it holds a study {}", other));
   } else if (!std::filesystem::is_empty(folder)) {
     refuse_folder(folder, "it holds files that are no study's");
   }
@@ -175,6 +180,26 @@ void Study::make(const Job& job, const Programs& programs) const {
   std::filesystem::remove_all(scratch);
   std::filesystem::create_directories(file_of(job).parent_path());
   write_text(file_of(job), json_of(best));
+}
+
+void Study::require_memory(const std::vector<const Experiment*>& wanted,
+                           std::int64_t free_bytes) const {
+  for (const Experiment* experiment : wanted) {
+    for (const Job& job : jobs_of(*experiment)) {
+      if (job.start > 0 || is_done(job)) continue;
+      const Workload& workload = job.what.workload;
+      try {
+        barestep::require_memory(workload, free_bytes);
+      } catch (const Error& error) {
+        fail(error.code(),
+             {.what = "experiment",
+              .value = experiment->name,
+              .why = fmt::format("{} has {}", command_line_of(workload), error.what()),
+              .remedy = identity_.quick ? "free some, or leave this experiment out"
+                                        : "--quick takes a smaller model"});
+      }
+    }
+  }
 }
 
 void Study::run(const std::vector<const Experiment*>& wanted, const Programs& programs,

@@ -6,6 +6,7 @@
 // read).
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -47,6 +48,10 @@ class Study {
   /// Of a study that was made somewhere, to be reported on. Throws Error(kNoInput) if there is none
   /// in the folder, kBadData if its file is damaged.
   static Study open(std::filesystem::path folder);
+
+  /// Throws Error(kMemory) when a run that is missing needs more than `free_bytes` (see
+  /// planned_memory.h).
+  void require_memory(const std::vector<const Experiment*>& wanted, std::int64_t free_bytes) const;
 
   /// Makes every start that is missing, in an order in which cases alternate: A B B A. A start
   /// during which others disturbed the machine is made again, up to twice. Blocks for long. Throws

@@ -159,6 +159,28 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
   }
 }
 
+TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
+  const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
+    std::vector<std::string> arguments = {"run", "sync", "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(arguments, 71, "experiment 'sync': " + line);
+  };
+  refuse({"--memory", "100MiB"},
+         "mlp_single --dim 1024 --depth 6 --steps 200 --batch-size 64 --device cpu --data "
+         "npy:lab-results/data/x.npy,lab-results/data/y.npy --log-every 1 has too little memory: "
+         "needs 101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick takes "
+         "a smaller model");
+  refuse({"--quick", "--memory", "1MiB"},
+         "mlp_single --dim 256 --depth 2 --steps 200 --batch-size 64 --device cpu --data "
+         "npy:lab-results/data/x.npy,lab-results/data/y.npy --log-every 1 has too little memory: "
+         "needs 2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller --dim, "
+         "--depth or --layers; free some, or leave this experiment out");
+  expect_refused({"run", "sync", "--memory", "much"}, 2,
+                 "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
+                 "16GiB, 500MB, 1.5 GiB or 1048576");
+  EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
+}
+
 TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
   const ProcessResult result = run({"card", "--quick", "--device", "cpu", "--output", "here.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

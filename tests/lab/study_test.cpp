@@ -115,6 +115,18 @@ TEST_F(StudyTest, RefusesRunsThatWriteNoMetrics) {
   expect_error(ExitCode::kBadData, "there are none", [&] { run(study); });
 }
 
+TEST_F(StudyTest, HandsOnWhatATrainerSaysOfTooLittleMemory) {
+  trainer(
+      "[ $batch = 64 ] && { echo 'mlp_single: error: too little memory: needs 3.00 GiB, cuda:0 has "
+      "2.00 GiB free; --batch-size 32 fits' >&2; exit 71; }");
+  Study study(output(), identity());
+  expect_error(ExitCode::kMemory,
+               "it ended with code 71: too little memory: needs 3.00 GiB, cuda:0 has 2.00 GiB "
+               "free; --batch-size 32 fits; what was measured before is kept",
+               [&] { run(study); });
+  EXPECT_TRUE(std::filesystem::exists(output() / "runs" / "batch-sweep" / "batch-32.0.json"));
+}
+
 TEST_F(StudyTest, RefusesAMissingTrainer) {
   std::filesystem::remove(programs() / "mlp_single");
   Study study(output(), identity());
@@ -128,9 +140,11 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
                [&] { Study(folder(), identity()); });
   EXPECT_EQ(read_file(folder() / "mine.txt"), "not a study");
 
-  Study(output(), identity());
   StudyIdentity other = identity();
   other.quick = false;
+  EXPECT_NO_THROW(Study(output(), other));
+  EXPECT_NO_THROW(Study(output(), identity())) << "without results it is in nobody's way";
+  std::filesystem::create_directory(output() / "runs");
   expect_error(ExitCode::kConfiguration, "it holds a study with --quick",
                [&] { Study(output(), other); });
   other = identity();
