@@ -28,9 +28,11 @@ std::string copy_name(const TimedOp& op, const Copy& copy) {
 CollectiveNames names_of(const Collective& collective) {
   return std::visit(
       Overloaded{
-          [](const AllReduce&) {
-            return CollectiveNames{"ncclDevKernel_AllReduce_Sum_f32", "nccl:all_reduce",
-                                   "allreduce"};
+          [](const AllReduce& all_reduce) {
+            const bool is_bf16 = all_reduce.tensors.front().dtype == DType::kBF16;
+            return CollectiveNames{
+                is_bf16 ? "ncclDevKernel_AllReduce_Sum_bf16" : "ncclDevKernel_AllReduce_Sum_f32",
+                "nccl:all_reduce", "allreduce"};
           },
           [](const Broadcast&) {
             return CollectiveNames{"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"};

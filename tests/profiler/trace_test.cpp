@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "core/clock.h"
+#include "profiler/trace_names.h"
 #include "support/sample_profile.h"
 #include "support/sample_programs.h"
 #include "support/temp_dir.h"
@@ -82,6 +83,15 @@ TEST(Trace, KeepsEveryRuleWithCommunication) {
   EXPECT_THAT(broken_rules(text), IsEmpty());
   EXPECT_THAT(text, HasSubstr("\n\"rank\": 1,\n\"world_size\": 2\n"));
   EXPECT_FALSE(events_named(text, "nccl:all_reduce").empty());
+}
+
+TEST(Trace, NamesTheTypeThatIsSummedAsNcclDoes) {
+  const auto kernel = [](DType dtype) {
+    const Tensor gradients{.buffer = 0, .rows = 1, .cols = 8, .dtype = dtype};
+    return std::string(names_of(AllReduce{.tensors = {gradients}}).kernel);
+  };
+  EXPECT_EQ(kernel(DType::kF32), "ncclDevKernel_AllReduce_Sum_f32");
+  EXPECT_EQ(kernel(DType::kBF16), "ncclDevKernel_AllReduce_Sum_bf16");
 }
 
 TEST(Trace, HasTheTimesOfTheRecords) {
