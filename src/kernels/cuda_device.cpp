@@ -214,7 +214,8 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
 void CudaDevice::begin_capture(Stream& origin) {
   BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
   context_.use();
-  // Calls of this thread that a graph cannot hold are errors; other threads go on.
+  // Calls of this thread that a graph cannot hold are errors; other threads go on. Kernels that are
+  // first used in a capture are loaded in it, which drivers of CUDA 12.3 and later allow.
   context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
                                           cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture");
