@@ -18,7 +18,9 @@
 #include "core/error.h"
 #include "monitoring.h"
 #include "parallel/flight_record.h"
+#include "parallel/last_word.h"
 #include "parallel/launcher.h"
+#include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
@@ -96,9 +98,9 @@ void together(Communicator& ranks, const F& work) {
 /// Runs `work`, which may fail on this rank alone, while others wait for it in a collective: then
 /// all end. A divergence is met by all ranks in the same step, and told by the first.
 template <class F>
-void or_end_all(Communicator& ranks, FlightBoard& board, const F& work) {
+void or_end_all(Communicator& ranks, LastWord& word, const F& work) {
   const auto end_all = [&](const Error& error) {
-    if (board.claim_word()) print_error(kName, error);
+    if (word.claim()) print_error(kName, error);
     ranks.abort(error.code());
   };
   try {
@@ -252,8 +254,8 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   if (run.trainer->was_stopped()) end_stopped(setup, run.trainer->runner().steps());
 }
 
-void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightBoard& board,
-           Polled& polled) {
+void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightRecord& record,
+           LastWord& word, Polled& polled) {
   Communicator& ranks = *place.communicator;
   std::optional<RankSetup> setup;
   const Polled::Scope scope(polled);
@@ -264,10 +266,10 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
     return;
   }
   RankRun run;
-  or_end_all(ranks, board, [&] {
+  or_end_all(ranks, word, [&] {
     setup->connect();
     polled.set(&setup->transport());
-    train_rank(*setup, ranks, board.mine(), run);
+    train_rank(*setup, ranks, record, run);
   });
 }
 
@@ -289,23 +291,23 @@ WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& 
           .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
           .end_all = &end_all_ranks,
           .poll_error = [&polled] { return polled.poll_error(); },
-          .end_was_told = &end_was_told,
-          .asked_to_end_s = &asked_to_end_s};
+          .asked_to_end_s = &asked_to_end_s,
+          .continued_s = &continued_s};
 }
 
 /// What goes wrong in here is told by one rank.
-MpiRank join(const std::optional<LaunchedRank>& launched, FlightBoard& board) {
+MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, LastWord& word) {
   try {
-    return join_mpi(&board.mine());
+    return join_mpi(&record);
   } catch (const Error& error) {
     // Copies that do not see each other have no common board. The first tells; the others give it
     // time, since a launcher may end all when one has ended.
     const bool is_first = !launched || launched->rank == 0;
-    if (error.code() != ExitCode::kConfiguration ? board.claim_word() : is_first) throw;
+    if (error.code() != ExitCode::kConfiguration ? word.claim() : is_first) throw;
     std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
-    if (board.claim_word()) throw unexpected(error);
+    if (word.claim()) throw unexpected(error);
     throw QuietEnd{static_cast<int>(ExitCode::kBug)};
   }
 }
@@ -318,12 +320,17 @@ void run(const std::vector<std::string>& arguments) {
   record.begin(Track::kPhase, Activity::kStart);
   take_stop_signals();
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
+  const bool has_hosts = launched && !launched->one_host;
   Polled polled;
+  std::unique_ptr<LauncherServer> server;
+  LastWord word(board, has_hosts ? &end_was_told : nullptr);
   std::optional<Watchdog> watchdog;
   if (launched && launched->ranks > 1) {
-    watchdog.emplace(board, watchdog_options(config_of(arguments), *launched, polled));
+    watchdog.emplace(board, word, watchdog_options(config_of(arguments), *launched, polled));
   }
-  MpiRank place = join(launched, board);
+  if (has_hosts) server = connect_launcher(launched->ranks);
+  if (server) word.ask(*server);
+  MpiRank place = join(launched, record, word);
   board.close();
   record.begin(Track::kPhase, Activity::kSetUp);
   const auto leave = [&] {
@@ -332,7 +339,7 @@ void run(const std::vector<std::string>& arguments) {
     if (watchdog) watchdog->leave();
   };
   try {
-    train(arguments, place, board, polled);
+    train(arguments, place, record, word, polled);
   } catch (...) {
     // All ranks come here or none, so they can take leave of each other.
     leave();

@@ -5,7 +5,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build
-results=$here/results/$(python3 "$here/machine.py")
+
+# What bench/machine.py prints, where there may be no Python.
+machine() {
+  local model
+  model=$(grep -m 1 '^model name' /proc/cpuinfo | sed 's/^[^:]*: //') || model=$(uname -m)
+  echo "$model $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) cores" | tr '[:upper:]' '[:lower:]' |
+    sed -E 's/[^a-z0-9]+/-/g; s/^-|-$//g'
+}
+results=$here/results/$(machine)
 mkdir -p "$results"
 
 ninja -C "$build" mlp_ddp mpi_faults fault_cells >/dev/null

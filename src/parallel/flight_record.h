@@ -125,8 +125,16 @@ class FlightBoard {
 
   /// True for one thread of a host only: who tells what went wrong. True again for the same thread.
   bool claim_word();
-  /// True when another rank has claimed it.
+  /// True when another rank has claimed it, or one of another host has it.
   [[nodiscard]] bool word_is_taken() const;
+  /// Ends this thread's claim, if it has the word: all may claim it again.
+  void drop_word();
+  /// A rank of another host has it: nobody may claim it here. What another thread has is left to
+  /// it.
+  void give_word_away();
+
+  /// True for one rank of the host, if none had its turn in the last `seconds`.
+  bool takes_turn(double seconds);
 
   /// Nobody else can come any more: removes the file. Any rank may call it, more than once.
   void close() noexcept;

@@ -9,6 +9,7 @@ namespace {
 
 std::atomic<bool> stop_asked{false};
 std::atomic<double> ended_at_s{0};
+std::atomic<double> continued_at_s{0};
 
 static_assert(std::atomic<bool>::is_always_lock_free);
 static_assert(std::atomic<double>::is_always_lock_free);
@@ -19,6 +20,10 @@ extern "C" void note_stop_signal(int signal) {
   stop_asked = true;
 }
 
+extern "C" void note_continuation(int /*signal*/) {
+  continued_at_s = now_s();
+}
+
 }  // namespace
 
 void take_stop_signals() {
@@ -27,6 +32,8 @@ void take_stop_signals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);
+  action.sa_handler = &note_continuation;
+  sigaction(SIGCONT, &action, nullptr);
 }
 
 const std::atomic<bool>& stop_is_asked_for() {
@@ -35,6 +42,10 @@ const std::atomic<bool>& stop_is_asked_for() {
 
 double asked_to_end_s() {
   return ended_at_s;
+}
+
+double continued_s() {
+  return continued_at_s;
 }
 
 }  // namespace barestep

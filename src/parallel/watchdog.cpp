@@ -19,12 +19,14 @@ namespace barestep {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(20);
-constexpr double kAwakeSeconds = 1;     // that one that was stopped waits for its end
+constexpr double kHeldUpSeconds = 0.5;  // that one waits for its signals that was held up
+constexpr double kAwakeSeconds = 3;     // that one waits for its end that was stopped
 constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
 constexpr double kTurnSeconds = 0.3;    // between the words of two ranks on several hosts
 constexpr double kMostTurns = 5;
 constexpr double kToSpeakSeconds = 2;         // that a failed rank has for its own line
 constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
+constexpr double kBehindHostsSeconds = 2;     // the same where it asks other hosts first
 constexpr std::size_t kMostRanksNamed = 4;
 
 std::string host_name() {
@@ -53,8 +55,8 @@ void write_line(const std::string& line) {
 
 }  // namespace
 
-Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
-    : board_(board), options_(std::move(options)), thread_([this] {
+Watchdog::Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options)
+    : board_(board), word_(word), options_(std::move(options)), thread_([this] {
         while (!stopping_ && !told_) {
           look_around();
           std::this_thread::sleep_for(kPause);
@@ -79,13 +81,20 @@ void Watchdog::leave() {
 void Watchdog::look_around() {
   if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
   board_.mine().beat_s = now_s();
-  const bool told_elsewhere =
-      !options_.one_host && options_.end_was_told && options_.end_was_told();
-  if (told_elsewhere || board_.word_is_taken()) return end_behind_others();
+  if (word_.is_taken()) return end_behind_others();
+  taken_since_s_ = 0;
   look_for_the_dead();
-  if (!told_) look_at_own_entries();
+  if (!told_ && is_judge()) look_at_own_entries();
   if (!told_) look_at_communicator();
-  if (!told_) look_at_launcher();
+  if (!told_ && is_judge()) look_at_launcher();
+}
+
+/// Who was stopped itself is no judge of others: it may have been woken to be ended, for which
+/// mpirun takes two seconds. One that a busy machine held up for a while is.
+bool Watchdog::is_judge() const {
+  const double continued_s = options_.continued_s ? options_.continued_s() : 0;
+  const bool was_stopped = std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
+  return now_s() - woken_s_ > (was_stopped ? kAwakeSeconds : kHeldUpSeconds);
 }
 
 void Watchdog::look_for_the_dead() {
@@ -93,16 +102,16 @@ void Watchdog::look_for_the_dead() {
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     if (!is_gone(record, mine) || record.has_left) continue;
-    return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
-                 .value = fmt::format("process {}", record.process.load()),
-                 .why = fmt::format("died during {}", record.state()),
-                 .remedy = "see what it wrote and the system's log, then run again"});
+    // Other hosts leave it to this one, and a launcher that has seen it too does not answer.
+    if (!word_.claim_here()) return;
+    return speak({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+                  .value = fmt::format("process {}", record.process.load()),
+                  .why = fmt::format("died during {}", record.state()),
+                  .remedy = "see what it wrote and the system's log, then run again"});
   }
 }
 
 void Watchdog::look_at_own_entries() {
-  // Who was stopped itself is no judge of others: it may have been woken to be ended.
-  if (now_s() - woken_s_ < kAwakeSeconds) return;
   // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
   const auto rank = static_cast<double>(board_.mine().rank);
   const double turn_s = options_.one_host ? 0 : kTurnSeconds * std::fmin(rank, kMostTurns);
@@ -131,30 +140,35 @@ void Watchdog::look_at_communicator() {
 }
 
 /// A rank that died on another host shows only so: the launcher ends the rest, and gives them about
-/// a second. Who is not waiting for another rank ends in order.
+/// a second, in which its server does not answer. Who is not waiting for another rank ends in
+/// order.
 void Watchdog::look_at_launcher() {
   const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
-  if (options_.one_host || asked_s == 0) return;
+  if (options_.one_host || asked_s == 0 || !word_.is_for_other_hosts()) return;
   const auto rank = static_cast<double>(board_.mine().rank);
   if (now_s() - asked_s < 0.3 + 0.05 * std::fmin(rank, 8)) return;
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry || entry->begin_s > asked_s) continue;
-    return tell({.what = own_name(),
-                 .value = entry->text(),
-                 .why = "the launcher ends the job while this waits for a rank of another host",
-                 .remedy = "see the other hosts' lines, then run again"});
+    if (!word_.claim_here()) return;
+    return speak({.what = own_name(),
+                  .value = entry->text(),
+                  .why = "the launcher ends the job while this waits for a rank of another host",
+                  .remedy = "see the other hosts' lines, then run again"});
   }
 }
 
 void Watchdog::end_behind_others() {
   if (taken_since_s_ == 0) taken_since_s_ = now_s();
-  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
-    ::_exit(static_cast<int>(ExitCode::kTryAgain));
+  const double most_s = options_.one_host ? kBehindOthersSeconds : kBehindHostsSeconds;
+  if (now_s() - taken_since_s_ > most_s) ::_exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
 void Watchdog::tell(const Problem& problem) {
-  if (!board_.claim_word()) return;
+  if (word_.claim()) speak(problem);
+}
+
+void Watchdog::speak(const Problem& problem) {
   told_ = true;
   write_line(
       fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));

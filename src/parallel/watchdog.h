@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "parallel/flight_record.h"
+#include "parallel/last_word.h"
 
 namespace barestep {
 
@@ -21,10 +22,10 @@ struct WatchdogOptions {
   std::function<void(ExitCode code)> end_all{};
   /// Why collectives can no longer succeed, or empty.
   std::function<std::string()> poll_error{};
-  /// Whether a rank of another host tells already; asked where there are several hosts.
-  std::function<bool()> end_was_told{};
   /// When the launcher asked this process to end (core/clock.h); 0: it did not.
   std::function<double()> asked_to_end_s{};
+  /// When it was last told to go on, as one that was stopped is; 0: never.
+  std::function<double()> continued_s{};
 };
 
 /// A thread that looks 50 times a second
@@ -34,11 +35,11 @@ struct WatchdogOptions {
 ///   - on several hosts: whether the launcher ends the job while this rank waits for others.
 /// Then one rank of the host writes one line on stderr, naming the rank, what it is in and the last
 /// state of those that are late, and ends all with exit code 75. The others, when they see that
-/// another rank has told, end half a second later at the latest.
+/// another rank has the word, end half a second later at the latest, on several hosts two.
 class Watchdog {
  public:
-  /// `board` must outlive it.
-  Watchdog(FlightBoard& board, WatchdogOptions options);
+  /// `board`, and `word` over it, must outlive it.
+  Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options);
   /// Stops looking, and tells the others that this rank has left.
   ~Watchdog();
   /// This rank has left in order; blocks until the others of this host have too. Goes on looking
@@ -49,18 +50,21 @@ class Watchdog {
 
  private:
   void look_around();
+  [[nodiscard]] bool is_judge() const;
   void look_for_the_dead();
   void look_at_own_entries();
   void look_at_communicator();
   void look_at_launcher();
   void end_behind_others();
-  /// One line and the end, unless another rank tells already.
+  /// One line and the end, if the word is to be had.
   void tell(const Problem& problem);
+  void speak(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::string late_ranks() const;
 
   FlightBoard& board_;
+  LastWord& word_;
   WatchdogOptions options_;
   double woken_s_ = 0;
   double failed_since_s_ = 0;

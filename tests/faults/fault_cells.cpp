@@ -1,13 +1,14 @@
 // Ranks of mlp_ddp that fail, and what becomes of their job, as a table of cells.
 //
 //   fault_cells --mlp-ddp build/mlp_ddp --faults build/tests/libmpi_faults.so [--ranks 2,4]
-//               [--in-turn] [--launcher mpirun|srun|namespaces] [--limit 1] [--jobs 8]
+//               [--phases start,end] [--in-turn] [--launcher mpirun|srun|namespaces] [--limit 1]
+//               [--jobs 8]
 //
-// A cell is one phase with one fault. From the fault on, the job must end within the limit and 5
-// seconds, with an exit code that is not 0, exactly one line `mlp_ddp: error:`, and no process of
-// it left. While MPI starts and ends, hosts have no way to know of each other's words: there, and
-// between two hosts, each of them may write a line. Ends with 1 if a cell did not hold. --in-turn
-// runs each cell with one of the ranks.
+// A cell is one phase with one fault of one rank: of two ranks the second, of more the first, which
+// is the one that prints, and between hosts also the first of the second host. From the fault on,
+// the job must end within the limit and 5 seconds, with an exit code that is not 0, exactly one
+// line `mlp_ddp: error:`, and no process of it left. Ends with 1 if a cell did not hold. --in-turn
+// runs each phase and fault once, with the numbers of ranks in turn.
 #include <fmt/format.h>
 #include <glob.h>
 #include <signal.h>
@@ -42,6 +43,7 @@ constexpr double kGraceSeconds = 10;  // behind its limit, before a job is kille
 struct Options {
   std::string mlp_ddp, faults;
   std::vector<int> ranks{2, 4};
+  std::string phases = "start,first,step,end";
   bool in_turn = false;
   std::string launcher = "mpirun";
   double limit_s = 1;
@@ -52,6 +54,7 @@ struct Options {
 
 struct Cell {
   int ranks = 0;
+  int failing = 0;  // the rank
   std::string phase, fault;
 };
 
@@ -90,9 +93,11 @@ std::string quoted(const std::string& text) {
   return "'" + inside + "'";
 }
 
-/// Of two ranks the second fails, of more the first, which is the one that prints.
-int failing_rank(int ranks) {
-  return ranks == 2 ? 1 : 0;
+/// Of `ranks`, with half of them on each host.
+std::vector<int> failing_ranks(const Options& options, int ranks) {
+  if (ranks == 2) return {1};
+  if (options.has_hosts()) return {0, ranks - ranks / 2};
+  return {0};
 }
 
 /// What each rank runs. The rank that differs does so in a shell of its own.
@@ -104,7 +109,7 @@ std::string rank_command(const Options& options, const Cell& cell) {
     return fmt::format(
         "test \"${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}\" != {} || set -- --seed 7; exec {} "
         "\"$@\"",
-        failing_rank(cell.ranks), run);
+        cell.failing, run);
   }
   return fmt::format("export LD_PRELOAD={}; exec {}", quoted(options.faults), run);
 }
@@ -159,14 +164,13 @@ std::size_t left_behind(const std::string& mark) {
 }
 
 Outcome outcome_of(const Options& options, const Cell& cell) {
-  const std::string mark = fmt::format("{}.{}.{}.{}.{}", ::getpid(), options.launcher, cell.ranks,
-                                       cell.phase, cell.fault);
+  const std::string mark = fmt::format("{}.{}.{}.{}.{}.{}", ::getpid(), options.launcher,
+                                       cell.ranks, cell.failing, cell.phase, cell.fault);
   const double most_s = options.limit_s + 5;
   const JobResult job = barestep::run_job(
       {.command = launch_command(options, cell),
        .variables = {fmt::format("{}={}", kMark, mark),
-                     fmt::format("BARESTEP_FAULT={}:{}:{}", failing_rank(cell.ranks), cell.phase,
-                                 cell.fault)},
+                     fmt::format("BARESTEP_FAULT={}:{}:{}", cell.failing, cell.phase, cell.fault)},
        .limit_s = most_s + kGraceSeconds});
   Outcome outcome{cell, job.seconds, job.code, {}, "", job.err};
   std::istringstream said(job.err);
@@ -183,10 +187,7 @@ Outcome outcome_of(const Options& options, const Cell& cell) {
   };
   if (outcome.seconds > most_s) add(fmt::format("took more than {:g} s", most_s));
   if (outcome.code == 0) add("exit code 0");
-  const bool may_be_two = options.has_hosts() && (cell.phase == "start" || cell.phase == "end");
-  if (outcome.lines.empty() || outcome.lines.size() > (may_be_two ? 2U : 1U)) {
-    add(fmt::format("{} error lines", outcome.lines.size()));
-  }
+  if (outcome.lines.size() != 1) add(fmt::format("{} error lines", outcome.lines.size()));
   if (const std::size_t left = left_behind(mark); left > 0) {
     add(fmt::format("{} processes left", left));
   }
@@ -220,13 +221,20 @@ std::vector<std::string> boards_left(const std::set<std::string>& before) {
 }
 
 std::vector<Cell> cells_of(const Options& options) {
-  const auto all = phases_and_faults();
+  auto all = phases_and_faults();
+  std::erase_if(
+      all, [&](const auto& each) { return options.phases.find(each.first) == std::string::npos; });
   std::vector<Cell> cells;
   for (std::size_t i = 0; options.in_turn && i < all.size(); ++i) {
-    cells.push_back({options.ranks[i % options.ranks.size()], all[i].first, all[i].second});
+    const int ranks = options.ranks[i % options.ranks.size()];
+    cells.push_back({ranks, failing_ranks(options, ranks)[0], all[i].first, all[i].second});
   }
   for (std::size_t i = 0; !options.in_turn && i < options.ranks.size(); ++i) {
-    for (const auto& [phase, fault] : all) cells.push_back({options.ranks[i], phase, fault});
+    for (const int failing : failing_ranks(options, options.ranks[i])) {
+      for (const auto& [phase, fault] : all) {
+        cells.push_back({options.ranks[i], failing, phase, fault});
+      }
+    }
   }
   return cells;
 }
@@ -264,6 +272,8 @@ Options options_of(int argc, char** argv) {
       options.launcher = value;
     } else if (name == "--limit") {
       options.limit_s = std::stod(value);
+    } else if (name == "--phases") {
+      options.phases = value;
     } else if (name == "--jobs") {
       options.jobs = std::stoi(value);
     } else if (name == "--ranks") {
@@ -282,22 +292,16 @@ Options options_of(int argc, char** argv) {
 
 void print_table(const Options& options, const std::vector<Outcome>& outcomes) {
   fmt::print("{}, limit {:g} s\n", options.launcher, options.limit_s);
-  if (options.has_hosts()) {
-    fmt::print(
-        "While MPI starts and ends, hosts have no way to know of each other's words: in the "
-        "phases\n"
-        "start and end each of the two may write a line.\n");
-  }
-  fmt::print("ranks  phase  fault    seconds  code  lines  said by the job\n");
+  fmt::print("ranks  fails  phase  fault    seconds  code  lines  said by the job\n");
   for (const Outcome& each : outcomes) {
-    fmt::print("{:5}  {:5}  {:7}  {:7.2f}  {:4}  {:5}  {}\n", each.cell.ranks, each.cell.phase,
-               each.cell.fault, each.seconds, each.code, each.lines.size(),
-               each.lines.empty() ? "" : each.lines.front());
+    fmt::print("{:5}  {:5}  {:5}  {:7}  {:7.2f}  {:4}  {:5}  {}\n", each.cell.ranks,
+               each.cell.failing, each.cell.phase, each.cell.fault, each.seconds, each.code,
+               each.lines.size(), each.lines.empty() ? "" : each.lines.front());
   }
   for (const Outcome& each : outcomes) {
     if (each.wrong.empty()) continue;
-    fmt::print("WRONG: {} ranks, {}, {}: {}\n{}\n", each.cell.ranks, each.cell.phase,
-               each.cell.fault, each.wrong, each.err);
+    fmt::print("WRONG: {} ranks, {} fails, {}, {}: {}\n{}\n", each.cell.ranks, each.cell.failing,
+               each.cell.phase, each.cell.fault, each.wrong, each.err);
   }
 }
 

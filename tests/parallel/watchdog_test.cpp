@@ -9,15 +9,19 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <future>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/clock.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
+#include "parallel/launcher_server.h"
+#include "parallel/stop_request.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
@@ -42,7 +46,7 @@ class WatchdogTest : public TempDirTest {
     };
     testing::internal::CaptureStderr();
     {
-      const Watchdog watchdog(board_, options);
+      const Watchdog watchdog(board_, word_, options);
       for (const double start_s = now_s(); !ended && now_s() - start_s < seconds;) ::usleep(1000);
     }
     return testing::internal::GetCapturedStderr();
@@ -63,6 +67,7 @@ class WatchdogTest : public TempDirTest {
 
   const std::string file_ = folder() / "board";
   FlightBoard board_{file_, 0, 0};
+  LastWord word_{board_};
   std::optional<ExitCode> code_;
 };
 
@@ -111,7 +116,10 @@ TEST_F(WatchdogTest, NamesARankThatDiedAndKeepsTheRecords) {
 }
 
 TEST_F(WatchdogTest, SaysNothingOfARankThatHasLeftInOrder) {
-  const pid_t child = other_rank([](FlightBoard& board) { const Watchdog watchdog(board, {}); });
+  const pid_t child = other_rank([](FlightBoard& board) {
+    LastWord word(board);
+    const Watchdog watchdog(board, word, {});
+  });
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(said({}, 0.4), "");
 }
@@ -161,6 +169,43 @@ TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
                        "lines, then run again\n"));
   options.one_host = true;
   EXPECT_EQ(said(options, 0.5), "");
+}
+
+/// Of a job with two ranks on each of two hosts.
+class PairsServer final : public LauncherServer {
+ public:
+  std::future<WordHolder> find_word() override { return answer_.get_future(); }
+  std::future<WordHolder> publish_word() override { return answer_.get_future(); }
+  [[nodiscard]] const std::vector<std::string>& hosts() const override { return hosts_; }
+
+ private:
+  std::promise<WordHolder> answer_;
+  std::vector<std::string> hosts_{"a", "a", "b", "b"};
+};
+
+TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+  PairsServer server;
+  word_.ask(server);
+  const double now = now_s();
+  EXPECT_EQ(said({.one_host = false, .asked_to_end_s = [now] { return now; }}, 1), "");
+}
+
+TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
+  take_stop_signals();
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::usleep(100'000);
+    ::kill(::getppid(), SIGSTOP);
+    ::usleep(700'000);
+    ::kill(::getppid(), SIGCONT);
+    ::_exit(0);
+  }
+  EXPECT_EQ(said({.limit_s = 0.3, .continued_s = &continued_s}, 1.8), "");
+  ::waitpid(child, nullptr, 0);
+  // A watchdog that was not stopped does tell.
+  EXPECT_THAT(said({.limit_s = 0.3}), HasSubstr("not done after"));
 }
 
 TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
