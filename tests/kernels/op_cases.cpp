@@ -50,10 +50,12 @@ class CaseList {
   std::mt19937& random() { return random_; }
 
  private:
-  /// Numbers in (-1, 1), some of them 0.
+  /// Numbers in [-1, 1), some of them 0.
   void fill(Memory& memory, const Tensor& tensor) {
-    std::uniform_real_distribution<float> draw(-1, 1);
-    for (float& value : memory.values(tensor)) value = random_() % 9 == 0 ? 0.0F : draw(random_);
+    for (float& value : memory.values(tensor)) {
+      const auto bits = static_cast<std::uint32_t>(random_());
+      value = bits % 9 == 0 ? 0.0F : static_cast<float>(bits >> 8) * 0x1p-23F - 1;
+    }
   }
 
   std::mt19937 random_{1};
