@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann
 case "${1:-}" in
   "") ;;
   --tests)
-    packages+=(libbenchmark-dev clang libclang-rt-dev clang-format clang-tidy libomp-dev)  # omp.h, for clang-tidy
+    packages+=(libbenchmark-dev clang libclang-rt-dev lld clang-format clang-tidy libomp-dev)  # omp.h, for clang-tidy
     ;;
   *)
     echo "setup: error: option '$1': not known; take --tests or nothing" >&2
