@@ -14,12 +14,13 @@ machine() {
     sed -E 's/[^a-z0-9]+/-/g; s/^-|-$//g'
 }
 results=$here/results/$(machine)
+commit=$(git -C "$here" describe --always --dirty)
 mkdir -p "$results"
 
 ninja -C "$build" mlp_ddp mpi_faults fault_cells >/dev/null
 cells=("$build/tests/fault_cells" --mlp-ddp "$build/mlp_ddp" --faults "$build/tests/libmpi_faults.so" --limit 2 --jobs 4)
 {
-  echo "# bench/faults.sh   (commit $(git -C "$here" describe --always --dirty))"
+  echo "# bench/faults.sh   (commit $commit)"
   (. "$here/../scripts/mpi_env.sh" && "${cells[@]}")
   for place in namespaces slurm; do
     echo
