@@ -97,6 +97,11 @@ bool Watchdog::is_judge() const {
   return now_s() - woken_s_ > (was_stopped ? kAwakeSeconds : kHeldUpSeconds);
 }
 
+/// By the launcher of ranks on several hosts.
+bool Watchdog::is_asked_to_end() const {
+  return !options_.one_host && options_.asked_to_end_s && options_.asked_to_end_s() > 0;
+}
+
 void Watchdog::look_for_the_dead() {
   const FlightRecord& mine = board_.mine();
   for (const FlightRecord& record : board_.all()) {
@@ -112,6 +117,8 @@ void Watchdog::look_for_the_dead() {
 }
 
 void Watchdog::look_at_own_entries() {
+  // What it waits for then died on another host, which tells; Slurm takes its time to end this one.
+  if (is_asked_to_end() && !word_.is_for_other_hosts()) return;
   // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
   const auto rank = static_cast<double>(board_.mine().rank);
   const double turn_s = options_.one_host ? 0 : kTurnSeconds * std::fmin(rank, kMostTurns);
@@ -143,8 +150,8 @@ void Watchdog::look_at_communicator() {
 /// a second, in which its server does not answer. Who is not waiting for another rank ends in
 /// order.
 void Watchdog::look_at_launcher() {
-  const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
-  if (options_.one_host || asked_s == 0 || !word_.is_for_other_hosts()) return;
+  if (!is_asked_to_end() || !word_.is_for_other_hosts()) return;
+  const double asked_s = options_.asked_to_end_s();
   const auto rank = static_cast<double>(board_.mine().rank);
   if (now_s() - asked_s < 0.3 + 0.05 * std::fmin(rank, 8)) return;
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {

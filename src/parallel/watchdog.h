@@ -51,6 +51,7 @@ class Watchdog {
  private:
   void look_around();
   [[nodiscard]] bool is_judge() const;
+  [[nodiscard]] bool is_asked_to_end() const;
   void look_for_the_dead();
   void look_at_own_entries();
   void look_at_communicator();

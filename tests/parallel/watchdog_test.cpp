@@ -188,7 +188,9 @@ TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
   PairsServer server;
   word_.ask(server);
   const double now = now_s();
-  EXPECT_EQ(said({.one_host = false, .asked_to_end_s = [now] { return now; }}, 1), "");
+  const WatchdogOptions options{
+      .limit_s = 0.7, .one_host = false, .asked_to_end_s = [now] { return now; }};
+  EXPECT_EQ(said(options, 1.2), "");
 }
 
 TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
