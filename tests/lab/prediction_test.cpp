@@ -6,7 +6,6 @@
 #include "lab/cost_model.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
-#include "lab/planned_memory.h"
 #include "lab/predict.h"
 #include "lab/prediction_report.h"
 #include "lab/published.h"
@@ -372,45 +371,6 @@ TEST(PublishedNumbers, OfTwoV100AreNearTheSimulatedOnes) {
     EXPECT_NEAR(std::stod(each.ours) / std::stod(each.published), 1, 0.1) << each.what;
     EXPECT_THAT(each.ours, HasSubstr("simulated"));
   }
-}
-
-TEST(PlannedMemory, IsThatOfEveryDevice) {
-  const auto one = planned_memory({.dim = 256, .depth = 2});
-  ASSERT_EQ(one.size(), 1U);
-  EXPECT_EQ(one[0].bytes, 2'633'216) << "as mlp_single prints it";
-  std::int64_t sum = 0;
-  for (const std::int64_t bytes : one[0].by_category) sum += bytes;
-  EXPECT_EQ(sum, one[0].bytes);
-  const auto two =
-      planned_memory({.trainer = TrainerKind::kDataParallel, .ranks = 2, .dim = 256, .depth = 2});
-  ASSERT_EQ(two.size(), 2U);
-  EXPECT_EQ(two[1].bytes, 1'216'512);
-}
-
-TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
-  const auto expect_least = [](const Workload& workload, std::int64_t bytes,
-                               const std::string& line) {
-    EXPECT_NO_THROW(require_memory(workload, bytes));
-    expect_error(ExitCode::kMemory, line, [&] { require_memory(workload, bytes - 1); });
-  };
-  Workload single{.dim = 256, .depth = 2};
-  // Its arena, and 1,024 bytes for the loss, which on a GPU are not the device's.
-  expect_least(single, 2'633'216 + 1'024,
-               "too little memory: needs 2.51 MiB, this machine has 2.51 MiB free; --batch-size 32 "
-               "fits");
-  single.on_gpu = true;
-  expect_least(single, planned_memory(single)[0].bytes, "needs 34.51 MiB, a GPU has 34.51 MiB");
-  Workload ranks{.trainer = TrainerKind::kDdp, .ranks = 3, .dim = 256, .depth = 2};
-  ranks.on_gpu = true;
-  ranks.gpus = 2;
-  expect_least(ranks, 2 * planned_memory(ranks)[0].bytes, "needs 34.35 MiB in each of 2 ranks");
-  Workload devices{.trainer = TrainerKind::kDataParallel, .ranks = 3, .dim = 256, .depth = 2};
-  devices.on_gpu = true;
-  devices.gpus = 2;
-  const auto of_devices = planned_memory(devices);
-  expect_least(devices, of_devices[0].bytes + of_devices[2].bytes,
-               "needs 68.03 MiB for 2 devices, a GPU has 68.03 MiB free");
-  EXPECT_NO_THROW(require_memory({.dim = 256, .depth = 2, .pytorch = true}, 1));
 }
 
 }  // namespace
