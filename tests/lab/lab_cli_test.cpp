@@ -19,7 +19,8 @@ class MlpLab : public TempDirTest {
   ProcessResult run(std::vector<std::string> arguments, bool with_path = true) {
     arguments.insert(arguments.begin(), MLP_LAB);
     if (!with_path) arguments.insert(arguments.begin(), {"/usr/bin/env", "PATH=/nowhere"});
-    return run_process(arguments, {.working_directory = folder()});
+    // It starts a dozen runs, which sanitizers slow down; ctest ends a test behind 120 s.
+    return run_process(arguments, {.working_directory = folder(), .timeout_s = 110});
   }
 
   /// A card that was not measured, which saves the time.
