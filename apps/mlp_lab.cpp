@@ -226,6 +226,27 @@ void print_card(const RunOptions& options) {
   replace_file(options.output, parts);
 }
 
+void add_run(CLI::App& app, RunOptions& options) {
+  CLI::App* run =
+      app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
+  run->add_option("name", options.names, "names of experiments, or all")->required();
+  run->add_option("--output", options.output, "folder of results and report, made if new")
+      ->capture_default_str();
+  run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
+  run->add_option("--device", options.device, "auto is GPUs where there are any")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  run->add_option("--card", options.card,
+                  "the machine's rates, as mlp_lab card wrote them; else they are measured");
+  run->add_option("--memory", options.memory,
+                  "what runs may take: of the machine, or of a GPU; 16GiB; else what is free");
+  run->add_flag("--with-pytorch", options.with_pytorch,
+                "also the experiment pytorch: the practicals' scripts, alternately with ours");
+  run->add_option("--python", options.python, "the interpreter that has PyTorch")
+      ->capture_default_str();
+  run->callback([&] { run_experiments(options); });
+}
+
 void add_card(CLI::App& app, RunOptions& options) {
   CLI::App* card = app.add_subcommand(
       "card", "Measure this machine's rates and write its card, for predict --machine");
@@ -333,24 +354,7 @@ void run(const std::vector<std::string>& arguments) {
       ->callback(list_experiments);
 
   RunOptions options;
-  CLI::App* run =
-      app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
-  run->add_option("name", options.names, "names of experiments, or all")->required();
-  run->add_option("--output", options.output, "folder of results and report, made if new")
-      ->capture_default_str();
-  run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
-  run->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  run->add_option("--card", options.card,
-                  "the machine's rates, as mlp_lab card wrote them; else they are measured");
-  run->add_option("--memory", options.memory,
-                  "what runs may take: of the machine, or of a GPU; 16GiB; else what is free");
-  run->add_flag("--with-pytorch", options.with_pytorch,
-                "also the experiment pytorch: the practicals' scripts, alternately with ours");
-  run->add_option("--python", options.python, "the interpreter that has PyTorch")
-      ->capture_default_str();
-  run->callback([&] { run_experiments(options); });
+  add_run(app, options);
 
   std::filesystem::path folder;
   CLI::App* report = app.add_subcommand("report", "Write the report of a study again");
