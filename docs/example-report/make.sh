@@ -4,14 +4,13 @@
 # what the study is of. Takes about ten minutes on two cores. Run it on a machine that does nothing
 # else. One that was stopped goes on where it stopped; the runs themselves stay in build/example-study.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd -P)
-root=$here/../..
-build=$root/build
-study=$build/example-study
+cd "$(dirname "$0")/../.."  # from here on paths are relative, and the report's command lines with them
+here=docs/example-report
+study=build/example-study
 
-if [ ! -f "$build/build.ninja" ]; then cmake -S "$root" -B "$build" -G Ninja >/dev/null; fi
-ninja -C "$build" mlp_lab mlp_single mlp_dp mlp_ddp >/dev/null
-"$build/mlp_lab" run all --device cpu --output "$study"
+if [ ! -f build/build.ninja ]; then cmake -S . -B build -G Ninja >/dev/null; fi
+ninja -C build mlp_lab mlp_single mlp_dp mlp_ddp >/dev/null
+build/mlp_lab run all --device cpu --output "$study"
 rm -rf "$here/plots"
 cp -r "$study/plots" "$study"/report.{html,md} "$study"/results.{csv,json} "$study"/{machine,study}.json "$here/"
 if grep -q INVALID "$here/report.md"; then
