@@ -33,7 +33,7 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kName = "mlp_ddp";
+constexpr const char* kMlpDdp = "mlp_ddp";
 
 Error unexpected(const std::exception& error) {
   return {ExitCode::kBug,
@@ -90,7 +90,7 @@ void together(Communicator& ranks, const F& work) {
   ranks.all_gather(std::as_bytes(std::span(&code, 1)), std::as_writable_bytes(std::span(codes)));
   const auto failed = std::ranges::find_if(codes, [](int each) { return each != 0; });
   if (failed == codes.end()) return;
-  if (failed - codes.begin() == ranks.rank()) print_error(kName, *error);
+  if (failed - codes.begin() == ranks.rank()) print_error(kMlpDdp, *error);
   ranks.barrier();
   throw QuietEnd{*failed};
 }
@@ -100,7 +100,7 @@ void together(Communicator& ranks, const F& work) {
 template <class F>
 void or_end_all(Communicator& ranks, LastWord& word, const F& work) {
   const auto end_all = [&](const Error& error) {
-    if (word.claim()) print_error(kName, error);
+    if (word.claim()) print_error(kMlpDdp, error);
     ranks.abort(error.code());
   };
   try {
@@ -173,7 +173,7 @@ class RankObserver final : public TrainObserver {
 [[noreturn]] void end_stopped(const RankSetup& setup, std::int64_t steps) {
   if (setup.is_first()) {
     const auto& save = setup.config().output.save;
-    fmt::print(stderr, "{}: note: asked to stop, all ranks ended behind step {}{}\n", kName,
+    fmt::print(stderr, "{}: note: asked to stop, all ranks ended behind step {}{}\n", kMlpDdp,
                steps - 1, save.empty() ? "" : fmt::format(" and wrote '{}'", save.string()));
   }
   throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
@@ -200,7 +200,7 @@ void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const
     profiling->end();
     align_traces(ranks, *profiling);
     const std::string note = profiling->write_files_of_failed_run(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
+    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
     throw;
   }
   profiling->end();
@@ -211,7 +211,7 @@ void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const
 void write_traces(const Profiling& profiling, Communicator& ranks, const Monitor* monitor) {
   together(ranks, [&] {
     const std::string note = profiling.write_files(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, note);
+    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
   });
 }
 
@@ -259,7 +259,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   Communicator& ranks = *place.communicator;
   std::optional<RankSetup> setup;
   const Polled::Scope scope(polled);
-  together(ranks, [&] { setup.emplace(kName, arguments, place); });
+  together(ranks, [&] { setup.emplace(kMlpDdp, arguments, place); });
   together(ranks, [&] { setup->require_agreement(); });
   if (!setup->answer().empty()) {
     if (setup->is_first()) print_now(setup->answer());
@@ -276,7 +276,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
 /// As the command line has it; what is wrong with that is told later, by one rank.
 TrainConfig config_of(const std::vector<std::string>& arguments) {
   try {
-    return parse_command_line(kName, arguments).config;
+    return parse_command_line(kMlpDdp, arguments).config;
   } catch (const Error&) {
     return {};
   }
@@ -285,7 +285,7 @@ TrainConfig config_of(const std::vector<std::string>& arguments) {
 WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched,
                                  Polled& polled) {
   const auto& metrics = config.output.metrics;
-  return {.program = kName,
+  return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
           .one_host = launched.one_host,
           .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
@@ -312,7 +312,7 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
   }
 }
 
-void run(const std::vector<std::string>& arguments) {
+void run_mlp_ddp(const std::vector<std::string>& arguments) {
   const std::optional<LaunchedRank> launched = launched_rank();
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
@@ -352,5 +352,5 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace barestep
 
 int main(int argc, char** argv) {
-  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+  return barestep::run_program(barestep::kMlpDdp, argc, argv, barestep::run_mlp_ddp);
 }

@@ -26,7 +26,7 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kName = "mlp_dp";
+constexpr const char* kMlpDp = "mlp_dp";
 
 /// Shows the run, with the split of each step where that is asked for, and keeps the account.
 class SpreadObserver final : public TrainObserver {
@@ -93,7 +93,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   SpreadObserver observer(config, programs, scheme, setup, steps);
   const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
   if (!config.device.graph) observer.listen_to(meter);
-  ProfilingScope scope{.program = kName,
+  ProfilingScope scope{.program = kMlpDp,
                        .devices = meter.devices(),
                        .communicator = meter.communicator(),
                        .backend = setup.backend()};
@@ -116,7 +116,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
         &monitoring.emplace(seen, warmup_of(config.training, steps), &observer.console(), observer);
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
-  run_training(trainer, *told, kName, profiling ? &*profiling : nullptr, monitor);
+  run_training(trainer, *told, kMlpDp, profiling ? &*profiling : nullptr, monitor);
   observer.show_summary(*trainer, first);
   if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
@@ -128,7 +128,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
 }
 
-void train(const TrainConfig& config) {
+void train_on_devices(const TrainConfig& config) {
   DeviceSetup setup(config.device, config.parallel.transport);
   require_outputs(config, setup.size());
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
@@ -146,23 +146,23 @@ void train(const TrainConfig& config) {
 
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
-  if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kName);
+  if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kMlpDp);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
   train_on(setup, config, programs, scheme, data, std::move(loaded));
 }
 
-void run(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kName, arguments);
+void run_mlp_dp(const std::vector<std::string>& arguments) {
+  const CommandLine line = parse_command_line(kMlpDp, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
+  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDp, line.note);
   validate(line.config);
-  train(line.config);
+  train_on_devices(line.config);
 }
 
 }  // namespace
 }  // namespace barestep
 
 int main(int argc, char** argv) {
-  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+  return barestep::run_program(barestep::kMlpDp, argc, argv, barestep::run_mlp_dp);
 }

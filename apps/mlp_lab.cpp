@@ -35,7 +35,7 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kName = "mlp_lab";
+constexpr const char* kMlpLab = "mlp_lab";
 
 constexpr const char* kExamples = R"(
 Examples:
@@ -81,7 +81,7 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       if (!each.needs_mpi || has_mpirun) {
         wanted.push_back(&each);
       } else {
-        fmt::print(stderr, "{}: note: {} is left out, since there is no mpirun on PATH\n", kName,
+        fmt::print(stderr, "{}: note: {} is left out, since there is no mpirun on PATH\n", kMlpLab,
                    each.name);
       }
     }
@@ -344,10 +344,11 @@ void validate_published() {
   }
 }
 
-void run(const std::vector<std::string>& arguments) {
-  CLI::App app{"Runs whole experiments on the trainers, and writes reports of them.", kName};
+void run_mlp_lab(const std::vector<std::string>& arguments) {
+  CLI::App app{"Runs whole experiments on the trainers, and writes reports of them.", kMlpLab};
   app.footer(kExamples);
-  app.set_version_flag("--version", std::string(kName) + " " BARESTEP_VERSION " " BARESTEP_COMMIT);
+  app.set_version_flag("--version",
+                       std::string(kMlpLab) + " " BARESTEP_VERSION " " BARESTEP_COMMIT);
   app.require_subcommand(1);
 
   app.add_subcommand("list", "Print the experiments and the questions they answer")
@@ -394,5 +395,5 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace barestep
 
 int main(int argc, char** argv) {
-  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+  return barestep::run_program(barestep::kMlpLab, argc, argv, barestep::run_mlp_lab);
 }

@@ -28,7 +28,7 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kName = "mlp_single";
+constexpr const char* kMlpSingle = "mlp_single";
 
 /// Trains and tells of it, as the configuration asks.
 SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms& programs,
@@ -49,14 +49,14 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   std::vector<Device*> devices{&device};
   std::optional<Profiling> profiling;
   if (config.output.records()) {
-    const ProfilingScope scope{.program = kName, .devices = devices};
+    const ProfilingScope scope{.program = kMlpSingle, .devices = devices};
     devices = profiling.emplace(config, programs, scope).devices();
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   auto trainer =
       std::make_unique<Trainer>(config, programs, devices, nullptr, dataset, std::move(loaded));
   print_now(run_header(programs, device));
-  run_training(trainer, *observer, kName, profiling ? &*profiling : nullptr, monitor);
+  run_training(trainer, *observer, kMlpSingle, profiling ? &*profiling : nullptr, monitor);
   // What is known already is told before a file can fail.
   console.show_summary(*trainer, device);
   if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
@@ -106,7 +106,7 @@ std::optional<SweepRow> train(const TrainConfig& config) {
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
 
-  if (config.device.device == "auto") note_missing_gpu(kName);
+  if (config.device.device == "auto") note_missing_gpu(kMlpSingle);
   const auto device = make_device(config.device);
   require_free_memory(config, programs, *device);
   return train_on(*device, config, programs, dataset ? &*dataset : nullptr, std::move(loaded));
@@ -136,7 +136,7 @@ std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dat
 void evaluate_each(TrainConfig config) {
   require_outputs(config);
   const bool runs = !config.output.plan && !config.output.explain;
-  if (runs && config.device.device == "auto") note_missing_gpu(kName);
+  if (runs && config.device.device == "auto") note_missing_gpu(kMlpSingle);
   const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));
   std::optional<OutputFile> metrics;
   if (!config.output.metrics.empty()) metrics.emplace(config.output.metrics);
@@ -165,10 +165,10 @@ void sweep(TrainConfig config) {
   if (!rows.empty()) print_now(fmt::format("\n{}", sweep_table(rows)));
 }
 
-void run(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kName, arguments);
+void run_mlp_single(const std::vector<std::string>& arguments) {
+  const CommandLine line = parse_command_line(kMlpSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kName, line.note);
+  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpSingle, line.note);
   validate(line.config);
   if (line.config.training.evaluate_only) {
     evaluate_each(line.config);
@@ -183,5 +183,5 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace barestep
 
 int main(int argc, char** argv) {
-  return barestep::run_program(barestep::kName, argc, argv, barestep::run);
+  return barestep::run_program(barestep::kMlpSingle, argc, argv, barestep::run_mlp_single);
 }

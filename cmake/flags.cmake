@@ -15,6 +15,10 @@ target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wdeprecated-copy-dtor
   -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
+# For what reads options and writes reports, where no time is spent: it compiles in half the time.
+add_library(barestep_cold_flags INTERFACE)
+target_compile_options(barestep_cold_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+
 option(BARESTEP_NATIVE "Compile for the processor of this machine" ON)
 if(BARESTEP_NATIVE)
   target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)

@@ -1,0 +1,45 @@
+# header_chains.awk <header...>, run where the headers' paths begin: prints every header once, in chains,
+# a chain to a line. In a chain each header is included, directly or by others, by the next one. So one
+# source that includes a chain in its order shows of each of its headers that it compiles alone: what
+# stands before it is what it includes itself.
+FNR == 1 { headers[++count] = FILENAME }
+/^[ \t]*#[ \t]*include[ \t]*"/ {
+  split($0, part, "\"")
+  direct[FILENAME] = direct[FILENAME] " " part[2]
+}
+
+function close_over(header, from,   names, n, i) {
+  n = split(direct[from], names, " ")
+  for (i = 1; i <= n; i++) {
+    if (!(names[i] in path) || (header, path[names[i]]) in includes) continue
+    includes[header, path[names[i]]] = 1
+    size[header]++
+    close_over(header, path[names[i]])
+  }
+}
+
+# Of the headers that are in no chain yet, the one that includes most; with `by`, of those that it includes.
+function largest(by,   i, best) {
+  best = ""
+  for (i = 1; i <= count; i++) {
+    if (headers[i] in taken || (by != "" && !((by, headers[i]) in includes))) continue
+    if (best == "" || size[headers[i]] > size[best]) best = headers[i]
+  }
+  if (best != "") taken[best] = 1
+  return best
+}
+
+END {
+  for (i = 1; i <= count; i++) {
+    name = headers[i]
+    sub(/^(src|apps)\//, "", name)
+    path[name] = headers[i]
+    size[headers[i]] = 0
+  }
+  for (i = 1; i <= count; i++) close_over(headers[i], headers[i])
+  while ((last = largest("")) != "") {
+    line = last
+    while ((last = largest(last)) != "") line = last " " line
+    print line
+  }
+}
