@@ -6,7 +6,8 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
-cores=$(nproc)
+# Some tests wait more than they work; those that measure run alone.
+jobs=$(($(nproc) + 1))
 # Code for two architectures of GPUs is enough to test with; a user's build makes it for all.
 export CUDAARCHS=${CUDAARCHS-"80;90"}
 passed=0
@@ -54,7 +55,7 @@ build() {  # <preset>
 run_tests() {  # <preset> <build folder>
   local results=$root/$2/tests.xml log=$logs/test_$1.log status=0 ok bad left
   rm -f "$results"
-  (cd "$root" && "${fixed_addresses[@]}" ctest --preset "$1" -j "$cores" \
+  (cd "$root" && "${fixed_addresses[@]}" ctest --preset "$1" -j "$jobs" \
     --output-junit "$results") >"$log" 2>&1 </dev/null || status=$?
   read -r ok bad left < <(count_tests "$results" 2>/dev/null || echo 0 0 0)
   if [ $status != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
@@ -71,15 +72,23 @@ run_tests() {  # <preset> <build folder>
 # Clang compiles instrumented code in half the time that GCC takes, and warns of other things.
 instrumenting=$(command -v clang++ || command -v c++ || true)
 
-tree() {  # <preset> <build folder> [compiler]
-  local -x CXX=${3-${CXX-}}
-  need "configure $1" configured "$1" "$2" &&
-    need "build $1" logged "build_$1" build "$1" &&
-    phase "test $1" run_tests "$1" "$2"
+# Side by side, for most of a configure is one program waiting for another.
+configure() {
+  local running job status=0
+  configured release build & running=($!)
+  CXX=$instrumenting configured asan build/asan & running+=($!)
+  CXX=$instrumenting configured tsan build/tsan & running+=($!)
+  for job in "${running[@]}"; do wait "$job" || status=1; done
+  return $status
+}
+
+tree() {  # <preset> <build folder>
+  need "build $1" logged "build_$1" build "$1" && phase "test $1" run_tests "$1" "$2"
 }
 
 need packages "$root/scripts/setup.sh" --tests || finish
+need configure configure || finish
 tree release build || true
-tree asan build/asan "$instrumenting" || true
-tree tsan build/tsan "$instrumenting" || true
+tree asan build/asan || true
+tree tsan build/tsan || true
 finish

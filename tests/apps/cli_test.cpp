@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iostream>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -14,6 +13,7 @@
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/idx_bytes.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -240,19 +240,18 @@ TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
     EXPECT_THAT(result.out, HasSubstr("batch 16\n"));
     EXPECT_THAT(result.out, HasSubstr("batch 4\n"));
     const std::string number = R"( +[0-9.]+)";
-    const std::regex table(
+    const std::string table =
         "\n\nBatch size  Step time, median \\(s\\) +p5 +p95  Throughput "
         "\\(samples/sec\\)\n +16" +
-        number + number + number + number + "\n +4" + number + number + number + number + "\n$");
-    EXPECT_TRUE(std::regex_search(result.out, table)) << result.out;
+        number + number + number + number + "\n +4" + number + number + number + number + "\n$";
+    EXPECT_FALSE(first_match(result.out, table).empty()) << result.out;
   }
 }
 
 TEST_F(MlpSingle, ShowsAnInjectedDelayInTheAccount) {
   const auto result = run_here(kOneStep + std::vector<std::string>{"--io-delay-ms", "20"});
-  std::smatch milliseconds;
-  ASSERT_TRUE(std::regex_search(result.out, milliseconds, std::regex("injected +([0-9.]+) ms")))
-      << result.out;
+  const auto milliseconds = first_match(result.out, "injected +([0-9.]+) ms");
+  ASSERT_FALSE(milliseconds.empty()) << result.out;
   EXPECT_GE(std::stod(milliseconds[1]), 20);
 }
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -15,6 +14,7 @@
 #include "command_line.h"
 #include "support/arguments.h"
 #include "support/npy_bytes.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -183,10 +183,10 @@ TEST_F(MlpDdp, NamesTheRankThatIsLateAndWhatItCosts) {
     const auto result =
         mpirun(2, {"--dim", "16", "--depth", "2", "--steps", "12", "--slow-rank", "1:20"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    std::smatch match;
-    const std::regex line("Waited for rank 1: longest in 7 of 7 steps, ([0-9.]+) ms a step\n");
-    if (!std::regex_search(result.out, match, line)) continue;
-    const double cost_ms = std::stod(match[1]);
+    const auto line = first_match(
+        result.out, "Waited for rank 1: longest in 7 of 7 steps, ([0-9.]+) ms a step\n");
+    if (line.empty()) continue;
+    const double cost_ms = std::stod(line[1]);
     if (std::abs(cost_ms - 20) < std::abs(nearest_ms - 20)) nearest_ms = cost_ms;
   }
   EXPECT_NEAR(nearest_ms, 20, 2);

@@ -4,12 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
-#include <regex>
 #include <sstream>
 
 #include "apps/on_cpu.h"
 #include "core/safetensors.h"
 #include "support/arguments.h"
+#include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 #include "support/trace_rules.h"
@@ -148,15 +148,15 @@ TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
   const std::string out = output_of({"--dim", "4", "--depth", "5", "--batch-size", "4", "--threads",
                                      "1", "--gemm", "reference", "--steps", "10010", "--log-every",
                                      "20000", "--profile", "--profile-steps", "5:10005"});
-  std::smatch match;
-  const std::regex said(
+  const auto said = first_match(
+      out,
       "There was no room for ([0-9]+) of the records: this is about the first ([0-9]+) of these "
       "steps\\.\n");
-  ASSERT_TRUE(std::regex_search(out, match, said)) << out;
-  EXPECT_GT(std::stoll(match[1]), 0);
-  EXPECT_GT(std::stoll(match[2]), 5000);
-  EXPECT_LT(std::stoll(match[2]), 10000);
-  EXPECT_THAT(out, HasSubstr("Account of a profiled step, mean of " + match[2].str() + "\n"));
+  ASSERT_FALSE(said.empty()) << out;
+  EXPECT_GT(std::stoll(said[1]), 0);
+  EXPECT_GT(std::stoll(said[2]), 5000);
+  EXPECT_LT(std::stoll(said[2]), 10000);
+  EXPECT_THAT(out, HasSubstr("Account of a profiled step, mean of " + said[2] + "\n"));
 }
 
 TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
@@ -209,9 +209,9 @@ TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
        "--layers", "784,512,512,10", "--no-last-relu", "--loss", "cross-entropy", "--batch-size",
        "64", "--epochs", std::to_string(EPOCHS), "--test-split", "0.2", "--log-every", "1000"});
   const std::string last = lines_of(out).back();
-  std::smatch match;
-  ASSERT_TRUE(std::regex_match(last, match, std::regex(R"(Test accuracy: (\d+\.\d\d)%)"))) << last;
-  EXPECT_GE(std::stod(match[1]), EPOCHS == 5 ? 95.5 : 90);
+  const auto accuracy = first_match(last, R"(^Test accuracy: (\d+\.\d\d)%$)");
+  ASSERT_FALSE(accuracy.empty()) << last;
+  EXPECT_GE(std::stod(accuracy[1]), EPOCHS == 5 ? 95.5 : 90);
   EXPECT_THAT(out, HasSubstr("Linear 784 - 512 - 512 - 10, 669,706 parameters, batch 64, 8,000 "
                              "training and 2,000 test samples"));
   EXPECT_THAT(out, HasSubstr("\nStep 000 | "));

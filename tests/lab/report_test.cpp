@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <regex>
 #include <sstream>
 
 #include "lab/child_process.h"
@@ -12,6 +11,7 @@
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
 #include "lab/svg.h"
+#include "support/pattern.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -63,12 +63,11 @@ int count_of(const std::string& text, const std::string& part) {
 
 /// Every tag is closed in order; those of `void_tags` have no end.
 std::string unbalanced(const std::string& text) {
-  static const std::regex tag("<(/?)([a-z0-9]+)([^>]*)>");
   std::vector<std::string> open;
-  for (std::sregex_iterator at(text.begin(), text.end(), tag), end; at != end; ++at) {
-    const std::string name = (*at)[2], rest = (*at)[3];
+  for (const auto& tag : all_matches(text, "<(/?)([a-z0-9]+)([^>]*)>")) {
+    const std::string &name = tag[2], &rest = tag[3];
     if (name == "meta" || rest.ends_with('/')) continue;
-    if ((*at)[1] == "") {
+    if (tag[1].empty()) {
       open.push_back(name);
     } else if (open.empty() || open.back() != name) {
       return "</" + name + "> closes nothing";
@@ -168,9 +167,8 @@ document.title = 'charts drawn: ' + drawn;
     for (std::string line; std::getline(lines, line);) {
       if (line.find("CONSOLE") != std::string::npos) seen.complaints += line + "\n";
     }
-    static const std::regex count("<title>charts drawn: ([0-9]+)</title>");
-    std::smatch found;
-    seen.charts = std::regex_search(result.out, found, count) ? std::stoi(found[1]) : -1;
+    const auto count = first_match(result.out, "<title>charts drawn: ([0-9]+)</title>");
+    seen.charts = count.empty() ? -1 : std::stoi(count[1]);
     return seen;
   }
 
@@ -245,9 +243,8 @@ TEST(Svg, StacksBars) {
   const std::string svg = svg_of(plot);
   // Both stacks are 50 high and end at the same place; the axis ends there too.
   std::vector<double> tops;
-  static const std::regex bar("<rect [^>]*y=\"([0-9.]+)\"[^>]*class=\"bs-f1\"");
-  for (std::sregex_iterator at(svg.begin(), svg.end(), bar), end; at != end; ++at) {
-    tops.push_back(std::stod((*at)[1]));
+  for (const auto& bar : all_matches(svg, "<rect [^>]*y=\"([0-9.]+)\"[^>]*class=\"bs-f1\"")) {
+    tops.push_back(std::stod(bar[1]));
   }
   EXPECT_THAT(tops, ElementsAre(36, 36, testing::_)) << "the third is the legend's";
   EXPECT_EQ(unbalanced(svg), "");

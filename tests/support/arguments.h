@@ -1,9 +1,10 @@
 // Command lines of our programs, for tests that run them.
 #pragma once
 
-#include <regex>
 #include <string>
 #include <vector>
+
+#include "support/pattern.h"
 
 namespace barestep {
 
@@ -19,10 +20,9 @@ inline const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
 
 /// The options that a help text names, in its order, without dashes.
 inline std::vector<std::string> options_of(const std::string& help) {
-  const std::regex option("\n  (?:-h,)?--([a-z-]+)");
   std::vector<std::string> names;
-  for (std::sregex_iterator match(help.begin(), help.end(), option), end; match != end; ++match) {
-    names.push_back((*match)[1]);
+  for (const auto& option : all_matches(help, "\n  (?:-h,)?--([a-z-]+)")) {
+    names.push_back(option[1]);
   }
   return names;
 }

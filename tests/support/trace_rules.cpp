@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <regex>
 #include <set>
+
+#include "support/pattern.h"
 
 namespace barestep {
 namespace {
@@ -93,7 +94,7 @@ class Check {
                 at("traceEvents") < at("traceName") && keys.back() == "traceName",
             "members are not in Kineto's order");
     // HolisticTraceAnalysis finds the rank with this, in the text.
-    require(std::regex_search(text_, std::regex("\n\"rank\":\\s+(\\d+)")),
+    require(!first_match(text_, "\n\"rank\":\\s+(\\d+)").empty(),
             "the rank does not stand on a line of its own behind a blank");
     for (const OrderedJson& device : trace_.at("deviceProperties")) {
       for (const char* key : {"id", "name", "totalGlobalMem", "computeMajor", "numSms"}) {

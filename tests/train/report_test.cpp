@@ -5,9 +5,9 @@
 
 #include <cmath>
 #include <map>
-#include <regex>
 
 #include "kernels/cpu_device.h"
+#include "support/pattern.h"
 
 namespace barestep {
 namespace {
@@ -110,11 +110,10 @@ TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
 
 /// The milliseconds and percents of the account's rows, by name.
 std::map<std::string, std::pair<double, double>> account_of(const std::string& summary) {
-  const std::regex row(R"(\n  (\S[^\d\n]*?) +(-?[\d.]+) ms +(-?[\d.]+) %)");
   std::map<std::string, std::pair<double, double>> rows;
-  for (std::sregex_iterator match(summary.begin(), summary.end(), row), end; match != end;
-       ++match) {
-    rows[(*match)[1]] = {std::stod((*match)[2]), std::stod((*match)[3])};
+  for (const auto& row :
+       all_matches(summary, R"(\n  (\S[^\d\n]*?) +(-?[\d.]+) ms +(-?[\d.]+) %)")) {
+    rows[row[1]] = {std::stod(row[2]), std::stod(row[3])};
   }
   return rows;
 }
