@@ -16,7 +16,7 @@ cd "$build"
 compiled=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' compile_commands.json | grep -v '\.cu$')
 sources=$({ grep -v '/Unity/' <<<"$compiled"
             grep '/Unity/' <<<"$compiled" | xargs -r sed -n 's/^#include "\(.*\)"$/\1/p'; } |
-  grep -E "^$root/$folder/[^/]+$" | sort -u || true)
+  grep "^$root/$folder/" | sort -u || true)
 if [ -z "$sources" ]; then
   echo "skipped: this build compiles no source in $folder"
   exit 77
