@@ -168,22 +168,25 @@ std::string table_time(double seconds) {
 
 std::vector<OperatorRow> operator_rows(const Profile& profile, RowsBy by, const Peaks& peaks) {
   std::vector<OperatorRow> rows;
-  std::map<std::string, std::size_t> found;
-  std::map<std::pair<std::int64_t, NodeId>, std::size_t> row_of_node;
+  std::map<std::string, std::size_t> row_of_name;
+  std::map<std::pair<int, NodeId>, std::size_t> row_of_node;  // of a program
   for (const TimedOp& op : profile.ops) {
-    const std::string name = row_name(op, by);
-    const auto [at, is_new] = found.try_emplace(name, rows.size());
-    if (is_new) rows.push_back({.name = name, .cost = {}, .call_s = {}});
+    const auto [at, is_new] = row_of_node.try_emplace({op.tag.program, op.tag.node}, rows.size());
+    if (is_new) {
+      const std::string name = row_name(op, by);
+      at->second = row_of_name.try_emplace(name, rows.size()).first->second;
+      if (at->second == rows.size()) rows.push_back({.name = name, .cost = {}, .call_s = {}});
+    }
     OperatorRow& row = rows[at->second];
+    const double seconds = op.seconds();
     ++row.calls;
-    row.device_s += op.seconds();
+    row.device_s += seconds;
     row.least_s += peaks.least_s(op.cost);
     row.cost += op.cost;
-    row.call_s.push_back(op.seconds());
-    row_of_node[{op.tag.step, op.tag.node}] = at->second;
+    row.call_s.push_back(seconds);
   }
   for (const Record& record : profile.queued) {
-    const auto at = row_of_node.find({record.tag.step, record.tag.node});
+    const auto at = row_of_node.find({record.tag.program, record.tag.node});
     if (at != row_of_node.end()) rows[at->second].host_s += record.end_s - record.start_s;
   }
   for (OperatorRow& row : rows) std::sort(row.call_s.begin(), row.call_s.end());
