@@ -322,4 +322,8 @@ std::vector<OpCase> all_op_cases() {
   return list.take();
 }
 
+bool multiplies(const DeviceOp& op) {
+  return std::holds_alternative<Gemm>(op) || std::holds_alternative<LinearAdam>(op);
+}
+
 }  // namespace barestep

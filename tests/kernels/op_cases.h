@@ -48,4 +48,7 @@ struct OpCase {
 /// At least one case for each kind of op.
 std::vector<OpCase> all_op_cases();
 
+/// Whether it is a library of products that computes the op.
+bool multiplies(const DeviceOp& op);
+
 }  // namespace barestep

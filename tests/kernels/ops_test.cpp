@@ -17,8 +17,7 @@ namespace {
 constexpr double kUlp = 1.2e-7;  // relative spacing of floats
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-void run(const DeviceOp& op, Memory& memory, Product& product, int threads) {
-  ThreadPool pool(threads);
+void run(const DeviceOp& op, Memory& memory, Product& product, ThreadPool& pool) {
   CpuOps ops(pool, product);
   ops.prepare(op);
   ops.run(op, memory.addresses());
@@ -325,16 +324,18 @@ class OpsWith : public testing::TestWithParam<GemmProvider> {};
 TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
   const auto product = make_provider(GetParam());
   if (product == nullptr) GTEST_SKIP() << "this build has not this library";
+  ThreadPool one(1), three(3);
   for (OpCase& op_case : all_op_cases()) {
-    const bool multiplies =
-        std::holds_alternative<Gemm>(op_case.op) || std::holds_alternative<LinearAdam>(op_case.op);
-    if (GetParam() != GemmProvider::kReference && !multiplies) continue;
-    for (const int threads : {1, 3}) {
-      SCOPED_TRACE(op_case.name);
-      Memory after = op_case.memory;
-      run(op_case.op, after, *product, threads);
-      std::visit(Oracle{op_case.memory, after}, op_case.op);
-    }
+    if (GetParam() != GemmProvider::kReference && !multiplies(op_case.op)) continue;
+    SCOPED_TRACE(op_case.name);
+    Memory after = op_case.memory;
+    run(op_case.op, after, *product, one);
+    std::visit(Oracle{op_case.memory, after}, op_case.op);
+    Memory of_three = op_case.memory;
+    run(op_case.op, of_three, *product, three);
+    // The oracle takes its time, and would say the same of the same bits.
+    if (of_three.bytes() == after.bytes()) continue;
+    std::visit(Oracle{op_case.memory, of_three}, op_case.op);
   }
 }
 
@@ -342,6 +343,7 @@ TEST_P(OpsWith, LetNanPassTheReluOfAForwardProduct) {
   const auto product = make_provider(GetParam());
   if (product == nullptr) GTEST_SKIP() << "this build has not this library";
   for (const int threads : {1, 2}) {
+    ThreadPool pool(threads);
     Memory memory;
     const Gemm op{.c = memory.add(64, 256),
                   .a = memory.add(64, 256),
@@ -350,7 +352,7 @@ TEST_P(OpsWith, LetNanPassTheReluOfAForwardProduct) {
                   .bias = memory.add(1, 256),
                   .relu = true};
     memory.values(op.a)[3] = kNaN;
-    run(op, memory, *product, threads);
+    run(op, memory, *product, pool);
     EXPECT_TRUE(std::isnan(memory.values(op.c)[0]));
     EXPECT_EQ(memory.values(op.c)[256], 0.0F);
   }
