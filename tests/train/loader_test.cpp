@@ -78,7 +78,7 @@ TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
 
 TEST_F(LoaderOfFiles, WorkersTakeTheDelayOutOfTheStep) {
   TrainConfig config = number_run(folder());
-  config.training.epochs = 10;
+  config.training.epochs = 5;
   config.training.warmup = 0;
   config.data.io_delay_ms = 8;
   const auto seconds_of_a_step = [&](int workers, Phase phase) {
