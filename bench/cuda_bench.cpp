@@ -100,11 +100,17 @@ class Gpu {
   Tensor state_;
 };
 
+/// As the fake runtime's.
+bool is_small(const DeviceInfo& gpu) {
+  return gpu.total_bytes < std::int64_t{4} << 30;
+}
+
 /// Bytes a second, read and written, of a copy of 2 GiB, or less on a small GPU.
 double copy_bandwidth() {
   static const double bandwidth = [] {
-    const std::int64_t free_bytes = Gpu(Precision::kFp32, 0).info().free_bytes;
-    const std::int64_t floats = std::min<std::int64_t>(std::int64_t{1} << 29, free_bytes / 32);
+    const DeviceInfo info = Gpu(Precision::kFp32, 0).info();
+    const std::int64_t most = std::int64_t{1} << (is_small(info) ? 20 : 29);
+    const std::int64_t floats = std::min(most, info.free_bytes / 32);
     Gpu gpu(Precision::kFp32, 2 * Gpu::padded(floats));
     const Copy op{.to = gpu.take(1, floats), .from = gpu.take(1, floats)};
     return 2 * 4.0 * static_cast<double>(floats) / gpu.shortest([&] { gpu.run(op); });
@@ -117,8 +123,7 @@ double product_rate(Precision precision) {
   static std::map<Precision, double> rates;
   double& rate = rates[precision];
   if (rate == 0) {
-    const bool is_small = Gpu(precision, 0).info().total_bytes < std::int64_t{4} << 30;
-    const std::int64_t extent = is_small ? 256 : 8192;
+    const std::int64_t extent = is_small(Gpu(precision, 0).info()) ? 256 : 8192;
     Gpu gpu(precision, 3 * extent * extent);
     const Gemm op{.c = gpu.take(extent, extent),
                   .a = gpu.take(extent, extent),
