@@ -103,10 +103,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   EXPECT_EQ(count_of(html, "INVALID: it was disturbed"), 1);
   EXPECT_EQ(count_of(markdown, "INVALID: it was disturbed"), 1);
   EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
-}
-
-TEST(Report, HasThePlotsOfTheCourse) {
-  const std::string html = html_of(whole_report());
+  // The plots of the course.
   for (const char* part :
        {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
         "buckets of 25 MiB", ">ready, waits its turn<", "Roofline of the ops",
@@ -189,18 +186,16 @@ TEST_F(ReportInBrowser, IsSeenToComplain) {
   EXPECT_EQ(seen.charts, 0);
 }
 
-TEST(Report, FitsItsSchema) {
+TEST(Report, FitsItsSchemaAndHasARowOfCsvForEachCase) {
+  const Report report = whole_report();
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
-  json results = json::parse(json_of(whole_report()));
+  json results = json::parse(json_of(report));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
   EXPECT_EQ(results.at("experiments").size(), experiments().size());
   results.at("experiments").at(0).at("cases").at(0).erase("step_s");
   EXPECT_EQ(schema_violation(results, schema, schema),
             "$.experiments[0].cases[0] lacks \"step_s\"");
-}
 
-TEST(Report, HasARowOfCsvForEachCase) {
-  const Report report = whole_report();
   const std::string csv = csv_of(report);
   int cases = 0;
   for (const ReportSection& section : report.sections) {
