@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "core/error.h"
@@ -64,16 +67,30 @@ std::string error_line(const std::string& err) {
         .remedy = "what was measured before is kept"});
 }
 
+/// Adapters that MPI reaches through PSM or libfabric, as far as the kernel knows.
+bool has_fabric() {
+  for (const char* const folder : {"/sys/class/infiniband", "/sys/class/cxi"}) {
+    std::error_code missing;
+    if (!std::filesystem::is_empty(folder, missing) && !missing) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 const std::vector<std::string>& mpi_environment() {
-  static const std::vector<std::string> variables = {
-      "OMPI_ALLOW_RUN_AS_ROOT=1",
-      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-      "OMPI_MCA_rmaps_base_oversubscribe=1",
-      "OMPI_MCA_mpi_yield_when_idle=1",
-      "OMPI_MCA_hwloc_base_binding_policy=none",
-      "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
+  static const std::vector<std::string> variables = [] {
+    std::vector<std::string> all = {"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                    "OMPI_MCA_rmaps_base_oversubscribe=1",
+                                    "OMPI_MCA_mpi_yield_when_idle=1",
+                                    "OMPI_MCA_hwloc_base_binding_policy=none",
+                                    "OMPI_MCA_btl_vader_single_copy_mechanism=none"};
+    if (!has_fabric() && std::getenv("OMPI_MCA_mtl") == nullptr) {
+      all.emplace_back("OMPI_MCA_mtl=^psm,psm2,ofi");
+    }
+    return all;
+  }();
   return variables;
 }
 
