@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/op_cases.h"
+#include "support/sanitized.h"
 
 namespace barestep {
 namespace {
@@ -330,9 +331,11 @@ TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
     SCOPED_TRACE(op_case.name);
     Memory after = op_case.memory;
     run(op_case.op, after, *product, one);
-    std::visit(Oracle{op_case.memory, after}, op_case.op);
     Memory of_three = op_case.memory;
     run(op_case.op, of_three, *product, three);
+    // The thread sanitizer has seen what it is for; other builds compare the largest shapes.
+    if (kThreadSanitized && after.bytes().size() > 200'000) continue;
+    std::visit(Oracle{op_case.memory, after}, op_case.op);
     // The oracle takes its time, and would say the same of the same bits.
     if (of_three.bytes() == after.bytes()) continue;
     std::visit(Oracle{op_case.memory, of_three}, op_case.op);
