@@ -46,11 +46,13 @@ option(BARESTEP_POISON "Poison fresh device memory with NaN" OFF)
 target_compile_definitions(barestep_flags INTERFACE
   BARESTEP_POISON=$<BOOL:${BARESTEP_POISON}>)
 
-# Builds in several trees, and builds from nothing, take their objects from ccache where it is there; it
-# has to be told that precompiled headers are as good as others.
+# Builds in several trees, and builds from nothing, take their objects from ccache where it is there. It
+# has to be told that precompiled headers are as good as others; what an object depends on it takes from
+# the compiler, which is sooner known than by preprocessing.
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
-set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
+  ${CCACHE})
 foreach(language CXX CUDA)
   if(CCACHE AND NOT DEFINED CMAKE_${language}_COMPILER_LAUNCHER)
     set(CMAKE_${language}_COMPILER_LAUNCHER ${launcher})

@@ -32,7 +32,7 @@ function largest(by,   i, best) {
 END {
   for (i = 1; i <= count; i++) {
     name = headers[i]
-    sub(/^(src|apps)\//, "", name)
+    sub(/^(src|apps|tests)\//, "", name)
     path[name] = headers[i]
     size[headers[i]] = 0
   }
