@@ -45,9 +45,10 @@ need() {
   phase "$@" || { failed=$((failed + 1)); return 1; }
 }
 
-# The preset tsan builds nothing but the test programs with the label tsan.
+# The preset tsan builds nothing but the test programs with the label tsan. More compilers than cores, as
+# ninja would start, only take the caches from each other.
 build() {  # <preset>
-  cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1"
+  cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1" --parallel "$(nproc)"
 }
 
 # Runs the tests of a tree and adds them up. Shows what the failed ones printed, and which were
