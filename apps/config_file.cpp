@@ -18,19 +18,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kMostBytes = 1 << 20;
+constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
-std::string contents_of(const std::filesystem::path& path) {
+std::string config_text(const std::filesystem::path& path) {
   InputFile file(path, "config file");
-  if (file.size_bytes() > kMostBytes) {
+  if (file.size_bytes() > kMostConfigBytes) {
     fail(ExitCode::kNoInput, {.what = "config file",
                               .value = path.string(),
                               .why = "is larger than 1 MiB",
                               .remedy = "check the path"});
   }
-  std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
-  file.read(std::as_writable_bytes(std::span(text)));
-  return text;
+  return file.text();
 }
 
 /// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
@@ -186,7 +184,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 std::map<std::string_view, Given> read_config_file(std::string_view program,
                                                    const std::filesystem::path& path) {
-  std::string content = contents_of(path);
+  std::string content = config_text(path);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   std::istringstream text(std::move(content));

@@ -1,14 +1,7 @@
 #include "scalar_log.h"
 
-#include <chrono>
-
 namespace barestep {
 namespace {
-
-double unix_now_s() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
 
 /// The share of a step's wall time in which the compute lane worked, 0 to 1.
 double utilisation(const StepTimes& times) {

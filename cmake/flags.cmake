@@ -19,6 +19,11 @@ target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
 add_library(barestep_cold_flags INTERFACE)
 target_compile_options(barestep_cold_flags INTERFACE $<$<CONFIG:Release>:-O1>)
 
+# GCC frees memory from 128 MB on, again and again, in sources that need several times that: a sixth of its
+# time. In KB.
+target_compile_options(barestep_flags INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
+
 option(BARESTEP_NATIVE "Compile for the processor of this machine" ON)
 if(BARESTEP_NATIVE)
   target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)

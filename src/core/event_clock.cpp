@@ -10,7 +10,7 @@ namespace barestep {
 namespace {
 
 constexpr double kHoldsSeconds = 1;
-constexpr int kTries = 5;
+constexpr int kReadings = 5;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ EventClock::EventClock(Device& device)
 
 void EventClock::compare() {
   double closest_s = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kReadings; ++i) {
     const double before_s = now_s();
     spare_->record(*stream_);
     spare_->synchronize();

@@ -20,7 +20,7 @@ std::int64_t meminfo_bytes(const std::string& field) {
 }
 
 /// The number a cgroup file holds; nothing where there is no such file or it says "max".
-std::optional<std::int64_t> number_in(const char* path) {
+std::optional<std::int64_t> number_in_file(const char* path) {
   std::ifstream file(path);
   std::int64_t value = 0;
   if (file >> value) return value;
@@ -31,8 +31,8 @@ std::optional<std::int64_t> number_in(const char* path) {
 
 HostMemory host_memory() {
   HostMemory memory{meminfo_bytes("MemTotal:"), meminfo_bytes("MemAvailable:")};
-  const auto limit = number_in("/sys/fs/cgroup/memory.max");
-  const auto used = number_in("/sys/fs/cgroup/memory.current");
+  const auto limit = number_in_file("/sys/fs/cgroup/memory.max");
+  const auto used = number_in_file("/sys/fs/cgroup/memory.current");
   if (limit && used) {
     memory.total_bytes = std::min(memory.total_bytes, *limit);
     memory.free_bytes = std::min(memory.free_bytes, std::max<std::int64_t>(0, *limit - *used));

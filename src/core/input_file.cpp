@@ -70,6 +70,12 @@ void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) con
   });
 }
 
+std::string InputFile::text() {
+  std::string text(static_cast<std::size_t>(size_bytes_), '\0');
+  read(std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 void InputFile::skip(std::int64_t bytes) {
   if (::lseek(descriptor_, bytes, SEEK_CUR) < 0) fail_reading(std::strerror(errno));
 }

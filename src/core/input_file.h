@@ -30,6 +30,9 @@ class InputFile {
   /// where read() goes on; several threads may read at once.
   void read_at(std::int64_t offset_bytes, std::span<std::byte> out) const;
 
+  /// The whole file, of which nothing may be read yet, with the errors of read().
+  std::string text();
+
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);
 

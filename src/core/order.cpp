@@ -45,9 +45,10 @@ T& at(std::vector<T>& list, int index) {
   return list[static_cast<std::size_t>(index)];
 }
 
-class Walk {
+class Ordering {
  public:
-  explicit Walk(Program& program) : program_(program), steps_(program.buffers().max_slots() + 1) {
+  explicit Ordering(Program& program)
+      : program_(program), steps_(program.buffers().max_slots() + 1) {
     for (Node& node : program.nodes()) node.waits.clear();
     find_lanes();
     find_conflicts();
@@ -154,7 +155,7 @@ class Walk {
 }  // namespace
 
 void order(Program& program) {
-  Walk(program).run();
+  Ordering(program).run();
 }
 
 }  // namespace barestep

@@ -16,8 +16,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "barestep product choices 1";
-constexpr std::int64_t kMostBytes = 1 << 20;
+constexpr const char* kChoicesFormat = "barestep product choices 1";
+constexpr std::int64_t kMostChoicesBytes = 1 << 20;
 
 [[noreturn]] void refuse_choices(const std::filesystem::path& file, std::string why) {
   fail(ExitCode::kConfiguration, {.what = "--autotune",
@@ -91,12 +91,10 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
   return {shape, parse_algorithm(json.at("algorithm").get<std::string>())};
 }
 
-std::string contents_of(const std::filesystem::path& path) {
+std::string choices_text(const std::filesystem::path& path) {
   InputFile file(path, "--autotune");
-  if (file.size_bytes() > kMostBytes) refuse_choices(path, "is larger than 1 MiB");
-  std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
-  file.read(std::as_writable_bytes(std::span(text)));
-  return text;
+  if (file.size_bytes() > kMostChoicesBytes) refuse_choices(path, "is larger than 1 MiB");
+  return file.text();
 }
 
 }  // namespace
@@ -133,11 +131,11 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
     : file_(std::move(file)), place_(std::move(place)) {
   require_writable(file_);
   if (!std::filesystem::exists(file_)) return;
-  const std::string text = contents_of(file_);
+  const std::string text = choices_text(file_);
   ProductPlace found;
   try {
     const OrderedJson json = OrderedJson::parse(text);
-    if (json.at("format") != kFormat) throw std::invalid_argument("another format");
+    if (json.at("format") != kChoicesFormat) throw std::invalid_argument("another format");
     found = {.device = json.at("device").get<std::string>(),
              .library = json.at("library").get<std::string>(),
              .precision = json.at("precision").get<std::string>()};
@@ -163,7 +161,7 @@ void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algori
   choices_[shape] = algorithm;
   OrderedJson all = OrderedJson::array();
   for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
-  const OrderedJson json = {{"format", kFormat},
+  const OrderedJson json = {{"format", kChoicesFormat},
                             {"device", place_.device},
                             {"library", place_.library},
                             {"precision", place_.precision},

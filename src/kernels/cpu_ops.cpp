@@ -30,7 +30,7 @@ std::int64_t rows_per_task(std::int64_t cols) {
 constexpr std::int64_t kLossRows = 256;
 
 /// Runs one op; one overload for each kind.
-struct Runner {
+struct OpRunner {
   ThreadPool& pool;
   Product& product;
   const Addresses& addresses;
@@ -245,7 +245,7 @@ void CpuOps::prepare(const DeviceOp& op) {
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {
-  std::visit(Runner{pool_, product_, addresses}, op);
+  std::visit(OpRunner{pool_, product_, addresses}, op);
 }
 
 }  // namespace barestep

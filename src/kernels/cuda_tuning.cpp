@@ -11,9 +11,9 @@ namespace barestep {
 namespace {
 
 /// Memory and events of one measurement.
-class Bench {
+class ProductBench {
  public:
-  Bench(const ProductShape& shape, CudaContext& context)
+  ProductBench(const ProductShape& shape, CudaContext& context)
       : context_(context),
         cache_bytes_(2 * cache_bytes(context)),
         stream_(new_stream(context)),
@@ -105,7 +105,7 @@ class Bench {
 std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
                        const ProductShape& shape, const CudaProductPlan& plan,
                        cublasLtHandle_t library, CudaContext& context) {
-  Bench bench(shape, context);
+  ProductBench bench(shape, context);
   float best = std::numeric_limits<float>::infinity();
   std::size_t fastest = candidates.size();
   for (std::size_t i = 0; i < candidates.size(); ++i) {

@@ -57,7 +57,7 @@ struct Shape {
 };
 
 /// oneDNN's names for the operands of a primitive, bound to memory just before it runs.
-struct Operands {
+struct Memories {
   dnnl::memory a, b, c, scratchpad;
 };
 
@@ -67,7 +67,7 @@ struct Desk {
 
   std::atomic<bool> taken{false};
   dnnl::stream stream;
-  std::map<Shape, Operands> operands;
+  std::map<Shape, Memories> operands;
   Lines tile;  // a dense c
   Lines scratchpad;
 };
@@ -163,7 +163,7 @@ class OneDnnProduct final : public Product {
     for (const auto& desk : desks_) {
       desk->scratchpad.grow(scratchpad.get_size());
       desk->operands.try_emplace(shape,
-                                 Operands{unbound(a), unbound(b), unbound(c), unbound(scratchpad)});
+                                 Memories{unbound(a), unbound(b), unbound(c), unbound(scratchpad)});
     }
   }
 
@@ -201,7 +201,7 @@ class OneDnnProduct final : public Product {
       dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(address));
       return memory.get();
     };
-    const Operands& o = operands->second;
+    const Memories& o = operands->second;
     const dnnl_exec_arg_t arguments[] = {
         {DNNL_ARG_SRC, bind_to(o.a, a)},
         {DNNL_ARG_WEIGHTS, bind_to(o.b, b)},

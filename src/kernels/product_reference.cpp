@@ -11,7 +11,7 @@ constexpr std::int64_t kBlock = 64;
 using Block = float[kBlock][kBlock];
 
 /// A row-major matrix, or the transpose of one.
-struct Operand {
+struct Matrix {
   const float* values;
   std::int64_t stride;
   bool transposed;
@@ -37,7 +37,7 @@ void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int6
 }
 
 /// sums = a block of a b, which begins at `row` and `col`, in the order of k.
-void sum_block(const Operand& a, const Operand& b, const Tile& tile, std::int64_t depth,
+void sum_block(const Matrix& a, const Matrix& b, const Tile& tile, std::int64_t depth,
                Block& sums) {
   std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);
   Block a_block = {};
@@ -57,8 +57,8 @@ class ReferenceProduct final : public Product {
   void prepare(const Gemm&, const ThreadPool&) override {}
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
-    const Operand a{p.a, p.stride_a, p.transpose_a};
-    const Operand b{p.b, p.stride_b, p.transpose_b};
+    const Matrix a{p.a, p.stride_a, p.transpose_a};
+    const Matrix b{p.b, p.stride_b, p.transpose_b};
     Block sums;
     for (std::int64_t row = 0; row < p.m; row += kBlock) {
       for (std::int64_t col = 0; col < p.n; col += kBlock) {
@@ -87,8 +87,8 @@ class ReferenceProduct final : public Product {
     const std::int64_t rows = std::min(kBlock, op.c.rows - row);
     const std::int64_t cols = std::min(kBlock, op.c.cols - col);
     const std::int64_t depth = op.transpose_a ? op.a.rows : op.a.cols;
-    const Operand a{addresses.at(op.a), op.a.cols, op.transpose_a};
-    const Operand b{addresses.at(op.b), op.b.cols, op.transpose_b};
+    const Matrix a{addresses.at(op.a), op.a.cols, op.transpose_a};
+    const Matrix b{addresses.at(op.b), op.b.cols, op.transpose_b};
 
     Block sums;
     sum_block(a, b, {row, rows, col, cols}, depth, sums);

@@ -19,16 +19,16 @@ constexpr double kGoal = 0.1;
 constexpr std::array kComparedPhases = {Phase::kInjected, Phase::kForward, Phase::kLoss,
                                         Phase::kBackward, Phase::kReduce,  Phase::kOptimizer};
 
-struct Part {
+struct Deviation {
   std::string name;
   double more_s = 0;  // predicted than measured
 };
 
 /// The part of a step that is predicted worst; the rest is what is in no phase.
-Part worst_part(const Measurement& measured, const SimulatedStep& predicted) {
-  Part worst;
+Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
+  Deviation worst;
   double rest_s = predicted.step_s - measured.step_s().median;
-  const auto consider = [&](const Part& part) {
+  const auto consider = [&](const Deviation& part) {
     if (worst.name.empty() || std::abs(part.more_s) > std::abs(worst.more_s)) worst = part;
   };
   for (const Phase phase : kComparedPhases) {
@@ -45,7 +45,7 @@ std::string signed_percent(double share) {
   return fmt::format("{}{}", share >= 0 ? "+" : "", percent_text(share));
 }
 
-std::string signed_time(double seconds) {
+std::string more_or_less(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
@@ -133,11 +133,11 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
     for (std::size_t i = 0; i < results->predictions.size(); ++i) {
       const Measurement& each = results->cases[i];
       const SimulatedStep& predicted = results->predictions[i];
-      const Part worst = worst_part(each, predicted);
+      const Deviation worst = worst_part(each, predicted);
       table.rows.push_back({fmt::format("{}: {}", results->name, each.what().key),
                             time_text(predicted.step_s), time_text(each.step_s()),
                             signed_percent(prediction_error(*results, i)),
-                            fmt::format("{} {}", worst.name, signed_time(worst.more_s)),
+                            fmt::format("{} {}", worst.name, more_or_less(worst.more_s)),
                             each.what().beyond_cores ? "beyond the cores" : ""});
     }
   }

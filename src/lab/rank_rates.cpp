@@ -43,9 +43,9 @@ class Tensors {
 };
 
 /// Seconds of ops and collectives, in memory for the time of the measurement.
-class Bench {
+class RankBench {
  public:
-  Bench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
+  RankBench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
       : ranks_(ranks),
         transport_(transport),
         device_(device),
@@ -196,7 +196,8 @@ std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t w
   return ops;
 }
 
-void measure_products(Bench& bench, const Device& device, bool quick, std::vector<OpRate>& rates) {
+void measure_products(RankBench& bench, const Device& device, bool quick,
+                      std::vector<OpRate>& rates) {
   const bool on_gpu = device.kind() == DeviceKind::kCuda;
   std::vector<std::int64_t> batches = {16, 64, 256};
   if (!quick) batches = {8, 16, 32, 64, 128, 256, 512};
@@ -247,7 +248,7 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   return ops;
 }
 
-void measure_other_ops(Bench& bench, bool quick, std::vector<OpRate>& rates) {
+void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
   // Where caches end, rates depend on the size most.
   std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20, kNumbers / 5};
   if (!quick) {
@@ -281,7 +282,7 @@ std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
 }  // namespace
 
 RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& device, bool quick) {
-  Bench bench(ranks, transport, device, quick);
+  RankBench bench(ranks, transport, device, quick);
   RankRates measured;
   measure_products(bench, device, quick, measured.rates);
   measure_other_ops(bench, quick, measured.rates);

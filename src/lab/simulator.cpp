@@ -16,10 +16,10 @@ bool is_pause(const Node& node) {
 }
 
 /// One step, from event to event.
-class Walk {
+class Simulation {
  public:
-  Walk(const Program& program, const std::function<double(const Node&)>& seconds, double at_once,
-       double contention)
+  Simulation(const Program& program, const std::function<double(const Node&)>& seconds,
+             double at_once, double contention)
       : program_(program),
         at_once_(at_once),
         contention_(contention),
@@ -128,7 +128,7 @@ class Walk {
 
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
                        double at_once, double contention) {
-  return Walk(program, seconds, at_once, contention).run();
+  return Simulation(program, seconds, at_once, contention).run();
 }
 
 }  // namespace barestep

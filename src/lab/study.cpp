@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFormat = "barestep study 1";
+constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kCardFile = "machine.json";
 constexpr int kMostAttempts = 3;
 
@@ -38,7 +38,7 @@ std::string read_text(const std::filesystem::path& path) {
 
 json json_of_identity(const StudyIdentity& identity) {
   const Machine& machine = identity.machine;
-  return {{"format", kFormat},
+  return {{"format", kStudyFormat},
           {"quick", identity.quick},
           {"on_gpu", identity.on_gpu},
           {"version", identity.version},
@@ -60,7 +60,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
   }
   try {
     const json from = json::parse(read_text(path));
-    if (from.at("format") != kFormat) throw std::invalid_argument("it is of another format");
+    if (from.at("format") != kStudyFormat) throw std::invalid_argument("it is of another format");
     return {.quick = from.at("quick"),
             .on_gpu = from.at("on_gpu"),
             .machine = {.processor = from.at("processor"),

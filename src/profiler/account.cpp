@@ -61,9 +61,9 @@ Part part_of(const TimedOp& op) {
 using OpsOfSteps = std::map<std::int64_t, std::vector<const TimedOp*>>;
 
 /// Accounts for one step, walking along its compute lane.
-class Walk {
+class StepWalk {
  public:
-  Walk(const HostStep& step, const OpsOfSteps& ops) : step_(step), ops_(ops) {
+  StepWalk(const HostStep& step, const OpsOfSteps& ops) : step_(step), ops_(ops) {
     account_.number = step.number;
     account_.wall_s = step.end_s - step.start_s;
     now_s_ = step.start_s;
@@ -228,7 +228,7 @@ std::vector<StepAccount> accounts_of(const Profile& profile) {
   for (const TimedOp& op : profile.ops) ops[op.tag.step].push_back(&op);
   std::vector<StepAccount> accounts;
   for (const HostStep& step : profile.steps) {
-    if (ops.contains(step.step)) accounts.push_back(Walk(step, ops).account());
+    if (ops.contains(step.step)) accounts.push_back(StepWalk(step, ops).account());
   }
   return accounts;
 }

@@ -43,11 +43,6 @@ std::uint32_t masked(std::uint32_t crc) {
   return std::rotr(crc, 15) + 0xa282ead8U;
 }
 
-double unix_now_s() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 fs::path new_path(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -77,6 +72,11 @@ std::array<std::uint32_t, 256> crc_table() {
 }
 
 }  // namespace
+
+double unix_now_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
 
 std::uint32_t crc32c(std::string_view bytes) {
   static const std::array<std::uint32_t, 256> table = crc_table();

@@ -37,6 +37,9 @@ class EventFile {
   OutputFile file_;
 };
 
+/// The time of day, in seconds since 1970, as these files hold it.
+double unix_now_s();
+
 /// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
 std::uint32_t crc32c(std::string_view bytes);
 

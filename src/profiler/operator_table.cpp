@@ -113,7 +113,7 @@ double sort_key(const OperatorRow& row, SortBy by, bool on_cpu) {
   return 0;
 }
 
-struct Sums {
+struct RowSums {
   double host_s = 0, device_s = 0;
 };
 
@@ -130,7 +130,7 @@ std::vector<std::string> titles_of(bool on_cpu, const FlopsUnit& unit) {
 }
 
 std::vector<std::string> cells_of(const OperatorRow& row, bool on_cpu, const FlopsUnit& unit,
-                                  const Sums& sums) {
+                                  const RowSums& sums) {
   const auto calls = static_cast<double>(row.calls);
   const double cpu_s = on_cpu ? row.device_s : row.host_s;
   const double cpu_sum_s = on_cpu ? sums.device_s : sums.host_s;
@@ -199,7 +199,7 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
   std::stable_sort(rows.begin(), rows.end(), [&](const OperatorRow& a, const OperatorRow& b) {
     return sort_key(a, layout.sort_by, on_cpu) > sort_key(b, layout.sort_by, on_cpu);
   });
-  Sums sums;
+  RowSums sums;
   for (const OperatorRow& row : rows) {
     sums.host_s += row.host_s;
     sums.device_s += row.device_s;

@@ -25,9 +25,10 @@ constexpr double kLongEnoughSeconds = 0.01;
 constexpr int kTries = 5;
 
 /// Seconds of ops, in memory for the time of a measurement.
-class Bench {
+class PeakBench {
  public:
-  Bench(Device& device, std::int64_t bytes) : device_(device), stream_(device, bytes, "peaks") {}
+  PeakBench(Device& device, std::int64_t bytes)
+      : device_(device), stream_(device, bytes, "peaks") {}
 
   /// Seconds of the op on the device.
   double run_once(const DeviceOp& op) {
@@ -47,7 +48,7 @@ class Bench {
 
 double product_rate(Device& device, std::int64_t extent, int tries) {
   const std::int64_t bytes = extent * extent * bytes_of(DType::kF32);
-  Bench bench(device, 3 * bytes);
+  PeakBench bench(device, 3 * bytes);
   const auto square = [&](std::int64_t number) {
     return Tensor{0, number * bytes, extent, extent};
   };
@@ -72,7 +73,7 @@ double product_peak(Device& device) {
 }
 
 double memory_peak(Device& device) {
-  Bench bench(device, 2 * kCopyBytes);
+  PeakBench bench(device, 2 * kCopyBytes);
   constexpr std::int64_t kCols = 1024;
   const std::int64_t rows = kCopyBytes / kCols / bytes_of(DType::kF32);
   const Tensor to{0, 0, rows, kCols};

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang_tidy.sh <source root> <build folder> <folder>: runs clang-tidy over the sources of the folder
+# clang_tidy.sh <source root> <build folder> <folder...>: runs clang-tidy over the sources of the folders
 # that this build compiles, one behind the other as a single source: their headers, which are most of
 # the work, are read once. What passed is passed over until a source, a header or a flag changes.
 set -euo pipefail
@@ -8,7 +8,8 @@ find_clang_tool clang-tidy
 
 root=$(cd "$1" && pwd -P)
 build=$(cd "$2" && pwd -P)
-folder=$3
+shift 2
+folders="($(IFS='|'; echo "$*"))"
 cd "$build"
 
 # Sources are compiled by themselves or included in one of CMake's unity files. clang-tidy 14 does not
@@ -16,15 +17,15 @@ cd "$build"
 compiled=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' compile_commands.json | grep -v '\.cu$')
 sources=$({ grep -v '/Unity/' <<<"$compiled"
             grep '/Unity/' <<<"$compiled" | xargs -r sed -n 's/^#include "\(.*\)"$/\1/p'; } |
-  grep "^$root/$folder/" | sort -u || true)
+  grep -E "^$root/$folders/" | sort -u || true)
 if [ -z "$sources" ]; then
-  echo "skipped: this build compiles no source in $folder"
+  echo "skipped: this build compiles no source in $*"
   exit 77
 fi
 
 # Every flag that one of them is compiled with; the text of a text does not matter.
 mapfile -t flags < <(
-  grep -E "^ *\"command\": .* -c ($root|$build)/$folder/[^ ]*\.(cpp|cxx)" compile_commands.json |
+  grep -E "^ *\"command\": .* -c ($root|$build)/$folders/[^ ]*\.(cpp|cxx)" compile_commands.json |
     grep -oE -- '(-isystem |-I|-D|-std=|-march=)[^ ]+' |
     sed -E 's/^(-D.*)=\\.*/\1="text"/' | sort -u | sed 's/^-isystem /-isystem\n/')
 
@@ -70,7 +71,8 @@ check() {
 # What stands for a missing library has the names of what it stands for.
 mkdir -p "$build/lint/tidy"
 failed=0
-name=${folder//\//_}
+name=${*//\//_}
+name=${name// /_}
 mapfile -t absent < <(grep '_absent\.cpp$' <<<"$sources")
 mapfile -t others < <(grep -v '_absent\.cpp$' <<<"$sources")
 check "$name" "${others[@]}"
