@@ -91,5 +91,7 @@ need packages "$root/scripts/setup.sh" --tests || finish
 need configure configure || finish
 tree release build || true
 tree asan build/asan || true
+# Its tests are of threads that wait for each other.
+jobs=$((2 * $(nproc) + 1))
 tree tsan build/tsan || true
 finish

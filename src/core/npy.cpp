@@ -139,14 +139,14 @@ std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::
 }
 
 void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem::path& path) {
-  constexpr std::pair<std::string_view, ElementType> kTypes[] = {
+  constexpr std::pair<std::string_view, ElementType> kNpyTypes[] = {
       {"u1", ElementType::kU8},  {"b1", ElementType::kU8},  {"i1", ElementType::kI8},
       {"i2", ElementType::kI16}, {"i4", ElementType::kI32}, {"i8", ElementType::kI64},
       {"f4", ElementType::kF32}, {"f8", ElementType::kF64}};
   // '=' is the writer's own order, which NumPy never writes.
   const bool has_order =
       !descr.empty() && std::string_view("<>|").find(descr.front()) != std::string_view::npos;
-  for (const auto& [name, type] : kTypes) {
+  for (const auto& [name, type] : kNpyTypes) {
     if (!has_order || descr.substr(1) != name) continue;
     if (descr.front() == '|' && bytes_of(type) > 1) break;
     header.type = type;
