@@ -19,8 +19,8 @@ target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
 add_library(barestep_cold_flags INTERFACE)
 target_compile_options(barestep_cold_flags INTERFACE $<$<CONFIG:Release>:-O1>)
 
-# GCC frees memory from 128 MB on, again and again, in sources that need several times that: a sixth of its
-# time. In KB.
+# GCC looks for memory to free from 128 MB on, again and again, in sources that need several times that; it
+# is to begin at 512 MB, here in KB.
 target_compile_options(barestep_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 

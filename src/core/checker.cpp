@@ -164,7 +164,7 @@ class Unrolled {
   std::map<LaneId, std::size_t> last_on_lane_;
 };
 
-std::string place_of(const Program& program, NodeId id) {
+std::string node_and_lane(const Program& program, NodeId id) {
   const Node& node = program.nodes()[static_cast<std::size_t>(id)];
   return fmt::format("node {} ({}, {} lane of device {})", id, label_of(node.op),
                      name_of(node.lane), node.device);
@@ -183,8 +183,8 @@ std::string describe(const Program& program, const Violation& violation) {
   };
   const auto range = meeting(program.buffers(), accesses(violation.first),
                              accesses(violation.second), violation.steps_back);
-  std::string text = fmt::format("{} may start before {}", place_of(program, violation.second),
-                                 place_of(program, violation.first));
+  std::string text = fmt::format("{} may start before {}", node_and_lane(program, violation.second),
+                                 node_and_lane(program, violation.first));
   if (violation.steps_back > 0) {
     text += fmt::format(", {} step{} earlier,", violation.steps_back,
                         violation.steps_back == 1 ? "" : "s");

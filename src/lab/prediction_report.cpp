@@ -45,7 +45,7 @@ std::string signed_percent(double share) {
   return fmt::format("{}{}", share >= 0 ? "+" : "", percent_text(share));
 }
 
-std::string more_or_less(double seconds) {
+std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
@@ -137,7 +137,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       table.rows.push_back({fmt::format("{}: {}", results->name, each.what().key),
                             time_text(predicted.step_s), time_text(each.step_s()),
                             signed_percent(prediction_error(*results, i)),
-                            fmt::format("{} {}", worst.name, more_or_less(worst.more_s)),
+                            fmt::format("{} {}", worst.name, difference_text(worst.more_s)),
                             each.what().beyond_cores ? "beyond the cores" : ""});
     }
   }

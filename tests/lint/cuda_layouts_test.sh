@@ -18,6 +18,7 @@ unset CUDACXX CUDAARCHS CUDA_PATH
 configure() {
   local architectures=$1
   shift
+  rm -rf "$work/build"
   env ${architectures:+CUDAARCHS="$architectures"} cmake -S "$root" -B "$work/build" -G Ninja \
     -DBARESTEP_LINT=OFF -DBARESTEP_CUDA=ON -DBARESTEP_NCCL=OFF -DBARESTEP_MPI=OFF "$@" \
     >"$work/printed" 2>&1 || { cat "$work/printed"; exit 1; }
@@ -30,8 +31,7 @@ summary() {
 # Libraries in lib, named with their versions alone; nvcc is a file of the layout, not a link, for it
 # looks for the rest beside itself.
 wheels=$work/site-packages/nvidia/cu13
-mkdir -p "$wheels/lib"
-mkdir "$wheels/bin"
+mkdir -p "$wheels"/{bin,lib}
 cp "$toolkit/bin/nvcc" "$wheels/bin/"
 ln -s "$toolkit"/{nvvm,include} "$wheels/"
 find "$toolkit/bin" -mindepth 1 -maxdepth 1 ! -name nvcc -exec ln -s {} "$wheels/bin/" \;
@@ -41,8 +41,6 @@ done
 configure "80;90" "-DCUDAToolkit_ROOT=$wheels"
 summary "$wheels/bin/nvcc, for 80, 90"
 grep -qF "CUDA_cublasLt_LIBRARY:FILEPATH=$wheels/lib/libcublasLt.so.1" "$work/build/CMakeCache.txt"
-
-rm -rf "$work/build"
 
 # By default, what nvcc itself makes of all-major; asked for by CMake's variable, just that.
 made=$("$nvcc" -arch=all-major --dryrun -x cu /dev/null -o "$work/none" 2>&1 |
