@@ -15,13 +15,14 @@ logged() {
   return "$status"
 }
 
-# configured <preset> <build folder>: configures it, afresh if the folder was made for another place.
+# configured <preset> <build folder> [<option>...]: configures it, afresh if the folder was made for another
+# place.
 configured() {
   local cache=$root/$2/CMakeCache.txt
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
     rm -rf "$cache" "$root/$2/CMakeFiles"
   fi
-  logged "configure_$1" cmake -S "$root" --preset "$1"
+  logged "configure_$1" cmake -S "$root" --preset "$1" "${@:3}"
 }
 
 # Prints "passed failed skipped" of a file that ctest --output-junit wrote. A test that did not run

@@ -12,7 +12,8 @@ packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann
 case "${1:-}" in
   "") ;;
   --tests)
-    packages+=(libbenchmark-dev clang libclang-rt-dev lld clang-format clang-tidy libomp-dev)  # omp.h, for clang-tidy
+    # clang-tidy needs omp.h of libomp-dev; sanitizers take the names of functions from llvm's symbolizer.
+    packages+=(libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)
     ;;
   *)
     echo "setup: error: option '$1': not known; take --tests or nothing" >&2

@@ -45,19 +45,47 @@ need() {
   phase "$@" || { failed=$((failed + 1)); return 1; }
 }
 
+# Clang compiles instrumented code, and tests, sooner than GCC, and warns of other things.
+configure() {  # <preset>
+  local clang
+  clang=$(command -v clang++ || true)
+  case $1 in
+    release) configured release build "-DBARESTEP_TEST_COMPILER=$clang" ;;
+    *) CXX=${clang:-c++} configured "$1" "build/$1" ;;
+  esac
+}
+
 # The preset tsan builds nothing but the test programs with the label tsan. More compilers than cores, as
 # ninja would start, only take the caches from each other.
 build() {  # <preset>
   cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1" --parallel "$(nproc)"
 }
 
-# Runs the tests of a tree and adds them up. Shows what the failed ones printed, and which were
-# skipped.
-run_tests() {  # <preset> <build folder>
-  local results=$root/$2/tests.xml log=$logs/test_$1.log status=0 ok bad left
+# Begins to configure and build a tree while another one is tested, with what the tests leave of the cores:
+# many wait more than they work. What fails here is told by built, which does it again. Bash would keep
+# Ctrl-C from what runs in the background.
+building=
+build_ahead() {  # <preset>
+  {
+    trap - INT
+    chrt --idle --pid 0 "$BASHPID" || true
+    configure "$1" && build "$1"
+  } >"$logs/build_ahead_$1.log" 2>&1 </dev/null &
+  building=$!
+}
+
+built() {  # <preset>
+  if [ -n "$building" ]; then wait "$building" || true; fi
+  building=
+  configure "$1" && logged "build_$1" build "$1"
+}
+
+# Runs tests of a tree and adds them up. Shows what the failed ones printed, and which were skipped.
+run_tests() {  # <test or measure> <preset> <ctest's options that choose them>...
+  local log=$logs/$1_$2.log results=$logs/$1_$2.xml status=0 ok bad left
   rm -f "$results"
-  (cd "$root" && "${fixed_addresses[@]}" ctest --preset "$1" -j "$jobs" \
-    --output-junit "$results") >"$log" 2>&1 </dev/null || status=$?
+  (cd "$root" && "${fixed_addresses[@]}" ctest --preset "$2" -j "$jobs" --output-junit "$results" \
+    "${@:3}") >"$log" 2>&1 </dev/null || status=$?
   read -r ok bad left < <(count_tests "$results" 2>/dev/null || echo 0 0 0)
   if [ $status != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   passed=$((passed + ok))
@@ -70,28 +98,21 @@ run_tests() {  # <preset> <build folder>
   return 1
 }
 
-# Clang compiles instrumented code in half the time that GCC takes, and warns of other things.
-instrumenting=$(command -v clang++ || command -v c++ || true)
-
-# Side by side, for most of a configure is one program waiting for another.
-configure() {
-  local running job status=0
-  configured release build & running=($!)
-  CXX=$instrumenting configured asan build/asan & running+=($!)
-  CXX=$instrumenting configured tsan build/tsan & running+=($!)
-  for job in "${running[@]}"; do wait "$job" || status=1; done
-  return $status
-}
-
-tree() {  # <preset> <build folder>
-  need "build $1" logged "build_$1" build "$1" && phase "test $1" run_tests "$1" "$2"
+# Builds a tree and tests it, but for the tests that measure.
+trees=()
+tree() {  # <preset> [<preset of the tree that is built next>]
+  need "build $1" built "$1" || return 0
+  trees+=("$1")
+  if [ -n "${2-}" ]; then build_ahead "$2"; fi
+  phase "test $1" run_tests test "$1" -LE timed || true
 }
 
 need packages "$root/scripts/setup.sh" --tests || finish
-need configure configure || finish
-tree release build || true
-tree asan build/asan || true
+tree release asan
+tree asan tsan
 # Its tests are of threads that wait for each other.
 jobs=$((2 * $(nproc) + 1))
-tree tsan build/tsan || true
+tree tsan
+# Those that measure have the machine for themselves.
+for each in "${trees[@]}"; do phase "measure $each" run_tests measure "$each" -L timed || true; done
 finish
