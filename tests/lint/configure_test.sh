@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# configure_test.sh <source root>: the configure stops, and says in one sentence why and what to do, where what
+# it needs or was asked for is missing.
+set -euo pipefail
+root=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# stops <sentence> <command...>: it fails, with this sentence.
+stops() {
+  local sentence=$1 said
+  shift
+  if said=$("$@" 2>&1); then
+    echo "accepted: $*"
+    failures=$((failures + 1))
+  elif ! tr -s ' \n' ' ' <<<"$said" | grep -qF -- " $sentence "; then
+    printf 'wanted: %s\nsaid: %s\n' "$sentence" "$said"
+    failures=$((failures + 1))
+  fi
+}
+
+# refused <sentence> <option...>: configured with these options, and without CUDA, it stops.
+refused() {
+  stops "$1" cmake -S "$root" -B "$work/build" -G Ninja -U 'BARESTEP_*' -U 'CMAKE_DISABLE_*' \
+    -DBARESTEP_CUDA=OFF "${@:2}"
+}
+
+refused "fmt was not found; run scripts/setup.sh, or install libfmt-dev" -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON
+refused "BARESTEP_CUDA 'perhaps': not a choice; take AUTO, ON or OFF" -DBARESTEP_CUDA=perhaps
+refused "BARESTEP_CUDA 'ON': it was not found; install the CUDA toolkit, 12.0 or newer, or take AUTO or OFF" \
+  -DBARESTEP_CUDA=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
+refused "BARESTEP_NCCL 'ON': it needs CUDA, which this build has not; install the NCCL library and its header,\
+ or take AUTO or OFF" -DBARESTEP_NCCL=ON
+refused "BARESTEP_MPI 'ON': it was not found; install libopenmpi-dev and openmpi-bin, or take AUTO or OFF" \
+  -DBARESTEP_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+stops "BARESTEP_TEST_COMPILER '/bin/false': is no clang++; leave it empty" \
+  cmake -DBARESTEP_TEST_COMPILER=/bin/false -P "$root/cmake/test_compiler.cmake"
+exit $((failures > 0))
