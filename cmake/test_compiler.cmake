@@ -1,6 +1,6 @@
 # What tests are compiled with, where that is to be another compiler than the rest's. Included by tests/,
 # and holds there and below. docs/decisions/0010-tests-are-compiled-by-clang.md says why.
-set(BARESTEP_TEST_COMPILER "" CACHE FILEPATH "A clang++ that compiles the tests; empty: as all else is")
+set(BARESTEP_TEST_COMPILER "" CACHE STRING "A clang++ that compiles the tests; empty: as all else is")
 if(NOT BARESTEP_TEST_COMPILER OR CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   return()
 endif()

@@ -26,7 +26,8 @@ refused() {
     -DBARESTEP_CUDA=OFF "${@:2}"
 }
 
-refused "fmt was not found; run scripts/setup.sh, or install libfmt-dev" -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON
+refused "Threads was not found; run scripts/setup.sh, or install libc6-dev" \
+  -DCMAKE_DISABLE_FIND_PACKAGE_Threads=ON
 refused "BARESTEP_CUDA 'perhaps': not a choice; take AUTO, ON or OFF" -DBARESTEP_CUDA=perhaps
 refused "BARESTEP_CUDA 'ON': it was not found; install the CUDA toolkit, 12.0 or newer, or take AUTO or OFF" \
   -DBARESTEP_CUDA=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
