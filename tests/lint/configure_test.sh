@@ -14,7 +14,7 @@ stops() {
   if said=$("$@" 2>&1); then
     echo "accepted: $*"
     failures=$((failures + 1))
-  elif ! tr -s ' \n' ' ' <<<"$said" | grep -qF -- " $sentence "; then
+  elif ! tr -s ' \n' ' ' <<<"$said" | grep -F -- " $sentence " >/dev/null; then
     printf 'wanted: %s\nsaid: %s\n' "$sentence" "$said"
     failures=$((failures + 1))
   fi
