@@ -15,7 +15,8 @@ target_compile_options(barestep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -Wdeprecated-copy-dtor
   -ffp-contract=off -fno-math-errno -fno-trapping-math>)
 
-# For what reads options and writes reports, where no time is spent: it compiles in half the time.
+# For what reads options, writes reports or stands for a GPU, where no time is spent: it compiles in two
+# thirds of the time or less.
 add_library(barestep_cold_flags INTERFACE)
 target_compile_options(barestep_cold_flags INTERFACE $<$<CONFIG:Release>:-O1>)
 
