@@ -189,7 +189,9 @@ CommandLine parse_command_line(std::string_view program,
   if (!rest.empty()) refuse_unknown(program, rest.front());
   std::map<std::string_view, Given> in_file;
   if (config) in_file = read_config_file(program, file_path(*config));
-  return merge(options_of(program), typed, std::move(in_file));
+  CommandLine line = merge(options_of(program), typed, std::move(in_file));
+  if (config) line.config.file = file_path(*config);
+  return line;
 }
 
 }  // namespace barestep

@@ -85,6 +85,7 @@ int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body) {
   open_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` fails as on a full disk
   int failed = 0;
   const int code = guarded(
       name, [&] { body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); },

@@ -19,10 +19,10 @@ struct QuietEnd {
 /// Runs body(arguments, without the program's name) and returns the exit code for main().
 ///
 /// An Error prints as `<name>: error: <line>` on stderr and gives its code; std::bad_alloc gives
-/// 71, any other exception 70. SIGPIPE is ignored. When the reader of stdout is gone (`| head`),
-/// the program ends quietly with 0; when stdout cannot be written for another reason, it ends
-/// with 74. `body` may write stdout by any means; a write that throws std::system_error ends it
-/// early.
+/// 71, any other exception 70. SIGPIPE and SIGXFSZ are ignored. When the reader of stdout is gone
+/// (`| head`), the program ends quietly with 0; when stdout cannot be written for another reason,
+/// it ends with 74. `body` may write stdout by any means; a write that throws std::system_error
+/// ends it early.
 int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body);
 

@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "profiling.h"
+#include "separate_files.h"
 
 namespace barestep {
 
@@ -20,6 +21,7 @@ void require_outputs(const TrainConfig& config, int devices) {
     if (!path.empty()) require_writable(path);
   }
   require_trace(config, devices);
+  require_separate_files(config);
 }
 
 void require_trace(const TrainConfig& config, int devices) {

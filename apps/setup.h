@@ -14,7 +14,7 @@
 namespace barestep {
 
 /// Throws Error(kCannotCreate) when a file that the run will write cannot be written; of a run on
-/// several devices each has a trace.
+/// several devices each has a trace. Throws what require_separate_files() throws.
 void require_outputs(const TrainConfig& config, int devices = 1);
 /// The same for --trace alone.
 void require_trace(const TrainConfig& config, int devices = 1);

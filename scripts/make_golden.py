@@ -53,7 +53,12 @@ if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **SETTINGS})
 
 sys.dont_write_bytecode = True
-import torch  # noqa: E402
+try:
+    import torch
+    import xxhash  # noqa: F401
+except ImportError as missing:
+    sys.exit(f"make_golden.py: error: module '{missing.name}': {sys.executable} does not find it; "
+             f"install python3-{missing.name} and take /usr/bin/python3")
 
 from golden_ddp import DdpRun, ddp_rules  # noqa: E402
 from golden_runs import Run  # noqa: E402

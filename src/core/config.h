@@ -214,6 +214,7 @@ struct TrainConfig {
   ParallelConfig parallel{};
   InjectedConfig injected{};
   OutputConfig output{};
+  std::filesystem::path file{};  // --config, of which some of this may come
 };
 
 /// auto, cpu, cuda, or cuda:N. Whether there is such a device is found by whoever opens it.

@@ -297,26 +297,9 @@ void check_device(const DeviceConfig& device) {
   if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
 }
 
-/// Two options that write to one file would lose one of the two.
-void check_files(const OutputConfig& output) {
-  const std::pair<const char*, const std::filesystem::path&> files[] = {
-      {"--metrics", output.metrics}, {"--save", output.save}, {"--trace", output.trace}};
-  for (const auto& [option, path] : files) {
-    for (const auto& [other, other_path] : files) {
-      if (option == other) break;
-      if (path.empty() || path.lexically_normal() != other_path.lexically_normal()) continue;
-      fail(ExitCode::kConfiguration, {.what = option,
-                                      .value = path.string(),
-                                      .why = fmt::format("{} writes to the same file", other),
-                                      .remedy = "give two files"});
-    }
-  }
-}
-
 void check_output(const OutputConfig& output) {
   check("--memory", output.memory, limits::kMemorySizes);
   check("--row-limit", output.row_limit, limits::kRows);
-  check_files(output);
   const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
                              : output.row_limit && !output.profile       ? "--row-limit"
                              : output.profile_steps && !output.records() ? "--profile-steps"

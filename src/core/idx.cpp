@@ -1,6 +1,7 @@
 #include "core/idx.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -42,28 +43,41 @@ std::optional<ElementType> type_of(unsigned code) {
   }
 }
 
-/// The bytes of a file, decompressed if they are gzip; zlib passes other files through.
+/// The bytes of a file, decompressed if they are gzip (RFC 1952), one member or several. Not by
+/// zlib's gzread: it does not tell where data end, without a checksum, just where a read has ended.
 class IdxBytes {
  public:
-  explicit IdxBytes(const std::filesystem::path& path) : path_(path) {
-    InputFile file(path, "idx file");
-    const int descriptor = file.release();
-    gz_.reset(gzdopen(descriptor, "rb"));
-    BARESTEP_REQUIRE(gz_ != nullptr, "zlib takes a descriptor just opened for reading");
-    gzbuffer(gz_.get(), 1U << 17);
+  explicit IdxBytes(const std::filesystem::path& path)
+      : path_(path), file_{InputFile(path, "idx file").release()}, input_(kInputBytes) {
+    is_plain_ = !refill() || input_[0] != kMagic || stream_.avail_in < 2 || input_[1] != 0x8B;
+    constexpr int kWindowBits = 15 + 16;  // 16 asks for gzip's frame
+    if (!is_plain_ && inflateInit2(&stream_, kWindowBits) != Z_OK) throw std::bad_alloc();
   }
+  ~IdxBytes() { inflateEnd(&stream_); }  // does nothing to a stream that was not begun
+  IdxBytes(const IdxBytes&) = delete;
+  IdxBytes& operator=(const IdxBytes&) = delete;
 
   /// Reads up to out.size() bytes; fewer only where the data ends, or is_cut().
   std::int64_t read(std::span<std::byte> out) {
-    const int got = gzread(gz_.get(), out.data(), static_cast<unsigned>(out.size()));
-    if (got < 0) fail_reading();
-    return got;
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = static_cast<uInt>(out.size());
+    while (stream_.avail_out > 0 && !is_at_end_) {
+      if (stream_.avail_in == 0 && !refill()) {
+        is_at_end_ = true;
+        is_cut_ = !is_plain_;
+      } else if (is_plain_) {
+        copy();
+      } else {
+        decompress();
+      }
+    }
+    return static_cast<std::int64_t>(out.size() - stream_.avail_out);
   }
 
   /// True when gzip data stopped before its end.
-  [[nodiscard]] bool is_cut() const { return status() == Z_BUF_ERROR; }
+  [[nodiscard]] bool is_cut() const { return is_cut_; }
 
-  [[nodiscard]] bool is_plain() const { return gzdirect(gz_.get()) != 0; }
+  [[nodiscard]] bool is_plain() const { return is_plain_; }
 
   [[noreturn]] void refuse(const std::string& why, const std::string& remedy = kRemedy) const {
     fail(ExitCode::kBadData,
@@ -71,35 +85,62 @@ class IdxBytes {
   }
 
  private:
-  struct Close {
-    void operator()(gzFile file) const { gzclose_r(file); }
+  struct OpenFile {
+    int descriptor;
+    ~OpenFile() { ::close(descriptor); }
   };
   static constexpr const char* kRemedy = "it is damaged or no idx file";
+  static constexpr std::size_t kInputBytes = std::size_t{1} << 17;
+  static constexpr Bytef kMagic = 0x1F;
 
-  [[nodiscard]] int status() const {
-    int code = Z_OK;
-    gzerror(gz_.get(), &code);
-    return code;
-  }
-
-  [[noreturn]] void fail_reading() const {
-    const int system_error = errno;
-    int code = Z_OK;
-    std::string_view text = gzerror(gz_.get(), &code);
-    if (code == Z_ERRNO) {
+  /// The next bytes of the file, all before them being used. False where it ends.
+  bool refill() {
+    ssize_t got = 0;
+    do {
+      got = ::read(file_.descriptor, input_.data(), input_.size());
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
       fail(ExitCode::kInputOutput, {.what = "reading idx file",
                                     .value = path_.string(),
-                                    .why = std::strerror(system_error),
+                                    .why = std::strerror(errno),
                                     .remedy = "check the disk and try again"});
     }
-    if (code == Z_MEM_ERROR) throw std::bad_alloc();
-    // zlib puts "<fd:3>: " in front.
-    if (const auto at = text.find(">: "); at != std::string_view::npos) text.remove_prefix(at + 3);
-    refuse(fmt::format("its gzip data is corrupt: {}", text));
+    stream_.next_in = input_.data();
+    stream_.avail_in = static_cast<uInt>(got);
+    return got > 0;
+  }
+
+  void copy() {
+    const uInt count = std::min(stream_.avail_in, stream_.avail_out);
+    std::memcpy(stream_.next_out, stream_.next_in, count);
+    stream_.next_out += count;
+    stream_.avail_out -= count;
+    stream_.next_in += count;
+    stream_.avail_in -= count;
+  }
+
+  void decompress() {
+    const int status = inflate(&stream_, Z_NO_FLUSH);
+    if (status == Z_STREAM_END) {
+      // Another member may follow; what else does is no part of the data.
+      const bool more = stream_.avail_in > 0 || refill();
+      is_at_end_ = !more || *stream_.next_in != kMagic;
+      if (!is_at_end_) inflateReset(&stream_);
+    } else if (status == Z_MEM_ERROR) {
+      throw std::bad_alloc();
+    } else if (status != Z_OK) {
+      refuse(fmt::format("its gzip data is corrupt: {}",
+                         stream_.msg != nullptr ? stream_.msg : zError(status)));
+    }
   }
 
   std::filesystem::path path_;
-  std::unique_ptr<gzFile_s, Close> gz_;
+  OpenFile file_;
+  std::vector<Bytef> input_;
+  z_stream stream_{};
+  bool is_plain_ = false;
+  bool is_at_end_ = false;
+  bool is_cut_ = false;
 };
 
 void read_exactly(IdxBytes& bytes, std::span<std::byte> out, std::int64_t position) {

@@ -19,6 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The least that the C library puts between a program and a file.
+constexpr std::size_t kBufferBytes = 4096;
+
 [[noreturn]] void fail_creating(const fs::path& path, int error) {
   fail(ExitCode::kCannotCreate, {.what = "output file",
                                  .value = path.string(),
@@ -148,12 +151,15 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
 
 void OutputFile::write(std::string_view text) {
   BARESTEP_REQUIRE(file_ != nullptr, "written to after close()");
+  if (buffered_ + text.size() > kBufferBytes) flush();
   check(std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size());
+  buffered_ += text.size();
 }
 
 void OutputFile::flush() {
   BARESTEP_REQUIRE(file_ != nullptr, "flushed after close()");
   check(std::fflush(file_.get()) == 0);
+  buffered_ = 0;
 }
 
 void OutputFile::close() {

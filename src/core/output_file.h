@@ -17,8 +17,9 @@ class OutputFile {
   /// Creates the file. Throws Error(kCannotCreate) with the reason when it cannot be created.
   explicit OutputFile(std::filesystem::path path);
 
-  /// Buffered. Throws Error(kInputOutput), as flush() does, as soon as a write is known to have
-  /// failed.
+  /// Buffered; what reaches the file ends with a whole `text`, so that a program that is killed
+  /// leaves whole lines. Throws Error(kInputOutput), as flush() does, as soon as a write is known
+  /// to have failed.
   void write(std::string_view text);
 
   /// Hands everything to the operating system.
@@ -38,6 +39,7 @@ class OutputFile {
 
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  std::size_t buffered_ = 0;
   int first_error_ = 0;  // errno
 };
 

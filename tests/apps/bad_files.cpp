@@ -131,6 +131,7 @@ std::vector<BadInput> bad_data_files() {
 std::vector<BadInput> bad_weights_and_outputs() {
   const std::string no_weights = "; it is damaged or no safetensors file";
   const std::string choose = "; choose a path that can be written";
+  const std::string lost = " this file, which would be lost; write to another one";
   const std::string full =
       "output file 'full': writing failed: No space left on device; free space or choose another "
       "disk";
@@ -176,6 +177,19 @@ std::vector<BadInput> bad_weights_and_outputs() {
        "output file 'nowhere/x': cannot be created: No such file or directory" + choose},
       {38, small({"--metrics", "."}), 73,
        "output file '.': cannot be created: Is a directory" + choose},
+
+      {7, with(classes("images", "labels"), {"--save", "images"}), 78,
+       "--save 'images': --data reads" + lost},
+      {7, with(classes("imag?s", "labels"), {"--metrics", "./labels"}), 78,
+       "--metrics './labels': --data reads" + lost},
+      {7, with(classes("images", "labels"), {"--trace", "to_images"}), 78,
+       "--trace 'to_images': --data reads" + lost},
+      {7, small({"--load", "kept", "--metrics", "kept"}), 78,
+       "--metrics 'kept': --load reads" + lost},
+      {7, small({"--config", "to_run", "--save", "run.json"}), 78,
+       "--save 'run.json': --config reads" + lost, "{}"},
+      {7, small({"--metrics", "new", "--save", "to_new"}), 78,
+       "--save 'to_new': --metrics writes to the same file; give two files"},
 
       {39, small({"--metrics", "full"}), 74, full, "", true},
       {39, small({"--save", "full"}), 74, full, "", true},
@@ -225,6 +239,10 @@ void write_bad_files(const std::filesystem::path& folder) {
         safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
   write("kept", "kept");
   std::filesystem::create_symlink("/dev/full", folder / "full");
+  std::filesystem::create_symlink("images", folder / "to_images");
+  std::filesystem::create_symlink("run.json", folder / "to_run");
+  std::filesystem::create_symlink("new", folder / "to_new");
+  write("run.json", "{}");
   ::mkfifo((folder / "pipe").c_str(), 0600);
 }
 

@@ -137,8 +137,6 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
          c.output.metrics = "f";
        },
        "--metrics: does not go with several batch sizes; give one --batch-size, or leave it out"},
-      {[](auto& c) { c.output.save = c.output.metrics = "f"; },
-       "--save 'f': --metrics writes to the same file; give two files"},
   };
   for (const auto& [change, line] : cases) {
     const Refusal refusal = refusal_of(change);

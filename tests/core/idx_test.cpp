@@ -175,6 +175,30 @@ TEST_F(Idx, RefusesGzipDataCutInItsMiddle) {
   expect_error(ExitCode::kBadData, " before its gzip data is cut off", [&] { read_idx(path); });
 }
 
+TEST_F(Idx, RefusesGzipDataCutAtTheirEndWhateverTheirSize) {
+  // Around zlib's buffers and around the pieces that are read.
+  for (const std::size_t size : {1'000U, 262'136U, 262'143U, 300'000U, 1'048'575U, 1'048'576U,
+                                 1'048'577U, 2'097'152U, 3'000'000U, 4'194'304U}) {
+    const std::string packed =
+        gzipped(idx_header(0x08, {static_cast<std::uint32_t>(size)}) + std::string(size, 'a'));
+    EXPECT_EQ(read_idx(file("whole.idx", packed)).elements().size(), size);
+    for (const std::size_t cut : {1U, 4U, 8U}) {
+      const auto path = file("a.idx", packed.substr(0, packed.size() - cut));
+      expect_error(ExitCode::kBadData, "its gzip data is cut off", [&] { read_idx(path); });
+    }
+  }
+}
+
+TEST_F(Idx, ReadsGzipDataOfSeveralMembersAndLeavesOutWhatFollows) {
+  const std::string head = gzipped(idx_header(0x08, {4}) + "ab");
+  const auto path = file("a.idx", head + gzipped("cd") + "padding");
+  const ArrayFile array = read_idx(path);
+  ASSERT_EQ(array.elements().size(), 4U);
+  EXPECT_EQ(std::to_integer<char>(array.elements()[3]), 'd');
+  expect_error(ExitCode::kBadData, "its gzip data is corrupt: incorrect header check",
+               [&] { read_idx(file("b.idx", head + "\x1F?")); });
+}
+
 TEST_F(Idx, SaysWhyAFileCannotBeRead) {
   expect_error(ExitCode::kNoInput, "/none.idx': No such file or directory; check the path",
                [&] { read_idx(folder() / "none.idx"); });

@@ -77,6 +77,19 @@ class Output : public TempDirTest {
   }
 };
 
+TEST_F(Output, HoldsWholeTextsWheneverAProgramIsKilled) {
+  const fs::path path = folder() / "lines";
+  OutputFile output(path);
+  const std::string line = std::string(99, 'x') + "\n";
+  for (int i = 0; i < 200; ++i) {
+    output.write(line);
+    EXPECT_EQ(fs::file_size(path) % line.size(), 0U);
+  }
+  EXPECT_GT(fs::file_size(path), 0U);
+  output.close();
+  EXPECT_EQ(fs::file_size(path), 200 * line.size());
+}
+
 TEST_F(Output, StreamsLinesAndReplacesWhatWasThere) {
   const fs::path path = file("metrics.jsonl", "something longer that was there before\n");
   OutputFile out(path);
