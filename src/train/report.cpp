@@ -156,10 +156,10 @@ std::string RunSummary::text(const Device& device, const std::string& update,
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
   text += fmt::format("  Update       {}\n", update);
   if (floor_s) {
-    text +=
-        fmt::format("  Floor        {}s at the rates measured here, {:.1f} % of the mean{}\n",
-                    seconds_text(*floor_s), 100 * *floor_s / time.mean,
-                    *floor_s > time.mean ? ": caches help, or the rates are of a slower hour" : "");
+    text += fmt::format(
+        "  Floor        {}s at the rates measured here, {:.1f} % of the mean{}\n",
+        seconds_text(*floor_s), 100 * *floor_s / time.mean,
+        *floor_s > time.mean ? ": what fits caches is faster, or the machine was slower then" : "");
   }
 
   text += "\nAccount of a step, mean\n";

@@ -153,8 +153,10 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
       summary.text(*device, "fused", 0.0079),
       HasSubstr("  Update       fused\n"
                 "  Floor        0.007900s at the rates measured here, 20.0 % of the mean\n\n"));
-  EXPECT_THAT(summary.text(*device, "fused", 0.0474),
-              HasSubstr("120.0 % of the mean: caches help, or the rates are of a slower hour\n\n"));
+  EXPECT_THAT(
+      summary.text(*device, "fused", 0.0474),
+      HasSubstr(
+          "120.0 % of the mean: what fits caches is faster, or the machine was slower then\n\n"));
 }
 
 TEST(UpdateText, NamesTheLevelAndItsBytes) {
