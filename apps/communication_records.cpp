@@ -9,7 +9,8 @@ CommunicationRecords::CommunicationRecords(const RankSetup& setup, Device& devic
     : device_(device), transport_(transport), ranks_(ranks) {
   // What a gradient waits for is not behind a rank's computing, but amid it.
   if (setup.config().parallel.scheme == RankScheme::kFactor) return;
-  account_.emplace(setup.programs(), warmup_of(setup.config().training, setup.steps()));
+  const TrainingConfig& training = setup.config().training;
+  account_.emplace(setup.programs(), training, warmup_of(training, setup.steps()));
   listens_ = device_.kind() == DeviceKind::kCpu && !setup.config().device.graph;
   if (listens_) return;
   events_.emplace(device_, transport_, setup.programs().train().program, account_->nodes(),

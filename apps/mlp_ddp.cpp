@@ -16,17 +16,18 @@
 #include "communication_records.h"
 #include "console.h"
 #include "core/error.h"
+#include "core/stop_request.h"
 #include "monitoring.h"
 #include "parallel/flight_record.h"
 #include "parallel/last_word.h"
 #include "parallel/launcher.h"
 #include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
-#include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
 #include "profiling.h"
 #include "rank_profiling.h"
 #include "rank_setup.h"
+#include "run_end.h"
 #include "run_program.h"
 #include "train/trainer.h"
 
@@ -125,7 +126,7 @@ class RankObserver final : public TrainObserver {
         communication_(communication),
         gathers_(!setup.config().output.metrics.empty()) {
     record_.begin(Track::kPhase, Activity::kStep, batches_);
-    if (setup.is_first()) console_.emplace(setup.config(), setup.steps());
+    if (setup.is_first()) console_.emplace(kMlpDdp, setup.config(), setup.steps());
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
@@ -150,12 +151,6 @@ class RankObserver final : public TrainObserver {
     if (console_) console_->on_evaluation(report);
   }
 
-  void show_summary(const Trainer& trainer, const Device& device, const std::string& more) {
-    if (console_) console_->show_summary(trainer, device, more);
-  }
-  void close() {
-    if (console_) console_->close();
-  }
   /// Null on all ranks but the first.
   [[nodiscard]] Console* console() { return console_ ? &*console_ : nullptr; }
 
@@ -168,16 +163,6 @@ class RankObserver final : public TrainObserver {
   std::optional<Console> console_;
   std::vector<StepReport> all_;
 };
-
-/// Tells that all ranks stopped because one was asked to, and ends them.
-[[noreturn]] void end_stopped(const RankSetup& setup, std::int64_t steps) {
-  if (setup.is_first()) {
-    const auto& save = setup.config().output.save;
-    fmt::print(stderr, "{}: note: asked to stop, all ranks ended behind step {}{}\n", kMlpDdp,
-               steps - 1, save.empty() ? "" : fmt::format(" and wrote '{}'", save.string()));
-  }
-  throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
-}
 
 /// What outlives the end of all ranks: its streams may be inside a collective.
 struct RankRun {
@@ -200,19 +185,40 @@ void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const
     profiling->end();
     align_traces(ranks, *profiling);
     const std::string note = profiling->write_files_of_failed_run(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
+    if (ranks.rank() == 0 && !note.empty()) print_note(kMlpDdp, note);
     throw;
   }
   profiling->end();
   align_traces(ranks, *profiling);
 }
 
-/// Every rank writes its own, when nothing else can be lost any more.
-void write_traces(const Profiling& profiling, Communicator& ranks, const Monitor* monitor) {
+/// Ends the run on all ranks. What comes after the weights and the metrics has collectives.
+void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run, Monitoring* monitoring,
+               Console* console) {
+  const TrainConfig& config = setup.config();
+  std::string seen;
+  const auto close = [&] {
+    if (monitoring != nullptr) seen = monitoring->finish();
+    if (console != nullptr) console->close();
+  };
+  const auto report = [&] {
+    const std::string communication = run.communication->text();
+    if (monitoring != nullptr) seen = setup.text_of_all(seen);
+    if (console == nullptr) return;
+    console->show_summary(*run.trainer, setup.device(), communication);
+    console->print(seen);
+    if (config.output.profile) console->print("\n" + run.profiling->text());
+  };
+  const auto failure =
+      end_run(kMlpDdp, config, *run.trainer,
+              {.close = close,
+               .report = report,
+               .profiling = run.profiling.get(),
+               .monitor = monitoring == nullptr ? nullptr : &monitoring->monitor()});
   together(ranks, [&] {
-    const std::string note = profiling.write_files(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
+    if (failure) throw Error(*failure);
   });
+  end_if_stopped(kMlpDdp, config, *run.trainer);
 }
 
 void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, RankRun& run) {
@@ -228,7 +234,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   run.trainer = setup.new_trainer(communication.device(), communication.transport());
   run.trainer->stop_when(stop_is_asked_for());
   RankObserver observer(setup, ranks, record, communication);
-  if (setup.is_first()) print_now(setup.text() + run_header(setup.programs(), setup.device()));
+  if (Console* const console = observer.console()) {
+    console->print(setup.text() + run_header(setup.programs(), setup.device()));
+  }
   communication.begin();
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
@@ -237,21 +245,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   run_steps(run, ranks, monitoring ? static_cast<TrainObserver&>(*monitoring) : observer, monitor);
-  const std::string seen = monitoring ? monitoring->finish() : "";
   communication.end();
   record.begin(Track::kPhase, Activity::kEnd);
-  observer.show_summary(*run.trainer, setup.device(), communication.text());
-  if (monitoring) print_now(setup.text_of_all(seen));
-  if (run.profiling && setup.is_first() && config.output.profile) {
-    print_now(fmt::format("\n{}", run.profiling->text()));
-  }
-  if (setup.is_first() && !config.output.save.empty()) {
-    FlatWeights weights = run.trainer->weights();
-    save_weights(config.output.save, setup.programs().spec().model, weights);
-  }
-  observer.close();
-  if (run.profiling && !config.output.trace.empty()) write_traces(*run.profiling, ranks, monitor);
-  if (run.trainer->was_stopped()) end_stopped(setup, run.trainer->runner().steps());
+  end_ranks(setup, ranks, run, monitoring ? &*monitoring : nullptr, observer.console());
 }
 
 void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightRecord& record,
@@ -318,7 +314,7 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
                     launched ? launched->rank : 0);
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);
-  take_stop_signals();
+  take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
   const bool has_hosts = launched && !launched->one_host;
   Polled polled;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include "parallel/data_parallel_account.h"
 #include "parallel/step_meter.h"
 #include "profiling.h"
+#include "run_end.h"
 #include "run_program.h"
 #include "setup.h"
 #include "train/dataset.h"
@@ -37,7 +37,7 @@ class SpreadObserver final : public TrainObserver {
         programs_(programs),
         scheme_(scheme),
         setup_(setup),
-        console_(config, steps),
+        console_(kMlpDp, config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
   /// From now on the account is of what `meter` measures.
@@ -58,7 +58,6 @@ class SpreadObserver final : public TrainObserver {
     if (!account.empty()) account += "\n";
     console_.show_summary(trainer, device, account, setup_.names());
   }
-  void close() { console_.close(); }
   [[nodiscard]] Console& console() { return console_; }
 
  private:
@@ -106,7 +105,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   auto trainer = std::make_unique<Trainer>(config, programs, scope.devices, scope.communicator,
                                            dataset, std::move(loaded));
   const Device& first = *scope.devices[0];
-  print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
+  observer.console().print(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
   TrainObserver* told = &observer;
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
@@ -117,15 +116,23 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   run_training(trainer, *told, kMlpDp, profiling ? &*profiling : nullptr, monitor);
-  observer.show_summary(*trainer, first);
-  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
-  if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
-  if (!config.output.save.empty()) {
-    FlatWeights weights = trainer->weights();
-    save_weights(config.output.save, spec.model, weights);
-  }
-  observer.close();
-  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
+  std::string seen;
+  const auto close = [&] {
+    if (monitoring) seen = "\n" + monitoring->finish();
+    observer.console().close();
+  };
+  const auto report = [&] {
+    observer.show_summary(*trainer, first);
+    observer.console().print(seen);
+    if (config.output.profile) observer.console().print("\n" + profiling->text());
+  };
+  const auto failure = end_run(kMlpDp, config, *trainer,
+                               {.close = close,
+                                .report = report,
+                                .profiling = profiling ? &*profiling : nullptr,
+                                .monitor = monitor});
+  if (failure) throw Error(*failure);
+  end_if_stopped(kMlpDp, config, *trainer);
 }
 
 void train_on_devices(const TrainConfig& config) {
@@ -155,7 +162,7 @@ void train_on_devices(const TrainConfig& config) {
 void run_mlp_dp(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(kMlpDp, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDp, line.note);
+  if (!line.note.empty()) print_note(kMlpDp, line.note);
   validate(line.config);
   train_on_devices(line.config);
 }

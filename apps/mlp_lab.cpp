@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -81,8 +80,8 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       if (!each.needs_mpi || has_mpirun) {
         wanted.push_back(&each);
       } else {
-        fmt::print(stderr, "{}: note: {} is left out, since there is no mpirun on PATH\n", kMlpLab,
-                   each.name);
+        print_note(kMlpLab,
+                   fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
       }
     }
   }
@@ -96,13 +95,12 @@ void show_progress(const StudyProgress& progress) {
       progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
   const std::string place =
       progress.total > 0 ? fmt::format("[{}/{}] ", progress.done, progress.total) : "";
-  fmt::print(stderr, "{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what, left,
-             is_terminal ? "" : "\n");
-  std::fflush(stderr);
+  print_to_stderr(fmt::format("{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what,
+                              left, is_terminal ? "" : "\n"));
 }
 
 void end_progress() {
-  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
+  if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
 }
 
 std::string text_of(const Findings& findings) {
@@ -125,7 +123,7 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& w
     if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
-    print_now(text + text_of(section.findings) + "\n");
+    show(text + text_of(section.findings) + "\n");
   }
 }
 
@@ -145,7 +143,7 @@ StudyIdentity identity_of(const RunOptions& options) {
 
 void print_prediction(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
-  if (!prediction.sentences.empty()) print_now(prediction.sentences.front() + "\n");
+  if (!prediction.sentences.empty()) show(prediction.sentences.front() + "\n");
 }
 
 void let_signals_stop_children() {
@@ -202,13 +200,13 @@ void run_experiments(const RunOptions& options) {
   write_report(study.folder(), report);
   print_answers(report, wanted);
   print_prediction(report);
-  print_now(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
+  show(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
 }
 
 void write_report_of(const std::filesystem::path& folder) {
   const Study study = Study::open(folder);
   write_report(folder, report_of(study));
-  print_now(fmt::format("Report: {}\n", (folder / "report.html").string()));
+  show(fmt::format("Report: {}\n", (folder / "report.html").string()));
 }
 
 void print_card(const RunOptions& options) {

@@ -38,7 +38,7 @@ std::vector<Option> profiling_options() {
        "as event files for TensorBoard",
        [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); },
        {},
-       {"mlp_single"}},
+       {"mlp_single", "mlp_ddp"}},
       {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
        "the steps from A to before B (default: the last half of those\n"
        "behind warm-up, at most 50)",

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -333,22 +332,6 @@ std::string Profiling::text() const {
                    config_.output.row_limit.value_or(kDefaultRowLimit));
   return text + fmt::format("\nMemory in use over a step{}\n{}",
                             devices > 1 ? " on the first device" : "", memory);
-}
-
-void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
-                  std::string_view program, Profiling* profiling, const Monitor* monitor) {
-  if (profiling == nullptr) return trainer->run(observer);
-  profiling->begin(observer);
-  try {
-    trainer->run(*profiling);
-  } catch (const Error&) {
-    trainer.reset();  // waits for what is queued: nothing is recorded any more
-    profiling->end();
-    const std::string note = profiling->write_files_of_failed_run(monitor);
-    if (!note.empty()) fmt::print(stderr, "{}: note: {}\n", program, note);
-    throw;
-  }
-  profiling->end();
 }
 
 }  // namespace barestep

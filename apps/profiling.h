@@ -112,9 +112,4 @@ class Profiling final : public TrainObserver {
   bool for_overhead_ = false;  // the coming step is one of those
 };
 
-/// Runs all steps, told to `observer` and profiled where `profiling` is not null. Where that fails,
-/// the trainer is ended, and what became of the trace is a note of `program` on stderr.
-void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
-                  std::string_view program, Profiling* profiling, const Monitor* monitor);
-
 }  // namespace barestep

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "parallel/traffic.h"
 #include "parallel/zero1.h"
 #include "rank_agreement.h"
+#include "run_program.h"
 #include "setup.h"
 #include "train/memory_check.h"
 
@@ -51,7 +51,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   config_ = std::move(line.config);
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
-  if (is_first() && !line.note.empty()) fmt::print(stderr, "{}: note: {}\n", program, line.note);
+  if (is_first() && !line.note.empty()) print_note(program, line.note);
   if (!config_.output.trace.empty() && ranks_.size() > 1) {
     config_.output.trace = numbered_trace(config_.output.trace, "rank", ranks_.rank());
   }

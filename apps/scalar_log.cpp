@@ -15,8 +15,7 @@ double utilisation(const StepTimes& times) {
 
 }  // namespace
 
-void ScalarLog::on_step(const StepReport& report) {
-  told_.on_step(report);
+void ScalarLog::add(const StepReport& report) {
   last_step_ = report.step;
   const double now_s = unix_now_s();
   const double seconds = report.times.wall_s;
@@ -28,8 +27,7 @@ void ScalarLog::on_step(const StepReport& report) {
   }
 }
 
-void ScalarLog::on_evaluation(const EvaluationReport& report) {
-  told_.on_evaluation(report);
+void ScalarLog::add(const EvaluationReport& report) {
   file_.add(last_step_, unix_now_s(), {"test_loss", report.loss});
   if (report.accuracy) file_.add(last_step_, unix_now_s(), {"test_accuracy", *report.accuracy});
 }

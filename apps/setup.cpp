@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <limits>
 
 #include "core/host_memory.h"
@@ -12,6 +11,7 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "profiling.h"
+#include "run_program.h"
 #include "separate_files.h"
 
 namespace barestep {
@@ -20,6 +20,7 @@ void require_outputs(const TrainConfig& config, int devices) {
   for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
+  if (!config.output.tensorboard.empty()) require_writable_folder(config.output.tensorboard);
   require_trace(config, devices);
   require_separate_files(config);
 }
@@ -59,7 +60,7 @@ std::string preview(const TrainConfig& config, const StepPrograms& programs,
 
 void note_missing_gpu(std::string_view program) {
   const std::string why = why_no_cuda_device();
-  if (!why.empty()) fmt::print(stderr, "{}: note: training on the CPU: {}\n", program, why);
+  if (!why.empty()) print_note(program, "training on the CPU: " + why);
 }
 
 }  // namespace barestep

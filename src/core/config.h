@@ -204,6 +204,11 @@ struct OutputConfig {
 
   /// Whether anything needs records.
   [[nodiscard]] bool records() const { return profile || !trace.empty(); }
+
+  /// Whether a run leaves a file.
+  [[nodiscard]] bool writes() const {
+    return !save.empty() || !metrics.empty() || !tensorboard.empty() || !trace.empty();
+  }
 };
 
 struct TrainConfig {

@@ -57,4 +57,11 @@ void replace_file(const std::filesystem::path& path,
 /// not at its end. Changes nothing.
 void require_writable(const std::filesystem::path& path);
 
+/// Makes a folder, and those above it, where they are missing. Throws Error(kCannotCreate).
+void make_folder(const std::filesystem::path& path);
+
+/// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
+/// Changes nothing.
+void require_writable_folder(const std::filesystem::path& path);
+
 }  // namespace barestep

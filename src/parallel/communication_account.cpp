@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "core/clock.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "train/schedule.h"
 
 namespace barestep {
 namespace {
@@ -72,6 +74,29 @@ void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t inde
     of_collective.ready_before_start_s += times.start_s - times.ready_s;
     waited_for_s[last] += parts.waiting_s;
   }
+}
+
+/// The runner's steps that are training steps from `first` on and run programs.train().
+std::vector<std::int64_t> counted_steps(const StepPrograms& programs,
+                                        const TrainingConfig& training, std::int64_t first) {
+  constexpr std::size_t kMostSteps = 10'000;
+  std::vector<std::int64_t> counted;
+  Schedule schedule(training, programs);
+  for (std::int64_t step = 0; counted.size() < kMostSteps; ++step) {
+    const std::optional<Batch> batch = schedule.next();
+    if (!batch) break;
+    const bool trains = !batch->evaluates && batch->program == &programs.train();
+    if (trains && batch->number >= first) counted.push_back(step);
+  }
+  return counted;
+}
+
+/// What all ranks have to say, rank after rank; each has as much. Every rank calls it. Blocks.
+template <class Number>
+std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine) {
+  std::vector<Number> all(static_cast<std::size_t>(ranks.size()) * mine.size());
+  ranks.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  return all;
 }
 
 }  // namespace
@@ -156,11 +181,12 @@ std::string CommunicationSummary::text() const {
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);
 }
 
-CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t first_step)
+CommunicationAccount::CommunicationAccount(const StepPrograms& programs,
+                                           const TrainingConfig& training, std::int64_t first_step)
     : program_(programs.train().program),
-      first_step_(first_step),
+      steps_(counted_steps(programs, training, first_step)),
       feeds_(program_.nodes().size()),
-      computing_end_s_(kMostSteps) {
+      computing_end_s_(steps_.size()) {
   for (NodeId id = 0; id < program_.size(); ++id) {
     const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
     const bool is_collective = std::holds_alternative<Collective>(node.op);
@@ -177,9 +203,10 @@ CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::in
 
 void CommunicationAccount::on_record(const Record& record) {
   // The trainer's runner knows the training program first.
-  if (record.tag.program != 0 || record.tag.step < first_step_) return;
-  const auto step = static_cast<std::size_t>(record.tag.step - first_step_);
-  if (step >= computing_end_s_.size()) return;
+  if (record.tag.program != 0) return;
+  const auto found_step = std::ranges::lower_bound(steps_, record.tag.step);
+  if (found_step == steps_.end() || *found_step != record.tag.step) return;
+  const auto step = static_cast<std::size_t>(found_step - steps_.begin());
   // Nodes of one lane report from one thread, in order, and each to places of its own.
   const auto times = std::span(times_).subspan(step * collectives_.size(), collectives_.size());
   const auto id = static_cast<std::size_t>(record.tag.node);
@@ -209,29 +236,24 @@ std::vector<NodeId> CommunicationAccount::nodes() const {
 }
 
 std::int64_t CommunicationAccount::steps_heard() const {
-  const auto last = std::find_if(computing_end_s_.rbegin(), computing_end_s_.rend(),
-                                 [](double end_s) { return end_s > 0; });
-  return computing_end_s_.rend() - last;
+  const auto unheard = std::ranges::find(computing_end_s_, 0);
+  return unheard - computing_end_s_.begin();
 }
 
 CommunicationSummary CommunicationAccount::gather(Communicator& ranks, double own_error_s) const {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
-  std::vector<double> errors_s(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(std::as_bytes(std::span(&own_error_s, 1)),
-                   std::as_writable_bytes(std::span(errors_s)));
-  const auto steps = static_cast<std::size_t>(steps_heard());
+  const std::vector<double> errors_s = gather_all<double>(ranks, {&own_error_s, 1});
+  const std::int64_t heard = steps_heard();
+  const auto steps =
+      static_cast<std::size_t>(std::ranges::min(gather_all<std::int64_t>(ranks, {&heard, 1})));
   const auto size = static_cast<std::size_t>(ranks.size());
   const std::size_t count = collectives_.size();
-  std::vector<double> ends(size * steps);
-  ranks.all_gather(std::as_bytes(std::span(computing_end_s_).first(steps)),
-                   std::as_writable_bytes(std::span(ends)));
-  std::vector<CollectiveTimes> times(size * steps * count);
-  ranks.all_gather(std::as_bytes(std::span(times_).first(steps * count)),
-                   std::as_writable_bytes(std::span(times)));
+  const std::vector<double> ends = gather_all<double>(ranks, {computing_end_s_.data(), steps});
+  const std::vector<CollectiveTimes> times =
+      gather_all<CollectiveTimes>(ranks, {times_.data(), steps * count});
 
   std::vector<std::vector<CommunicatedStep>> all;
   for (std::size_t step = 0; step < steps; ++step) {
-    if (computing_end_s_[step] == 0) continue;  // another program ran
     auto& of_ranks = all.emplace_back();
     for (std::size_t rank = 0; rank < size; ++rank) {
       const double shift_s = clocks.shift_s[rank];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/communicator.h"
+#include "core/config.h"
 #include "core/record.h"
 #include "parallel/clock_alignment.h"
 #include "train/step.h"
@@ -64,9 +65,11 @@ CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> s
 /// Listens to this rank's device and communicator, and adds up at the end what all ranks heard.
 class CommunicationAccount final : public RecordSink {
  public:
-  /// Of `programs.train()`, in the steps of the runner from `first_step` on, 10,000 at most.
-  /// `programs` must outlive the account.
-  CommunicationAccount(const StepPrograms& programs, std::int64_t first_step);
+  /// Of the training steps from `first_step` on that run `programs.train()`, 10,000 at most: these
+  /// are the same on all ranks, while the runner's steps are not, since ranks may evaluate
+  /// different numbers of batches. `programs` must outlive the account.
+  CommunicationAccount(const StepPrograms& programs, const TrainingConfig& training,
+                       std::int64_t first_step);
 
   void on_record(const Record& record) override;
 
@@ -78,16 +81,15 @@ class CommunicationAccount final : public RecordSink {
   [[nodiscard]] CommunicationSummary gather(Communicator& ranks, double own_error_s = 0) const;
 
  private:
-  static constexpr std::int64_t kMostSteps = 10'000;
-
+  /// From the first step on, how many this rank heard of.
   [[nodiscard]] std::int64_t steps_heard() const;
 
   const Program& program_;
-  std::int64_t first_step_;
+  std::vector<std::int64_t> steps_;              // the runner's numbers of those it is about
   std::vector<NodeId> collectives_;              // in their order
   std::vector<std::vector<std::size_t>> feeds_;  // by node: the collectives that wait for it
-  std::vector<double> computing_end_s_;          // by step
-  std::vector<CollectiveTimes> times_;           // by step and collective
+  std::vector<double> computing_end_s_;          // by place in steps_
+  std::vector<CollectiveTimes> times_;           // by place in steps_, and collective
 };
 
 }  // namespace barestep

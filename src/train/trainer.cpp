@@ -73,6 +73,7 @@ class Trainer::Input final : public StepInput {
   }
 
   void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
+  [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
 
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
@@ -83,7 +84,7 @@ class Trainer::Input final : public StepInput {
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
     if (const auto& stop = tensors.stop_host) {
-      *addresses.at(*stop) = stop_asked_ != nullptr && *stop_asked_ ? 1.0F : 0.0F;
+      *addresses.at(*stop) = is_asked_to_stop() ? 1.0F : 0.0F;
     }
     if (loader_) {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
@@ -271,6 +272,12 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   }
 }
 
+/// Every rank reads the same sum, so all stop here or none.
+bool Trainer::is_asked_to_stop(const Batch& batch, const Addresses& addresses) const {
+  const auto& stops = batch.program->tensors.stops_host;
+  return stops ? *addresses.at(*stops) > 0 : input_->is_asked_to_stop();
+}
+
 void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
                           TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
@@ -282,10 +289,9 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                       config_.training.lr);
   }
   last_loss_ = loss;
-  // Every rank reads the same sum, so all stop here or none. A run that is complete did not stop.
-  if (const auto& stops = batch.program->tensors.stops_host; stops && *addresses.at(*stops) > 0) {
-    was_stopped_ = batch.number + 1 < schedule_.steps();
-  }
+  steps_done_ = batch.number + 1;
+  // A run that is complete did not stop.
+  if (is_asked_to_stop(batch, addresses)) was_stopped_ = steps_done_ < schedule_.steps();
   std::optional<float> own_loss;
   if (communicator_ != nullptr) {
     const StepTensors& tensors = batch.program->tensors;

@@ -233,5 +233,30 @@ TEST_F(Output, RequireWritableRefusesAFolderThatMayNotBeWritten) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
+TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
+  file("file", "");
+  fs::create_symlink("nowhere", folder() / "link");
+  const std::string choose = "; choose one that can be written";
+  for (const auto& [name, why] :
+       {std::pair("file", "Not a directory"), std::pair("file/a/b", "Not a directory"),
+        std::pair("link/a", "No such file or directory")}) {
+    const fs::path path = folder() / name;
+    expect_error(ExitCode::kCannotCreate,
+                 "folder '" + path.string() + "': cannot be created: " + why + choose,
+                 [&] { require_writable_folder(path); });
+  }
+  expect_error(ExitCode::kCannotCreate, "folder '/proc/none/a': cannot be created: ", [] {
+    require_writable_folder("/proc/none/a");
+  });
+  require_writable_folder(folder());
+  require_writable_folder(folder() / "a/b");
+  require_writable_folder("none/a");
+  EXPECT_THAT(names(), UnorderedElementsAre("file", "link"));
+  make_folder(folder() / "a/b");
+  EXPECT_TRUE(fs::is_directory(folder() / "a/b"));
+  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory" + choose,
+               [&] { make_folder(folder() / "file/a"); });
+}
+
 }  // namespace
 }  // namespace barestep

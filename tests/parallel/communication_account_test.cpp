@@ -11,7 +11,9 @@
 #include "kernels/cpu_device.h"
 #include "parallel/clock_alignment.h"
 #include "parallel/event_records.h"
+#include "support/file_runs.h"
 #include "support/rank_run.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -128,7 +130,7 @@ Heard heard(double pause_ms, const DdpSettings& settings = small_buckets(), By b
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, nullptr, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-    CommunicationAccount account(programs, 2);
+    CommunicationAccount account(programs, config.training, 2);
     std::optional<EventRecords> events;
     if (by != By::kRecords) {
       events.emplace(*device, ranks, programs.train().program, account.nodes(), account);
@@ -198,6 +200,43 @@ TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
       EXPECT_LT(each.ready_before_start_s, 10) << each.name << ": not since the clock began";
     }
   }
+}
+
+class UnevenEvaluation : public TempDirTest {};
+
+/// A step's communication on one rank is compared with the same step's on the other, although they
+/// evaluate 2 and 1 batches after each epoch, and a last batch has a program of its own.
+TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
+  TrainConfig config = class_run(folder());
+  config.data.batch_size = 5;
+  config.data.test_split = 0.28;  // 11 of 40 samples: 6 and 5
+  config.device.threads = 1;
+  on_threads(2, [&](Communicator& ranks) {
+    const Dataset dataset =
+        load_dataset(config.data, widths_of(config.model, kDefaultDimCpu), config.model.loss);
+    const Ddp scheme(small_buckets());
+    const StepPrograms programs(
+        spec_of_rank(config, DeviceKind::kCpu, &dataset, ranks.rank(), ranks.size()), &scheme);
+    const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+    CommunicationAccount account(programs, config.training, 2);
+    Times times(nullptr);
+    {
+      Trainer trainer(config, programs, {device.get()}, &ranks, &dataset);
+      device->set_record_sink(&account);
+      ranks.set_record_sink(&account);
+      trainer.run(times);
+      device->set_record_sink(nullptr);
+      ranks.set_record_sink(nullptr);
+      // Four epochs of 29 samples: 5 whole batches and a smaller one.
+      ASSERT_EQ(trainer.steps(), 4 * 6);
+      EXPECT_EQ(trainer.runner().steps(), 4 * (6 + (ranks.rank() == 0 ? 2 : 1)));
+    }
+    const CommunicationSummary summary = account.gather(ranks);
+    EXPECT_EQ(summary.steps, 4 * 5 - 2);
+    double longest_s = 0;
+    for (const StepTimes& step : times.all) longest_s = std::max(longest_s, step.wall_s);
+    EXPECT_LE(summary.parts.waiting_s, longest_s);
+  });
 }
 
 TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {

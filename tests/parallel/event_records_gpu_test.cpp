@@ -74,7 +74,7 @@ TEST(EventRecordsOnGpu, TellWhenEachBucketWasReducedEagerlyAndInGraphs) {
       const auto ranks = group.join(0);
       const auto device = make_cuda_device(config.device, 0);
       StagedCommunicator staged(*ranks, *device);
-      CommunicationAccount account(programs, 2);
+      CommunicationAccount account(programs, config.training, 2);
       LookedAt looked(account);
       EventRecords events(*device, staged, programs.train().program, account.nodes(), looked);
       looked.watch(events);

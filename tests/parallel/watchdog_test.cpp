@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/stop_request.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
 #include "parallel/launcher_server.h"
-#include "parallel/stop_request.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
@@ -194,7 +194,7 @@ TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
 }
 
 TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
-  take_stop_signals();
+  take_stop_signals(SecondSignal::kIsIgnored);
   board_.mine().begin(Track::kHostCall, Activity::kBarrier);
   const pid_t child = ::fork();
   if (child == 0) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -111,6 +112,38 @@ TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
   TrainerHarness again(config);
   expect_error(ExitCode::kDiverged, " at step " + std::to_string(run.steps.size()) + ", it was ",
                [&] { again.run(); });
+}
+
+/// Whether the host waits for each step or queues the next one first.
+TEST(Trainer, AskedToStopEndsAfterTheCurrentStep) {
+  for (const std::int64_t log_every : {1, 100}) {
+    TrainConfig config = random_run(50);
+    config.training.log_every = log_every;
+    TrainerHarness harness(config);
+    std::atomic<bool> asked{false};
+    harness.trainer->stop_when(asked);
+    harness.after_step = [&](const StepReport& report) { asked = report.step == 10; };
+    harness.run();
+    EXPECT_TRUE(harness.trainer->was_stopped());
+    EXPECT_EQ(harness.trainer->steps_done(), log_every == 1 ? 12 : 13);
+    EXPECT_EQ(std::ssize(harness.steps), harness.trainer->steps_done());
+    TrainerHarness unasked(config);
+    unasked.run();
+    EXPECT_FALSE(unasked.trainer->was_stopped());
+    EXPECT_EQ(harness.trainer->weights().size(), unasked.trainer->weights().size());
+  }
+}
+
+TEST(Trainer, AskedToStopInItsLastStepIsComplete) {
+  TrainConfig config = random_run(50);
+  config.training.steps = 4;
+  TrainerHarness harness(config);
+  std::atomic<bool> asked{false};
+  harness.trainer->stop_when(asked);
+  harness.after_step = [&](const StepReport& report) { asked = report.step == 2; };
+  harness.run();
+  EXPECT_EQ(harness.trainer->steps_done(), 4);
+  EXPECT_FALSE(harness.trainer->was_stopped());
 }
 
 TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
