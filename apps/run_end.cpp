@@ -78,7 +78,8 @@ std::optional<Error> end_run(std::string_view program, const TrainConfig& config
 }
 
 void end_if_stopped(std::string_view program, const TrainConfig& config, const Trainer& trainer) {
-  if (!trainer.was_stopped() || !show("")) return;
+  if (!trainer.was_stopped()) return;
+  if (!show("")) throw QuietEnd{};  // since stdout is lost, which run_program() tells
   const StepSpec& spec = trainer.programs().spec();
   if (spec.rank == 0) {
     const auto& save = config.output.save;

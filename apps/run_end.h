@@ -39,8 +39,8 @@ struct RunEnd {
 std::optional<Error> end_run(std::string_view program, const TrainConfig& config, Trainer& trainer,
                              const RunEnd& end);
 
-/// Where the run was asked to stop, throws QuietEnd with 75, of which rank 0 tells in a note of
-/// `program` on stderr. A run that stopped since stdout is lost is left to run_program().
+/// Where the run was asked to stop, throws QuietEnd with 75, and rank 0 prints a note of `program`
+/// on stderr; where stdout is lost, which may be why it stopped, leaves the code to run_program().
 void end_if_stopped(std::string_view program, const TrainConfig& config, const Trainer& trainer);
 
 }  // namespace barestep

@@ -140,10 +140,10 @@ TEST_P(OutputsOf, ASecondSignalEndsARunAtOnce) {
   }
 }
 
-/// timeout(1) signals its child, and then its process group.
+/// timeout(1) signals its child, and then its process group; here during warm-up.
 TEST_P(OutputsOf, TheSameSignalTwiceInARowIsOneRequest) {
   const auto result =
-      bash(fmt::format("timeout 2 ./{}{}--steps 1000000000 --log-every 1000000 "
+      bash(fmt::format("timeout 2 ./{}{}--steps 1000000000 --warmup 1000 "
                        "--delay-ms 300 >/dev/null; exit 0",
                        GetParam(), kRun));
   EXPECT_THAT(result.err, HasSubstr(": note: asked to stop, ended after step "));
@@ -180,8 +180,7 @@ TEST_F(Outputs, WeightsThatCannotBeWrittenCostNoMetricsAndNoReport) {
 
 TEST_F(Outputs, NoneIsOpenedBeforeAllAreChecked) {
   file("m", "the last good ones");
-  for (const char* const bad : {"--tensorboard m/runs", "--save none/w", "--trace none/t.json",
-                                "--autotune none/choices.json"}) {
+  for (const char* const bad : {"--tensorboard m/runs", "--save none/w", "--trace none/t.json"}) {
     const auto result = bash(
         std::string("exec ./mlp_single --device cpu --dim 8 --depth 1 --steps 2 --metrics m ") +
         bad);

@@ -89,6 +89,15 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_EQ(again.out, first.out);
   EXPECT_EQ(again.err, "");
   EXPECT_EQ(run({"report", "lab"}).out, "Report: lab/report.html\n");
+
+  // Nobody reads that, but the report is written.
+  std::filesystem::remove(folder() / "lab/report.html");
+  const ProcessResult unread =
+      run_process({MLP_LAB, "report", "lab"},
+                  {.stdout_to = ProcessOptions::Stdout::kNoReader, .working_directory = folder()});
+  EXPECT_EQ(unread.exit_code, 74);
+  EXPECT_THAT(unread.err, HasSubstr("mlp_lab: error: standard output: Broken pipe; "));
+  EXPECT_TRUE(std::filesystem::exists(folder() / "lab/report.html"));
 }
 
 TEST_F(MlpLab, ProfilesByTheTracesOfARun) {
