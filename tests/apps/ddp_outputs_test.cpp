@@ -123,6 +123,7 @@ TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));
 }
 
+/// Of mlp_ddp itself: mpirun kills a job whose output nobody reads.
 TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
   const auto alone =
       bash("./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1; exit ${PIPESTATUS[0]}");
@@ -130,8 +131,6 @@ TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
   EXPECT_EQ(alone.err,
             "mlp_ddp: error: standard output: Broken pipe; read it to its end, or send it to a "
             "file\n");
-  expect_weights();
-  bash("mpirun -np 2 ./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1");
   expect_weights();
 }
 
