@@ -93,7 +93,7 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
        {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
 }
 
-void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
+void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -102,6 +102,9 @@ void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
                                    .why = error.message(),
                                    .remedy = "name a folder that can be written"});
   }
+}
+
+void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
     // One that was refused before it measured anything is in nobody's way.
@@ -127,6 +130,8 @@ std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
 
 Study::Study(std::filesystem::path folder, StudyIdentity identity)
     : folder_(std::move(folder)), identity_(std::move(identity)) {
+  make_folder(folder_);
+  lock_ = std::make_unique<FolderLock>(folder_, "--output");
   adopt(folder_, identity_);
 }
 

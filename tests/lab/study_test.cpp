@@ -1,11 +1,14 @@
 // Studies of trainers that only pretend: scripts that write metrics.
 #include "lab/study.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -93,14 +96,15 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
   trainer(
       "[ $batch = 128 ] && echo 'mlp_single: error: memory: needs 9 GiB, cpu has 1 GiB free; "
       "--batch-size 32 fits' >&2 && exit 71");
-  Study study(output(), identity());
+  std::optional<Study> study(std::in_place, output(), identity());
   expect_error(ExitCode::kMemory,
                "run 'mlp_single --dim 256 --depth 2 --steps 16 --batch-size 128 --device cpu': it "
                "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
-               [&] { run(study); });
+               [&] { run(*study); });
   EXPECT_THAT(log(), SizeIs(3));
-  EXPECT_TRUE(study.measured().empty());
+  EXPECT_TRUE(study->measured().empty());
 
+  study.reset();
   trainer("");
   Study again(output(), identity());
   run(again);
@@ -159,6 +163,18 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
   other.on_gpu = true;
   expect_error(ExitCode::kConfiguration, "it holds a study of the CPU",
                [&] { Study(output(), other); });
+}
+
+TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
+  std::optional<Study> first(std::in_place, output(), identity());
+  expect_error(ExitCode::kTryAgain,
+               fmt::format("--output '{}': lab_test (process {}) writes into this folder; wait "
+                           "until it ends, or name another folder",
+                           output().string(), ::getpid()),
+               [&] { Study(output(), identity()); });
+  EXPECT_NO_THROW(Study::open(output())) << "it may be read meanwhile";
+  first.reset();
+  EXPECT_NO_THROW(Study(output(), identity()));
 }
 
 TEST_F(StudyTest, RefusesFoldersThatCannotBeMadeOrRead) {
