@@ -82,8 +82,6 @@ std::unique_ptr<GpuRecords> gpu_records_for(const TrainConfig& config, const Pro
   return gpu;
 }
 
-}  // namespace
-
 std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
                                      int number) {
   std::string name = path.filename().string();
@@ -94,6 +92,19 @@ std::filesystem::path numbered_trace(const std::filesystem::path& path, std::str
   }
   name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
   return path.parent_path() / name;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
+                                               std::string_view what, int count) {
+  if (path.empty()) return {};
+  if (count == 1) return {path};
+  std::vector<std::filesystem::path> all;
+  for (int number = 0; number < count; ++number) {
+    all.push_back(numbered_trace(path, what, number));
+  }
+  return all;
 }
 
 Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,

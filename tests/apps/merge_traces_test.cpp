@@ -100,5 +100,19 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   EXPECT_THAT(run({"--help"}).out, HasSubstr("merge-traces [OPTIONS] out in..."));
 }
 
+TEST_F(MergeTraces, WritesOntoNoneOfItsInputs) {
+  const std::string trace = trace_of_rank(0, 0);
+  file("0.json", trace);
+  std::filesystem::create_symlink("0.json", folder() / "link");
+  std::filesystem::create_hard_link(folder() / "0.json", folder() / "twin");
+  for (const std::string out : {"0.json", "./0.json", "link", "twin"}) {
+    expect_refused(
+        {out, "0.json"}, 78,
+        "output file '" + out +
+            "': merge-traces reads this file, which would be lost; write to another one");
+    EXPECT_EQ(read_file(folder() / "0.json"), trace);
+  }
+}
+
 }  // namespace
 }  // namespace barestep

@@ -202,6 +202,16 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
   EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
 }
 
+TEST_F(MlpLab, LooksAtTheOutputOfACardBeforeItMeasures) {
+  std::filesystem::create_symlink(MLP_LAB, folder() / "link");
+  expect_refused({"card", "--output", "link"}, 78,
+                 "--output 'link': mlp_lab card reads this file, which would be lost; write to "
+                 "another one");
+  expect_refused({"card", "--output", "no/card.json"}, 73,
+                 "output file 'no/card.json': cannot be created: No such file or directory; choose "
+                 "a path that can be written");
+}
+
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   const ProcessResult result = run(
       {"predict", "--machine", "h100-infiniband", "--ranks", "1,8,1024", "--batch-size", "1024"});
