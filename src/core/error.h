@@ -43,6 +43,10 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// Text from elsewhere as it may be shown: line breaks and tabs become spaces, what else steers a
+/// terminal becomes question marks.
+std::string on_one_line(std::string text);
+
 [[noreturn]] void fail(ExitCode code, const Problem& problem);
 
 /// Throws Error(kBug) naming the place; what BARESTEP_REQUIRE calls.

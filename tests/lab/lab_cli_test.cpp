@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <regex>
 
@@ -223,6 +224,18 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
       {"predict", "--machine", "h100"}, 2,
       "--machine 'h100': there is no such card; did you mean 'h100-infiniband'? a file's name "
       "ends in .json");
+}
+
+TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
+  json spoiled = json::parse(read_file(card()));
+  spoiled["node"]["devices"] = 2.7;
+  file("spoiled.json", spoiled.dump());
+  expect_refused({"predict", "--machine", "spoiled.json"}, 65,
+                 "machine card 'spoiled.json': node.devices is 2.7, not a whole number from 1 to "
+                 "1048576; see src/lab/cards for cards as they should be");
+  ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
+  expect_refused({"predict", "--machine", "fifo.json"}, 66,
+                 "machine card 'fifo.json': is a FIFO, not a regular file; check the path");
 }
 
 TEST_F(MlpLab, ReproducesPublishedNumbers) {
