@@ -20,17 +20,6 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
-std::string config_text(const std::filesystem::path& path) {
-  InputFile file(path, "config file");
-  if (file.size_bytes() > kMostConfigBytes) {
-    fail(ExitCode::kNoInput, {.what = "config file",
-                              .value = path.string(),
-                              .why = "is larger than 1 MiB",
-                              .remedy = "check the path"});
-  }
-  return file.text();
-}
-
 /// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
 /// an event is.
 class Reader : public nlohmann::json_sax<Json> {
@@ -184,7 +173,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 std::map<std::string_view, Given> read_config_file(std::string_view program,
                                                    const std::filesystem::path& path) {
-  std::string content = config_text(path);
+  std::string content = InputFile(path, "config file").text(kMostConfigBytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
   std::istringstream text(std::move(content));

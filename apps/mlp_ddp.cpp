@@ -280,11 +280,10 @@ TrainConfig config_of(const std::vector<std::string>& arguments) {
 
 WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched,
                                  Polled& polled) {
-  const auto& metrics = config.output.metrics;
   return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
           .one_host = launched.one_host,
-          .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
+          .record_file = flight_file(config.output),
           .end_all = &end_all_ranks,
           .poll_error = [&polled] { return polled.poll_error(); },
           .asked_to_end_s = &asked_to_end_s,

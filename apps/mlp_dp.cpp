@@ -137,7 +137,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
 
 void train_on_devices(const TrainConfig& config) {
   DeviceSetup setup(config.device, config.parallel.transport);
-  require_outputs(config, setup.size());
+  require_outputs(config, trace_files(config.output.trace, "device", setup.size()));
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepSpec spec = spec_of(config, setup.kind(), data);

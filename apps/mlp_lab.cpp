@@ -29,6 +29,7 @@
 #include "measure_rank.h"
 #include "profiler/trace_file.h"
 #include "run_program.h"
+#include "separate_files.h"
 #include "trace_merge.h"
 
 namespace barestep {
@@ -209,7 +210,19 @@ void write_report_of(const std::filesystem::path& folder) {
   show(fmt::format("Report: {}\n", (folder / "report.html").string()));
 }
 
+/// Before anything is measured.
+void require_card_output(const std::filesystem::path& output) {
+  if (output.empty()) return;
+  require_writable(output);
+  std::vector<FileUse> programs;
+  for (const char* name : {"mlp_lab", "mlp_single", "mlp_ddp"}) {
+    programs.push_back({"mlp_lab card", folder_of_programs() / name});
+  }
+  require_separate_files({{"--output", output}}, programs);
+}
+
 void print_card(const RunOptions& options) {
+  require_card_output(options.output);
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
   const std::filesystem::path scratch =
@@ -308,6 +321,9 @@ struct MergeOptions {
 
 void merge(const MergeOptions& options) {
   require_writable(options.out);
+  std::vector<FileUse> inputs;
+  for (const auto& trace : options.traces) inputs.push_back({"merge-traces", trace});
+  require_separate_files({{"output file", options.out}}, inputs);
   write_trace(options.out, merge_traces(options.traces, options.out.string()));
 }
 

@@ -93,7 +93,7 @@ void require_free_memory(const TrainConfig& config, const StepPrograms& programs
 
 /// Nothing where the run is only shown beforehand.
 std::optional<SweepRow> train(const TrainConfig& config) {
-  require_outputs(config);
+  require_outputs(config, trace_files(config.output.trace, "device", 1));
   const DeviceKind kind = device_kind(config.device.device);
   const std::optional<Dataset> dataset = open_data(config, kind);
   const StepSpec spec = spec_of(config, kind, dataset ? &*dataset : nullptr);
@@ -136,7 +136,7 @@ std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dat
 
 /// Each batch size, then the table of all.
 void evaluate_each(TrainConfig config) {
-  require_outputs(config);
+  require_outputs(config, trace_files(config.output.trace, "device", 1));
   const bool runs = !config.output.plan && !config.output.explain;
   if (runs && config.device.device == "auto") note_missing_gpu(kMlpSingle);
   const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));

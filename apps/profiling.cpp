@@ -81,8 +81,6 @@ std::unique_ptr<GpuRecords> gpu_records_for(const TrainConfig& config, const Pro
   return gpu;
 }
 
-}  // namespace
-
 std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
                                      int number) {
   std::string name = path.filename().string();
@@ -93,6 +91,19 @@ std::filesystem::path numbered_trace(const std::filesystem::path& path, std::str
   }
   name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
   return path.parent_path() / name;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
+                                               std::string_view what, int count) {
+  if (path.empty()) return {};
+  if (count == 1) return {path};
+  std::vector<std::filesystem::path> all;
+  for (int number = 0; number < count; ++number) {
+    all.push_back(numbered_trace(path, what, number));
+  }
+  return all;
 }
 
 Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
@@ -129,19 +140,26 @@ void Profiling::find_peaks() {
   Device& device = *scope_.devices[0];
   const std::string key = peaks_key(device, config_.device.precision);
   const auto file = peaks_file();
-  if (file) {
-    if (const auto known = load_peaks(*file, key)) {
+  bool is_spoiled = false;
+  try {
+    const auto known = file ? load_peaks(*file, key) : std::nullopt;
+    if (known) {
       peaks_ = *known;
       return;
     }
+  } catch (const Error& spoiled) {
+    is_spoiled = true;
+    note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
   }
   try {
     peaks_ = measure_peaks(device);
     if (file) save_peaks(*file, key, peaks_);
   } catch (const Error& error) {
     // Neither is worth a training run: columns stay empty, or the next run measures again.
+    const bool is_measured = peaks_.flops_per_s > 0;
+    if (is_measured && is_spoiled) return;  // what cannot be read mostly cannot be replaced either
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
-                         peaks_.flops_per_s > 0 ? "kept" : "measured", error.what());
+                         is_measured ? "kept" : "measured", error.what());
   }
 }
 

@@ -33,9 +33,10 @@ struct ProfilingScope {
   int ranks = 1;          // processes; where there are several, each has one device
 };
 
-/// "f.rank1.json.gz" of "f.json.gz": where a run has several traces.
-std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
-                                     int number);
+/// The traces of a run of so many `what` ("rank", "device"), by number: "f.rank1.json.gz" of
+/// "f.json.gz", and where there is one, the path itself. None of an empty path.
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
+                                               std::string_view what, int count);
 
 class Profiling final : public TrainObserver {
  public:

@@ -9,6 +9,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
@@ -44,6 +45,10 @@ std::unique_ptr<Scheme> new_scheme(const ParallelConfig& parallel) {
 
 }  // namespace
 
+std::filesystem::path flight_file(const OutputConfig& output) {
+  return output.metrics.empty() ? "" : output.metrics.string() + ".flight";
+}
+
 RankSetup::RankSetup(const char* program, const std::vector<std::string>& arguments,
                      const MpiRank& place)
     : ranks_(*place.communicator), place_(place) {
@@ -52,15 +57,10 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
   if (is_first() && !line.note.empty()) print_note(program, line.note);
-  if (!config_.output.trace.empty() && ranks_.size() > 1) {
-    config_.output.trace = numbered_trace(config_.output.trace, "rank", ranks_.rank());
-  }
+  const auto traces = trace_files(config_.output.trace, "rank", ranks_.size());
+  if (!traces.empty()) config_.output.trace = traces[static_cast<std::size_t>(ranks_.rank())];
   validate(config_);
-  if (is_first()) {
-    require_outputs(config_);
-  } else {
-    require_trace(config_);  // the others write nothing else
-  }
+  require_files(traces);
   kind_ = device_kind(config_.device.device);
   build_programs();
   if (config_.output.plan || config_.output.explain) {
@@ -72,6 +72,20 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   }
   if (is_first() && config_.device.device == "auto") note_missing_gpu(program);
   open_device();
+}
+
+void RankSetup::require_files(const std::vector<std::filesystem::path>& traces) const {
+  const auto& own_trace = config_.output.trace;
+  if (!is_first()) {
+    if (!own_trace.empty()) require_writable(own_trace);
+    return;  // it writes nothing else
+  }
+  std::vector<FileUse> of_others;
+  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config_.output)});
+  for (std::size_t rank = 1; rank < traces.size(); ++rank) {
+    of_others.push_back({"--trace", traces[rank]});
+  }
+  require_outputs(config_, trace_files(own_trace, "rank", 1), of_others);
 }
 
 void RankSetup::build_programs() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@
 #include "train/trainer.h"
 
 namespace barestep {
+
+/// Where the watchdogs of a job leave what its ranks did last; empty without --metrics.
+std::filesystem::path flight_file(const OutputConfig& output);
 
 /// From the command line to a device. `place` must outlive it.
 class RankSetup {
@@ -63,6 +67,8 @@ class RankSetup {
 
  private:
   [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
+  /// Throws what require_outputs() throws. `traces` are those of all ranks.
+  void require_files(const std::vector<std::filesystem::path>& traces) const;
   void build_programs();
   void open_device();
   [[nodiscard]] bool uses_nccl() const;

@@ -10,28 +10,18 @@
 #include "core/printer.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
-#include "profiling.h"
 #include "run_program.h"
-#include "separate_files.h"
 
 namespace barestep {
 
-void require_outputs(const TrainConfig& config, int devices) {
+void require_outputs(const TrainConfig& config, const std::vector<std::filesystem::path>& traces,
+                     const std::vector<FileUse>& of_others) {
   for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
   if (!config.output.tensorboard.empty()) require_writable_folder(config.output.tensorboard);
-  require_trace(config, devices);
-  require_separate_files(config);
-}
-
-void require_trace(const TrainConfig& config, int devices) {
-  const auto& path = config.output.trace;
-  if (path.empty()) return;
-  if (devices == 1) return require_writable(path);
-  for (int device = 0; device < devices; ++device) {
-    require_writable(numbered_trace(path, "device", device));
-  }
+  for (const auto& path : traces) require_writable(path);
+  require_separate_files(config, traces, of_others);
 }
 
 std::optional<Dataset> open_data(const TrainConfig& config, DeviceKind kind) {

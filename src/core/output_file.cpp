@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_lock.h"
 
 namespace barestep {
 namespace {
@@ -41,6 +42,13 @@ constexpr std::size_t kBufferBytes = 4096;
                                 .value = path.string(),
                                 .why = fmt::format("writing failed: {}", std::strerror(error)),
                                 .remedy = "free space or choose another disk"});
+}
+
+[[noreturn]] void fail_held(const fs::path& path, const std::string& holder) {
+  fail(ExitCode::kTryAgain, {.what = "output file",
+                             .value = path.string(),
+                             .why = holder + " writes to it",
+                             .remedy = "wait until it ends, or choose another file"});
 }
 
 /// Opens what is not replaced but written to. O_NONBLOCK while opening: a FIFO without a reader is
@@ -152,10 +160,15 @@ void sync_folder(const Target& target) {
 }  // namespace
 
 OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  const int descriptor = open_for_writing(path_, O_CREAT | O_TRUNC);
+  // Locked before it is emptied: what another program has written so far stays.
+  const int descriptor = open_for_writing(path_, O_CREAT);
   if (descriptor < 0) fail_creating(path_, errno);
   file_.reset(::fdopen(descriptor, "w"));
   BARESTEP_REQUIRE(file_ != nullptr, "a descriptor just opened for writing makes a stream");
+  const std::string holder = lock_or_holder(descriptor);
+  if (!holder.empty()) fail_held(path_, holder);
+  // EINVAL: it is no regular file, and has no length.
+  if (::ftruncate(descriptor, 0) != 0 && errno != EINVAL) fail_creating(path_, errno);
 }
 
 void OutputFile::write(std::string_view text) {
@@ -200,6 +213,8 @@ void require_writable(const fs::path& path) {
     ::close(descriptor);
     return;
   }
+  const std::string holder = target.exists ? holder_of(target.path) : "";
+  if (!holder.empty()) fail_held(path, holder);
   if (!Draft(target.folder).is_open()) fail_creating(path, errno);
 }
 

@@ -105,6 +105,25 @@ TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
   }
 }
 
+TEST_F(MlpDdp, RefusesOutputsOnFilesThatOtherRanksWrite) {
+  const Arguments run = {"--dim", "8", "--depth", "1", "--steps", "1"};
+  const auto expect_refused = [&](const Arguments& more, const std::string& line) {
+    const auto result = mpirun(2, run + more);
+    EXPECT_EQ(result.exit_code, 78);
+    EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: " + line + "\n"));
+    EXPECT_EQ(count(result.err, "error: "), 1);
+  };
+  file("e.rank1.json", R"({"seed": 1})");
+  expect_refused({"--config", "e.rank1.json", "--trace", "e.json"},
+                 "--trace 'e.rank1.json': --config reads this file, which would be lost; write to "
+                 "another one");
+  EXPECT_EQ(read_file(folder() / "e.rank1.json"), R"({"seed": 1})");
+  expect_refused({"--save", "f.rank1.json", "--trace", "f.json"},
+                 "--trace 'f.rank1.json': --save writes to the same file; give two files");
+  expect_refused({"--metrics", "m", "--save", "m.flight"},
+                 "--metrics 'm.flight': --save writes to the same file; give two files");
+}
+
 TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
   const Arguments run = {"--dim",  "300", "--depth",      "4",   "--steps",      "3",
                          "--save", "w",   "--bucket-mib", "0.5", "--batch-size", "4"};

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <sstream>
@@ -90,6 +91,32 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
 
   output_of(kSmall + Arguments{"--steps", "40", "--metrics", "plain.jsonl"});
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
+}
+
+TEST_F(Training, MeasuresPeaksAnewWhereTheirCacheIsSpoiled) {
+  const Arguments cached = {"/usr/bin/env", "XDG_CACHE_HOME=" + folder().string(), MLP_SINGLE};
+  const Arguments steps = on_cpu(kSmall + Arguments{"--steps", "8"});
+  const auto profiled = [&] {
+    const auto result = run_process(cached + steps + Arguments{"--profile"},
+                                    {.working_directory = folder(), .timeout_s = 110});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto peaks = folder() / "barestep" / "peaks.tsv";
+  const std::string note =
+      "Note: the device's peaks are measured anew: peaks' cache '" + peaks.string() + "': ";
+  std::filesystem::create_directory(folder() / "barestep");
+  ASSERT_EQ(::mkfifo(peaks.c_str(), 0600), 0);
+  const auto plain = run_process(cached + steps, {.working_directory = folder()});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(profiled(), HasSubstr(note + "is a FIFO, not a regular file; check the path\n"));
+  std::filesystem::remove(peaks);
+  file("barestep/peaks.tsv", "\x1b[2J\t1e-300\t-1\n");
+  EXPECT_THAT(profiled(), HasSubstr(note + "line 1 is not a device and two rates"));
+  const std::string kept = read_file(peaks);
+  EXPECT_THAT(kept, testing::Not(HasSubstr("1e-300")));
+  EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
+  EXPECT_EQ(read_file(peaks), kept) << "measured once";
 }
 
 /// One step more than was asked for, which readers that drop the last one drop.

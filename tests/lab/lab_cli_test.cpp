@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <regex>
 
@@ -211,6 +212,16 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
   EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
 }
 
+TEST_F(MlpLab, LooksAtTheOutputOfACardBeforeItMeasures) {
+  std::filesystem::create_symlink(MLP_LAB, folder() / "link");
+  expect_refused({"card", "--output", "link"}, 78,
+                 "--output 'link': mlp_lab card reads this file, which would be lost; write to "
+                 "another one");
+  expect_refused({"card", "--output", "no/card.json"}, 73,
+                 "output file 'no/card.json': cannot be created: No such file or directory; choose "
+                 "a path that can be written");
+}
+
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   const ProcessResult result = run(
       {"predict", "--machine", "h100-infiniband", "--ranks", "1,8,1024", "--batch-size", "1024"});
@@ -222,6 +233,18 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
       {"predict", "--machine", "h100"}, 2,
       "--machine 'h100': there is no such card; did you mean 'h100-infiniband'? a file's name "
       "ends in .json");
+}
+
+TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
+  json spoiled = json::parse(read_file(card()));
+  spoiled["node"]["devices"] = 2.7;
+  file("spoiled.json", spoiled.dump());
+  expect_refused({"predict", "--machine", "spoiled.json"}, 65,
+                 "machine card 'spoiled.json': node.devices is 2.7, not a whole number from 1 to "
+                 "1048576; see src/lab/cards for cards as they should be");
+  ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
+  expect_refused({"predict", "--machine", "fifo.json"}, 66,
+                 "machine card 'fifo.json': is a FIFO, not a regular file; check the path");
 }
 
 TEST_F(MlpLab, ReproducesPublishedNumbers) {
