@@ -4,45 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/operands.h"
 #include "parallel/split.h"
 #include "train/mlp.h"
 #include "train/trainer.h"
 
 namespace barestep {
 namespace {
-
-/// The bytes of `whole` that correspond to `part` of a buffer with the same layout.
-Tensor same_range(const Tensor& whole, const Tensor& part) {
-  return {whole.buffer, part.offset_bytes, 1, part.cols, whole.dtype};
-}
-
-/// An optimizer over one bucket; one overload for each kind.
-struct BucketUpdate {
-  const Tensor& bucket;
-
-  DeviceOp operator()(Adam op) const {
-    narrow({&op.weights, &op.grads, &op.moments1, &op.moments2});
-    return op;
-  }
-  DeviceOp operator()(Sgd op) const {
-    narrow({&op.weights, &op.grads});
-    if (op.velocities) narrow({&*op.velocities});
-    return op;
-  }
-  DeviceOp operator()(const auto&) const {
-    report_bug(__FILE__, __LINE__, "no optimizer", "an op of the optimizer phase is one");
-  }
-
- private:
-  void narrow(std::initializer_list<Tensor*> tensors) const {
-    for (Tensor* tensor : tensors) *tensor = same_range(*tensor, bucket);
-  }
-};
 
 /// What reduces a bucket, in order.
 std::vector<Node> reduction_of(const Tensor& bucket, const DdpOptions& options) {
@@ -93,7 +65,7 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
     if (!options.update_per_bucket) continue;
     // Backward still reads a layer's weights after its gradient is complete.
     Node update = optimizer;
-    update.op = std::visit(BucketUpdate{bucket}, std::get<DeviceOp>(optimizer.op));
+    update.op = slice(optimizer.op, 'n', bucket.offset_bytes / bytes_of(bucket.dtype), bucket.cols);
     update.lane = Lane::kComm;
     NodeId unused = reduced;
     for (const Access& access : accesses_of(update.op)) {

@@ -12,10 +12,6 @@ Node copy_node(const Tensor& to, const Tensor& from, Lane lane, Phase phase) {
   return {.op = DeviceOp{Copy{.to = to, .from = from}}, .lane = lane, .phase = phase};
 }
 
-Tensor number_of(const Tensor& row, std::int64_t index) {
-  return {row.buffer, row.offset_bytes + index * bytes_of(DType::kF32), 1, 1};
-}
-
 Tensor take_row(Buffers& buffers, const char* name, Category category, std::int64_t numbers,
                 bool pinned) {
   return buffers.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
@@ -72,17 +68,17 @@ Node comm_node(Collective collective) {
 void share_loss(StepProgram& step, Buffers& buffers, float scale, Insertions& insertions) {
   const Tensor global = take_row(buffers, "global_loss", Category::kCommunication, 2, false);
   const Tensor host = take_row(buffers, "global_loss_host", Category::kData, 2, true);
-  bring_stop(step, buffers, number_of(global, 1), insertions);
+  bring_stop(step, buffers, global.flat_slice(1, 1), insertions);
 
   const Program& program = step.program;
   const NodeId loss = last_use(program, optimizer_node(program), step.tensors.loss, true);
   Node keep_own = program.nodes()[static_cast<std::size_t>(loss)];
-  keep_own.op = DeviceOp{Copy{.to = number_of(global, 0), .from = step.tensors.loss}};
+  keep_own.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = step.tensors.loss}};
   insertions.emplace(loss, std::move(keep_own));
   insertions.emplace(loss, comm_node(AllReduce{.tensors = {global}, .scale = scale}));
   insertions.emplace(loss, copy_node(host, global, Lane::kComm, Phase::kReduce));
-  step.tensors.loss_host = number_of(host, 0);
-  step.tensors.stops_host = number_of(host, 1);
+  step.tensors.loss_host = host.flat_slice(0, 1);
+  step.tensors.stops_host = host.flat_slice(1, 1);
 }
 
 }  // namespace barestep
