@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "core/core_watch.h"
 #include "core/error.h"
 #include "core/output_file.h"
 #include "lab/child_process.h"
