@@ -68,8 +68,8 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   console.close();
   if (scalars) scalars->close();
   if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
-  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
-                  console.summary().samples_per_s()};
+  return SweepRow{config.data.batch_size, console.summary().step_samples(),
+                  console.summary().step_time_s()};
 }
 
 /// Prints what --plan and --explain ask for, if they do: then there is nothing else to be done.
