@@ -70,8 +70,8 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
                                 .monitor = monitor});
   if (failure) throw Error(*failure);
   end_if_stopped(kMlpSingle, config, *trainer);
-  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
-                  console.summary().samples_per_s()};
+  return SweepRow{config.data.batch_size, console.summary().step_samples(),
+                  console.summary().step_time_s()};
 }
 
 /// Prints what --plan and --explain ask for, if they do: then there is nothing else to be done.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -58,8 +60,9 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
                       const DdpOptions& options, Insertions& insertions) {
   const NodeId optimizer_id = optimizer_node(step);
   const Node& optimizer = step.nodes()[static_cast<std::size_t>(optimizer_id)];
+  const TouchedBytes touched = touched_before(step, optimizer_id);
   for (const Tensor& bucket : buckets) {
-    const NodeId complete = last_use(step, optimizer_id, bucket, true);
+    const NodeId complete = last_use(touched, bucket, true);
     const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
     for (Node& node : reduction_of(bucket, options)) insertions.emplace(reduced, std::move(node));
     if (!options.update_per_bucket) continue;
@@ -69,8 +72,7 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
     update.lane = Lane::kComm;
     NodeId unused = reduced;
     for (const Access& access : accesses_of(update.op)) {
-      if (access.writes)
-        unused = std::max(unused, last_use(step, optimizer_id, access.tensor, false));
+      if (access.writes) unused = std::max(unused, last_use(touched, access.tensor, false));
     }
     insertions.emplace(unused, std::move(update));
   }
@@ -141,8 +143,8 @@ void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   Insertions insertions;
   share_loss(step, buffers, options.scale, insertions);
   reduce_gradients(step.program, reduced, options, insertions);
-  std::vector<NodeId> replaced;
-  if (options.update_per_bucket) replaced.push_back(optimizer_node(step.program));
+  std::set<NodeId> replaced;
+  if (options.update_per_bucket) replaced.insert(optimizer_node(step.program));
   step.program = with_insertions(step.program, insertions, replaced);
 }
 

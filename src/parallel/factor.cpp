@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,13 +32,13 @@ Tensor gradient_of(const Node& node) {
   return std::ranges::find_if(accesses, &Access::writes)->tensor;
 }
 
-/// The last node before `end` that writes the tensor, which may have no rows: then it writes none
-/// of its numbers, at the same place of the program as on the other ranks.
-NodeId completed_by(const Program& program, NodeId end, const Tensor& tensor) {
-  NodeId last = -1;
+/// By buffer, the last node before `end` that writes it. Not by bytes: a rank without rows writes
+/// none of them, at the same place of the program as the other ranks.
+std::map<BufferId, NodeId> last_writers(const Program& program, NodeId end) {
+  std::map<BufferId, NodeId> last;
   for (NodeId id = 0; id < end; ++id) {
     for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if (access.writes && access.tensor.buffer == tensor.buffer) last = id;
+      if (access.writes) last[access.tensor.buffer] = id;
     }
   }
   return last;
@@ -68,13 +69,10 @@ class Gathering {
     const bool is_input = part.buffer == x.buffer;
     if (draws_all_ && is_input) return {x.buffer, 0, step_.rows, x.cols, x.dtype};
     const Tensor own = is_input ? x : Tensor{part.buffer, 0, x.rows, part.cols, part.dtype};
-    for (const auto& [mine, all] : gathered_) {
-      if (mine == own) return all;
-    }
     const std::string name = "all_" + buffers_[own.buffer].name;
     const Tensor all =
         buffers_.tensor(name, Category::kCommunication, step_.rows, own.cols, own.dtype);
-    gathered_.emplace_back(own, all);
+    if (known_.insert(all.buffer).second) gathered_.emplace_back(own, all);
     return all;
   }
 
@@ -82,6 +80,7 @@ class Gathering {
   Buffers& buffers_;
   bool draws_all_;
   std::vector<std::pair<Tensor, Tensor>> gathered_;
+  std::set<BufferId> known_;  // of `gathered_`, where all rows go
 };
 
 }  // namespace
@@ -104,8 +103,9 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   // Gradients are made behind all of backward, so that what they wait for can arrive meanwhile.
   const NodeId optimizer = optimizer_node(step.program);
   Gathering gathering(step, buffers, spec);
-  std::vector<Node> gradients;  // each once, of all rows
-  std::vector<NodeId> moved;
+  std::vector<Node> gradients;                       // each once, of all rows
+  std::set<std::pair<BufferId, std::int64_t>> made;  // where they begin
+  std::set<NodeId> moved;
   for (NodeId id = 0; id < step.program.size(); ++id) {
     Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
     // What makes a gradient, or a step straight from its factors, sums over the rows of the batch.
@@ -113,12 +113,14 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
     if (!is_gradient || !sums_over(node.op, 'r')) continue;
     gathering.widen(node.op);
     if (id >= optimizer) continue;
-    moved.push_back(id);
-    const auto is_same = [&](const Node& made) { return gradient_of(made) == gradient_of(node); };
-    if (std::ranges::none_of(gradients, is_same)) gradients.push_back(node);
+    moved.insert(id);
+    const Tensor gradient = gradient_of(node);
+    if (made.emplace(gradient.buffer, gradient.offset_bytes).second) gradients.push_back(node);
   }
+  const auto writers = last_writers(step.program, optimizer);
   for (const auto& [own, all] : gathering.gathered()) {
-    const NodeId complete = completed_by(step.program, optimizer, own);
+    const auto writer = writers.find(own.buffer);
+    const NodeId complete = writer == writers.end() ? kNoNode : writer->second;
     insertions.emplace(complete, comm_node(AllGather{.tensors = {all}, .own = {own}}));
   }
   for (std::int64_t first = 0; first < step.rows; first += spec.batch_size) {

@@ -27,22 +27,28 @@ void bring_stop(StepProgram& step, Buffers& buffers, const Tensor& to, Insertion
 }  // namespace
 
 Program with_insertions(const Program& program, const Insertions& insertions,
-                        const std::vector<NodeId>& left_out) {
+                        const std::set<NodeId>& left_out) {
   Program result(program.name(), program.buffers());
   for (NodeId id = -1; id < program.size(); ++id) {
-    const bool stays = std::ranges::find(left_out, id) == left_out.end();
-    if (id >= 0 && stays) result.add(program.nodes()[static_cast<std::size_t>(id)]);
+    if (id >= 0 && !left_out.contains(id))
+      result.add(program.nodes()[static_cast<std::size_t>(id)]);
     const auto [begin, end] = insertions.equal_range(id);
     for (auto node = begin; node != end; ++node) result.add(node->second);
   }
   return result;
 }
 
-NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool writes_only) {
-  NodeId last = -1;
-  for (NodeId id = 0; id < end; ++id) {
-    for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if ((access.writes || !writes_only) && overlap(access.tensor, tensor)) last = id;
+TouchedBytes touched_before(const Program& program, NodeId end) {
+  TouchedBytes touched(program);
+  for (NodeId id = 0; id < end; ++id) touched.enter(id);
+  return touched;
+}
+
+NodeId last_use(const TouchedBytes& touched, const Tensor& tensor, bool writes_only) {
+  NodeId last = kNoNode;
+  for (const auto& piece : touched.pieces_of(tensor)) {
+    for (const Touch& touch : piece) {
+      last = std::max(last, writes_only ? touch.writer : std::max(touch.writer, touch.reader));
     }
   }
   return last;
@@ -71,7 +77,8 @@ void share_loss(StepProgram& step, Buffers& buffers, float scale, Insertions& in
   bring_stop(step, buffers, global.flat_slice(1, 1), insertions);
 
   const Program& program = step.program;
-  const NodeId loss = last_use(program, optimizer_node(program), step.tensors.loss, true);
+  const NodeId loss =
+      last_use(touched_before(program, optimizer_node(program)), step.tensors.loss, true);
   Node keep_own = program.nodes()[static_cast<std::size_t>(loss)];
   keep_own.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = step.tensors.loss}};
   insertions.emplace(loss, std::move(keep_own));

@@ -120,15 +120,12 @@ void RunSummary::add(const StepReport& report) {
   idle_s_ += report.times.idle_s;
   residue_s_ += report.times.residue_s();
   samples_ += report.samples;
+  step_samples_ = std::max(step_samples_, report.samples);
   flops_ += report.flops;
 }
 
 double RunSummary::total_s() const {
   return std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
-}
-
-double RunSummary::samples_per_s() const {
-  return static_cast<double>(samples_) / total_s();
 }
 
 std::string update_text(const StepPrograms& programs) {
@@ -151,7 +148,8 @@ std::string RunSummary::text(const Device& device, const std::string& update,
   text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
                       seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
                       seconds_text(time.p95), seconds_text(time.p99));
-  text += fmt::format("  Throughput   {:.2f} samples/sec\n", samples_per_s());
+  text +=
+      fmt::format("  Throughput   {:.2f} samples/sec\n", static_cast<double>(samples_) / total_s);
   text +=
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
   text += fmt::format("  Update       {}\n", update);
@@ -186,11 +184,12 @@ std::string sweep_table(std::span<const SweepRow> rows) {
                    {"Step time, median (s)", Align::kRight},
                    {"p5", Align::kRight},
                    {"p95", Align::kRight},
-                   {"Throughput (samples/sec)", Align::kRight}});
+                   {"Throughput at the median (samples/sec)", Align::kRight}});
   for (const SweepRow& row : rows) {
     const Statistics& time = row.step_time_s;
+    const double samples_per_s = static_cast<double>(row.step_samples) / time.p50;
     table.add_row({std::to_string(row.batch_size), seconds_text(time.p50), seconds_text(time.p5),
-                   seconds_text(time.p95), fmt::format("{:.2f}", row.samples_per_s)});
+                   seconds_text(time.p95), fmt::format("{:.2f}", samples_per_s)});
   }
   return table.text();
 }

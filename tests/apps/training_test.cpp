@@ -10,6 +10,7 @@
 #include "apps/on_cpu.h"
 #include "core/safetensors.h"
 #include "support/arguments.h"
+#include "support/busy_machine.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -34,8 +35,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 class Training : public TempDirTest {
  protected:
   ProcessResult run(const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments),
-                       {.working_directory = folder(), .timeout_s = 110});
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
   }
 
   /// Standard output of a run that must succeed and complain of nothing.
@@ -267,15 +267,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
 
 TEST_F(Training, PlansTheCoursesModelInNoTime) {
   const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6"};
-  double least_s = 1e9;
-  std::string out;
-  for (int i = 0; i < 5 && least_s > 1; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    out = output_of(plan);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    least_s = std::min(least_s, took.count());
-  }
-  EXPECT_LT(least_s, 1);
+  const std::string out = output_of(plan);
   EXPECT_THAT(out, HasSubstr("402,702,336 parameters\n"));
   // 6 x (8192 x 8192 + 8192) numbers of 4 bytes, all multiples of 64 bytes.
   const std::string weights = "1,610,809,344";
@@ -285,6 +277,12 @@ TEST_F(Training, PlansTheCoursesModelInNoTime) {
   // 12 buffers of 64 x 8192 numbers; x and y twice.
   EXPECT_THAT(out, ContainsRegex("activations +25,165,824"));
   EXPECT_THAT(out, ContainsRegex("data +8,39[0-9],[0-9]{3}"));
+  repeat_while_busy([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    output_of(plan);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(took.count(), 1);
+  });
 }
 
 TEST_F(Training, PlanNeedsNoDevice) {

@@ -26,8 +26,7 @@ class DdpOnGpu : public TempDirTest {
   /// The losses that rank 0 met, one a step.
   std::vector<double> losses(const std::string& command, const std::string& says) {
     const std::string line = fmt::format(". '{}' && exec {} {}", BARESTEP_MPI_ENV, command, kRun);
-    const auto result =
-        run_process({"/bin/bash", "-c", line}, {.working_directory = folder(), .timeout_s = 100});
+    const auto result = run_process({"/bin/bash", "-c", line}, {.working_directory = folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
     std::vector<double> all;

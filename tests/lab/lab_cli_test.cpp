@@ -24,7 +24,7 @@ class MlpLab : public TempDirTest {
     arguments.insert(arguments.begin(), MLP_LAB);
     if (!with_path) arguments.insert(arguments.begin(), {"/usr/bin/env", "PATH=/nowhere"});
     // It starts a dozen runs, which sanitizers slow down; ctest ends a test behind 120 s.
-    return run_process(arguments, {.working_directory = folder(), .timeout_s = 110});
+    return run_process(arguments, {.working_directory = folder()});
   }
 
   /// A card that was not measured, which saves the time.
@@ -133,7 +133,7 @@ TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
   }
   const ProcessResult result = run_process({MLP_LAB, "run", "pytorch", "--python", python,
                                             "--quick", "--device", "cpu", "--card", card()},
-                                           {.working_directory = folder(), .timeout_s = 110});
+                                           {.working_directory = folder()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("On one device "));
   EXPECT_THAT(result.out, HasSubstr("On DDP on two ranks "));

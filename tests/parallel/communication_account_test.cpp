@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "core/clock.h"
 #include "kernels/cpu_device.h"
 #include "parallel/clock_alignment.h"
 #include "parallel/event_records.h"
+#include "support/busy_machine.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
@@ -24,15 +26,27 @@ double shifted_clock() {
   return now_s() + clock_is_ahead_s;
 }
 
-TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
-  on_threads(3, [](Communicator& ranks) {
+/// Of three ranks whose clocks are 0, 5 and -10 s ahead; on each rank.
+void align_shifted_clocks(const std::function<void(const ClockAlignment&)>& expect) {
+  on_threads(3, [&](Communicator& ranks) {
     clock_is_ahead_s = 5.0 * ranks.rank() * (ranks.rank() == 2 ? -1 : 1);
-    const ClockAlignment clocks = align_clocks(ranks, &shifted_clock);
+    expect(align_clocks(ranks, &shifted_clock));
+  });
+}
+
+TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
+  align_shifted_clocks([](const ClockAlignment& clocks) {
     EXPECT_EQ(clocks.shift_s[0], 0);
     EXPECT_LE(std::abs(clocks.shift_s[1] + 5), clocks.error_s[1]);
     EXPECT_LE(std::abs(clocks.shift_s[2] - 10), clocks.error_s[2]);
-    EXPECT_LT(clocks.largest_error_s(), 0.1);
     EXPECT_GT(clocks.largest_error_s(), 0);
+  });
+}
+
+TEST(ClockAlignment, IsWithinATenthOfASecond) {
+  repeat_while_busy([] {
+    align_shifted_clocks(
+        [](const ClockAlignment& clocks) { EXPECT_LT(clocks.largest_error_s(), 0.1); });
   });
 }
 
@@ -153,38 +167,33 @@ Heard heard(double pause_ms, const DdpSettings& settings = small_buckets(), By b
   return result;
 }
 
-/// Wherever the update stands, the wait is in the account of the step as communication: of one step
-/// at least, since on a busy machine rank 0 may be as late as rank 1.
+/// Wherever the update stands, the wait is in the account of the step as communication.
 TEST(CommunicationAccount, AndTheStepsAccountBothShowTheWait) {
-  for (const bool per_bucket : {false, true}) {
-    DdpSettings settings = small_buckets();
-    settings.update_per_bucket = per_bucket;
-    const Heard result = heard(20, settings);
-    EXPECT_GT(result.summary.parts.waiting_s, 0);
-    double most_s = 0;
-    for (const StepTimes& times : result.times_of_rank_0) {
-      most_s = std::max(most_s, times.phase_s[static_cast<std::size_t>(Phase::kReduce)]);
+  repeat_while_busy([] {
+    for (const bool per_bucket : {false, true}) {
+      DdpSettings settings = small_buckets();
+      settings.update_per_bucket = per_bucket;
+      const Heard result = heard(20, settings);
+      EXPECT_GT(result.summary.parts.waiting_s, 0);
+      double most_s = 0;
+      for (const StepTimes& times : result.times_of_rank_0) {
+        most_s = std::max(most_s, times.phase_s[static_cast<std::size_t>(Phase::kReduce)]);
+      }
+      EXPECT_GE(most_s, 0.015) << "of 0.02";
     }
-    EXPECT_GE(most_s, 0.015) << "of 0.02";
-  }
+  });
 }
 
 class CommunicationAccountBy : public testing::TestWithParam<By> {};
 
 TEST_P(CommunicationAccountBy, NamesTheRankThatIsLateAndWhatItCosts) {
-  constexpr double kPauseMs = 20;
-  // The best of several tries: on a busy machine a pause may last longer than it says.
-  double nearest_s = 1;
-  for (int i = 0; i < 5 && std::abs(nearest_s - kPauseMs / 1e3) > 0.1 * kPauseMs / 1e3; ++i) {
-    const CommunicationSummary summary = heard(kPauseMs, small_buckets(), GetParam()).summary;
-    ASSERT_EQ(summary.steps, 5);
-    if (summary.ranks[1].steps_waited_for < 5) continue;
+  constexpr double kPause_s = 0.02;
+  repeat_while_busy([] {
+    const CommunicationSummary summary = heard(1e3 * kPause_s, small_buckets(), GetParam()).summary;
     EXPECT_EQ(summary.ranks[0].steps_waited_for, 0);
-    if (std::abs(summary.ranks[1].cost_s - kPauseMs / 1e3) < std::abs(nearest_s - kPauseMs / 1e3)) {
-      nearest_s = summary.ranks[1].cost_s;
-    }
-  }
-  EXPECT_NEAR(nearest_s, kPauseMs / 1e3, 0.1 * kPauseMs / 1e3);
+    EXPECT_EQ(summary.ranks[1].steps_waited_for, 5);
+    EXPECT_NEAR(summary.ranks[1].cost_s, kPause_s, 0.1 * kPause_s);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(, CommunicationAccountBy,
@@ -241,6 +250,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
 
 TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {
   const CommunicationSummary summary = heard(0).summary;
+  EXPECT_EQ(summary.steps, 5);
   std::vector<std::string> names;
   std::int64_t bytes = 0;
   for (const auto& each : summary.collectives) {

@@ -216,7 +216,7 @@ TEST(Factor, CblasComesNear) {
   const auto all = train_threads_by(Factor(), 3, config);
   EXPECT_EQ(all[0].parameters, all[1].parameters);
   EXPECT_EQ(all[0].parameters, all[2].parameters);
-  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 1e-6);
+  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
 }
 
 TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {

@@ -8,6 +8,7 @@
 
 #include "core/statistics.h"
 #include "profiler/profiled_device.h"
+#include "support/busy_machine.h"
 #include "support/sample_profile.h"
 #include "support/trainer_harness.h"
 
@@ -141,7 +142,7 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
 }
 
 /// A run of 1024 x 2 with all steps profiled; what the runner's own events say is the oracle.
-TEST(Account, AgreesWithTheRunnersAndLeavesLessThanOnePercentOver) {
+void expect_agreement_with_the_runner() {
   TrainConfig config;
   config.model.dim = 1024;
   config.model.depth = 2;
@@ -184,6 +185,10 @@ TEST(Account, AgreesWithTheRunnersAndLeavesLessThanOnePercentOver) {
     nearest = std::min(nearest, apart_s / times.wall_s);
   }
   EXPECT_LT(nearest, 0.03) << "in no step do both agree";
+}
+
+TEST(Account, AgreesWithTheRunnersAndLeavesLessThanOnePercentOver) {
+  repeat_while_busy(expect_agreement_with_the_runner);
 }
 
 }  // namespace

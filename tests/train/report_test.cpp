@@ -159,6 +159,21 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
           "120.0 % of the mean: what fits caches is faster, or the machine was slower then\n\n"));
 }
 
+/// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.
+TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
+  RunSummary summary(3);
+  for (const double wall_s : {0.01, 0.02, 0.09}) summary.add(report_of(0, 3, wall_s));
+  StepReport last = report_of(2, 3, 0.02);
+  last.samples = 32;
+  summary.add(last);
+  EXPECT_EQ(summary.step_samples(), 64);
+  const SweepRow row{16, summary.step_samples(), summary.step_time_s()};
+  const std::string table = sweep_table(std::vector{row});
+  EXPECT_THAT(table, HasSubstr("Step time, median (s)"));
+  EXPECT_THAT(table, HasSubstr("Throughput at the median (samples/sec)\n"));
+  EXPECT_THAT(table, testing::ContainsRegex("\n +16 +0\\.02000 .* 3200\\.00\n"));
+}
+
 TEST(UpdateText, NamesTheLevelAndItsBytes) {
   TrainConfig config;
   config.model.dim = 256;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"
@@ -90,17 +91,19 @@ TEST(Trainer, StepsThatOverlapOnTheHostAddUpToTheTimeOfTheRun) {
   TrainConfig config = random_run(12);
   config.training.log_every = 100;
   config.data.io_delay_ms = 5;
-  TrainerHarness run(config);
-  const auto start = std::chrono::steady_clock::now();
-  run.run();
-  const double all_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  double sum_s = 0;
-  for (const StepReport& report : run.steps) {
-    EXPECT_GT(report.times.wall_s, 0.004);
-    sum_s += report.times.wall_s;
-  }
-  EXPECT_LE(sum_s, all_s);
+  repeat_while_busy([&] {
+    TrainerHarness run(config);
+    const auto start = std::chrono::steady_clock::now();
+    run.run();
+    const double all_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    double sum_s = 0;
+    for (const StepReport& report : run.steps) {
+      EXPECT_GT(report.times.wall_s, 0.004);
+      sum_s += report.times.wall_s;
+    }
+    EXPECT_LE(sum_s, all_s);
+  });
 }
 
 TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
