@@ -28,10 +28,7 @@ constexpr std::size_t kMostOverheadSteps = 1 << 16;
 /// The programs of a run, in the order in which a trainer hands them to its runner.
 std::vector<const Program*> programs_of(const StepPrograms& programs) {
   std::vector<const Program*> all;
-  for (const StepProgram* step :
-       {&programs.train(), programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
-    if (step != nullptr) all.push_back(&step->program);
-  }
+  for (const StepProgram* step : programs.all()) all.push_back(&step->program);
   return all;
 }
 

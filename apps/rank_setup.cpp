@@ -13,11 +13,10 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
-#include "parallel/factor.h"
 #include "parallel/nccl_communicator.h"
+#include "parallel/rank_scheme.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/traffic.h"
-#include "parallel/zero1.h"
 #include "rank_agreement.h"
 #include "run_program.h"
 #include "setup.h"
@@ -35,12 +34,6 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     device.threads = std::max(1, cores / place.local_size);
   }
-}
-
-std::unique_ptr<Scheme> new_scheme(const ParallelConfig& parallel) {
-  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
-  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
-  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace
@@ -90,7 +83,7 @@ void RankSetup::require_files(const std::vector<std::filesystem::path>& traces) 
 
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_ = new_scheme(config_.parallel);
+  scheme_ = rank_scheme_of(config_.parallel);
   programs_ = std::make_unique<StepPrograms>(
       spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
   warmup_of(config_.training, steps());

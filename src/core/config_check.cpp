@@ -195,6 +195,11 @@ void check_update(const TrainConfig& config) {
     refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
            "use --update separate");
   }
+  if (config.parallel.bf16_gradients && !training.zero_grad) {
+    refuse("--no-zero-grad", "",
+           "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
+           "use --grad-dtype fp32");
+  }
   if (!training.fused_update) return;
   if (training.optimizer == OptimizerKind::kSgd) {
     refuse("--update", "fused", "the step inside the weight gradient is Adam's",

@@ -235,7 +235,8 @@ struct Reduce {
 
 /// A matrix whose rows the ranks share out as even as can be, in rank order, the first ranks one
 /// row more (train/rank_rows.h): a rank's rows = sum over all ranks of fl(scale * value); scaled
-/// before the sum. The other rows are undefined.
+/// before the sum. The other rows are undefined, but for numbers that are zero on all ranks: those
+/// stay zero.
 struct ReduceScatter {
   static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;

@@ -21,8 +21,10 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::StartsWith;
 
 class ProfiledRanks : public TempDirTest {
@@ -102,6 +104,19 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
 }
 
 /// An all-reduce cannot end on a rank before it began on every other: clocks that differ would.
+TEST_F(ProfiledRanks, TellOfAFirstStepThatHasAProgramOfItsOwn) {
+  const auto result =
+      run(kTwoLayers + Arguments{"--first-bucket", "whole", "--steps", "12", "--profile",
+                                 "--profile-steps", "0:3", "--trace", "t.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 0 to 2, rank 0 of 2, "));
+  EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 15 "));
+  EXPECT_THAT(result.out, ContainsRegex("\n +all_reduce +[0-9.]+% .* 6 "));
+  std::map<std::int64_t, int> collectives;  // of each step; the last one closes the trace
+  for (const auto& [key, times] : collectives_of(text("t.rank0.json"))) ++collectives[key.first];
+  EXPECT_THAT(collectives, ElementsAre(Pair(0, 2), Pair(1, 2), Pair(2, 2), Pair(3, 2)));
+}
+
 TEST_F(ProfiledRanks, ShowCollectivesAtTheSameTime) {
   constexpr double kClockErrorSeconds = 1e-3;  // far below the delay
   repeat_while_busy([&] {
