@@ -251,7 +251,8 @@ std::vector<Option> device_options() {
        "where to train; auto is a GPU where there is one (default auto)",
        [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
       {"threads", kDeviceGroup, "N", JsonKind::kNumber,
-       with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
+       with_range("of the CPU device (default: one for each CPU this process may use)",
+                  limits::kThreads),
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 #include "command_line.h"
@@ -25,14 +24,15 @@
 namespace barestep {
 namespace {
 
-/// This rank's part of the machine: a GPU by its place on the host, or its share of the cores.
+/// This rank's part of the machine: a GPU by its place on the host, or its share of the CPUs.
 void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
   if (kind == DeviceKind::kCuda) {
     const bool any = device.device == "auto" || device.device == "cuda";
-    if (any) device.device = fmt::format("cuda:{}", place.local_rank % cuda_device_count());
+    const int count = cuda_device_count();
+    // Where there is none, opening it says why.
+    if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
   } else if (device.threads == 0) {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    device.threads = std::max(1, cores / place.local_size);
+    device.threads = place.cpus;
   }
 }
 
@@ -222,11 +222,12 @@ std::string RankSetup::text() const {
   std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   text += ", " + exchange_text();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = place_.local_cpus;
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
-    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} cores", place_.local_size,
-                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores);
+    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} core{}", place_.local_size,
+                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores,
+                        cores == 1 ? "" : "s");
   }
   return text + "\n";
 }

@@ -146,7 +146,7 @@ struct TrainingConfig {
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
-  int threads = 0;                     // of the CPU device; 0: all cores this process may use
+  int threads = 0;  // of the CPU device; 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;                      // bias and ReLU inside the forward product
   bool graph = false;                      // capture the step once, launch it as one piece

@@ -12,6 +12,7 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
+#include "core/host_cpus.h"
 #include "support/arguments.h"
 #include "support/npy_bytes.h"
 #include "support/pattern.h"
@@ -325,6 +326,22 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
     EXPECT_THAT(result.out, StartsWith("1 rank, gradients reduced by MPI in 1 bucket"));
   }
   EXPECT_EQ(named, covered);
+}
+
+TEST_F(MlpDdp, WithoutAGpuSaysInOneLineWhyThereIsNone) {
+  const auto result =
+      shell("CUDA_VISIBLE_DEVICES= exec mpirun -np 2 ./mlp_ddp --device cuda --dim 8");
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: device 'cuda': "));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, TakesAThreadForEachCpuItMayUse) {
+  const auto result = shell(fmt::format(
+      "exec taskset -c {} mpirun -np 1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1",
+      allowed_cpus()._Find_first()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("\ncpu: .*, 1 thread, "));
 }
 
 TEST_F(MlpDdp, RefusesNcclOnTheCpu) {

@@ -11,6 +11,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/process.h"
@@ -188,6 +189,16 @@ TEST_F(MlpDp, SharesTheCoresFairlyAndSaysWhenTheyAreTooFew) {
   EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 128 threads on "));
   EXPECT_THAT(run(kTiny + Arguments{"--device", "cpu"}).out,
               StartsWith("2 devices: cpu:0 32 rows"));
+}
+
+TEST_F(MlpDp, TakesTheCpusItMayUseForThoseOfTheMachine) {
+  const auto result = run_process(
+      Arguments{"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()), MLP_DP} +
+      kTiny + Arguments{"--device", "cpu"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, StartsWith("2 devices: cpu:0 32 rows on 1 thread, cpu:1 32 rows on 1 "
+                                     "thread\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
 }
 
 TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
