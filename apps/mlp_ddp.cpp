@@ -287,6 +287,7 @@ WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& 
   const auto& metrics = config.output.metrics;
   return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
+          .ranks = launched.ranks,
           .one_host = launched.one_host,
           .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
           .end_all = &end_all_ranks,
@@ -300,11 +301,12 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
   try {
     return join_mpi(&record);
   } catch (const Error& error) {
-    // Copies that do not see each other have no common board. The first tells; the others give it
-    // time, since a launcher may end all when one has ended.
-    const bool is_first = !launched || launched->rank == 0;
-    if (error.code() != ExitCode::kConfiguration ? word.claim() : is_first) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // Copies that do not see each other may have no common board.
+    std::optional<LoneCopy> copy;
+    if (launched && error.code() == ExitCode::kConfiguration) copy.emplace(*launched);
+    if (copy ? copy->is_first(1) : word.claim()) print_error(kMlpDdp, error);
+    // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
+    if (launched) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
     if (word.claim()) throw unexpected(error);
@@ -313,12 +315,16 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
 }
 
 void run_mlp_ddp(const std::vector<std::string>& arguments) {
+  take_stop_signals();  // first: mpirun ends the others of a rank that dies at its start
   const std::optional<LaunchedRank> launched = launched_rank();
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
+  if (launched && launched->local_rank == 0 && !board.why_alone().empty()) {
+    fmt::print(stderr, "{}: note: no flight board '{}': {}; a rank that dies is told by {} alone\n",
+               kMlpDdp, launched->board, board.why_alone(), launched->launcher);
+  }
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);
-  take_stop_signals();
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
   const bool has_hosts = launched && !launched->one_host;
   Polled polled;

@@ -278,7 +278,65 @@ TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
             "--mpi=pmix\n");
   const auto second = shell("SLURM_PROCID=1 " + copies);
   EXPECT_EQ(second.exit_code, 78);
-  EXPECT_EQ(second.err, "");
+  EXPECT_EQ(second.err, first.err) << "no first rank has told it";
+}
+
+TEST_F(MlpDdp, AStaleEnvironmentIsNotSilent) {
+  const auto result = shell("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 ./mlp_ddp --device cpu");
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: ranks: mpirun started 4 copies that do not see each other; use the "
+            "mpirun of the MPI that barestep was built with\n");
+}
+
+TEST_F(MlpDdp, UnderTorchrunSaysHowToStartRanks) {
+  const auto result = shell("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 ./mlp_ddp --device cpu --dim 8");
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: ranks: torchrun started 2 copies that do not see each other; start "
+            "them with mpirun -np 2, or srun --mpi=pmix -n 2\n");
+  EXPECT_EQ(
+      shell("RANK=0 WORLD_SIZE=1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1").exit_code, 0);
+}
+
+/// mpirun ends the others within two seconds, which a rank may need to start on a busy machine:
+/// then it is tried again.
+TEST_F(MlpDdp, TellsThatARankDiedBeforeItCouldSpeak) {
+  ProcessResult result;
+  for (int attempt = 0; attempt < 5 && result.err.find("mlp_ddp: error:") == std::string::npos;
+       ++attempt) {
+    result = shell(
+        "exec mpirun -np 2 sh -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -9 $$; exec ./mlp_ddp "
+        "--device cpu --dim 8'");
+  }
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .*: never came to the start of "
+                                        "MPI, and the launcher ends the job; see "));
+}
+
+/// On a busy machine the start may take longer than the limit: then a longer one is tried.
+TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
+  ProcessResult result;
+  for (const char* const limit : {"2", "10", "30"}) {
+    result =
+        mpirun(2, {"--dim", "8", "--depth", "1", "--slow-rank", "1:60000", "--timeout", limit});
+    if (result.err.find("'step 0'") != std::string::npos) break;
+  }
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .* 'step 0': "));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
+  const auto result = shell(
+      "exec mpirun -np 2 sh -c 'PMIX_SERVER_TMPDIR=/nonexistent exec ./mlp_ddp --device cpu --dim "
+      "8 "
+      "--depth 1 --steps 1'");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      ContainsRegex("^mlp_ddp: note: no flight board '/nonexistent/barestep.*': No such file "
+                    "or directory; a rank that dies is told by mpirun alone\n$"));
 }
 
 /// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.
