@@ -284,12 +284,11 @@ TrainConfig config_of(const std::vector<std::string>& arguments) {
 
 WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched,
                                  Polled& polled) {
-  const auto& metrics = config.output.metrics;
   return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
           .ranks = launched.ranks,
           .one_host = launched.one_host,
-          .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
+          .record_file = flight_file(config.output.metrics),
           .end_all = &end_all_ranks,
           .poll_error = [&polled] { return polled.poll_error(); },
           .asked_to_end_s = &asked_to_end_s,
@@ -315,8 +314,8 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
 }
 
 void run_mlp_ddp(const std::vector<std::string>& arguments) {
-  take_stop_signals();  // first: mpirun ends the others of a rank that dies at its start
   const std::optional<LaunchedRank> launched = launched_rank();
+  take_stop_signals();  // soon: mpirun ends the others of a rank that dies at its start
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
   if (launched && launched->local_rank == 0 && !board.why_alone().empty()) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +17,11 @@
 #include "monitoring.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
+#include "parallel/flight_record.h"
+#include "parallel/last_word.h"
 #include "parallel/step_meter.h"
+#include "parallel/stop_request.h"
+#include "parallel/watchdog.h"
 #include "profiling.h"
 #include "run_program.h"
 #include "setup.h"
@@ -28,20 +33,25 @@ namespace {
 
 constexpr const char* kMlpDp = "mlp_dp";
 
-/// Shows the run, with the split of each step where that is asked for, and keeps the account.
+/// Shows the run, with the split of each step where that is asked for, keeps the account, and
+/// enters each step in the record.
 class SpreadObserver final : public TrainObserver {
  public:
   SpreadObserver(const TrainConfig& config, const StepPrograms& programs,
-                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps)
+                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps,
+                 FlightRecord& record)
       : config_(config),
         programs_(programs),
         scheme_(scheme),
         setup_(setup),
+        record_(record),
         console_(config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
   /// From now on the account is of what `meter` measures.
   void listen_to(const StepMeter& meter) { meter_ = &meter; }
+
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
     if (config_.output.show_split) show_split(report.samples);
@@ -79,6 +89,8 @@ class SpreadObserver final : public TrainObserver {
   const StepPrograms& programs_;
   const DataParallel& scheme_;
   const DeviceSetup& setup_;
+  FlightRecord& record_;
+  std::int64_t batches_ = 0;
   Console console_;
   DataParallelAccount account_;
   const StepMeter* meter_ = nullptr;
@@ -86,11 +98,12 @@ class SpreadObserver final : public TrainObserver {
 
 /// Trains on opened devices and tells of it.
 void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPrograms& programs,
-              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded) {
+              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded,
+              FlightRecord& record) {
   const StepSpec& spec = programs.spec();
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
-  SpreadObserver observer(config, programs, scheme, setup, steps);
+  SpreadObserver observer(config, programs, scheme, setup, steps, record);
   const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
   if (!config.device.graph) observer.listen_to(meter);
   ProfilingScope scope{.program = kMlpDp,
@@ -116,7 +129,9 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
         &monitoring.emplace(seen, warmup_of(config.training, steps), &observer.console(), observer);
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  record.begin(Track::kPhase, Activity::kStep, 0);
   run_training(trainer, *told, kMlpDp, profiling ? &*profiling : nullptr, monitor);
+  record.begin(Track::kPhase, Activity::kEnd);
   observer.show_summary(*trainer, first);
   if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
   if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
@@ -128,7 +143,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
 }
 
-void train_on_devices(const TrainConfig& config) {
+void train_on_devices(const TrainConfig& config, FlightRecord& record) {
   DeviceSetup setup(config.device, config.parallel.transport);
   require_outputs(config, setup.size());
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
@@ -149,7 +164,7 @@ void train_on_devices(const TrainConfig& config) {
   if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kMlpDp);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
-  train_on(setup, config, programs, scheme, data, std::move(loaded));
+  train_on(setup, config, programs, scheme, data, std::move(loaded), record);
 }
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
@@ -157,7 +172,17 @@ void run_mlp_dp(const std::vector<std::string>& arguments) {
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDp, line.note);
   validate(line.config);
-  train_on_devices(line.config);
+  // A device that hangs would keep this process for ever.
+  FlightBoard board("", 0, 0);
+  LastWord word(board);
+  board.mine().begin(Track::kPhase, Activity::kSetUp);
+  const Watchdog watchdog(board, word,
+                          {.program = kMlpDp,
+                           .limit_s = line.config.parallel.timeout_s,
+                           .record_file = flight_file(line.config.output.metrics),
+                           .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
+                           .continued_s = &continued_s});
+  train_on_devices(line.config, board.mine());
 }
 
 }  // namespace

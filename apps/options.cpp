@@ -344,8 +344,8 @@ std::span<const Option> options_of(std::string_view program) {
   for (const auto& part :
        {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
         step_options(), update_options(), device_options(), spread_options(), parallel_options(),
-        injected_options(), rank_injected_options(), profiling_options(), monitor_options(),
-        output_options()}) {
+        watchdog_options(), injected_options(), rank_injected_options(), profiling_options(),
+        monitor_options(), output_options()}) {
     std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
       return option.programs.empty() ||
              std::ranges::find(option.programs, program) != option.programs.end();

@@ -74,6 +74,10 @@ void write_line(const std::string& line) {
 
 }  // namespace
 
+std::string flight_file(const std::filesystem::path& metrics) {
+  return metrics.empty() ? "" : metrics.string() + ".flight";
+}
+
 Watchdog::Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options)
     : board_(board), word_(word), options_(std::move(options)), thread_([this] {
         while (!stopping_ && !told_) {
@@ -112,9 +116,18 @@ void Watchdog::look_around() {
 /// Who was stopped itself is no judge of others: it may have been woken to be ended, for which
 /// mpirun takes two seconds. One that a busy machine held up for a while is.
 bool Watchdog::is_judge() const {
+  return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
+}
+
+/// Rather than held up, when it last woke.
+bool Watchdog::was_stopped() const {
   const double continued_s = options_.continued_s ? options_.continued_s() : 0;
-  const bool was_stopped = std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
-  return now_s() - woken_s_ > (was_stopped ? kAwakeSeconds : kHeldUpSeconds);
+  return continued_s > 0 && std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
+}
+
+/// Since when an entry of this rank counts: nothing is done while it is stopped.
+double Watchdog::begin_of(const FlightEntry& entry) const {
+  return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
 }
 
 /// By the launcher of ranks on several hosts.
@@ -146,8 +159,7 @@ void Watchdog::look_at_own_entries() {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
-    const double age_s = now_s() - entry->begin_s;
-    if (age_s < limit_s) continue;
+    if (now_s() - begin_of(*entry) < limit_s) continue;
     return tell(overdue(*entry));
   }
 }
@@ -157,7 +169,7 @@ void Watchdog::look_at_own_entries() {
 Problem Watchdog::overdue(const FlightEntry& entry) const {
   const FlightRecord& mine = board_.mine();
   const auto waiting = waiting_in(mine);
-  const double age_s = now_s() - entry.begin_s;
+  const double age_s = now_s() - begin_of(entry);
   if (!waiting) {
     return {.what = own_name(),
             .value = entry.text(),

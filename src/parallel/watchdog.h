@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@
 #include "parallel/last_word.h"
 
 namespace barestep {
+
+/// Where the records go that belong to the metrics file `metrics`, which may be empty.
+std::string flight_file(const std::filesystem::path& metrics);
 
 struct WatchdogOptions {
   std::string program{};      // in front of its line
@@ -57,6 +61,8 @@ class Watchdog {
  private:
   void look_around();
   [[nodiscard]] bool is_judge() const;
+  [[nodiscard]] bool was_stopped() const;
+  [[nodiscard]] double begin_of(const FlightEntry& entry) const;
   [[nodiscard]] bool is_asked_to_end() const;
   void look_for_the_dead();
   void look_at_own_entries();

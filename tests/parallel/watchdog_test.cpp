@@ -275,9 +275,9 @@ TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
   EXPECT_EQ(said(options, 1.2), "");
 }
 
-TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
+/// A process that stops this one for 0.7 s, as Ctrl-Z and fg do.
+pid_t stop_for_a_while() {
   take_stop_signals();
-  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
   const pid_t child = ::fork();
   if (child == 0) {
     ::usleep(100'000);
@@ -286,6 +286,20 @@ TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
     ::kill(::getppid(), SIGCONT);
     ::_exit(0);
   }
+  return child;
+}
+
+/// The limit of 3.6 s ends behind the 3 s in which it is no judge, and 0.7 s later than it began.
+TEST_F(WatchdogTest, DoesNotCountTheTimeInWhichItWasStopped) {
+  board_.mine().begin(Track::kPhase, Activity::kStep, 1);
+  const pid_t child = stop_for_a_while();
+  EXPECT_EQ(said({.limit_s = 3.6, .continued_s = &continued_s}, 4.1), "");
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+  const pid_t child = stop_for_a_while();
   EXPECT_EQ(said({.limit_s = 0.3, .continued_s = &continued_s}, 1.8), "");
   ::waitpid(child, nullptr, 0);
   // A watchdog that was not stopped does tell.
