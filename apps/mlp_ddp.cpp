@@ -25,6 +25,7 @@
 #include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
 #include "profiling.h"
+#include "rank_evaluation.h"
 #include "rank_profiling.h"
 #include "rank_setup.h"
 #include "run_program.h"
@@ -267,6 +268,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   }
   RankRun run;
   or_end_all(ranks, word, [&] {
+    if (setup->config().training.evaluate_only) return evaluate_on_ranks(*setup, ranks, record);
     setup->connect();
     polled.set(&setup->transport());
     train_rank(*setup, ranks, record, run);

@@ -331,7 +331,7 @@ std::vector<Option> output_options() {
        "--data, for each of --batch-size; --warmup batches come before",
        [](const Given&, TrainConfig& c) { c.training.evaluate_only = true; },
        {},
-       {"mlp_single"}},
+       {"mlp_single", "mlp_ddp"}},
   };
 }
 

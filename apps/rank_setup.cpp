@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "command_line.h"
@@ -19,6 +20,7 @@
 #include "parallel/zero1.h"
 #include "rank_agreement.h"
 #include "setup.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 
 namespace barestep {
@@ -76,11 +78,15 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
 
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_ = new_scheme(config_.parallel);
-  programs_ = std::make_unique<StepPrograms>(
-      spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
-  warmup_of(config_.training, steps());
-  profiled_steps_of(config_, steps());
+  const StepSpec spec = spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size());
+  if (config_.training.evaluate_only) {
+    programs_ = std::make_unique<StepPrograms>(evaluation_spec_of(spec));
+  } else {
+    scheme_ = new_scheme(config_.parallel);
+    programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
+    warmup_of(config_.training, steps());
+    profiled_steps_of(config_, steps());
+  }
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -168,6 +174,14 @@ ProfilingScope RankSetup::profiling_scope() const {
 std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& transport) {
   return std::make_unique<Trainer>(config_, *programs_, std::vector{&device}, &transport, data(),
                                    std::move(loaded_));
+}
+
+FlatWeights RankSetup::weights_of_all() {
+  FlatWeights weights = std::move(loaded_);
+  const Tensor flat = programs_->spec().model.layout.flat(programs_->parameters());
+  weights.resize(static_cast<std::size_t>(flat.size()));
+  ranks_.broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  return weights;
 }
 
 MonitorScope RankSetup::monitor_scope() const {

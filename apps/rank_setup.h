@@ -35,6 +35,11 @@ class RankSetup {
   [[nodiscard]] const TrainConfig& config() const { return config_; }
   [[nodiscard]] const StepPrograms& programs() const { return *programs_; }
   [[nodiscard]] Device& device() const { return *device_; }
+  /// Null for random data.
+  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
+
+  /// The weights of --load, which rank 0 has read. Once; every rank calls it. Blocks.
+  FlatWeights weights_of_all();
 
   /// Joins the ranks' devices by what --transport asks for. Every rank calls it. Blocks.
   void connect();
@@ -62,7 +67,6 @@ class RankSetup {
   [[nodiscard]] std::string text() const;
 
  private:
-  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
   void build_programs();
   void open_device();
   [[nodiscard]] bool uses_nccl() const;

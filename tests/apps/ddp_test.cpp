@@ -14,6 +14,7 @@
 #include "command_line.h"
 #include "core/host_cpus.h"
 #include "support/arguments.h"
+#include "support/file_runs.h"
 #include "support/npy_bytes.h"
 #include "support/pattern.h"
 #include "support/process.h"
@@ -359,6 +360,64 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
                                                   last[0])));
     EXPECT_EQ(weights("w").size(), 72U);
   }
+}
+
+TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
+  class_run(folder());
+  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers",       "6,12,4",
+                           "--loss", "cross-entropy",   "--no-last-relu", "--test-split",
+                           "0.25",   "--gemm",          "reference"};
+  const Arguments evaluation = files + Arguments{"--evaluate-only", "--load", "w"};
+  const auto single = [&](const Arguments& arguments) {
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
+  };
+  ASSERT_EQ(single(files + Arguments{"--epochs", "2", "--save", "w"}).exit_code, 0);
+  const std::string table = single(evaluation + Arguments{"--batch-size", "4"}).out;
+  // "         4  1.380424    30.00% "
+  const std::string row = table.substr(table.find("\n         4 ") + 1, 31);
+  ASSERT_THAT(row, ContainsRegex("^ +4 +[0-9.]+ +[0-9.]+% "));
+  for (const int ranks : {1, 2, 3}) {
+    const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4",
+                                                             "--metrics", "m", "--warmup", "50"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, StartsWith(fmt::format("w of 10 samples on {} rank{}\nBatch size ",
+                                                   ranks, ranks == 1 ? "" : "s")));
+    EXPECT_THAT(result.out, HasSubstr("\n" + row));
+    std::int64_t samples = 0;
+    for (const json& record : records("m")) samples += record.at("samples").get<std::int64_t>();
+    EXPECT_EQ(samples, 10);
+    EXPECT_EQ(records("m").back().at("rank"), ranks - 1);
+  }
+}
+
+TEST_F(MlpDdp, RefusesInOneLineWhatItCannotEvaluate) {
+  const auto refused = [&](const Arguments& arguments) {
+    const auto result = mpirun(2, Arguments{"--evaluate-only"} + arguments);
+    EXPECT_EQ(result.exit_code, 78);
+    EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refused({}), StartsWith("mlp_ddp: error: --evaluate-only: there are no weights to "
+                                      "evaluate; give --load FILE\n"));
+  EXPECT_THAT(refused({"--load", "w"}),
+              StartsWith("mlp_ddp: error: --evaluate-only: there are no samples to evaluate with; "
+                         "give files by --data\n"));
+  EXPECT_THAT(refused({"--load", "w", "--data", "idx:x,y", "--save", "v"}),
+              StartsWith("mlp_ddp: error: --save: does not go with --evaluate-only, which trains "
+                         "nothing; leave one of the two out\n"));
+}
+
+TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
+  number_run(folder());
+  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers", "6,4"};
+  ASSERT_EQ(alone(files + Arguments{"--epochs", "1", "--save", "w"}).exit_code, 0);
+  std::string bytes = read_file(folder() / "w");
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));
+  file("w", bytes);
+  const auto result = mpirun(2, files + Arguments{"--evaluate-only", "--load", "w"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("nan"));
 }
 
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
