@@ -7,9 +7,9 @@
 #include <charconv>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "parallel/local_communicator.h"
@@ -52,7 +52,7 @@ int ordinal_of(const std::string& device) {
 
 /// The cores that device `place` of `count` gets: equal shares, the first ones one more.
 int fair_share(int place, int count) {
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = usable_cpus();
   return std::max(1, cores / count + (place < cores % count ? 1 : 0));
 }
 
@@ -192,7 +192,7 @@ std::string DeviceSetup::text(const std::vector<Rows>& split) const {
     text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
     if (exchanges_ == Exchanges::kPieces) text += peers_text();
   }
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = usable_cpus();
   if (threads > cores && opened_.size() > 1) {
     text += fmt::format("\nOversubscribed: {} threads on {} core{}", threads, cores,
                         cores == 1 ? "" : "s");

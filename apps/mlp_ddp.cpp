@@ -25,6 +25,7 @@
 #include "parallel/mpi_communicator.h"
 #include "parallel/watchdog.h"
 #include "profiling.h"
+#include "rank_evaluation.h"
 #include "rank_profiling.h"
 #include "rank_setup.h"
 #include "run_end.h"
@@ -263,6 +264,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   }
   RankRun run;
   or_end_all(ranks, word, [&] {
+    if (setup->config().training.evaluate_only) return evaluate_on_ranks(*setup, ranks, record);
     setup->connect();
     polled.set(&setup->transport());
     train_rank(*setup, ranks, record, run);
@@ -282,8 +284,9 @@ WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& 
                                  Polled& polled) {
   return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
+          .ranks = launched.ranks,
           .one_host = launched.one_host,
-          .record_file = flight_file(config.output),
+          .record_file = flight_file(config.output.metrics),
           .end_all = &end_all_ranks,
           .poll_error = [&polled] { return polled.poll_error(); },
           .asked_to_end_s = &asked_to_end_s,
@@ -295,11 +298,12 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
   try {
     return join_mpi(&record);
   } catch (const Error& error) {
-    // Copies that do not see each other have no common board. The first tells; the others give it
-    // time, since a launcher may end all when one has ended.
-    const bool is_first = !launched || launched->rank == 0;
-    if (error.code() != ExitCode::kConfiguration ? word.claim() : is_first) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // Copies that do not see each other may have no common board.
+    std::optional<LoneCopy> copy;
+    if (launched && error.code() == ExitCode::kConfiguration) copy.emplace(*launched);
+    if (copy ? copy->is_first(1) : word.claim()) print_error(kMlpDdp, error);
+    // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
+    if (launched) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
     if (word.claim()) throw unexpected(error);
@@ -309,11 +313,16 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
 
 void run_mlp_ddp(const std::vector<std::string>& arguments) {
   const std::optional<LaunchedRank> launched = launched_rank();
+  // Soon: mpirun ends the others of a rank that dies at its start.
+  take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
+  if (launched && launched->local_rank == 0 && !board.why_alone().empty()) {
+    print_note(kMlpDdp, fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
+                                    launched->board, board.why_alone(), launched->launcher));
+  }
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);
-  take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
   const bool has_hosts = launched && !launched->one_host;
   Polled polled;

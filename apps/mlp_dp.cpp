@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +16,10 @@
 #include "monitoring.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
+#include "parallel/flight_record.h"
+#include "parallel/last_word.h"
 #include "parallel/step_meter.h"
+#include "parallel/watchdog.h"
 #include "profiling.h"
 #include "run_end.h"
 #include "run_program.h"
@@ -28,20 +32,25 @@ namespace {
 
 constexpr const char* kMlpDp = "mlp_dp";
 
-/// Shows the run, with the split of each step where that is asked for, and keeps the account.
+/// Shows the run, with the split of each step where that is asked for, keeps the account, and
+/// enters each step in the record.
 class SpreadObserver final : public TrainObserver {
  public:
   SpreadObserver(const TrainConfig& config, const StepPrograms& programs,
-                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps)
+                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps,
+                 FlightRecord& record)
       : config_(config),
         programs_(programs),
         scheme_(scheme),
         setup_(setup),
+        record_(record),
         console_(kMlpDp, config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
   /// From now on the account is of what `meter` measures.
   void listen_to(const StepMeter& meter) { meter_ = &meter; }
+
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
     if (config_.output.show_split) show_split(report.samples);
@@ -78,6 +87,8 @@ class SpreadObserver final : public TrainObserver {
   const StepPrograms& programs_;
   const DataParallel& scheme_;
   const DeviceSetup& setup_;
+  FlightRecord& record_;
+  std::int64_t batches_ = 0;
   Console console_;
   DataParallelAccount account_;
   const StepMeter* meter_ = nullptr;
@@ -85,11 +96,12 @@ class SpreadObserver final : public TrainObserver {
 
 /// Trains on opened devices and tells of it.
 void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPrograms& programs,
-              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded) {
+              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded,
+              FlightRecord& record) {
   const StepSpec& spec = programs.spec();
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
-  SpreadObserver observer(config, programs, scheme, setup, steps);
+  SpreadObserver observer(config, programs, scheme, setup, steps, record);
   const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
   if (!config.device.graph) observer.listen_to(meter);
   ProfilingScope scope{.program = kMlpDp,
@@ -115,7 +127,9 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
         &monitoring.emplace(seen, warmup_of(config.training, steps), &observer.console(), observer);
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  record.begin(Track::kPhase, Activity::kStep, 0);
   run_training(trainer, *told, kMlpDp, profiling ? &*profiling : nullptr, monitor);
+  record.begin(Track::kPhase, Activity::kEnd);
   std::string seen;
   const auto close = [&] {
     if (monitoring) seen = "\n" + monitoring->finish();
@@ -135,9 +149,10 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   end_if_stopped(kMlpDp, config, *trainer);
 }
 
-void train_on_devices(const TrainConfig& config) {
+void train_on_devices(const TrainConfig& config, FlightRecord& record) {
   DeviceSetup setup(config.device, config.parallel.transport);
-  require_outputs(config, trace_files(config.output.trace, "device", setup.size()));
+  require_outputs(config, trace_files(config.output.trace, "device", setup.size()),
+                  {{"--metrics", flight_file(config.output.metrics)}});
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepSpec spec = spec_of(config, setup.kind(), data);
@@ -156,7 +171,7 @@ void train_on_devices(const TrainConfig& config) {
   if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kMlpDp);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
-  train_on(setup, config, programs, scheme, data, std::move(loaded));
+  train_on(setup, config, programs, scheme, data, std::move(loaded), record);
 }
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
@@ -164,7 +179,17 @@ void run_mlp_dp(const std::vector<std::string>& arguments) {
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) print_note(kMlpDp, line.note);
   validate(line.config);
-  train_on_devices(line.config);
+  // A device that hangs would keep this process for ever.
+  FlightBoard board("", 0, 0);
+  LastWord word(board);
+  board.mine().begin(Track::kPhase, Activity::kSetUp);
+  const Watchdog watchdog(board, word,
+                          {.program = kMlpDp,
+                           .limit_s = line.config.parallel.timeout_s,
+                           .record_file = flight_file(line.config.output.metrics),
+                           .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
+                           .continued_s = &continued_s});
+  train_on_devices(line.config, board.mine());
 }
 
 }  // namespace

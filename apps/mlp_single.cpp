@@ -118,20 +118,19 @@ std::optional<SweepRow> train(const TrainConfig& config) {
 std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dataset,
                                    RunFile<OutputFile>* metrics) {
   const DeviceKind kind = device_kind(config.device.device);
-  const StepPrograms programs(evaluation_spec_of(config, kind, dataset));
+  const StepPrograms programs(evaluation_spec_of(spec_of(config, kind, &dataset)));
   if (is_only_shown(config, programs, kind)) return std::nullopt;
   const FlatWeights weights = load_weights(config.output.load, programs.spec().model);
   const auto device = make_device(config.device);
   require_free_memory(config, programs, *device);
   Evaluator evaluator(programs, *device, dataset, weights);
-  return evaluator.run(
-      config.training.warmup.value_or(kDefaultWarmup), [&](const EvaluatedBatch& batch) {
-        if (metrics == nullptr) return;
-        const std::string record = fmt::format(
-            "{{\"batch_size\": {}, \"batch\": {}, \"samples\": {}, \"latency_s\": {}}}\n",
-            config.data.batch_size, batch.number, batch.samples, batch.latency_s);
-        metrics->write([&](OutputFile& file) { file.write(record); });
-      });
+  return evaluator.run(config.training.warmup.value_or(kDefaultWarmup),
+                       [&](const EvaluatedBatch& batch) {
+                         if (metrics == nullptr) return;
+                         metrics->write([&](OutputFile& file) {
+                           file.write(evaluation_record(config.data.batch_size, batch));
+                         });
+                       });
 }
 
 /// Each batch size, then the table of all.

@@ -251,7 +251,8 @@ std::vector<Option> device_options() {
        "where to train; auto is a GPU where there is one (default auto)",
        [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
       {"threads", kDeviceGroup, "N", JsonKind::kNumber,
-       with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
+       with_range("of the CPU device (default: one for each CPU this process may use)",
+                  limits::kThreads),
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},
@@ -330,7 +331,7 @@ std::vector<Option> output_options() {
        "--data, for each of --batch-size; --warmup batches come before",
        [](const Given&, TrainConfig& c) { c.training.evaluate_only = true; },
        {},
-       {"mlp_single"}},
+       {"mlp_single", "mlp_ddp"}},
   };
 }
 
@@ -343,8 +344,8 @@ std::span<const Option> options_of(std::string_view program) {
   for (const auto& part :
        {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
         step_options(), update_options(), device_options(), spread_options(), parallel_options(),
-        injected_options(), rank_injected_options(), profiling_options(), monitor_options(),
-        output_options()}) {
+        watchdog_options(), injected_options(), rank_injected_options(), profiling_options(),
+        monitor_options(), output_options()}) {
     std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
       return option.programs.empty() ||
              std::ranges::find(option.programs, program) != option.programs.end();

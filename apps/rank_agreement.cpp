@@ -96,10 +96,12 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
                   : training.fused_update    ? "fused"
                                              : "separate");
   add("--clip-norm", training.clip_norm.value_or(0));
+  add("--evaluate-only", training.evaluate_only);
   add("--metrics", !config.output.metrics.empty());
   add("--monitor", config.output.monitor);
   add("--profile", config.output.profile);
   add("--trace", !config.output.trace.empty());
+  if (training.evaluate_only) return settings;  // which has no steps
   const StepRange profiled =
       profiled_steps_of(config, steps_of(training, spec.epoch_rows(), spec.step_rows()));
   add("--profile-steps", fmt::format("{}:{}", profiled.first, profiled.end));

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <thread>
+#include <span>
 #include <utility>
 
 #include "command_line.h"
@@ -17,30 +17,29 @@
 #include "parallel/rank_scheme.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/traffic.h"
+#include "parallel/watchdog.h"
 #include "rank_agreement.h"
 #include "run_program.h"
 #include "setup.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 
 namespace barestep {
 namespace {
 
-/// This rank's part of the machine: a GPU by its place on the host, or its share of the cores.
+/// This rank's part of the machine: a GPU by its place on the host, or its share of the CPUs.
 void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
   if (kind == DeviceKind::kCuda) {
     const bool any = device.device == "auto" || device.device == "cuda";
-    if (any) device.device = fmt::format("cuda:{}", place.local_rank % cuda_device_count());
+    const int count = cuda_device_count();
+    // Where there is none, opening it says why.
+    if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
   } else if (device.threads == 0) {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    device.threads = std::max(1, cores / place.local_size);
+    device.threads = place.cpus;
   }
 }
 
 }  // namespace
-
-std::filesystem::path flight_file(const OutputConfig& output) {
-  return output.metrics.empty() ? "" : output.metrics.string() + ".flight";
-}
 
 RankSetup::RankSetup(const char* program, const std::vector<std::string>& arguments,
                      const MpiRank& place)
@@ -74,7 +73,7 @@ void RankSetup::require_files(const std::vector<std::filesystem::path>& traces) 
     return;  // it writes nothing else
   }
   std::vector<FileUse> of_others;
-  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config_.output)});
+  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config_.output.metrics)});
   for (std::size_t rank = 1; rank < traces.size(); ++rank) {
     of_others.push_back({"--trace", traces[rank]});
   }
@@ -83,11 +82,15 @@ void RankSetup::require_files(const std::vector<std::filesystem::path>& traces) 
 
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_ = rank_scheme_of(config_.parallel);
-  programs_ = std::make_unique<StepPrograms>(
-      spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
-  warmup_of(config_.training, steps());
-  profiled_steps_of(config_, steps());
+  const StepSpec spec = spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size());
+  if (config_.training.evaluate_only) {
+    programs_ = std::make_unique<StepPrograms>(evaluation_spec_of(spec));
+  } else {
+    scheme_ = rank_scheme_of(config_.parallel);
+    programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
+    warmup_of(config_.training, steps());
+    profiled_steps_of(config_, steps());
+  }
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -177,6 +180,14 @@ std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& tr
                                    std::move(loaded_));
 }
 
+FlatWeights RankSetup::weights_of_all() {
+  FlatWeights weights = std::move(loaded_);
+  const Tensor flat = programs_->spec().model.layout.flat(programs_->parameters());
+  weights.resize(static_cast<std::size_t>(flat.size()));
+  ranks_.broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  return weights;
+}
+
 MonitorScope RankSetup::monitor_scope() const {
   MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
   const bool first_on_gpu = kind_ == DeviceKind::kCuda && place_.local_rank < cuda_device_count();
@@ -229,11 +240,12 @@ std::string RankSetup::text() const {
   std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   text += ", " + exchange_text();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = place_.local_cpus;
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
-    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} cores", place_.local_size,
-                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores);
+    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} core{}", place_.local_size,
+                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores,
+                        cores == 1 ? "" : "s");
   }
   return text + "\n";
 }

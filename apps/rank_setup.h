@@ -20,9 +20,6 @@
 
 namespace barestep {
 
-/// Where the watchdogs of a job leave what its ranks did last; empty without --metrics.
-std::filesystem::path flight_file(const OutputConfig& output);
-
 /// From the command line to a device. `place` must outlive it.
 class RankSetup {
  public:
@@ -39,6 +36,11 @@ class RankSetup {
   [[nodiscard]] const TrainConfig& config() const { return config_; }
   [[nodiscard]] const StepPrograms& programs() const { return *programs_; }
   [[nodiscard]] Device& device() const { return *device_; }
+  /// Null for random data.
+  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
+
+  /// The weights of --load, which rank 0 has read. Once; every rank calls it. Blocks.
+  FlatWeights weights_of_all();
 
   /// Joins the ranks' devices by what --transport asks for. Every rank calls it. Blocks.
   void connect();
@@ -66,7 +68,6 @@ class RankSetup {
   [[nodiscard]] std::string text() const;
 
  private:
-  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
   /// Throws what require_outputs() throws. `traces` are those of all ranks.
   void require_files(const std::vector<std::filesystem::path>& traces) const;
   void build_programs();

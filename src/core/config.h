@@ -146,7 +146,7 @@ struct TrainingConfig {
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
-  int threads = 0;                     // of the CPU device; 0: all cores this process may use
+  int threads = 0;  // of the CPU device; 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;                      // bias and ReLU inside the forward product
   bool graph = false;                      // capture the step once, launch it as one piece
@@ -171,7 +171,7 @@ struct InjectedConfig {
   double jitter_ms = 0;  // random, from 0 to this
 };
 
-/// What only ranks have: mlp_ddp's; mlp_dp has the transport.
+/// What only ranks have: mlp_ddp's; mlp_dp has the transport and the limit of time.
 struct ParallelConfig {
   bool batch_per_rank = false;  // data.batch_size is each rank's (--batch-size)
   bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
@@ -183,7 +183,7 @@ struct ParallelConfig {
   bool overlap = true;              // communication while backward goes on
   bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
-  double timeout_s = 300;           // a rank that is in something for longer ends the job
+  double timeout_s = 300;           // who is in something for longer ends the run
 };
 
 struct OutputConfig {

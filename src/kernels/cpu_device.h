@@ -10,7 +10,7 @@ namespace barestep {
 
 struct CpuDeviceOptions {
   int index = 0;
-  int threads = 0;  // 0: all cores this process may use
+  int threads = 0;  // 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
 };
 

@@ -194,6 +194,13 @@ std::string sweep_table(std::span<const SweepRow> rows) {
   return table.text();
 }
 
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch) {
+  return fmt::format(
+      R"({{"batch_size": {}, "batch": {}, "samples": {}, "latency_s": {}, "rank": {}}})"
+      "\n",
+      batch_size, batch.number, batch.samples, batch.latency_s, batch.rank);
+}
+
 std::string evaluation_table(std::span<const Evaluation> runs) {
   const bool classifies = !runs.empty() && runs.front().total.accuracy.has_value();
   std::vector<TextTable::Column> columns = {{"Batch size", Align::kRight}, {"Loss", Align::kRight}};

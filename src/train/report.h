@@ -77,6 +77,9 @@ struct SweepRow {
 /// median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
 
+/// A line of JSON about a batch of an evaluation.
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch);
+
 /// Batch size, loss, accuracy, latency and throughput of every run.
 std::string evaluation_table(std::span<const Evaluation> runs);
 

@@ -307,24 +307,22 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                     .times = times});
 }
 
-void Trainer::add_up_evaluations() {
-  struct Part {
-    double loss = 0;
-    double seconds = 0;
-    std::int64_t samples = 0;
-    std::int64_t correct = 0;
-  };
-  const Part mine{evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_};
-  std::vector<Part> parts(static_cast<std::size_t>(programs_.spec().ranks));
-  communicator_->all_gather(std::as_bytes(std::span(&mine, 1)),
-                            std::as_writable_bytes(std::span(parts)));
-  Part all;
-  for (const Part& part : parts) {
+EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
+  std::vector<EvaluationPart> parts(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(parts)));
+  EvaluationPart all;
+  for (const EvaluationPart& part : parts) {
     all.loss += part.loss;
     all.seconds = std::max(all.seconds, part.seconds);
     all.samples += part.samples;
     all.correct += part.correct;
   }
+  return all;
+}
+
+void Trainer::add_up_evaluations() {
+  const EvaluationPart all = sum_of_ranks(
+      *communicator_, {evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_});
   evaluation_.loss = all.loss;
   evaluation_.seconds = all.seconds;
   evaluation_.samples = all.samples;

@@ -40,6 +40,18 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
+/// What a rank found in its part of a test set.
+struct EvaluationPart {
+  double loss = 0;  // a sum over samples
+  double seconds = 0;
+  std::int64_t samples = 0;
+  std::int64_t correct = 0;
+};
+
+/// What all ranks found in all of it; the seconds are those of the slowest. Every rank calls it.
+/// Blocks.
+EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine);
+
 /// Told what happens, between steps.
 class TrainObserver {
  public:

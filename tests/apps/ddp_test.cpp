@@ -12,8 +12,10 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
+#include "core/host_cpus.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
+#include "support/file_runs.h"
 #include "support/npy_bytes.h"
 #include "support/pattern.h"
 #include "support/process.h"
@@ -281,7 +283,65 @@ TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
             "--mpi=pmix\n");
   const auto second = shell("SLURM_PROCID=1 " + copies);
   EXPECT_EQ(second.exit_code, 78);
-  EXPECT_EQ(second.err, "");
+  EXPECT_EQ(second.err, first.err) << "no first rank has told it";
+}
+
+TEST_F(MlpDdp, AStaleEnvironmentIsNotSilent) {
+  const auto result = shell("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 ./mlp_ddp --device cpu");
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: ranks: mpirun started 4 copies that do not see each other; use the "
+            "mpirun of the MPI that barestep was built with\n");
+}
+
+TEST_F(MlpDdp, UnderTorchrunSaysHowToStartRanks) {
+  const auto result = shell("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 ./mlp_ddp --device cpu --dim 8");
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_ddp: error: ranks: torchrun started 2 copies that do not see each other; start "
+            "them with mpirun -np 2, or srun --mpi=pmix -n 2\n");
+  EXPECT_EQ(
+      shell("RANK=0 WORLD_SIZE=1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1").exit_code, 0);
+}
+
+/// mpirun ends the others within two seconds, which a rank may need to start on a busy machine:
+/// then it is tried again.
+TEST_F(MlpDdp, TellsThatARankDiedBeforeItCouldSpeak) {
+  ProcessResult result;
+  for (int attempt = 0; attempt < 5 && result.err.find("mlp_ddp: error:") == std::string::npos;
+       ++attempt) {
+    result = shell(
+        "exec mpirun -np 2 sh -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -9 $$; exec ./mlp_ddp "
+        "--device cpu --dim 8'");
+  }
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .*: never came to the start of "
+                                        "MPI, and the launcher ends the job; see "));
+}
+
+/// On a busy machine the start may take longer than the limit: then a longer one is tried.
+TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
+  ProcessResult result;
+  for (const char* const limit : {"2", "10", "30"}) {
+    result =
+        mpirun(2, {"--dim", "8", "--depth", "1", "--slow-rank", "1:60000", "--timeout", limit});
+    if (result.err.find("'step 0'") != std::string::npos) break;
+  }
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .* 'step 0': "));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
+  const auto result = shell(
+      "exec mpirun -np 2 sh -c 'PMIX_SERVER_TMPDIR=/nonexistent exec ./mlp_ddp --device cpu --dim "
+      "8 "
+      "--depth 1 --steps 1'");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      ContainsRegex("^mlp_ddp: note: no flight board '/nonexistent/barestep.*': No such file "
+                    "or directory; a rank that dies is told by mpirun alone\n$"));
 }
 
 /// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.
@@ -304,6 +364,64 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
                                                   last[0])));
     EXPECT_EQ(weights("w").size(), 72U);
   }
+}
+
+TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
+  class_run(folder());
+  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers",       "6,12,4",
+                           "--loss", "cross-entropy",   "--no-last-relu", "--test-split",
+                           "0.25",   "--gemm",          "reference"};
+  const Arguments evaluation = files + Arguments{"--evaluate-only", "--load", "w"};
+  const auto single = [&](const Arguments& arguments) {
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
+  };
+  ASSERT_EQ(single(files + Arguments{"--epochs", "2", "--save", "w"}).exit_code, 0);
+  const std::string table = single(evaluation + Arguments{"--batch-size", "4"}).out;
+  // "         4  1.380424    30.00% "
+  const std::string row = table.substr(table.find("\n         4 ") + 1, 31);
+  ASSERT_THAT(row, ContainsRegex("^ +4 +[0-9.]+ +[0-9.]+% "));
+  for (const int ranks : {1, 2, 3}) {
+    const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4",
+                                                             "--metrics", "m", "--warmup", "50"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, StartsWith(fmt::format("w of 10 samples on {} rank{}\nBatch size ",
+                                                   ranks, ranks == 1 ? "" : "s")));
+    EXPECT_THAT(result.out, HasSubstr("\n" + row));
+    std::int64_t samples = 0;
+    for (const json& record : records("m")) samples += record.at("samples").get<std::int64_t>();
+    EXPECT_EQ(samples, 10);
+    EXPECT_EQ(records("m").back().at("rank"), ranks - 1);
+  }
+}
+
+TEST_F(MlpDdp, RefusesInOneLineWhatItCannotEvaluate) {
+  const auto refused = [&](const Arguments& arguments) {
+    const auto result = mpirun(2, Arguments{"--evaluate-only"} + arguments);
+    EXPECT_EQ(result.exit_code, 78);
+    EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refused({}), StartsWith("mlp_ddp: error: --evaluate-only: there are no weights to "
+                                      "evaluate; give --load FILE\n"));
+  EXPECT_THAT(refused({"--load", "w"}),
+              StartsWith("mlp_ddp: error: --evaluate-only: there are no samples to evaluate with; "
+                         "give files by --data\n"));
+  EXPECT_THAT(refused({"--load", "w", "--data", "idx:x,y", "--save", "v"}),
+              StartsWith("mlp_ddp: error: --save: does not go with --evaluate-only, which trains "
+                         "nothing; leave one of the two out\n"));
+}
+
+TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
+  number_run(folder());
+  const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers", "6,4"};
+  ASSERT_EQ(alone(files + Arguments{"--epochs", "1", "--save", "w"}).exit_code, 0);
+  std::string bytes = read_file(folder() / "w");
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));
+  file("w", bytes);
+  const auto result = mpirun(2, files + Arguments{"--evaluate-only", "--load", "w"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("nan"));
 }
 
 TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
@@ -329,6 +447,22 @@ TEST_F(MlpDdp, AloneIsOneRankAndParsesItsOwnOptions) {
     EXPECT_THAT(result.out, StartsWith("1 rank, gradients reduced by MPI in 1 bucket"));
   }
   EXPECT_EQ(named, covered);
+}
+
+TEST_F(MlpDdp, WithoutAGpuSaysInOneLineWhyThereIsNone) {
+  const auto result =
+      shell("CUDA_VISIBLE_DEVICES= exec mpirun -np 2 ./mlp_ddp --device cuda --dim 8");
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: device 'cuda': "));
+  EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
+}
+
+TEST_F(MlpDdp, TakesAThreadForEachCpuItMayUse) {
+  const auto result = shell(fmt::format(
+      "exec taskset -c {} mpirun -np 1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1",
+      allowed_cpus()._Find_first()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("\ncpu: .*, 1 thread, "));
 }
 
 TEST_F(MlpDdp, RefusesNcclOnTheCpu) {
