@@ -251,6 +251,7 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   }
   observer.close();
   if (run.profiling && !config.output.trace.empty()) write_traces(*run.profiling, ranks, monitor);
+  if (run.profiling) together(ranks, [&] { run.profiling->require_records(); });
   if (run.trainer->was_stopped()) end_stopped(setup, run.trainer->runner().steps());
 }
 

@@ -125,7 +125,10 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
     save_weights(config.output.save, spec.model, weights);
   }
   observer.close();
-  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
+  if (profiling) {
+    static_cast<void>(profiling->write_files(monitor));  // all steps were done
+    profiling->require_records();
+  }
 }
 
 void train_on_devices(const TrainConfig& config) {

@@ -67,7 +67,10 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   }
   console.close();
   if (scalars) scalars->close();
-  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
+  if (profiling) {
+    static_cast<void>(profiling->write_files(monitor));  // all steps were done
+    profiling->require_records();
+  }
   return SweepRow{config.data.batch_size, console.summary().step_time_s(),
                   console.summary().samples_per_s()};
 }
