@@ -139,6 +139,7 @@ void CudaDeviceEvent::record(Stream& stream) {
 }
 
 bool CudaDeviceEvent::reached() const {
+  context_.use();  // any thread may ask, and is to open no other GPU by it
   const cudaError_t status = cudaEventQuery(handle_.get());
   if (status == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
