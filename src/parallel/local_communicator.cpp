@@ -64,7 +64,7 @@ void LocalCommunicator::prepare(const Collective& collective) {
       const std::int64_t count = std::min(most, sum.size() - first);
       const Tensor from = part_of(tensors[i], first, count);
       const Tensor by = piece_ ? part_of(*piece_, 0, count) : from;
-      // The column sums of one row are that row.
+      // The column sums of one row are that row; a GPU adds it flat, by all its threads.
       const SumRows add{.out = part_of(sum, first, count), .in = by, .beta = 1};
       made->additions.push_back({from, by, add});
       devices_[made->root]->prepare(made->additions.back().add);
