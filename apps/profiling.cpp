@@ -222,6 +222,29 @@ Profile Profiling::profile() const {
   return all.of({steps_.front().number, steps_.back().number + 1});
 }
 
+std::string Profiling::node_without_record(const Profile& profile) const {
+  const bool exchanges = scope_.communicator != nullptr && scope_.communicator->size() > 1;
+  return barestep::node_without_record(programs_of(programs_), profile, exchanges);
+}
+
+void Profiling::require_records() const {
+  const Profile profile = this->profile();
+  const std::string node = node_without_record(profile);
+  if (node.empty()) return;
+  std::string remedy = "this is a bug, please report it";
+  if (gpu_ != nullptr && gpu_->knows_graphs()) {
+    remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
+  }
+  if (profile.dropped > 0) remedy = "profile fewer steps with --profile-steps";
+  fail(ExitCode::kBug,
+       {.what = "profile",
+        .value = node,
+        .why = fmt::format(
+            "has no record from {}{}", gpu_ == nullptr ? "the CPU" : gpu_->source(),
+            profile.dropped > 0 ? fmt::format(", which dropped {}", profile.dropped) : ""),
+        .remedy = remedy});
+}
+
 std::filesystem::path Profiling::trace_of(const Device& device) const {
   const auto& path = config_.output.trace;
   return devices_.size() > 1 ? numbered_trace(path, "device", device.index()) : path;
@@ -334,6 +357,7 @@ std::string Profiling::text() const {
         "There is nothing to show of the steps {} to {}: {}\n", numbers_.first, numbers_.end - 1,
         profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
   }
+  if (!node_without_record(profile).empty()) return "";
   const auto accounts = accounts_of(profile);
   const int devices = static_cast<int>(devices_.size());
   std::string text = title(profile) + tables(profile);

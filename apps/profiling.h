@@ -59,8 +59,12 @@ class Profiling final : public TrainObserver {
   /// Call it once nothing runs any more, before what follows. Never throws: what fails is noted.
   void end();
 
-  /// What --profile asks for; empty where it was not given.
+  /// What --profile asks for; empty where it was not given, and where require_records() throws.
   [[nodiscard]] std::string text() const;
+
+  /// Throws Error(kBug) that names a node of a profiled step without a record: what lacks one shows
+  /// too little time. Call it last, when all files are written.
+  void require_records() const;
 
   /// From where this process's times count, and by how much that may be wrong where clocks were
   /// compared; another origin puts traces on another clock.
@@ -86,6 +90,7 @@ class Profiling final : public TrainObserver {
   void find_peaks();
   [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
+  [[nodiscard]] std::string node_without_record(const Profile& profile) const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
   [[nodiscard]] TraceContext context_of(const Device& device) const;
   void write_trace(const Profile& profile, const Device& device, const Monitor* monitor) const;

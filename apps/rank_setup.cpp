@@ -154,7 +154,7 @@ std::string RankSetup::transport_name() const {
 
 void RankSetup::connect() {
   if (kind_ == DeviceKind::kCuda && uses_nccl()) {
-    own_transport_ = join_nccl(ranks_);
+    own_transport_ = join_nccl(ranks_, *device_);
   } else if (kind_ == DeviceKind::kCuda) {
     own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
   }

@@ -72,7 +72,9 @@ std::optional<Error> end_run(std::string_view program, const TrainConfig& config
     if (is_first) save_weights_of(config, trainer);
   };
   const auto trace = [&] {
-    if (end.profiling != nullptr) write_traces(program, *end.profiling, end.monitor, is_first);
+    if (end.profiling == nullptr) return;
+    write_traces(program, *end.profiling, end.monitor, is_first);
+    end.profiling->require_records();
   };
   return first_failure(program, {save, end.close, end.report, trace});
 }

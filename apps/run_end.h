@@ -35,7 +35,8 @@ struct RunEnd {
 };
 
 /// Ends a run: the only place that knows the order, which starts with --save, written by rank 0.
-/// Returns and throws as first_failure() does. Blocks.
+/// Returns and throws as first_failure() does; last throws Error(kBug) where a profile lacks the
+/// record of a node. Blocks.
 std::optional<Error> end_run(std::string_view program, const TrainConfig& config, Trainer& trainer,
                              const RunEnd& end);
 

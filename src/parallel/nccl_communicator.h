@@ -5,6 +5,8 @@
 #include <string>
 
 #include "core/communicator.h"
+#include "core/device.h"
+#include "parallel/flight_record.h"
 
 namespace barestep {
 
@@ -14,10 +16,18 @@ bool has_nccl();
 /// Of the library in use, "2.28.9"; empty in a build without NCCL.
 std::string nccl_version();
 
-/// Collectives by NCCL on the GPU that the calling thread has opened; `host` carries NCCL's id and
-/// all calls with host bytes, and must outlive it. Every rank calls it. NCCL starts without
-/// blocking, so that poll_error() and abort() work from the beginning. Ranks may not share a GPU.
-/// Throws Error: kConfiguration in a build without NCCL, kTryAgain when NCCL fails. Blocks.
-std::unique_ptr<Communicator> join_nccl(Communicator& host);
+/// Collectives by NCCL on `device`, the GPU that the calling thread has opened; `host` carries
+/// NCCL's id and all calls with host bytes. Both must outlive it. Every rank calls it. Throws
+/// Error: kConfiguration in a build without NCCL, kTryAgain when NCCL fails. Blocks.
+///
+/// Every sum is NCCL's plain one, the only one that NVLink switches compute for fp32; a rank scales
+/// its numbers before it, by a kernel in the collective's stream. So all ranks call the same op
+/// whatever their scales are. NCCL runs in its blocking mode, in which a collective is queued by
+/// the calling thread and poll_error() may be called by any.
+///
+/// `record`, if it is not null, is told which collective the GPU is at, as far as it was polled;
+/// not of collectives that are captured, whose events no host can ask.
+std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device,
+                                        FlightRecord* record = nullptr);
 
 }  // namespace barestep

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "profiler/cupti_library.h"
@@ -54,13 +55,13 @@ class CuptiReader {
   };
 
   void read_record(const CUpti_Activity& record);
-  void read_call(const CUpti_Activity& record);
+  void read_call(const CUpti_Activity& record, CUpti_CallbackDomain domain);
   void read_correlation(const CUpti_Activity& record);
   void add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns);
   /// The text for as long as the reader.
   std::string_view kept(std::string text);
   /// As CUDA spells it; empty for calls that queue no work.
-  std::string_view call_name(CUpti_CallbackId id);
+  std::string_view call_name(CUpti_CallbackDomain domain, CUpti_CallbackId id);
 
   const CuptiLibrary& library_;
   std::size_t capacity_;
@@ -69,7 +70,8 @@ class CuptiReader {
   std::vector<GpuActivity> activities_;
   std::vector<Correlation> correlations_;
   std::set<std::string> names_;
-  std::map<CUpti_CallbackId, std::string_view> call_names_;
+  // Each domain numbers its calls by itself.
+  std::map<std::pair<CUpti_CallbackDomain, CUpti_CallbackId>, std::string_view> call_names_;
   std::int64_t dropped_ = 0;
 };
 

@@ -15,9 +15,12 @@ namespace barestep {
 namespace {
 
 constexpr CUpti_ActivityKind kKinds[] = {
-    // Those before the work itself, so that none of it comes without them.
+    // Those before the work itself, so that none of it comes without them. A correlation comes only
+    // with the record of a call: the runtime's for our kernels, the driver's for libraries such as
+    // cuBLASLt, which launch by cuLaunchKernelEx.
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_DRIVER,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUPTI_ACTIVITY_KIND_MEMCPY,
     CUPTI_ACTIVITY_KIND_MEMCPY2,

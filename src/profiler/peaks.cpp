@@ -18,7 +18,11 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kCopyBytes = std::int64_t{128} << 20;
+/// What is copied to learn the rate of memory: many times the largest caches, which are 60 MB on a
+/// GPU of today.
+constexpr std::int64_t kCpuCopyBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kGpuCopyBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kCopyCols = 1024;
 constexpr std::int64_t kMostExtent = 8192;
 /// A product that takes so long is long enough to be timed.
 constexpr double kLongEnoughSeconds = 0.01;
@@ -72,15 +76,23 @@ double product_peak(Device& device) {
   return std::max(best, product_rate(device, extent, kTries));
 }
 
+/// Two such areas leave half of what is free to others.
+std::int64_t copy_bytes(const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return kCpuCopyBytes;
+  constexpr std::int64_t kRowBytes = kCopyCols * bytes_of(DType::kF32);
+  const std::int64_t bytes = std::min(kGpuCopyBytes, device.info().free_bytes / 4);
+  return std::max(kRowBytes, bytes / kRowBytes * kRowBytes);
+}
+
 double memory_peak(Device& device) {
-  PeakBench bench(device, 2 * kCopyBytes);
-  constexpr std::int64_t kCols = 1024;
-  const std::int64_t rows = kCopyBytes / kCols / bytes_of(DType::kF32);
-  const Tensor to{0, 0, rows, kCols};
-  const Tensor from{0, kCopyBytes, rows, kCols};
+  const std::int64_t copied = copy_bytes(device);
+  PeakBench bench(device, 2 * copied);
+  const std::int64_t rows = copied / kCopyCols / bytes_of(DType::kF32);
+  const Tensor to{0, 0, rows, kCopyCols};
+  const Tensor from{0, copied, rows, kCopyCols};
   const DeviceOp copy = Copy{.to = to, .from = from};
   const DeviceOp update = BiasRelu{.values = to, .bias = from.row_slice(0, 1), .relu = false};
-  const double bytes = 2.0 * static_cast<double>(kCopyBytes);
+  const double bytes = 2.0 * static_cast<double>(copied);
   return bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
 }
 

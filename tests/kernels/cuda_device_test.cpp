@@ -64,7 +64,7 @@ TEST_F(OnFake, FindsAnArchitectureItHasNoCodeForWhenItOpens) {
 TEST_F(OnFake, EveryCallThatFailsWhileItOpensIsAnErrorAndLeaksNothing) {
   close();
   for (const char* function :
-       {"cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaStreamCreateWithFlags",
+       {"cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaStreamCreateWithPriority",
         "cudaMalloc", "cublasLtCreate", "kernel", "cudaStreamSynchronize"}) {
     SCOPED_TRACE(function);
     fake_cuda::reset();
@@ -96,6 +96,17 @@ TEST_F(OnFake, SendsNoRecordsAndSaysSo) {
 }
 
 // Streams and events.
+
+TEST_F(OnFake, CommunicationGoesBeforeOtherWork) {
+  const auto priority_of = [&](Lane lane) {
+    const auto made = device->new_stream(name_of(lane));
+    int priority = 0;
+    EXPECT_EQ(cudaStreamGetPriority(static_cast<cudaStream_t>(made->native()), &priority), 0);
+    return priority;
+  };
+  EXPECT_EQ(priority_of(Lane::kCompute), 0);
+  EXPECT_EQ(priority_of(Lane::kComm), -5) << "the greatest is the least number";
+}
 
 /// Two numbers on the device and ops that fill the first.
 class StreamOfFake : public OnFake {

@@ -50,6 +50,48 @@ class CountingDevice final : public ForwardingDevice {
   int held = 0;
 };
 
+/// A GPU with so much free memory, which it only pretends to have: it notes what is copied.
+class PretendedGpu final : public ForwardingDevice {
+ public:
+  PretendedGpu(Device& inner, std::int64_t free_bytes)
+      : ForwardingDevice(inner), free_bytes_(free_bytes) {}
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  [[nodiscard]] DeviceInfo info() const override {
+    DeviceInfo info = inner().info();
+    info.free_bytes = free_bytes_;
+    return info;
+  }
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
+    most_asked = std::max(most_asked, bytes);
+    return inner().allocate(std::min(bytes, kReal), kind);
+  }
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
+    if (const auto* copy = std::get_if<Copy>(&op)) copied = copy->to.bytes();
+    for (const Access& access : accesses_of(op)) {
+      if (access.tensor.end_bytes() > kReal) return;
+    }
+    inner().run(op, addresses, stream, tag);
+  }
+
+  std::int64_t copied = 0, most_asked = 0;
+
+ private:
+  static constexpr std::int64_t kReal = std::int64_t{48} << 20;
+  std::int64_t free_bytes_;
+};
+
+/// The caches of a GPU would keep a good part of 128 MiB.
+TEST(Peaks, OfAGpuAreOfAGibibyteOrWhatItsMemoryAllows) {
+  const auto cpu = make_cpu_device({.threads = 1});
+  PretendedGpu large(*cpu, std::int64_t{100} << 30);
+  measure_peaks(large);
+  EXPECT_EQ(large.copied, std::int64_t{1} << 30);
+  PretendedGpu small(*cpu, (std::int64_t{400} << 20) + 4);
+  measure_peaks(small);
+  EXPECT_EQ(small.copied, std::int64_t{100} << 20);
+  EXPECT_LE(small.most_asked, std::int64_t{200} << 20);
+}
+
 TEST(Peaks, AreMeasuredAndLeaveNothingBehind) {
   const auto cpu = make_cpu_device({.threads = 1});
   CountingDevice device(*cpu);
