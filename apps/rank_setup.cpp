@@ -243,9 +243,10 @@ std::string RankSetup::text() const {
   const int cores = place_.local_cpus;
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
-    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} core{}", place_.local_size,
-                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores,
-                        cores == 1 ? "" : "s");
+    const auto plural = [](int number) { return number == 1 ? "" : "s"; };
+    text += fmt::format("\nOversubscribed: {} rank{} of {} thread{} on {} core{}",
+                        place_.local_size, plural(place_.local_size), config_.device.threads,
+                        plural(config_.device.threads), cores, plural(cores));
   }
   return text + "\n";
 }

@@ -341,7 +341,7 @@ TEST_F(WatchdogTest, IsAJudgeOfOthersWhenItWasNotStopped) {
 bool mount_small_disk(const char* folder) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         ::mount("small", folder, "tmpfs", 0, "size=64k") == 0;
+         ::mount("small", folder, "tmpfs", 0, "size=4k") == 0;
 }
 
 TEST(FlightBoardTest, IsTheProcessesAloneWhereTheDiskIsFull) {
