@@ -9,11 +9,11 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "core/error.h"
 #include "core/host_memory.h"
 #include "core/output_file.h"
@@ -28,6 +28,7 @@
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "measure_rank.h"
+#include "option_values.h"
 #include "profiler/trace_file.h"
 #include "run_program.h"
 #include "trace_merge.h"
@@ -226,6 +227,13 @@ void print_card(const RunOptions& options) {
   replace_file(options.output, parts);
 }
 
+void add_device(CLI::App& command, RunOptions& options) {
+  static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
+  accept_choices(command.add_option("--device", options.device, "auto is GPUs where there are any"),
+                 kDevices)
+      ->capture_default_str();
+}
+
 void add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run =
       app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
@@ -233,9 +241,7 @@ void add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--output", options.output, "folder of results and report, made if new")
       ->capture_default_str();
   run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
-  run->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*run, options);
   run->add_option("--card", options.card,
                   "the machine's rates, as mlp_lab card wrote them; else they are measured");
   run->add_option("--memory", options.memory,
@@ -252,9 +258,7 @@ void add_card(CLI::App& app, RunOptions& options) {
       "card", "Measure this machine's rates and write its card, for predict --machine");
   card->add_option("--output", options.output, "the card's file, FILE.json; else it is printed");
   card->add_flag("--quick", options.quick, "fewer sizes, a few seconds");
-  card->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*card, options);
   card->callback([&] { print_card(options); });
 }
 
@@ -277,25 +281,24 @@ void add_predict(CLI::App& app, PredictOptions& options) {
       ->add_option("--machine", options.machine,
                    fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
       ->required();
-  predicts->add_option("--ranks", options.ranks, "numbers of ranks")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  const auto add_number = [&](const char* name, auto& number, std::int64_t last, const char* help) {
+    return accept_whole_numbers(predicts->add_option(name, number, help), {1, last})
+        ->capture_default_str();
+  };
+  add_number("--ranks", options.ranks, 1 << 20, "numbers of ranks")->delimiter(',');
   PredictedModel& model = options.model;
-  predicts->add_option("--dim", model.dim, "width of every layer")
-      ->check(CLI::Range(1, 1 << 17))
-      ->capture_default_str();
-  predicts->add_option("--depth", model.depth, "number of Linear layers")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  predicts->add_option("--scheme", model.scheme, "what ranks exchange")
-      ->transform(
-          CLI::Transformer(std::map<std::string, RankScheme>{{"ddp", RankScheme::kDdp},
-                                                             {"zero1", RankScheme::kZero1},
-                                                             {"factor", RankScheme::kFactor}}))
+  add_number("--dim", model.dim, 1 << 17, "width of every layer");
+  add_number("--depth", model.depth, 1000, "number of Linear layers");
+  add_number("--batch-size", model.batch_size, 1 << 20, "samples in a step of all ranks");
+  static constexpr std::string_view kPredictedSchemes[] = {"ddp", "zero1", "factor"};
+  predicts
+      ->add_option_function<std::string>(
+          "--scheme",
+          [&](const std::string& text) {
+            const auto chosen = choice({.where = "--scheme", .text = text}, kPredictedSchemes);
+            model.scheme = static_cast<RankScheme>(chosen);
+          },
+          "what ranks exchange")
       ->type_name("ddp|zero1|factor")
       ->default_str("ddp");
   predicts->add_flag("--batch-per-rank", model.batch_per_rank,
@@ -378,16 +381,11 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   RankRatesOptions rank_rates;
   add_measure_rank(app, rank_rates);
 
-  // CLI11 takes arguments from the end.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
-    app.parse(reversed);
+    run_command(app, arguments);
   } catch (const CLI::Success&) {
     print_now(arguments.empty() || arguments.front() != "--version" ? app.help()
                                                                     : app.version() + "\n");
-  } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage,
-         {.what = "command line", .why = error.what(), .remedy = "see mlp_lab --help"});
   }
 }
 

@@ -19,6 +19,19 @@ std::string text_of(const RealRange& range) {
                                : fmt::format("a number {} to below {}", low, range.end);
 }
 
+OutOfRange out_of_range(const RealRange& range, double value) {
+  using Float32 = std::numeric_limits<float>;
+  if (range.as_float32 && value > 0 && RealRange::underflows(value)) {
+    return {
+        "rounds to 0 in float32",
+        fmt::format("give {}at least {}", range.with_low ? "0 or " : "", Float32::denorm_min())};
+  }
+  if (range.as_float32 && value > 0 && RealRange::overflows(value) && std::isfinite(value)) {
+    return {"overflows float32", fmt::format("give at most {}", Float32::max())};
+  }
+  return {"out of range", "give " + text_of(range)};
+}
+
 bool is_device_name(std::string_view name) {
   if (name == "auto" || name == "cpu" || name == "cuda") return true;
   constexpr std::string_view kPrefix = "cuda:";

@@ -95,6 +95,11 @@ std::string grouped(std::int64_t number) {
   return digits;
 }
 
+std::string counted(std::int64_t number, std::string_view noun) {
+  const std::string_view plural = number == 1 ? "" : noun.ends_with("ch") ? "es" : "s";
+  return fmt::format("{} {}{}", grouped(number), noun, plural);
+}
+
 std::int64_t parse_bytes(std::string_view option, std::string_view text) {
   const std::string_view trimmed = without_blanks(text);
   const std::size_t digits = std::min(trimmed.find_first_not_of("0123456789."), trimmed.size());

@@ -14,6 +14,7 @@
 #include "core/npy.h"
 #include "core/random.h"
 #include "core/safetensors.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -127,10 +128,24 @@ void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
            "use files that belong together");
   }
   if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
+  if (x.cols() == 0) refuse(path, "its samples have no features", "use a file that has some");
   if (x.cols() != inputs) {
     refuse(path, fmt::format("data has {} features, --layers starts with {}", x.cols(), inputs),
            fmt::format("start --layers with {}", x.cols()));
   }
+}
+
+std::int64_t test_rows_of(const DataConfig& data, std::int64_t rows) {
+  const auto count =
+      static_cast<std::int64_t>(std::floor(static_cast<double>(rows) * data.test_split));
+  if (data.test_split > 0 && count == 0) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--test-split",
+          .value = fmt::format("{}", data.test_split),
+          .why = fmt::format("of {} leaves 0 to test with", counted(rows, "sample")),
+          .remedy = "give a larger share, or leave it out"});
+  }
+  return count;
 }
 
 }  // namespace
@@ -179,11 +194,13 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     x.load();
     require_finite(x);
   }
-  const auto test_rows =
-      static_cast<std::int64_t>(std::floor(static_cast<double>(x.rows()) * data.test_split));
+  const std::int64_t test_rows = test_rows_of(data, x.rows());
   if (loss == LossKind::kCrossEntropy) {
     std::vector<std::int32_t> labels = checked_labels(y, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
+  }
+  if (y.cols() == 0) {
+    refuse(y.files().front().path(), "its samples have no targets", "use a file that has some");
   }
   if (y.cols() != widths.back()) {
     const bool labels = y.cols() == 1 && !is_float(y.type());

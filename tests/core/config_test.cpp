@@ -59,7 +59,13 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
       {[](auto& c) { c.training.lr = std::numeric_limits<double>::quiet_NaN(); },
        "--lr 'nan': out of range; give a number above 0"},
       {[](auto& c) { c.training.eps = std::numeric_limits<double>::infinity(); },
-       "--eps 'inf': out of range; give a number above 0"},
+       "--eps 'inf': out of range; give a number from 0"},
+      {[](auto& c) { c.training.eps = 1e-60; },
+       "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.training.eps = 0x1p-150; },
+       "--eps '7.006492321624085e-46': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.training.weight_decay = 1e308; },
+       "--weight-decay '1e+308': overflows float32; give at most 3.4028235e+38"},
       {[](auto& c) { c.training.beta2 = 1; },
        "--betas '1': out of range; give a number from 0 to below 1"},
       {[](auto& c) { c.training.momentum = 1; },
@@ -87,6 +93,12 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
     const Refusal refusal = refusal_of(change);
     EXPECT_EQ(refusal.line, line);
     EXPECT_EQ(refusal.code, 2);
+  }
+}
+
+TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
+  for (const double eps : {0.0, 1e-45, 1e-40, 3.4028235e38}) {
+    EXPECT_EQ(refusal_of([&](auto& c) { c.training.eps = eps; }).line, "");
   }
 }
 
