@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "core/printer.h"
+#include "core/units.h"
 #include "profiler/peaks.h"
 #include "run_program.h"
 
@@ -32,8 +33,8 @@ void Console::print_line(const std::string& line) {
 void Console::draw_bar(const StepReport& report) {
   constexpr std::int64_t kWidth = 40;
   const std::int64_t done = (report.step + 1) * kWidth / report.steps;
-  fmt::print(stderr, "{}[{:=<{}}{: <{}}] {}/{} steps", kEraseLine, "", done, "", kWidth - done,
-             report.step + 1, report.steps);
+  fmt::print(stderr, "{}[{:=<{}}{: <{}}] {}/{}", kEraseLine, "", done, "", kWidth - done,
+             report.step + 1, counted(report.steps, "step"));
   std::fflush(stderr);
   bar_shown_ = true;
 }

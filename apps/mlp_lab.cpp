@@ -19,6 +19,7 @@
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "findings_text.h"
 #include "lab/child_process.h"
 #include "lab/measured_card.h"
 #include "lab/predict.h"
@@ -104,21 +105,6 @@ void show_progress(const StudyProgress& progress) {
 
 void end_progress() {
   if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
-}
-
-std::string text_of(const Findings& findings) {
-  std::string text;
-  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
-  for (const FindingTable& table : findings.tables) {
-    std::vector<TextTable::Column> columns;
-    for (const std::string& title : table.columns) {
-      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
-    }
-    TextTable shown(columns);
-    for (const auto& row : table.rows) shown.add_row(row);
-    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-  }
-  return text;
 }
 
 void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
@@ -324,24 +310,14 @@ void add_merge_traces(CLI::App& app, MergeOptions& options) {
   merges->callback([&] { merge(options); });
 }
 
-TextTable published_table(const std::vector<PublishedNumber>& numbers) {
-  TextTable table(
-      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
-  for (const PublishedNumber& each : numbers) {
-    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
-    table.add_row({each.what, each.published, each.ours, verdict, each.source});
-  }
-  return table;
-}
-
 void validate_published() {
   std::vector<PublishedNumber> exact = exact_numbers();
   exact.push_back(zero_recipe_sum());
   std::vector<PublishedNumber> elsewhere = v100_scaling();
   for (PublishedNumber& each : recipes_elsewhere()) elsewhere.push_back(std::move(each));
-  print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
+  print_now("Numbers that depend on no hardware\n" + text_of(exact));
   print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
-            published_table(elsewhere).text(2));
+            text_of(elsewhere));
   for (const PublishedNumber& each : exact) {
     BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
   }

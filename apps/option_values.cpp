@@ -227,7 +227,7 @@ SlowRank slow_rank(const Given& given) {
   const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
                      read(parts[1], slow.delay_ms) == Reading::kWhole;
   if (!whole || !limits::kRanks.contains(slow.rank) || !limits::kDelays.contains(slow.delay_ms)) {
-    refuse(given, "is not a rank and milliseconds", "give them as 1:20");
+    refuse(given, "not a rank and milliseconds", "give them as 1:20");
   }
   return slow;
 }

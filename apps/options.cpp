@@ -60,7 +60,7 @@ std::vector<Option> model_options() {
        [](const Given& given, TrainConfig& c) {
          c.model.activation = static_cast<Activation>(choice(given, kActivations));
        }},
-      {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation behind the last Linear",
+      {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation after the last Linear",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.model.last_relu = false;

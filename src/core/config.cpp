@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 std::string text_of(const Range& range) {
@@ -72,7 +73,8 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
   fail(ExitCode::kConfiguration,
        {.what = "--warmup",
         .value = std::to_string(*training.warmup),
-        .why = fmt::format("the run has {} steps, and no other would be left to measure", steps),
+        .why = fmt::format("the run has {}, and none would be left to measure",
+                           counted(steps, "step")),
         .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
 }
 

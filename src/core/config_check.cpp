@@ -78,7 +78,7 @@ void check_data(const TrainConfig& config) {
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
                                     .value = "cross-entropy",
-                                    .why = "needs labels, which --data randn has not",
+                                    .why = "needs labels, and --data randn has none",
                                     .remedy = "use --data with files"});
   }
   if (random && (config.training.epochs || config.data.test_split > 0)) {

@@ -13,8 +13,10 @@ std::string human_bytes(std::int64_t bytes);
 /// "402,702,336".
 std::string grouped(std::int64_t number);
 
-/// "1 step", "20 steps", "2 batches": a grouped number and its noun, which is given in the
-/// singular.
+/// "step" for 1, "steps" and "batches" for other numbers of what `noun` names in the singular.
+std::string noun_for(std::int64_t number, std::string_view noun);
+
+/// "1 step", "20 steps".
 std::string counted(std::int64_t number, std::string_view noun);
 
 /// "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal units

@@ -108,9 +108,9 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, std::int64_t clas
       const auto label = static_cast<std::int64_t>(value);
       if (label < 0 || label >= classes) {
         refuse(file.path(),
-               fmt::format("row {} has label {}, the last of --layers gives {} classes, numbered "
+               fmt::format("row {} has label {}, the last of --layers gives {}, numbered "
                            "from 0",
-                           row, label, classes),
+                           row, label, counted(classes, "class")),
                "correct the labels or widen the last layer");
       }
       labels.push_back(static_cast<std::int32_t>(label));
@@ -123,15 +123,17 @@ void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
   const std::filesystem::path& path = x.files().front().path();
   if (x.rows() != y.rows()) {
     refuse(path,
-           fmt::format("has {} samples, '{}' has {}", x.rows(), y.files().front().path().string(),
-                       y.rows()),
+           fmt::format("has {}, '{}' has {}", counted(x.rows(), "sample"),
+                       y.files().front().path().string(), y.rows()),
            "use files that belong together");
   }
   if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
   if (x.cols() == 0) refuse(path, "its samples have no features", "use a file that has some");
   if (x.cols() != inputs) {
-    refuse(path, fmt::format("data has {} features, --layers starts with {}", x.cols(), inputs),
-           fmt::format("start --layers with {}", x.cols()));
+    refuse(
+        path,
+        fmt::format("data has {}, --layers starts with {}", counted(x.cols(), "feature"), inputs),
+        fmt::format("start --layers with {}", x.cols()));
   }
 }
 
@@ -205,7 +207,7 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
   if (y.cols() != widths.back()) {
     const bool labels = y.cols() == 1 && !is_float(y.type());
     refuse(y.files().front().path(),
-           fmt::format("data has {} targets per sample, --layers ends with {}", y.cols(),
+           fmt::format("data has {} per sample, --layers ends with {}", counted(y.cols(), "target"),
                        widths.back()),
            fmt::format("end --layers with {}{}", y.cols(),
                        labels ? ", or use --loss cross-entropy if they are labels" : ""));

@@ -98,7 +98,7 @@ std::vector<BadInput> bad_data_files() {
       {17, classes("longer", "labels"), 65,
        "idx file 'longer': its header says 4 x 2 x 2 of u8 = 16 bytes, it holds 17" + no_idx},
       {17, classes("cut.gz", "labels"), 65,
-       "idx file 'cut.gz': its gzip data is cut off behind byte 16 of 16" + no_idx},
+       "idx file 'cut.gz': its gzip data is cut off after byte 16 of 16" + no_idx},
 
       {19, classes("images", "three_labels"), 65,
        "data 'images': has 4 samples, 'three_labels' has 3" + belong},
@@ -115,7 +115,7 @@ std::vector<BadInput> bad_data_files() {
       {20,
        {"--data", "idx:images,labels", "--layers", "4,3"},
        65,
-       "data 'labels': data has 1 targets per sample, --layers ends with 3; end --layers with 1, "
+       "data 'labels': data has 1 target per sample, --layers ends with 3; end --layers with 1, "
        "or use --loss cross-entropy if they are labels"},
 
       {21, classes("images", "large_label"), 65, "data 'large_label': row 2 has label 3" + correct},
@@ -141,7 +141,7 @@ std::vector<BadInput> bad_data_files() {
        "--test-split '0.4': of 2 samples leaves 0 to test with; give a larger share, or leave it "
        "out"},
       {7, with(numbers("good", "good"), {"--epochs", "2", "--warmup", "2"}), 78,
-       "--warmup '2': the run has 2 steps, and no other would be left to measure; --warmup 1 or "
+       "--warmup '2': the run has 2 steps, and none would be left to measure; --warmup 1 or "
        "--steps 3 fits"},
   };
 }

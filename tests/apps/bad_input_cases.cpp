@@ -258,16 +258,21 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--loss", "cross-entropy"},
        78,
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
+       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
       {7,
        {"--warmup", "20"},
        78,
-       "--warmup '20': the run has 20 steps, and no other would be left to measure; --warmup 19 or "
+       "--warmup '20': the run has 20 steps, and none would be left to measure; --warmup 19 or "
        "--steps 21 fits"},
+      {7,
+       {"--warmup", "1", "--steps", "1"},
+       78,
+       "--warmup '1': the run has 1 step, and none would be left to measure; --warmup 0 or "
+       "--steps 2 fits"},
       {7,
        {"--warmup", "4", "--steps", "3"},
        78,
-       "--warmup '4': the run has 3 steps, and no other would be left to measure; --warmup 2 or "
+       "--warmup '4': the run has 3 steps, and none would be left to measure; --warmup 2 or "
        "--steps 5 fits"},
       {7,
        {"--nesterov"},

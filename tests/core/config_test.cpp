@@ -116,7 +116,7 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        },
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
+       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) { c.training.momentum = 0.9; },
        "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) { c.training.nesterov = true; },
@@ -227,7 +227,7 @@ TEST(WarmupOf, ShrinksUnlessItWasAskedFor) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfiguration);
     EXPECT_STREQ(error.what(),
-                 "--warmup '20': the run has 20 steps, and no other would be left to measure; "
+                 "--warmup '20': the run has 20 steps, and none would be left to measure; "
                  "--warmup 19 or --steps 21 fits");
   }
 }

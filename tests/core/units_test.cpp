@@ -41,7 +41,8 @@ TEST(Counted, PutsTheNounInThePluralUnlessThereIsOne) {
   EXPECT_EQ(counted(1, "step"), "1 step");
   EXPECT_EQ(counted(20, "step"), "20 steps");
   EXPECT_EQ(counted(2, "batch"), "2 batches");
-  EXPECT_EQ(counted(60000, "sample"), "60,000 samples");
+  EXPECT_EQ(counted(60000, "sample"), "60000 samples");
+  EXPECT_EQ(noun_for(1, "sample"), "sample");
 }
 
 TEST(ParseBytes, AcceptsBinaryAndDecimalUnits) {

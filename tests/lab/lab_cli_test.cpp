@@ -203,6 +203,13 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
   for (const auto& [arguments, line] : cases) expect_refused(arguments, 2, line);
 }
 
+TEST_F(MlpLab, NamesATemporaryFolderThatIsMissing) {
+  const ProcessResult result = run_process({"/usr/bin/env", "TMPDIR=/nowhere", MLP_LAB, "card"},
+                                           {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err, "mlp_lab: error: file '/nowhere': Not a directory; check the path\n");
+}
+
 TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
   const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
     std::vector<std::string> arguments = {"run", "sync", "--device", "cpu"};
