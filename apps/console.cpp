@@ -5,6 +5,7 @@
 
 #include "core/printer.h"
 #include "core/stop_request.h"
+#include "core/units.h"
 #include "profiler/peaks.h"
 #include "run_end.h"
 #include "run_program.h"
@@ -35,8 +36,8 @@ void Console::print(const std::string& text) {
 void Console::draw_bar(const StepReport& report) {
   constexpr std::int64_t kWidth = 40;
   const std::int64_t done = (report.step + 1) * kWidth / report.steps;
-  print_to_stderr(fmt::format("{}[{:=<{}}{: <{}}] {}/{} steps", kEraseLine, "", done, "",
-                              kWidth - done, report.step + 1, report.steps));
+  print_to_stderr(fmt::format("{}[{:=<{}}{: <{}}] {}/{}", kEraseLine, "", done, "", kWidth - done,
+                              report.step + 1, counted(report.steps, "step")));
   bar_shown_ = true;
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/host_cpus.h"
+#include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "parallel/local_communicator.h"
@@ -179,13 +180,12 @@ std::string DeviceSetup::text(const std::vector<Rows>& split) const {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const int own = i < opened_.size() ? opened_[i]->info().threads : 0;
     threads += own;
-    std::string part = fmt::format("{} {} row{}", names_[i], i < split.size() ? split[i].count : 0,
-                                   i < split.size() && split[i].count == 1 ? "" : "s");
-    if (own > 0) part += fmt::format(" on {} thread{}", own, own == 1 ? "" : "s");
+    std::string part =
+        fmt::format("{} {}", names_[i], counted(i < split.size() ? split[i].count : 0, "row"));
+    if (own > 0) part += " on " + counted(own, "thread");
     parts.push_back(std::move(part));
   }
-  std::string text =
-      fmt::format("{} device{}: {}", size(), size() == 1 ? "" : "s", fmt::join(parts, ", "));
+  std::string text = fmt::format("{}: {}", counted(size(), "device"), fmt::join(parts, ", "));
   if (split.size() > 1) {
     constexpr std::string_view kHow[] = {"copies and sums in their common memory",
                                          "peer copies, gradients summed piece by piece", "NCCL"};
@@ -194,8 +194,8 @@ std::string DeviceSetup::text(const std::vector<Rows>& split) const {
   }
   const int cores = usable_cpus();
   if (threads > cores && opened_.size() > 1) {
-    text += fmt::format("\nOversubscribed: {} threads on {} core{}", threads, cores,
-                        cores == 1 ? "" : "s");
+    text += fmt::format("\nOversubscribed: {} on {}", counted(threads, "thread"),
+                        counted(cores, "core"));
   }
   return text + "\n";
 }

@@ -8,16 +8,17 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "commands.h"
 #include "core/error.h"
 #include "core/host_memory.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "findings_text.h"
 #include "lab/child_process.h"
 #include "lab/measured_card.h"
 #include "lab/predict.h"
@@ -27,6 +28,7 @@
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "measure_rank.h"
+#include "option_values.h"
 #include "profiler/trace_file.h"
 #include "run_program.h"
 #include "separate_files.h"
@@ -102,21 +104,6 @@ void show_progress(const StudyProgress& progress) {
 
 void end_progress() {
   if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
-}
-
-std::string text_of(const Findings& findings) {
-  std::string text;
-  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
-  for (const FindingTable& table : findings.tables) {
-    std::vector<TextTable::Column> columns;
-    for (const std::string& title : table.columns) {
-      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
-    }
-    TextTable shown(columns);
-    for (const auto& row : table.rows) shown.add_row(row);
-    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-  }
-  return text;
 }
 
 void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
@@ -237,6 +224,13 @@ void print_card(const RunOptions& options) {
   replace_file(options.output, parts);
 }
 
+void add_device(CLI::App& command, RunOptions& options) {
+  static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
+  accept_choices(command.add_option("--device", options.device, "auto is GPUs where there are any"),
+                 kDevices)
+      ->capture_default_str();
+}
+
 void add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run =
       app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
@@ -244,9 +238,7 @@ void add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--output", options.output, "folder of results and report, made if new")
       ->capture_default_str();
   run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
-  run->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*run, options);
   run->add_option("--card", options.card,
                   "the machine's rates, as mlp_lab card wrote them; else they are measured");
   run->add_option("--memory", options.memory,
@@ -263,9 +255,7 @@ void add_card(CLI::App& app, RunOptions& options) {
       "card", "Measure this machine's rates and write its card, for predict --machine");
   card->add_option("--output", options.output, "the card's file, FILE.json; else it is printed");
   card->add_flag("--quick", options.quick, "fewer sizes, a few seconds");
-  card->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*card, options);
   card->callback([&] { print_card(options); });
 }
 
@@ -288,25 +278,24 @@ void add_predict(CLI::App& app, PredictOptions& options) {
       ->add_option("--machine", options.machine,
                    fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
       ->required();
-  predicts->add_option("--ranks", options.ranks, "numbers of ranks")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  const auto add_number = [&](const char* name, auto& number, std::int64_t last, const char* help) {
+    return accept_whole_numbers(predicts->add_option(name, number, help), {1, last})
+        ->capture_default_str();
+  };
+  add_number("--ranks", options.ranks, 1 << 20, "numbers of ranks")->delimiter(',');
   PredictedModel& model = options.model;
-  predicts->add_option("--dim", model.dim, "width of every layer")
-      ->check(CLI::Range(1, 1 << 17))
-      ->capture_default_str();
-  predicts->add_option("--depth", model.depth, "number of Linear layers")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  predicts->add_option("--scheme", model.scheme, "what ranks exchange")
-      ->transform(
-          CLI::Transformer(std::map<std::string, RankScheme>{{"ddp", RankScheme::kDdp},
-                                                             {"zero1", RankScheme::kZero1},
-                                                             {"factor", RankScheme::kFactor}}))
+  add_number("--dim", model.dim, 1 << 17, "width of every layer");
+  add_number("--depth", model.depth, 1000, "number of Linear layers");
+  add_number("--batch-size", model.batch_size, 1 << 20, "samples in a step of all ranks");
+  static constexpr std::string_view kPredictedSchemes[] = {"ddp", "zero1", "factor"};
+  predicts
+      ->add_option_function<std::string>(
+          "--scheme",
+          [&](const std::string& text) {
+            const auto chosen = choice({.where = "--scheme", .text = text}, kPredictedSchemes);
+            model.scheme = static_cast<RankScheme>(chosen);
+          },
+          "what ranks exchange")
       ->type_name("ddp|zero1|factor")
       ->default_str("ddp");
   predicts->add_flag("--batch-per-rank", model.batch_per_rank,
@@ -335,24 +324,14 @@ void add_merge_traces(CLI::App& app, MergeOptions& options) {
   merges->callback([&] { merge(options); });
 }
 
-TextTable published_table(const std::vector<PublishedNumber>& numbers) {
-  TextTable table(
-      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
-  for (const PublishedNumber& each : numbers) {
-    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
-    table.add_row({each.what, each.published, each.ours, verdict, each.source});
-  }
-  return table;
-}
-
 void validate_published() {
   std::vector<PublishedNumber> exact = exact_numbers();
   exact.push_back(zero_recipe_sum());
   std::vector<PublishedNumber> elsewhere = v100_scaling();
   for (PublishedNumber& each : recipes_elsewhere()) elsewhere.push_back(std::move(each));
-  print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
+  print_now("Numbers that depend on no hardware\n" + text_of(exact));
   print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
-            published_table(elsewhere).text(2));
+            text_of(elsewhere));
   for (const PublishedNumber& each : exact) {
     BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
   }
@@ -392,16 +371,11 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   RankRatesOptions rank_rates;
   add_measure_rank(app, rank_rates);
 
-  // CLI11 takes arguments from the end.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
-    app.parse(reversed);
+    run_command(app, arguments);
   } catch (const CLI::Success&) {
     print_now(arguments.empty() || arguments.front() != "--version" ? app.help()
                                                                     : app.version() + "\n");
-  } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage,
-         {.what = "command line", .why = error.what(), .remedy = "see mlp_lab --help"});
   }
 }
 

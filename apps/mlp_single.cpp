@@ -150,8 +150,9 @@ void evaluate_each(TrainConfig config) {
     if (row) rows.push_back(*row);
   }
   if (rows.empty()) return;
-  show(fmt::format("{} of {} samples\n{}", config.output.load.string(),
-                   grouped(rows.front().total.samples), evaluation_table(rows)));
+  show(fmt::format("{} of {} {}\n{}", config.output.load.string(),
+                   grouped(rows.front().total.samples),
+                   noun_for(rows.front().total.samples, "sample"), evaluation_table(rows)));
   if (metrics) metrics->close();
 }
 

@@ -131,7 +131,7 @@ std::vector<Option> parallel_options() {
          c.parallel.bf16_gradients = choice(given, kGradTypes) == 1;
        }},
       {"no-overlap", kParallelGroup, "", JsonKind::kBoolean,
-       "reduce gradients behind the whole backward pass, not during it",
+       "reduce gradients after the whole backward pass, not during it",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.parallel.overlap = false;

@@ -11,6 +11,7 @@
 #include "core/content_hash.h"
 #include "core/error.h"
 #include "core/file_pattern.h"
+#include "core/units.h"
 #include "train/schedule.h"
 
 namespace barestep {
@@ -46,7 +47,7 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
                                  : fmt::format("{}-{}", ranks[first], ranks[last]));
     first = last + 1;
   }
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(runs, ", "));
+  return fmt::format("{} {}", noun_for(std::ssize(ranks), "rank"), fmt::join(runs, ", "));
 }
 
 }  // namespace

@@ -217,10 +217,10 @@ std::string RankSetup::exchange_text() const {
     for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
       sizes.push_back(human_bytes(bf16 ? bucket.bytes() / 2 : bucket.bytes()));
     }
-    return fmt::format("gradients reduced{} by {} in {} bucket{} ({}){}", bf16 ? " as bf16" : "",
-                       transport_name(), sizes.size(), sizes.size() == 1 ? "" : "s",
+    return fmt::format("gradients reduced{} by {} in {} ({}){}", bf16 ? " as bf16" : "",
+                       transport_name(), counted(std::ssize(sizes), "bucket"),
                        fmt::join(sizes, ", "),
-                       config_.parallel.overlap ? " while backward goes on" : " behind backward");
+                       config_.parallel.overlap ? " while backward goes on" : " after backward");
   }
   const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;
   StepSpec with_gradients = spec;
@@ -237,16 +237,14 @@ std::string RankSetup::exchange_text() const {
 
 std::string RankSetup::text() const {
   const int ranks = ranks_.size();
-  std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+  std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   text += ", " + exchange_text();
   const int cores = place_.local_cpus;
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
-    const auto plural = [](int number) { return number == 1 ? "" : "s"; };
-    text += fmt::format("\nOversubscribed: {} rank{} of {} thread{} on {} core{}",
-                        place_.local_size, plural(place_.local_size), config_.device.threads,
-                        plural(config_.device.threads), cores, plural(cores));
+    text += fmt::format("\nOversubscribed: {} of {} on {}", counted(place_.local_size, "rank"),
+                        counted(config_.device.threads, "thread"), counted(cores, "core"));
   }
   return text + "\n";
 }

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <ios>
 #include <iostream>
 #include <new>
 #include <system_error>
@@ -71,8 +73,18 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
   } catch (const std::bad_alloc&) {
     return report(name, Error(ExitCode::kMemory, {.what = "memory",
                                                   .value = "",
-                                                  .why = "this machine has no more to give",
+                                                  .why = "this machine has no more",
                                                   .remedy = "use a smaller model or batch"}));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
+                                                       .value = error.path1().string(),
+                                                       .why = error.code().message(),
+                                                       .remedy = "check the path"}));
+  } catch (const std::ios_base::failure& error) {
+    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
+                                                       .value = "",
+                                                       .why = error.code().message(),
+                                                       .remedy = "check the files of this run"}));
   } catch (const std::system_error& error) {
     output_failed = error.code().value();
     if (output_error() != 0) return 0;

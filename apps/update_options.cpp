@@ -35,8 +35,8 @@ std::vector<Option> update_options() {
        kTrainingGroup,
        "separate|fused",
        JsonKind::kString,
-       "as in mlp_single; fused needs no gradients, which several devices\n"
-       "do, so it is refused (default separate)",
+       "as in mlp_single; fused stores no gradients, which several\n"
+       "devices exchange, so it is refused (default separate)",
        [](const Given& given, TrainConfig& c) {
          c.training.fused_update = choice(given, kUpdates) == 1;
        },
@@ -46,8 +46,8 @@ std::vector<Option> update_options() {
        kParallelGroup,
        "separate|fused|per-bucket",
        JsonKind::kString,
-       "the optimizer's step behind all communication, or of each bucket\n"
-       "behind its own; fused needs --scheme factor, as in mlp_single\n"
+       "the optimizer's step after all communication, or of each bucket\n"
+       "after its own; fused needs --scheme factor, as in mlp_single\n"
        "(default separate)",
        [](const Given& given, TrainConfig& c) {
          const auto chosen = choice(given, kRankUpdates);

@@ -1,13 +1,14 @@
 #include "lab/machine_card.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
-#include "lab/nearest.h"
+#include "core/nearest.h"
 
 namespace barestep {
 namespace {
@@ -249,11 +250,16 @@ std::vector<std::string> card_names() {
 MachineCard load_card(const std::string& name_or_file) {
   const bool is_file = name_or_file.ends_with(".json");
   if (!is_file && !std::filesystem::exists(file_of_card(name_or_file))) {
-    fail(ExitCode::kUsage, {.what = "--machine",
-                            .value = name_or_file,
-                            .why = "there is no such card",
-                            .remedy = fmt::format("did you mean '{}'? a file's name ends in .json",
-                                                  nearest(name_or_file, card_names()))});
+    const std::vector<std::string> names = card_names();
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    const std::string_view near = nearest(name_or_file, views);
+    fail(ExitCode::kUsage,
+         {.what = "--machine",
+          .value = name_or_file,
+          .why = "there is no such card",
+          .remedy = near.empty()
+                        ? fmt::format("name one of {}, or a file in .json", fmt::join(names, ", "))
+                        : fmt::format("did you mean '{}'? a file's name ends in .json", near)});
   }
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_card(name_or_file);

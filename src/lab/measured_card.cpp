@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
+#include "core/units.h"
 #include "lab/child_process.h"
 #include "lab/cost_model.h"
 #include "lab/measurement.h"
@@ -46,7 +47,7 @@ std::vector<MachineLoad> loads_of(const CardRequest& request) {
 }
 
 std::string text_of(const MachineLoad& load) {
-  return fmt::format("rates of {} rank{}{}", load.ranks, load.ranks == 1 ? "" : "s",
+  return fmt::format("rates of {}{}", counted(load.ranks, "rank"),
                      load.threads > 1 ? fmt::format(" with {} threads", load.threads) : "");
 }
 
@@ -70,7 +71,7 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   if (child.exit_code != 0) {
     fail(ExitCode::kTryAgain,
          {.what = "rates of this machine",
-          .value = fmt::format("{} ranks", load.ranks),
+          .value = counted(load.ranks, "rank"),
           .why = fmt::format("measuring ended with code {}: {}", child.exit_code,
                              child.err.substr(0, child.err.find('\n'))),
           .remedy = "run the same command again"});
@@ -139,7 +140,7 @@ MachineCard measure_card(const CardRequest& request) {
   MachineCard card{.name = fmt::format("this machine, {} {}",
                                        request.on_gpu ? machine.gpu : machine.processor,
                                        request.on_gpu ? fmt::format("x {}", units)
-                                                      : fmt::format("with {} cores", units))};
+                                                      : "with " + counted(units, "core"))};
   card.on_gpu = request.on_gpu;
   card.node_ranks = units;
   std::filesystem::create_directories(request.scratch);

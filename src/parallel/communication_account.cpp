@@ -148,9 +148,8 @@ CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> s
 
 std::string CommunicationSummary::text() const {
   if (steps == 0) return "";
-  std::string text =
-      fmt::format("Communication of a step, mean of {} step{} and {} rank{}\n", steps,
-                  steps == 1 ? "" : "s", ranks.size(), ranks.size() == 1 ? "" : "s");
+  std::string text = fmt::format("Communication of a step, mean of {} and {}\n",
+                                 counted(steps, "step"), counted(std::ssize(ranks), "rank"));
   const double total_s = parts.hidden_s + parts.waiting_s + parts.moving_s;
   const auto row = [&](const char* name, double seconds) {
     text += fmt::format("  {:<24}{:>12} ms\n", name, milliseconds(seconds));
@@ -174,8 +173,9 @@ std::string CommunicationSummary::text() const {
   text += table.text() + "\n";
   if (ranks.size() == 1) return text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    text += fmt::format("Waited for rank {}: longest in {} of {} steps, {} ms a step\n", rank,
-                        ranks[rank].steps_waited_for, steps, milliseconds(ranks[rank].cost_s));
+    text += fmt::format("Waited for rank {}: longest in {} of {}, {} ms a step\n", rank,
+                        ranks[rank].steps_waited_for, counted(steps, "step"),
+                        milliseconds(ranks[rank].cost_s));
   }
   return text +
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/units.h"
 #include "parallel/split.h"
 #include "train/mlp.h"
 #include "train/trainer.h"
@@ -96,8 +97,7 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
       fail(ExitCode::kConfiguration,
            {.what = "--slow-rank",
             .value = fmt::format("{}:{}", slow->rank, slow->delay_ms),
-            .why = fmt::format("there {} {} rank{}", ranks == 1 ? "is" : "are", ranks,
-                               ranks == 1 ? "" : "s"),
+            .why = fmt::format("there {} {}", ranks == 1 ? "is" : "are", counted(ranks, "rank")),
             .remedy = fmt::format("ranks are numbered from 0 to {}", ranks - 1)});
     }
     if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
@@ -108,14 +108,15 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
     fail(ExitCode::kConfiguration,
          {.what = "--global-batch-size",
           .value = std::to_string(spec.batch_size),
-          .why = fmt::format("is not a sample for each of {} ranks", ranks),
+          .why = fmt::format("leaves some of {} ranks without a sample", ranks),
           .remedy = fmt::format("give at least {}, or start fewer ranks", ranks)});
   }
   if (!limits::kBatchSizes.contains(spec.step_rows())) {
     fail(ExitCode::kConfiguration,
          {.what = "--batch-size",
           .value = std::to_string(config.data.batch_size),
-          .why = fmt::format("{} ranks make {} samples in a step", ranks, spec.step_rows()),
+          .why = fmt::format("{} {} {} samples in a step", counted(ranks, "rank"),
+                             ranks == 1 ? "makes" : "make", spec.step_rows()),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
   }
   return spec;

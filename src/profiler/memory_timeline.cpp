@@ -122,7 +122,7 @@ std::string memory_table(const Program& program, const MemoryPlan& plan, int dev
   TextTable table({{"op"},
                    {"before it (B)", Align::kRight},
                    {"in use (B)", Align::kRight},
-                   {"behind it (B)", Align::kRight}});
+                   {"after it (B)", Align::kRight}});
   std::int64_t rows = 0;
   for (const MemoryPoint& point : timeline.points) {
     if (point.begins.empty() && point.ends.empty()) continue;

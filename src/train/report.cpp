@@ -29,7 +29,7 @@ std::string device_text(const Device& device) {
   const DeviceInfo info = device.info();
   std::string text = fmt::format("{}: {}", device.name(), info.model);
   if (info.threads > 0) {
-    text += fmt::format(", {} thread{}", info.threads, info.threads == 1 ? "" : "s");
+    text += ", " + counted(info.threads, "thread");
   }
   return text;
 }
@@ -59,8 +59,8 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
   }
   if (spec.ranks > 1) text += fmt::format(" over {} ranks", spec.ranks);
   if (spec.train_rows > 0) {
-    text += fmt::format(", {} training and {} test samples", grouped(spec.train_rows),
-                        grouped(spec.test_rows));
+    text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
+                        grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
   return text + fmt::format("\n{}, products by {}\n\n", device_text(device),
                             device.info().product_library);
@@ -81,7 +81,8 @@ std::string evaluation_line(const EvaluationReport& report) {
   if (report.epochs > 0) line += fmt::format("/{}", report.epochs);
   line += fmt::format(" | Test loss: {:.6f}", report.loss);
   if (report.accuracy) line += fmt::format(" | Test accuracy: {:.2f}%", 100 * *report.accuracy);
-  return line + fmt::format(" | {} samples in {}s", report.samples, seconds_text(report.seconds));
+  return line + fmt::format(" | {} in {}s", counted(report.samples, "sample"),
+                            seconds_text(report.seconds));
 }
 
 std::string metrics_record(const StepReport& report, int rank) {
@@ -142,9 +143,9 @@ std::string RunSummary::text(const Device& device, const std::string& update,
   const double total_s = this->total_s();
   const auto steps = static_cast<double>(wall_s_.size());
 
-  std::string text =
-      fmt::format("Summary of {} steps after {} of warm-up, {}, products by {}\n", wall_s_.size(),
-                  warmup_steps_, device_text(device), device.info().product_library);
+  std::string text = fmt::format("Summary of {} after {} of warm-up, {}, products by {}\n",
+                                 counted(std::ssize(wall_s_), "step"), warmup_steps_,
+                                 device_text(device), device.info().product_library);
   text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
                       seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
                       seconds_text(time.p95), seconds_text(time.p99));

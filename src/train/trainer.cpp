@@ -42,13 +42,13 @@ std::int64_t flops_of(const StepProgram* step) {
 
 /// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
 [[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
-                                    double lr) {
+                                    std::string remedy) {
   // A NaN's sign means nothing.
   const double shown = std::isnan(loss) ? std::abs(loss) : loss;
   fail(ExitCode::kDiverged, {.what = "training diverged",
                              .value = "",
                              .why = fmt::format("the {} is {} {}", which, shown, when),
-                             .remedy = fmt::format("use a smaller --lr (it is {})", lr)});
+                             .remedy = std::move(remedy)});
 }
 
 }  // namespace
@@ -282,11 +282,15 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                           TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
   if (!std::isfinite(loss)) {
-    const std::string before =
-        batch.number == 0 ? ""
-                          : fmt::format(", it was {} at step {}", last_loss_, batch.number - 1);
-    refuse_divergence("loss", loss, fmt::format("at step {}{}", batch.number, before),
-                      config_.training.lr);
+    // The first loss is that of weights which no step has changed yet.
+    if (batch.number == 0) {
+      refuse_divergence("loss", loss, "at step 0",
+                        "scale down the samples or the weights of --load");
+    }
+    refuse_divergence(
+        "loss", loss,
+        fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
+        divergence_remedy(config_.training));
   }
   last_loss_ = loss;
   steps_done_ = batch.number + 1;
@@ -349,7 +353,7 @@ void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
   evaluation_.loss /= samples;
   if (!std::isfinite(evaluation_.loss)) {
     refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
-                      config_.training.lr);
+                      divergence_remedy(config_.training));
   }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);

@@ -166,13 +166,58 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
   file("mine.txt", "");
   expect_refused({"run", "amdahl", "--output", "."}, 78,
                  "--output '.': it holds files that are no study's; name another folder");
-  for (const auto& [arguments, why] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{}, "A subcommand is required"},
-           {{"run"}, "name is required"},
-           {{"run", "amdahl", "--device", "tpu"}, "--device: tpu not in {auto,cpu,cuda}"},
-           {{"run", "amdahl", "--fast"}, "The following argument was not expected: --fast"}}) {
-    expect_refused(arguments, 2, "command line: " + why + "; see mlp_lab --help");
-  }
+}
+
+TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
+  const std::vector<std::string> predict = {"predict", "--machine", "h100-nvlink"};
+  const auto predict_with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), predict.begin(), predict.end());
+    return more;
+  };
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{}, "command: is missing; mlp_lab --help lists all"},
+      {{"nosuch"}, "unknown command 'nosuch': mlp_lab has no such command; --help lists all"},
+      {{"rnu", "amdahl"}, "unknown command 'rnu': mlp_lab has no such command; did you mean run?"},
+      {{"measure-rnak"},
+       "unknown command 'measure-rnak': mlp_lab has no such command; --help lists all"},
+      {{"--versoin"},
+       "unknown option '--versoin': mlp_lab has no such option; did you mean --version?"},
+      {{"run", "amdahl", "--outptu", "x"},
+       "unknown option '--outptu': mlp_lab run has no such option; did you mean --output?"},
+      {{"run", "amdahl", "--fast"},
+       "unknown option '--fast': mlp_lab run has no such option; --help lists all"},
+      {{"predict", "--machin", "h100-nvlink"},
+       "unknown option '--machin': mlp_lab predict has no such option; did you mean --machine?"},
+      {{"report", "a", "b"},
+       "argument 'b': belongs to no option; options begin with --, see --help"},
+      {{"run"}, "argument 'name': is missing; mlp_lab run --help describes it"},
+      {{"merge-traces", "all.json"},
+       "argument 'in': is missing; mlp_lab merge-traces --help describes it"},
+      {{"predict"}, "option '--machine': is missing; mlp_lab predict --help describes it"},
+      {{"card", "--output"}, "option '--output': needs a value; --help shows which"},
+      {{"card", "--output", "--quick"}, "option '--output': needs a value; --help shows which"},
+      {{"card", "--output=", "x"}, "option '--output': needs a value; --help shows which"},
+      {{"card", "--output", "a", "--output", "b"}, "option '--output': given twice; give it once"},
+      {{"card", "--quick=soon"}, "--quick 'soon': takes no value; leave the value out"},
+      {{"run", "amdahl", "--device", "tpu"},
+       "--device 'tpu': not one of the choices; use auto or cpu or cuda"},
+      {predict_with({"--scheme", "2"}),
+       "--scheme '2': not one of the choices; use ddp or zero1 or factor"},
+      {predict_with({"--ranks", "1,0"}),
+       "--ranks '0': out of range; give a whole number from 1 to 1048576"},
+      {predict_with({"--dim", "wide"}),
+       "--dim 'wide': not a whole number; give a whole number from 1 to 131072"},
+      {predict_with({"--depth", "1e99"}),
+       "--depth '1e99': not a whole number; give a whole number from 1 to 1000"},
+  };
+  for (const auto& [arguments, line] : cases) expect_refused(arguments, 2, line);
+}
+
+TEST_F(MlpLab, NamesATemporaryFolderThatIsMissing) {
+  const ProcessResult result = run_process({"/usr/bin/env", "TMPDIR=/nowhere", MLP_LAB, "card"},
+                                           {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err, "mlp_lab: error: file '/nowhere': Not a directory; check the path\n");
 }
 
 TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
@@ -230,9 +275,14 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   EXPECT_THAT(result.out, HasSubstr("\n    1024  "));
   EXPECT_THAT(result.out, HasSubstr("network all_reduce: 2 x 8 H100"));
   expect_refused(
-      {"predict", "--machine", "h100"}, 2,
-      "--machine 'h100': there is no such card; did you mean 'h100-infiniband'? a file's name "
+      {"predict", "--machine", "h100-nvlnik"}, 2,
+      "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a file's name "
       "ends in .json");
+  expect_refused({"predict", "--machine", "h100"}, 2,
+                 "--machine 'h100': there is no such card; name one of a100-nvlink, "
+                 "h100-infiniband, h100-nvlink, h200-nvlink, t4, v100-pcie, or a file in .json");
+  expect_refused({"run", "nosuch"}, 2,
+                 "experiment 'nosuch': there is none of this name; mlp_lab list shows all");
 }
 
 TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {

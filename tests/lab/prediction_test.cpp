@@ -381,10 +381,11 @@ TEST(Predictions, RefuseWhatTheMachineHasNot) {
                [&] {
                  predict_scaling({}, h200, {1, 16});
                });
-  expect_error(ExitCode::kConfiguration,
-               "--batch-size '64': is not a sample for each of 128 ranks; ask for fewer ranks, or "
-               "give --batch-per-rank",
-               [] { predict_scaling({}, load_card("h100-infiniband"), {128}); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
+      "give --batch-per-rank",
+      [] { predict_scaling({}, load_card("h100-infiniband"), {128}); });
 }
 
 TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {

@@ -66,7 +66,7 @@ TEST(Overhead, IsOneSentence) {
       HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, with, "
                 "without).\n"));
   EXPECT_THAT(overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
-              HasSubstr("is not known: it takes four steps behind warm-up that are not profiled"));
+              HasSubstr("is not known: it takes four steps after warm-up that are not profiled"));
 }
 
 /// Of steps of 1024 x 2, in groups of four.

@@ -175,17 +175,24 @@ TEST_F(DatasetFiles, TakesSamplesOfOneNumber) {
 }
 
 TEST_F(DatasetFiles, TakesTheLastShareAsTestSet) {
+  const auto split_ten = [&](double split) {
+    return load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
+                idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)), {1, 1},
+                LossKind::kCrossEntropy, split);
+  };
   struct Case {
     double split;
     std::int64_t train, test;
   };
-  for (const Case& c : {Case{0, 10, 0}, {0.2, 8, 2}, {0.29, 8, 2}, {0.05, 10, 0}, {1, 0, 10}}) {
-    const Dataset data = load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
-                              idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)),
-                              {1, 1}, LossKind::kCrossEntropy, c.split);
+  for (const Case& c : {Case{0, 10, 0}, {0.1, 9, 1}, {0.2, 8, 2}, {0.29, 8, 2}, {1, 0, 10}}) {
+    const Dataset data = split_ten(c.split);
     EXPECT_EQ(data.train_rows(), c.train) << c.split;
     EXPECT_EQ(data.test_rows(), c.test) << c.split;
   }
+  expect_error(ExitCode::kConfiguration,
+               "--test-split '0.05': of 10 samples leaves 0 to test with; give a larger share, or "
+               "leave it out",
+               [&] { split_ten(0.05); });
 }
 
 TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {

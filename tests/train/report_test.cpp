@@ -69,6 +69,8 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   report.accuracy.reset();
   report.epochs = 0;
   EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 2000 samples in 0.01230s");
+  report.samples = 1;
+  EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 1 sample in 0.01230s");
 }
 
 /// A step whose parts differ from each other and leave 1 ms over.
@@ -116,6 +118,14 @@ std::map<std::string, std::pair<double, double>> account_of(const std::string& s
     rows[row[1]] = {std::stod(row[2]), std::stod(row[3])};
   }
   return rows;
+}
+
+TEST(RunSummary, OfOneStepSaysSoInTheSingular) {
+  RunSummary summary(1);
+  summary.add(measured(0));
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  EXPECT_THAT(summary.text(*device, "separate"),
+              HasSubstr("Summary of 1 step after 0 of warm-up, cpu: "));
 }
 
 TEST(RunSummary, AccountsForTheWholeWallTime) {

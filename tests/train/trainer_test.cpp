@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -155,8 +156,43 @@ TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
   FlatWeights weights = built.trainer->weights();
   for (float& weight : weights) weight *= 1e30F;
   Trainer trainer(built.config, *built.programs, {built.device.get()}, nullptr, nullptr, weights);
-  expect_error(ExitCode::kDiverged, "training diverged: the loss is nan at step 0; use a smaller",
+  expect_error(ExitCode::kDiverged,
+               "training diverged: the loss is nan at step 0; scale down the samples or the "
+               "weights of --load",
                [&] { trainer.run(built); });
+}
+
+TEST(Trainer, DivergenceNamesWhatIsSetUnusuallyBeforeTheLearningRate) {
+  const auto expect_remedy = [](const std::function<void(TrainingConfig&)>& change,
+                                const std::string& remedy) {
+    TrainConfig config = random_run(20);
+    change(config.training);
+    TrainerHarness run(config);
+    expect_error(ExitCode::kDiverged, "; use " + remedy, [&] { run.run(); });
+  };
+  const std::string lr = " or a smaller --lr (it is 0.001)";
+  expect_remedy([](auto& training) { training.eps = 0; }, "a larger --eps (it is 0)" + lr);
+  expect_remedy(
+      [](auto& training) {
+        training.optimizer = OptimizerKind::kAdamW;
+        training.weight_decay = 1e30;
+      },
+      "a smaller --weight-decay (it is 1e+30)" + lr);
+  expect_remedy(
+      [](auto& training) {
+        training.optimizer = OptimizerKind::kSgd;
+        training.momentum = 0.999;
+        training.lr = 1e20;
+      },
+      "a smaller --momentum (it is 0.999) or a smaller --lr (it is 1e+20)");
+}
+
+TEST(Trainer, KeepsADenormalEpsilonAboveZero) {
+  TrainConfig config = random_run(20);
+  config.training.eps = 1e-40;  // 0 where denormal numbers are flushed: a dead unit's 0 / 0 is NaN
+  TrainerHarness run(config);
+  run.run();
+  EXPECT_EQ(run.steps.size(), 20U);
 }
 
 TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {
