@@ -36,7 +36,7 @@ void measure_this_rank(const RankRatesOptions& options) {
   const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
   std::unique_ptr<Communicator> transport;
   if (has_nccl() && place.local_size <= gpus) {
-    transport = join_nccl(ranks);
+    transport = join_nccl(ranks, *device);
   } else {
     transport = std::make_unique<StagedCommunicator>(ranks, *device);
   }

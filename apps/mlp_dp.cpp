@@ -12,6 +12,7 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/config.h"
+#include "core/stop_request.h"
 #include "device_setup.h"
 #include "monitoring.h"
 #include "parallel/data_parallel.h"

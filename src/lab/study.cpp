@@ -92,17 +92,6 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
        {.what = "--output", .value = folder.string(), .why = why, .remedy = "name another folder"});
 }
 
-void make_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    fail(ExitCode::kCannotCreate, {.what = "--output",
-                                   .value = folder.string(),
-                                   .why = error.message(),
-                                   .remedy = "name a folder that can be written"});
-  }
-}
-
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
