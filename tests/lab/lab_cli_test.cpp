@@ -206,8 +206,10 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
 TEST_F(MlpLab, NamesATemporaryFolderThatIsMissing) {
   const ProcessResult result = run_process({"/usr/bin/env", "TMPDIR=/nowhere", MLP_LAB, "card"},
                                            {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err, "mlp_lab: error: file '/nowhere': Not a directory; check the path\n");
+  EXPECT_EQ(result.exit_code, 73);
+  EXPECT_EQ(result.err,
+            "mlp_lab: error: temporary folder '/nowhere': No such file or directory; set TMPDIR to "
+            "a folder that can be written\n");
 }
 
 TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
