@@ -1,15 +1,16 @@
 // mlp_lab: whole experiments by one command.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "commands.h"
@@ -21,14 +22,13 @@
 #include "findings_text.h"
 #include "lab/child_process.h"
 #include "lab/measured_card.h"
-#include "lab/predict.h"
 #include "lab/prediction_report.h"
 #include "lab/published.h"
 #include "lab/report.h"
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "measure_rank.h"
-#include "option_values.h"
+#include "predict_command.h"
 #include "profiler/trace_file.h"
 #include "run_program.h"
 #include "separate_files.h"
@@ -208,13 +208,24 @@ void require_card_output(const std::filesystem::path& output) {
   require_separate_files({{"--output", output}}, programs);
 }
 
+std::filesystem::path scratch_folder() {
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error) {
+    const char* const named = std::getenv("TMPDIR");
+    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
+                                   .value = named == nullptr ? "/tmp" : named,
+                                   .why = error.message(),
+                                   .remedy = "set TMPDIR to a folder that can be written"});
+  }
+  return temporary / fmt::format("mlp_lab-{}", ::getpid());
+}
+
 void print_card(const RunOptions& options) {
   require_card_output(options.output);
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
-  const std::filesystem::path scratch =
-      std::filesystem::temp_directory_path() / fmt::format("mlp_lab-{}", ::getpid());
-  const std::string text = json_of(measured_card(identity, scratch));
+  const std::string text = json_of(measured_card(identity, scratch_folder()));
   end_progress();
   if (options.output.empty()) {
     print_now(text);
@@ -257,50 +268,6 @@ void add_card(CLI::App& app, RunOptions& options) {
   card->add_flag("--quick", options.quick, "fewer sizes, a few seconds");
   add_device(*card, options);
   card->callback([&] { print_card(options); });
-}
-
-struct PredictOptions {
-  std::string machine;
-  std::vector<int> ranks = {1, 2, 4, 8};
-  PredictedModel model;
-};
-
-void predict(const PredictOptions& options) {
-  const MachineCard card = load_card(options.machine);
-  print_now(text_of(predict_scaling(options.model, card, options.ranks)));
-  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
-}
-
-void add_predict(CLI::App& app, PredictOptions& options) {
-  CLI::App* predicts =
-      app.add_subcommand("predict", "Simulate a step on a machine that is not here, by its card");
-  predicts
-      ->add_option("--machine", options.machine,
-                   fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
-      ->required();
-  const auto add_number = [&](const char* name, auto& number, std::int64_t last, const char* help) {
-    return accept_whole_numbers(predicts->add_option(name, number, help), {1, last})
-        ->capture_default_str();
-  };
-  add_number("--ranks", options.ranks, 1 << 20, "numbers of ranks")->delimiter(',');
-  PredictedModel& model = options.model;
-  add_number("--dim", model.dim, 1 << 17, "width of every layer");
-  add_number("--depth", model.depth, 1000, "number of Linear layers");
-  add_number("--batch-size", model.batch_size, 1 << 20, "samples in a step of all ranks");
-  static constexpr std::string_view kPredictedSchemes[] = {"ddp", "zero1", "factor"};
-  predicts
-      ->add_option_function<std::string>(
-          "--scheme",
-          [&](const std::string& text) {
-            const auto chosen = choice({.where = "--scheme", .text = text}, kPredictedSchemes);
-            model.scheme = static_cast<RankScheme>(chosen);
-          },
-          "what ranks exchange")
-      ->type_name("ddp|zero1|factor")
-      ->default_str("ddp");
-  predicts->add_flag("--batch-per-rank", model.batch_per_rank,
-                     "--batch-size is each rank's, which is weak scaling");
-  predicts->callback([&] { predict(options); });
 }
 
 struct MergeOptions {

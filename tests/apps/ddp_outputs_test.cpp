@@ -117,7 +117,8 @@ TEST_F(RanksOutputs, WeightsThatCannotBeWrittenCostNoReport) {
 /// Only the rank that writes the weights knows, while the others are on their way to the report.
 TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
   const auto result = bash(
-      "exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --lr 1e300 --steps 1 --save w "
+      "exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --optimizer adamw --lr 1e38 "
+      "--weight-decay 1e38 --steps 1 --save w "
       "--timeout 20");
   EXPECT_EQ(result.exit_code, 76) << result.err;
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));

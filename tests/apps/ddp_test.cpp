@@ -341,7 +341,7 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
   EXPECT_THAT(
       result.err,
       ContainsRegex("^mlp_ddp: note: no flight board '/nonexistent/barestep.*': No such file "
-                    "or directory; a rank that dies is told by mpirun alone\n$"));
+                    "or directory; only mpirun will report a rank that dies\n$"));
 }
 
 /// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.

@@ -153,7 +153,7 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
                  "experiment 'strong-scalling': there is none of this name; did you mean "
                  "'strong-scaling'? mlp_lab list shows all");
   expect_refused({"run", "amdahl", "--output", "/proc/lab"}, 73,
-                 "--output '/proc/lab': No such file or directory; name a folder that can be "
+                 "folder '/proc/lab': cannot be created: No such file or directory; choose one that can be "
                  "written");
   expect_refused({"report", "nothing"}, 66,
                  "study 'nothing': there is none in this folder; name the --output of an earlier "
@@ -216,8 +216,10 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
 TEST_F(MlpLab, NamesATemporaryFolderThatIsMissing) {
   const ProcessResult result = run_process({"/usr/bin/env", "TMPDIR=/nowhere", MLP_LAB, "card"},
                                            {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(result.err, "mlp_lab: error: file '/nowhere': Not a directory; check the path\n");
+  EXPECT_EQ(result.exit_code, 73);
+  EXPECT_EQ(result.err,
+            "mlp_lab: error: temporary folder '/nowhere': No such file or directory; set TMPDIR to "
+            "a folder that can be written\n");
 }
 
 TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {

@@ -316,7 +316,7 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
       testing::AllOf(HasSubstr("median error over 2 runs within the cores is 21.0 % (goal"),
                      HasSubstr("1 run is further off than a tenth, 1 of them mostly by what "
                                "was predicted for backward."),
-                     HasSubstr("1 runs beyond the cores")));
+                     HasSubstr("1 run beyond the cores is shown")));
   EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
   EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
 }

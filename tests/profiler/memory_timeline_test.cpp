@@ -84,7 +84,7 @@ TEST(MemoryTable, ShowsWhatChangesAndTheHighWaterMark) {
   const Chain chain;
   const MemoryPlan plan(chain.buffers);
   const std::string table = memory_table(chain.program, plan, 0, 100);
-  EXPECT_THAT(table, HasSubstr("#2 forward fill               +512       1,280           -512\n"));
+  EXPECT_THAT(table, HasSubstr("#2 forward fill               +512       1,280          -512\n"));
   EXPECT_EQ(table.find("#1 "), std::string::npos) << table;
   EXPECT_THAT(
       table,

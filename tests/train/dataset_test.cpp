@@ -211,18 +211,17 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
       kTwoImages, float_labels, {3, 2}, kClasses);
   expect_refused("/y.idx': has 3 numbers per sample, cross-entropy needs 1", kTwoImages, kTwoImages,
                  {3, 2}, kClasses);
+  expect_refused("/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1",
+                 kTwoImages, float_labels, {3, 5}, LossKind::kMse);
   expect_refused(
-      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1",
-      kTwoImages, float_labels, {3, 5}, LossKind::kMse);
-  expect_refused(
-      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1, or use "
+      "/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1, or use "
       "--loss cross-entropy if they are labels",
       kTwoImages, kTwoLabels, {3, 5}, LossKind::kMse);
 }
 
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
   expect_refused(
-      "/y.idx': row 0 has label 1, the last of --layers gives 1 classes, numbered from "
+      "/y.idx': row 0 has label 1, the last of --layers gives 1 class, numbered from "
       "0; correct the labels or widen the last layer",
       kTwoImages, kTwoLabels, {3, 1}, LossKind::kCrossEntropy);
   expect_refused("row 1 has label -1,", kTwoImages, idx_bytes<std::int8_t>(kI8, {2}, {0, -1}),
