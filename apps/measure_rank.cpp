@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/output_file.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "lab/measured_card.h"
@@ -12,6 +13,7 @@
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/thread_communicator.h"
+#include "separate_files.h"
 
 namespace barestep {
 namespace {
@@ -53,6 +55,17 @@ void add_measure_rank(CLI::App& app, RankRatesOptions& options) {
   measure->add_flag("--quick", options.quick);
   measure->add_flag("--alone", options.alone);
   measure->callback([&] { measure_this_rank(options); });
+}
+
+void require_card_output(const std::filesystem::path& output,
+                         const std::filesystem::path& programs) {
+  if (output.empty()) return;
+  require_writable(output);
+  std::vector<FileUse> inputs;
+  for (const char* name : {"mlp_lab", "mlp_single", "mlp_ddp"}) {
+    inputs.push_back({"mlp_lab card", programs / name});
+  }
+  require_separate_files({{"--output", output}}, inputs);
 }
 
 }  // namespace barestep

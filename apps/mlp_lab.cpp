@@ -29,9 +29,7 @@
 #include "lab/study.h"
 #include "measure_rank.h"
 #include "predict_command.h"
-#include "profiler/trace_file.h"
 #include "run_program.h"
-#include "separate_files.h"
 #include "trace_merge.h"
 
 namespace barestep {
@@ -197,17 +195,6 @@ void write_report_of(const std::filesystem::path& folder) {
   show(fmt::format("Report: {}\n", (folder / "report.html").string()));
 }
 
-/// Before anything is measured.
-void require_card_output(const std::filesystem::path& output) {
-  if (output.empty()) return;
-  require_writable(output);
-  std::vector<FileUse> programs;
-  for (const char* name : {"mlp_lab", "mlp_single", "mlp_ddp"}) {
-    programs.push_back({"mlp_lab card", folder_of_programs() / name});
-  }
-  require_separate_files({{"--output", output}}, programs);
-}
-
 std::filesystem::path scratch_folder() {
   std::error_code error;
   const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
@@ -222,7 +209,7 @@ std::filesystem::path scratch_folder() {
 }
 
 void print_card(const RunOptions& options) {
-  require_card_output(options.output);
+  require_card_output(options.output, folder_of_programs());
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
   const std::string text = json_of(measured_card(identity, scratch_folder()));
@@ -275,20 +262,12 @@ struct MergeOptions {
   std::vector<std::filesystem::path> traces;
 };
 
-void merge(const MergeOptions& options) {
-  require_writable(options.out);
-  std::vector<FileUse> inputs;
-  for (const auto& trace : options.traces) inputs.push_back({"merge-traces", trace});
-  require_separate_files({{"output file", options.out}}, inputs);
-  write_trace(options.out, merge_traces(options.traces, options.out.string()));
-}
-
 void add_merge_traces(CLI::App& app, MergeOptions& options) {
   CLI::App* merges = app.add_subcommand(
       "merge-traces", "Put the traces of several ranks or devices on one axis of time");
   merges->add_option("out", options.out, "the file to write; may end in .gz")->required();
   merges->add_option("in", options.traces, "the files that --trace wrote")->required();
-  merges->callback([&] { merge(options); });
+  merges->callback([&] { merge_traces(options.out, options.traces); });
 }
 
 void validate_published() {

@@ -14,6 +14,9 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
+#include "core/output_file.h"
+#include "profiler/trace_file.h"
+#include "separate_files.h"
 
 namespace barestep {
 namespace {
@@ -121,9 +124,8 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   }
 }
 
-}  // namespace
-
-std::string merge_traces(std::span<const std::filesystem::path> paths, const std::string& name) {
+/// `name` is the whole's.
+std::string merged(std::span<const std::filesystem::path> paths, const std::string& name) {
   std::vector<RankTrace> traces;
   std::set<std::int64_t> ranks;
   for (const auto& path : paths) {
@@ -154,6 +156,16 @@ std::string merge_traces(std::span<const std::filesystem::path> paths, const std
       "\"traceEvents\": [\n{}\n],\n\"traceName\": {}\n}}\n",
       base_ns, events,
       OrderedJson(on_one_line(name)).dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+}
+
+}  // namespace
+
+void merge_traces(const std::filesystem::path& out, std::span<const std::filesystem::path> paths) {
+  require_writable(out);
+  std::vector<FileUse> inputs;
+  for (const auto& path : paths) inputs.push_back({"merge-traces", path});
+  require_separate_files({{"output file", out}}, inputs);
+  write_trace(out, merged(paths, out.string()));
 }
 
 }  // namespace barestep

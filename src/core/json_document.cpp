@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <limits>
+
 #include "core/error.h"
 #include "core/input_file.h"
 
 namespace barestep {
 namespace {
+
+const nlohmann::json& json_of(const void* json) {
+  return *static_cast<const nlohmann::json*>(json);
+}
 
 /// "[json.exception...] parse error at line 1, column 2: syntax error ...": without the brackets.
 std::string reason_of(const nlohmann::json::exception& error) {
@@ -50,35 +56,37 @@ bool is_shallow_json(std::string_view text) {
   return true;
 }
 
+JsonValue JsonValue::member(const char* key, const void* json) const {
+  return {json, *source_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+}
+
+JsonValue JsonValue::item(std::size_t index, const void* json) const {
+  return {json, *source_, fmt::format("{}[{}]", path_, index)};
+}
+
 bool JsonValue::has(const char* key) const {
-  if (!json_->is_object()) refuse_kind("an object");
-  return json_->contains(key);
+  if (!json_of(json_).is_object()) refuse_kind("an object");
+  return json_of(json_).contains(key);
 }
 
 JsonValue JsonValue::at(const char* key) const {
-  if (!has(key)) {
-    const std::string path = path_.empty() ? key : fmt::format("{}.{}", path_, key);
-    JsonValue(*json_, *source_, path).refuse("is missing");
-  }
-  return {json_->at(key), *source_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+  if (!has(key)) member(key, nullptr).refuse("is missing");
+  return member(key, &json_of(json_)[key]);
 }
 
 std::vector<std::pair<std::string, JsonValue>> JsonValue::members() const {
-  if (!json_->is_object()) refuse_kind("an object");
+  if (!json_of(json_).is_object()) refuse_kind("an object");
   std::vector<std::pair<std::string, JsonValue>> all;
-  for (const auto& [key, value] : json_->items()) {
-    all.emplace_back(on_one_line(key),
-                     JsonValue(value, *source_, path_.empty() ? key : path_ + "." + key));
+  for (const auto& [key, value] : json_of(json_).items()) {
+    all.emplace_back(on_one_line(key), member(key.c_str(), &value));
   }
   return all;
 }
 
 std::vector<JsonValue> JsonValue::items() const {
-  if (!json_->is_array()) refuse_kind("an array");
+  if (!json_of(json_).is_array()) refuse_kind("an array");
   std::vector<JsonValue> all;
-  for (const nlohmann::json& item : *json_) {
-    all.emplace_back(item, *source_, fmt::format("{}[{}]", path_, all.size()));
-  }
+  for (const nlohmann::json& each : json_of(json_)) all.push_back(item(all.size(), &each));
   return all;
 }
 
@@ -89,51 +97,52 @@ std::vector<JsonValue> JsonValue::items(std::size_t count) const {
 }
 
 bool JsonValue::is_number() const {
-  return json_->is_number();
+  return json_of(json_).is_number();
 }
 
 double JsonValue::number(double least, double most) const {
-  if (!is_within(*json_, least, most)) {
+  if (!is_within(json_of(json_), least, most)) {
     refuse_kind(fmt::format("a number from {} to {}", least, most));
   }
-  return json_->get<double>();
+  return json_of(json_).get<double>();
 }
 
 std::vector<double> JsonValue::numbers(double least, double most) const {
-  if (!json_->is_array()) refuse_kind("an array");
+  if (!json_of(json_).is_array()) refuse_kind("an array");
   std::vector<double> all;
-  all.reserve(json_->size());
-  for (const nlohmann::json& item : *json_) {
+  all.reserve(json_of(json_).size());
+  for (const nlohmann::json& each : json_of(json_)) {
     // Only one that is refused needs its path.
-    all.push_back(is_within(item, least, most) ? item.get<double>()
-                                               : items().at(all.size()).number(least, most));
+    all.push_back(is_within(each, least, most) ? each.get<double>()
+                                               : item(all.size(), &each).number(least, most));
   }
   return all;
 }
 
 std::int64_t JsonValue::whole(std::int64_t least, std::int64_t most) const {
-  const bool is_signed = json_->is_number_integer() && !json_->is_number_unsigned();
-  const bool is_small =
-      json_->is_number_unsigned() && json_->get<std::uint64_t>() <= std::uint64_t{1} << 62;
-  const bool fits = (is_signed || is_small) && json_->get<std::int64_t>() >= least &&
-                    json_->get<std::int64_t>() <= most;
-  if (!fits) refuse_kind(fmt::format("a whole number from {} to {}", least, most));
-  return json_->get<std::int64_t>();
+  const nlohmann::json& json = json_of(json_);
+  constexpr auto kMostSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool is_signed = json.is_number_integer() &&
+                         (!json.is_number_unsigned() || json.get<std::uint64_t>() <= kMostSigned);
+  if (!is_signed || json.get<std::int64_t>() < least || json.get<std::int64_t>() > most) {
+    refuse_kind(fmt::format("a whole number from {} to {}", least, most));
+  }
+  return json.get<std::int64_t>();
 }
 
 bool JsonValue::boolean() const {
-  if (!json_->is_boolean()) refuse_kind("true or false");
-  return json_->get<bool>();
+  if (!json_of(json_).is_boolean()) refuse_kind("true or false");
+  return json_of(json_).get<bool>();
 }
 
 std::string JsonValue::text() const {
-  if (!json_->is_string()) refuse_kind("a string");
-  return on_one_line(json_->get<std::string>());
+  if (!json_of(json_).is_string()) refuse_kind("a string");
+  return on_one_line(json_of(json_).get<std::string>());
 }
 
 std::vector<std::string> JsonValue::texts() const {
   std::vector<std::string> all;
-  for (const JsonValue& item : items()) all.push_back(item.text());
+  for (const JsonValue& each : items()) all.push_back(each.text());
   return all;
 }
 
@@ -146,7 +155,7 @@ void JsonValue::refuse(const std::string& why) const {
 }
 
 void JsonValue::refuse_kind(const std::string& wanted) const {
-  refuse(fmt::format("is {}, not {}", shown_value(*json_), wanted));
+  refuse(fmt::format("is {}, not {}", shown_value(json_of(json_)), wanted));
 }
 
 JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(std::move(source)) {
@@ -158,7 +167,7 @@ JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(s
     refuse(fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
   }
   try {
-    json_ = std::make_unique<nlohmann::json>(nlohmann::json::parse(text));
+    json_ = std::make_shared<nlohmann::json>(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception& error) {
     refuse("is not JSON: " + reason_of(error));
   }
@@ -168,7 +177,5 @@ JsonDocument::JsonDocument(const std::filesystem::path& file, std::int64_t most_
                            std::string what, std::string remedy)
     : JsonDocument(InputFile(file, what).text(most_bytes),
                    {.what = what, .name = file.string(), .remedy = std::move(remedy)}) {}
-
-JsonDocument::~JsonDocument() = default;
 
 }  // namespace barestep

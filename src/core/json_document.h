@@ -2,8 +2,6 @@
 // line that names the file, the value and what is allowed.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -32,9 +30,6 @@ struct JsonSource {
 /// where it is missing, of another kind or out of range; ranges include both ends.
 class JsonValue {
  public:
-  JsonValue(const nlohmann::json& json, const JsonSource& source, std::string path)
-      : json_(&json), source_(&source), path_(std::move(path)) {}
-
   /// Of an object.
   [[nodiscard]] bool has(const char* key) const;
   [[nodiscard]] JsonValue at(const char* key) const;
@@ -56,9 +51,16 @@ class JsonValue {
   [[noreturn]] void refuse(const std::string& why) const;
 
  private:
+  friend class JsonDocument;
+
+  JsonValue(const void* json, const JsonSource& source, std::string path)
+      : json_(json), source_(&source), path_(std::move(path)) {}
+
+  [[nodiscard]] JsonValue member(const char* key, const void* json) const;
+  [[nodiscard]] JsonValue item(std::size_t index, const void* json) const;
   [[noreturn]] void refuse_kind(const std::string& wanted) const;
 
-  const nlohmann::json* json_;
+  const void* json_;  // nlohmann's, which headers do not include
   const JsonSource* source_;
   std::string path_;  // "device.launch_s.value"; empty for the whole document
 };
@@ -71,15 +73,14 @@ class JsonDocument {
   /// `most_bytes`.
   JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes, std::string what,
                std::string remedy);
-  ~JsonDocument();
   JsonDocument(const JsonDocument&) = delete;
   JsonDocument& operator=(const JsonDocument&) = delete;
 
-  [[nodiscard]] JsonValue root() const { return {*json_, source_, ""}; }
+  [[nodiscard]] JsonValue root() const { return {json_.get(), source_, ""}; }
 
  private:
   JsonSource source_;
-  std::unique_ptr<nlohmann::json> json_;
+  std::shared_ptr<const void> json_;
 };
 
 }  // namespace barestep

@@ -70,27 +70,6 @@ TEST_F(MlpDp, OnOneDeviceSavesTheBytesOfMlpSingle) {
   EXPECT_EQ(read_file(folder() / "one"), read_file(folder() / "single"));
 }
 
-TEST_F(MlpDp, RefusesOutputsOnTheTracesOfItsDevices) {
-  const Arguments traced = {"--devices", "cpu,cpu", "--dim", "8",       "--depth",
-                            "1",         "--steps", "1",     "--trace", "v.json"};
-  const auto expect_refused = [&](const Arguments& more, const std::string& line) {
-    const auto result = run(traced + more);
-    EXPECT_EQ(result.exit_code, 78);
-    EXPECT_EQ(result.err, "mlp_dp: error: " + line + "\n");
-    EXPECT_EQ(result.out, "");
-  };
-  expect_refused({"--save", "v.device0.json"},
-                 "--trace 'v.device0.json': --save writes to the same file; give two files");
-  expect_refused({"--metrics", "./v.device1.json"},
-                 "--trace 'v.device1.json': --metrics writes to the same file; give two files");
-  file("v.device1.json", R"({"seed": 1})");
-  expect_refused(
-      {"--config", "v.device1.json"},
-      "--trace 'v.device1.json': --config reads this file, which would be lost; write to "
-      "another one");
-  EXPECT_EQ(read_file(folder() / "v.device1.json"), R"({"seed": 1})");
-}
-
 TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
   const auto result = run({"--devices", "cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "6",
                            "--monitor", "--metrics", "m.jsonl"});
