@@ -116,13 +116,16 @@ void expect_one_of_four_to_have_it() {
   }
 }
 
-/// Three jobs at a time, since claims mostly wait.
+/// Three jobs at a time, since claims mostly wait. Ranks agree by waiting for longer than a
+/// question takes.
 TEST(LastWord, OneRankOfThoseThatClaimItAtOnceHasIt) {
-  std::vector<std::future<void>> jobs;
-  for (int job = 0; job < 3; ++job) {
-    jobs.push_back(std::async(std::launch::async, expect_one_of_four_to_have_it));
-  }
-  for (auto& job : jobs) job.get();
+  repeat_while_busy([] {
+    std::vector<std::future<void>> jobs;
+    for (int job = 0; job < 3; ++job) {
+      jobs.push_back(std::async(std::launch::async, expect_one_of_four_to_have_it));
+    }
+    for (auto& job : jobs) job.get();
+  });
 }
 
 TEST(LastWord, WhoHasItKeepsItAndOthersAreTooLate) {

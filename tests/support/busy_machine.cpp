@@ -16,7 +16,7 @@
 namespace barestep {
 namespace {
 
-constexpr int kMostAttempts = 5;
+constexpr int kMostAttempts = 10;
 constexpr double kLeastWatched_s = 0.5;  // a CoreWatch counts in ticks
 
 double seconds_of(const timeval& time) {

@@ -10,7 +10,7 @@ namespace barestep {
 constexpr double kBusyShare = 0.05;
 
 /// A test of time: calls `attempt`, which tests with EXPECT_ and ASSERT_, until nothing fails in
-/// it, at most five times. If each attempt fails, the test fails as the last one did; if others
+/// it, at most ten times. If each attempt fails, the test fails as the last one did; if others
 /// took more than `busy_share` of the cores meanwhile, it is skipped, with that share and what
 /// failed. The last call of a test: it does not end a test that it skips.
 ///
