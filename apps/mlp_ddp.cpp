@@ -268,7 +268,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   }
   RankRun run;
   or_end_all(ranks, word, [&] {
-    setup->connect();
+    setup->connect(record);
     polled.set(&setup->transport());
     train_rank(*setup, ranks, record, run);
   });
