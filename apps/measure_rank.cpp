@@ -9,6 +9,7 @@
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "lab/measured_card.h"
+#include "parallel/gpu_places.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
@@ -37,7 +38,8 @@ void measure_this_rank(const RankRatesOptions& options) {
   const int gpus = std::max(1, cuda_device_count());
   const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
   std::unique_ptr<Communicator> transport;
-  if (has_nccl() && place.local_size <= gpus) {
+  const auto places = gather_gpu_places(ranks, device->info().pci_bus_id);
+  if (has_nccl() && why_nccl_cannot_join(places).empty()) {
     transport = join_nccl(ranks, *device);
   } else {
     transport = std::make_unique<StagedCommunicator>(ranks, *device);

@@ -265,7 +265,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   RankRun run;
   or_end_all(ranks, word, [&] {
     if (setup->config().training.evaluate_only) return evaluate_on_ranks(*setup, ranks, record);
-    setup->connect();
+    setup->connect(record);
     polled.set(&setup->transport());
     train_rank(*setup, ranks, record, run);
   });

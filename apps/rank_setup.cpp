@@ -116,7 +116,8 @@ void RankSetup::open_device() {
   }
 }
 
-void RankSetup::require_agreement() const {
+void RankSetup::require_agreement() {
+  gpus_ = gather_gpu_places(ranks_, device_ == nullptr ? "" : device_->info().pci_bus_id);
   RankSettings settings = build_settings();
   settings.emplace_back("MPI", place_.library);
   std::string task = "training";
@@ -138,13 +139,30 @@ void RankSetup::require_agreement() const {
     if (uses_nccl()) settings.emplace_back("NCCL", nccl_version());
   }
   barestep::require_agreement(ranks_, settings);
+  if (device_ != nullptr && uses_nccl()) require_nccl();
+}
+
+/// From here on all ranks have the same options.
+void RankSetup::require_nccl() const {
+  if (const std::string why = why_nccl_cannot_join(gpus_); !why.empty()) {
+    fail(ExitCode::kConfiguration, {.what = "--transport",
+                                    .value = "nccl",
+                                    .why = why,
+                                    .remedy = "use mpi or auto, or start a rank for each GPU"});
+  }
+  if (config_.output.memory) return;
+  require_memory(*programs_, {.name = device_->name(),
+                              .kind = kind_,
+                              .available_bytes = device_->info().free_bytes,
+                              .beside_bytes = nccl_bytes(ranks_.size()),
+                              .beside = "NCCL"});
 }
 
 bool RankSetup::uses_nccl() const {
   const Transport wanted = config_.parallel.transport;
-  const bool own_gpu = place_.local_size <= cuda_device_count();
   return kind_ == DeviceKind::kCuda &&
-         (wanted == Transport::kNccl || (wanted == Transport::kAuto && has_nccl() && own_gpu));
+         (wanted == Transport::kNccl ||
+          (wanted == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
 }
 
 std::string RankSetup::transport_name() const {
@@ -152,9 +170,9 @@ std::string RankSetup::transport_name() const {
   return uses_nccl() ? "NCCL" : "MPI through pinned memory";
 }
 
-void RankSetup::connect() {
+void RankSetup::connect(FlightRecord& record) {
   if (kind_ == DeviceKind::kCuda && uses_nccl()) {
-    own_transport_ = join_nccl(ranks_, *device_);
+    own_transport_ = join_nccl(ranks_, *device_, config_.device.graph ? nullptr : &record);
   } else if (kind_ == DeviceKind::kCuda) {
     own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
   }
@@ -190,8 +208,7 @@ FlatWeights RankSetup::weights_of_all() {
 
 MonitorScope RankSetup::monitor_scope() const {
   MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
-  const bool first_on_gpu = kind_ == DeviceKind::kCuda && place_.local_rank < cuda_device_count();
-  if (first_on_gpu) scope.devices.push_back(device_.get());
+  if (is_first_on_gpu(gpus_, ranks_.rank())) scope.devices.push_back(device_.get());
   return scope;
 }
 

@@ -12,6 +12,10 @@ std::string nccl_version() {
   return "";
 }
 
+int nccl_version_code() {
+  return 0;
+}
+
 std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/, Device& /*device*/,
                                         FlightRecord* /*record*/) {
   fail(ExitCode::kConfiguration, {.what = "--transport",

@@ -244,11 +244,16 @@ bool has_nccl() {
   return true;
 }
 
-std::string nccl_version() {
+int nccl_version_code() {
   int version = 0;
   if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
     refuse(result, "ncclGetVersion", nullptr);
   }
+  return version;
+}
+
+std::string nccl_version() {
+  const int version = nccl_version_code();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -61,11 +61,13 @@ void PreparedProgram::find_borders(Device& main) {
                          LaneId{node(id).device, node(id).lane} == kMainLane;
     if (!on_main) continue;
     if (borders.empty() || borders.back().phase != node(id).phase) {
+      const bool shares = !borders.empty() && node(id).waits.empty();
       borders.push_back({.first = id,
                          .last = id,
                          .phase = node(id).phase,
                          .waits_for = awaited_phase(*this, node(id)),
-                         .begin = new_events(main, EventUse::kTime),
+                         .shares_begin = shares,
+                         .begin = shares ? EventPerSet{} : new_events(main, EventUse::kTime),
                          .end = new_events(main, EventUse::kTime)});
     }
     borders.back().last = id;

@@ -120,7 +120,9 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
       made.border < 0 ? nullptr : &program.borders[static_cast<std::size_t>(made.border)];
 
   queue_waits(program, step, id, mode);
-  if (border != nullptr && border->first == id) border->begin[set]->record(*made.streams[0]);
+  if (border != nullptr && border->first == id && !border->shares_begin) {
+    border->begin[set]->record(*made.streams[0]);
+  }
 
   const Tag tag{.program = program.index, .step = step, .node = id};
   const Addresses& table = addresses(step);
@@ -153,13 +155,26 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
   fetched_ = step;
 }
 
-void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
-  if (options_.graph) {
+bool Runner::queue_work(PreparedProgram& program, std::int64_t step) {
+  if (options_.graph && program.has_run) {
     launch_graph(program, step);
-    return;
+    return true;
   }
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kEager);
+  }
+  program.has_run = true;
+  // A graph begins where the main lane is, and takes it that all lanes are there.
+  if (options_.graph) join_main();
+  return false;
+}
+
+void Runner::join_main() {
+  Stream& main = *streams_.at(kMainLane);
+  for (auto& [lane, stream] : streams_) {
+    if (lane == kMainLane) continue;
+    joins_.at(lane)->record(*stream);
+    main.wait(*joins_.at(lane));
   }
 }
 
@@ -196,11 +211,7 @@ void Runner::capture(PreparedProgram& program, std::int64_t step) {
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kCaptured);
   }
-  for (auto& [lane, stream] : streams_) {
-    if (lane == kMainLane) continue;
-    joins_.at(lane)->record(*stream);
-    main.wait(*joins_.at(lane));
-  }
+  join_main();
   program.graphs[slot_of(step)] = devices_[0]->end_capture(main);
 }
 
@@ -222,7 +233,7 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   unfinished.behind = queued_ > finished_;
   now.start[set_of(step)]->record(*streams_.at(kMainLane));
   if (fetched_ != step) fetch(now, step, input);
-  queue_work(now, step);
+  unfinished.in_graph = queue_work(now, step);
   ++queued_;
   unfinished.host.queued_s = unfinished.host.fetched_s = now_s();
   if (options_.fetch == Fetch::kAhead && next == &program) {
@@ -232,11 +243,12 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
 }
 
 StepTimes Runner::times_of(const PreparedProgram& program, std::int64_t step) const {
-  const std::size_t set = options_.graph ? captured_set_of(step) : set_of(step);
+  const bool in_graph = unfinished_[slot_of(step)].in_graph;
+  const std::size_t set = in_graph ? captured_set_of(step) : set_of(step);
   StepTimes times;
   const Event* previous = program.start[set_of(step)].get();
   for (const PhaseBorder& border : program.borders) {
-    const Event& begin = *border.begin[set];
+    const Event& begin = border.shares_begin ? *previous : *border.begin[set];
     const Event& end = *border.end[set];
     const double gap_s = begin.seconds_since(*previous);
     if (border.waits_for) {

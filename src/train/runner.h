@@ -2,8 +2,9 @@
 //
 // It queues a step's nodes on their lanes' streams, with an event behind every node that others
 // wait for, and measures the step by phase with one event at each phase border of the main lane.
-// With a graph, the nodes that are not data are captured once per slot and launched as one piece.
-// Nothing is allocated in a step.
+// With a graph, a program's first step runs eagerly, so that libraries load and set up what they
+// need outside of captures; then the nodes that are not data are captured once per slot and
+// launched as one piece. Nothing is allocated in a step.
 #pragma once
 
 #include <array>
@@ -49,7 +50,7 @@ struct StepTimes {
   /// finished: from the step's start on the main lane to that of the next.
   double wall_s = 0;
   std::array<double, kPhases> phase_s{};
-  double idle_s = 0;  // gaps between phases that no wait explains
+  double idle_s = 0;  // before the first phase, where no wait explains it
 
   /// The wall time that no part accounts for: queueing, and waking up the host.
   [[nodiscard]] double residue_s() const;
@@ -115,7 +116,10 @@ class Runner {
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
-  void queue_work(PreparedProgram& program, std::int64_t step);
+  /// Returns whether it was launched as a graph.
+  bool queue_work(PreparedProgram& program, std::int64_t step);
+  /// From here on the main lane is behind all others.
+  void join_main();
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);
   void check_for_errors(std::int64_t step);
@@ -146,6 +150,7 @@ class Runner {
     PreparedProgram* program = nullptr;
     HostTimes host{};
     bool behind = false;  // the step before it was unfinished when it was queued
+    bool in_graph = false;
   };
   std::array<Unfinished, 2> unfinished_;  // by step mod 2
 };

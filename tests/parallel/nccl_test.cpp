@@ -3,14 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "core/forwarding_communicator.h"
 #include "core/forwarding_device.h"
 #include "kernels/cpu_device.h"
 #include "parallel/factor.h"
+#include "parallel/gpu_places.h"
 #include "parallel/nccl_communicator.h"
+#include "parallel/nccl_devices.h"
 #include "parallel/zero1.h"
+#include "support/expect_error.h"
 #include "support/fake_nccl.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
@@ -185,6 +189,34 @@ TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
     EXPECT_FALSE(record.open(Track::kCollective));
   });
   EXPECT_THAT(record.text(), HasSubstr("all_reduce (1.00 KiB) in step 7"));
+}
+
+/// Two devices of one process, which are one GPU.
+void add_up_on_one_gpu() {
+  const auto nccl = join_devices_by_nccl({0, 0});
+  const auto cpu = make_cpu_device({.threads = 1});
+  const std::unique_ptr<Stream> streams[] = {cpu->new_stream("comm"), cpu->new_stream("comm")};
+  std::vector<float> numbers{1, 2, 30, 40};
+  const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+  const Collective sum = Reduce{.tensors = {Tensor{0, 0, 1, 2}, Tensor{0, 8, 1, 2}}, .root = 0};
+  nccl->prepare(sum);
+  NativeStream first(*streams[0]);
+  NativeStream second(*streams[1]);
+  Stream* const wrapped[] = {&first, &second};
+  nccl->run(sum, addresses, wrapped, {});
+  for (const auto& stream : streams) stream->synchronize();
+  EXPECT_THAT(numbers, ElementsAre(31, 42, 30, 40));
+}
+
+TEST(FakeNccl, JoinsDevicesOnOneGpuWhereItIsAskedToAndCan) {
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  fake_nccl::reset(23003);
+  add_up_on_one_gpu();
+  EXPECT_EQ(why_gpus_are_not_shared(), "");
+  fake_nccl::reset(22809);
+  expect_error(ExitCode::kTryAgain, "NCCL call 'ncclCommInitAll': ", &add_up_on_one_gpu);
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  EXPECT_THAT(fake_nccl::complaints(), IsEmpty());
 }
 
 /// What the library refuses, so that a test that passes says something.

@@ -195,6 +195,37 @@ TEST_P(RunnerTest, TheAccountNamesEveryMillisecond) {
   });
 }
 
+/// On a GPU's critical chain each event costs about as much as a small kernel.
+TEST_P(RunnerTest, PhasesThatFollowEachOtherShareTheEventBetweenThem) {
+  const Tensor host = take("host", 2, true);
+  const Tensor x = take("x", 2);
+  const Tensor out = take("out");
+  const Tensor message = take("message");
+  Program& program = new_program("phases");
+  add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
+  add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
+  add(program, Lane::kCompute, Phase::kBackward, Fill{.out = out, .value = 1});
+  add(program, Lane::kComm, Phase::kReduce, Copy{.to = message, .from = out});
+  add(program, Lane::kCompute, Phase::kOptimizer, Copy{.to = out, .from = message});
+  start({&program});
+  std::vector<Device*> devices{device_.get()};
+  std::map<LaneId, std::unique_ptr<Stream>> streams;
+  const PreparedProgram prepared(program, 0, devices, [&](const LaneId& lane) {
+    auto& stream = streams[lane];
+    if (stream == nullptr) stream = device_->new_stream("lane");
+    return stream.get();
+  });
+  ASSERT_EQ(prepared.borders.size(), 3U);
+  EXPECT_FALSE(prepared.borders[0].shares_begin) << "it waits for data";
+  EXPECT_TRUE(prepared.borders[1].shares_begin);
+  EXPECT_EQ(prepared.borders[1].begin[0], nullptr);
+  EXPECT_FALSE(prepared.borders[2].shares_begin) << "it waits for communication";
+  Counting input(host);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_GE(runner_->step(program, &program, input).residue_s(), -1e-9);
+  }
+}
+
 /// Work of two lanes inside a step meets where waits say so, and nowhere else.
 TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
   const Tensor host = take("host", 2, true);
