@@ -6,7 +6,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kUpdates[] = {"separate", "fused"};
+constexpr std::string_view kUpdateLevels[] = {"separate", "fused"};
 constexpr std::string_view kRankUpdates[] = {"separate", "fused", "per-bucket"};
 
 }  // namespace
@@ -27,7 +27,7 @@ std::vector<Option> update_options() {
        "fused: the weight gradients go straight into Adam and are never\n"
        "stored; in fp32, also with --precision tf32 (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdates) == 1;
+         c.training.fused_update = choice(given, kUpdateLevels) == 1;
        },
        {},
        {"mlp_single"}},
@@ -38,7 +38,7 @@ std::vector<Option> update_options() {
        "as in mlp_single; fused stores no gradients, which several\n"
        "devices exchange, so it is refused (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdates) == 1;
+         c.training.fused_update = choice(given, kUpdateLevels) == 1;
        },
        {},
        {"mlp_dp"}},
