@@ -318,8 +318,9 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
   if (launched && launched->local_rank == 0 && !board.why_alone().empty()) {
-    print_note(kMlpDdp, fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
-                                    launched->board, board.why_alone(), launched->launcher));
+    print_note(kMlpDdp,
+               fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
+                           launched->board, board.why_alone(), launched->launcher));
   }
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);

@@ -21,8 +21,8 @@ Tensor parameters_by_rank(Buffers& buffers, const StepSpec& spec) {
   return by_rank(buffers, spec, "parameters", Category::kParameters);
 }
 
-/// Of gradients that add up from step to step every rank keeps the sum of all ranks: the next step's
-/// are added to it, weighted and summed again, and the weights of all ranks are 1 together.
+/// Of gradients that add up from step to step every rank keeps the sum of all ranks: the next
+/// step's are added to it, weighted and summed again, and the weights of all ranks are 1 together.
 Collective sum_of(const Tensor& gradients, float scale, bool zero_grad) {
   if (!zero_grad) return AllReduce{.tensors = {gradients}, .scale = scale};
   return ReduceScatter{.tensors = {gradients}, .scale = scale};

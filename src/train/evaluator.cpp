@@ -134,8 +134,8 @@ Evaluation Evaluator::run(std::int64_t warmup,
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
          {.what = "evaluation",
-           .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
-                              noun_for(total.samples, "sample"),
+          .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
+                             noun_for(total.samples, "sample"),
                              std::isnan(total.loss) ? std::abs(total.loss) : total.loss),
           .remedy = "load weights of a training run that did not diverge"});
   }

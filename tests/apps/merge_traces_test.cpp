@@ -80,7 +80,8 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
                          "traceEvents": [{"ph": 3}]})");
   file("cut.json.gz", std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13));
   expect_refused({}, 2, "argument 'out': is missing; mlp_lab merge-traces --help describes it");
-  expect_refused({"all.json"}, 2, "argument 'in': is missing; mlp_lab merge-traces --help describes it");
+  expect_refused({"all.json"}, 2,
+                 "argument 'in': is missing; mlp_lab merge-traces --help describes it");
   expect_refused({"all.json", "bad.json"}, 65,
                  "trace 'bad.json': is no trace of one rank" + remedy);
   expect_refused({"all.json", "other.json"}, 65,

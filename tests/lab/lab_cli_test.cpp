@@ -152,9 +152,10 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
   expect_refused({"run", "strong-scalling"}, 2,
                  "experiment 'strong-scalling': there is none of this name; did you mean "
                  "'strong-scaling'? mlp_lab list shows all");
-  expect_refused({"run", "amdahl", "--output", "/proc/lab"}, 73,
-                 "folder '/proc/lab': cannot be created: No such file or directory; choose one that can be "
-                 "written");
+  expect_refused(
+      {"run", "amdahl", "--output", "/proc/lab"}, 73,
+      "folder '/proc/lab': cannot be created: No such file or directory; choose one that can be "
+      "written");
   expect_refused({"report", "nothing"}, 66,
                  "study 'nothing': there is none in this folder; name the --output of an earlier "
                  "mlp_lab run");
