@@ -187,6 +187,7 @@ void run_mlp_dp(const std::vector<std::string>& arguments) {
   const Watchdog watchdog(board, word,
                           {.program = kMlpDp,
                            .limit_s = line.config.parallel.timeout_s,
+                           .ranks = 1,
                            .record_file = flight_file(line.config.output.metrics),
                            .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
                            .continued_s = &continued_s});

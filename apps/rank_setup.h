@@ -92,7 +92,7 @@ class RankSetup {
   std::unique_ptr<StepPrograms> programs_;
   FlatWeights loaded_;
   std::unique_ptr<Device> device_;
-  std::vector<GpuPlace> gpus_;                   // of all ranks, once they agree
+  std::vector<RankGpu> gpus_;                    // of all ranks, once they agree
   std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
   Communicator* transport_ = nullptr;
 };

@@ -45,21 +45,21 @@ std::string host_identity() {
   return fmt::format("{} {}", name, boot);
 }
 
-std::vector<GpuPlace> gather_gpu_places(Communicator& ranks, const std::string& bus_id) {
+std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& bus_id) {
   PackedPlace mine{};
   pack(host_identity(), mine.host);
   pack(bus_id, mine.bus_id);
   pack(why_gpus_are_not_shared(), mine.why_not_shared);
   std::vector<PackedPlace> all(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  std::vector<GpuPlace> places;
+  std::vector<RankGpu> places;
   for (const PackedPlace& place : all) {
     places.push_back({place.host.data(), place.bus_id.data(), place.why_not_shared.data()});
   }
   return places;
 }
 
-std::pair<int, int> ranks_on_one_gpu(std::span<const GpuPlace> ranks) {
+std::pair<int, int> ranks_on_one_gpu(std::span<const RankGpu> ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     for (std::size_t j = i + 1; j < ranks.size(); ++j) {
       const bool same = ranks[i].host == ranks[j].host && ranks[i].bus_id == ranks[j].bus_id;
@@ -69,19 +69,19 @@ std::pair<int, int> ranks_on_one_gpu(std::span<const GpuPlace> ranks) {
   return {-1, -1};
 }
 
-bool is_first_on_gpu(std::span<const GpuPlace> ranks, int rank) {
-  const GpuPlace& mine = ranks[static_cast<std::size_t>(rank)];
+bool is_first_on_gpu(std::span<const RankGpu> ranks, int rank) {
+  const RankGpu& mine = ranks[static_cast<std::size_t>(rank)];
   if (mine.bus_id.empty()) return false;
-  for (const GpuPlace& lower : ranks.first(static_cast<std::size_t>(rank))) {
+  for (const RankGpu& lower : ranks.first(static_cast<std::size_t>(rank))) {
     if (lower.host == mine.host && lower.bus_id == mine.bus_id) return false;
   }
   return true;
 }
 
-std::string why_nccl_cannot_join(std::span<const GpuPlace> ranks) {
+std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
   const auto [one, other] = ranks_on_one_gpu(ranks);
   if (one < 0) return "";
-  for (const GpuPlace& place : ranks) {
+  for (const RankGpu& place : ranks) {
     if (place.why_not_shared.empty()) continue;
     return fmt::format("ranks {} and {} have the same GPU, {}, and NCCL {}", one, other,
                        ranks[static_cast<std::size_t>(one)].bus_id, place.why_not_shared);

@@ -21,7 +21,7 @@ std::string flight_file(const std::filesystem::path& metrics);
 struct WatchdogOptions {
   std::string program{};      // in front of its line
   double limit_s = 300;       // what a rank is in may last so long
-  int ranks = 1;              // of the job
+  int ranks = 0;              // of the job; 0: not known
   bool one_host = true;       // all ranks are on this host
   std::string record_file{};  // where the records of this host's ranks go then; may be empty
   /// Ends all ranks, with `code`. Called from the watchdog's thread.

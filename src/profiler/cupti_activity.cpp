@@ -161,7 +161,7 @@ void CuptiReader::read_call(const CUpti_Activity& record, CUpti_CallbackDomain d
 void CuptiReader::read_correlation(const CUpti_Activity& record) {
   const auto& of = as<CorrelationRecord>(record);
   if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
-  if (of.externalId == kNoNode) return;
+  if (of.externalId == kNoCorrelatedNode) return;
   if (correlations_.size() >= kCorrelationsOfWork * capacity_) {
     ++dropped_;
   } else {
@@ -241,7 +241,8 @@ void CuptiReader::finish() {
 std::uint64_t CuptiReader::tag_number(std::int64_t correlation) const {
   const auto at =
       std::ranges::lower_bound(correlations_, correlation, {}, &Correlation::correlation);
-  return at == correlations_.end() || at->correlation != correlation ? kNoNode : at->number;
+  return at == correlations_.end() || at->correlation != correlation ? kNoCorrelatedNode
+                                                                     : at->number;
 }
 
 }  // namespace barestep

@@ -18,7 +18,7 @@
 namespace barestep {
 
 /// The number of work that is of no node.
-constexpr std::uint64_t kNoNode = 0;
+constexpr std::uint64_t kNoCorrelatedNode = 0;
 
 /// Reads records and keeps what it needs, in memory that is taken at once.
 class CuptiReader {
@@ -42,7 +42,8 @@ class CuptiReader {
 
   /// Sorts what was read. Call it before tag_number().
   void finish();
-  /// The number that was pushed when work of this correlation was queued; kNoNode for none.
+  /// The number that was pushed when work of this correlation was queued; kNoCorrelatedNode for
+  /// none.
   [[nodiscard]] std::uint64_t tag_number(std::int64_t correlation) const;
 
   /// Records for which there was no room, or that have no time.

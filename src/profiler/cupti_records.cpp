@@ -135,7 +135,7 @@ void CuptiRecords::begin(const Tag& tag, std::string_view label, int device, Str
     is_capturing_node_ = true;
   }
   if (capturing_ || !on_) return;
-  std::uint64_t number = kNoNode;
+  std::uint64_t number = kNoCorrelatedNode;
   if (keeps_ && queued_.size() < queued_.capacity()) {
     queued_.push_back(queued);
     number = queued_.size();
@@ -220,7 +220,7 @@ void CuptiRecords::finish() {
 
 const CuptiRecords::Queued* CuptiRecords::queued_of(const GpuActivity& activity) const {
   const std::uint64_t number = reader_.tag_number(activity.correlation);
-  if (number == kNoNode || number > queued_.size()) return nullptr;
+  if (number == kNoCorrelatedNode || number > queued_.size()) return nullptr;
   return &queued_[number - 1];
 }
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kOnce = "takes each GPU once";
 
-std::vector<GpuPlace> places(std::initializer_list<std::pair<const char*, const char*>> all) {
-  std::vector<GpuPlace> ranks;
+std::vector<RankGpu> places(std::initializer_list<std::pair<const char*, const char*>> all) {
+  std::vector<RankGpu> ranks;
   for (const auto& [host, bus_id] : all) ranks.push_back({host, bus_id, kOnce});
   return ranks;
 }
