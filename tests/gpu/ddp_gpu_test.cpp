@@ -6,6 +6,8 @@
 #include <string>
 
 #include "kernels/cuda_device.h"
+#include "parallel/gpu_places.h"
+#include "parallel/nccl_communicator.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -57,6 +59,18 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
     SCOPED_TRACE(ranks);
     expect_near_single(fmt::format("mpirun -np {} {} --transport mpi", ranks, MLP_DDP),
                        "reduced by MPI through pinned memory");
+  }
+}
+
+TEST_F(DdpOnGpu, RanksThatShareAGpuOverNcclTrainAsSingleDoes) {
+  const std::string why = why_gpus_are_not_shared(nccl_version_code(), "1");
+  if (!why.empty()) GTEST_SKIP() << "NCCL " << why;
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    expect_near_single(
+        fmt::format("env NCCL_MULTI_RANK_GPU_ENABLE=1 mpirun -np {} {} --transport nccl", ranks,
+                    MLP_DDP),
+        "reduced by NCCL");
   }
 }
 
