@@ -191,7 +191,10 @@ void Profiling::on_step(const StepReport& report) {
                       .queued_s = host.queued_s,
                       .fetched_s = host.fetched_s,
                       .end_s = host.end_s,
-                      .reported_s = now_s()});
+                      .reported_s = now_s(),
+                      .overlaps_previous = host.overlaps_previous,
+                      .overlaps_next = host.overlaps_next,
+                      .joins_lanes = host.joins_lanes});
   }
   if (for_overhead_) overhead_wall_s_.push_back(report.times.wall_s);
   if (gpu_ != nullptr) gpu_->collect();

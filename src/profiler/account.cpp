@@ -4,42 +4,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <limits>
 #include <map>
-#include <numeric>
+#include <utility>
 
+#include "core/error.h"
 #include "profiler/operator_table.h"
 
 namespace barestep {
 namespace {
 
-struct Span {
-  double begin_s = 0, end_s = 0;
-
-  [[nodiscard]] double seconds() const { return std::max(0.0, end_s - begin_s); }
-};
-
-Span common(const Span& a, const Span& b) {
-  return {std::max(a.begin_s, b.begin_s), std::min(a.end_s, b.end_s)};
-}
-
-Span span_of(const TimedOp& op) {
-  return {op.start_s, op.end_s};
-}
-
-bool is_on_main_lane(const TimedOp& op) {
-  return op.device == 0 && op.node->lane == Lane::kCompute;
-}
-
-bool is_copy(const TimedOp& op) {
-  const auto* device_op = std::get_if<DeviceOp>(&op.node->op);
-  return device_op != nullptr && std::holds_alternative<Copy>(*device_op);
-}
-
-/// What work of the compute lane counts as.
-Part part_of(const TimedOp& op) {
-  switch (op.node->phase) {
-    case Phase::kData:
-      return is_copy(op) ? Part::kHostToDevice : Part::kDataWait;
+/// What work of `phase` on `lane` counts as, seen from the compute lane of `device`.
+Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
+  if (phase == Phase::kData) return is_copy ? Part::kHostToDevice : Part::kDataWait;
+  if (phase == Phase::kReduce) return Part::kExposedCommunication;
+  if (lane.device != device && lane.lane == Lane::kCompute) return Part::kOtherDevice;
+  switch (phase) {
     case Phase::kInjected:
       return Part::kInjected;
     case Phase::kForward:
@@ -49,101 +30,241 @@ Part part_of(const TimedOp& op) {
       return Part::kLoss;
     case Phase::kBackward:
       return Part::kBackward;
-    case Phase::kReduce:
-      return Part::kExposedCommunication;
     case Phase::kOptimizer:
       return Part::kOptimizer;
+    default:
+      return Part::kIdle;
   }
-  return Part::kIdle;
 }
 
-/// The ops of a run by step, each step's in the order in which they began.
-using OpsOfSteps = std::map<std::int64_t, std::vector<const TimedOp*>>;
+Part part_of(const Run& run, int device) {
+  if (run.is_collective) return Part::kExposedCommunication;
+  return part_of(run.phase, run.is_copy, run.lane, device);
+}
 
-/// Accounts for one step, walking along its compute lane.
-class StepWalk {
+Part part_of(const TimedOp& op) {
+  const auto* const device_op = std::get_if<DeviceOp>(&op.node->op);
+  const bool is_copy = device_op != nullptr && std::holds_alternative<Copy>(*device_op);
+  return part_of(op.node->phase, is_copy, {op.device, op.node->lane}, 0);
+}
+
+/// A run of the step that many steps ago.
+using RunOfStep = Run::Awaited;
+
+/// Finds what holds a run that has not ended.
+class CauseWalk {
  public:
-  StepWalk(const HostStep& step, const OpsOfSteps& ops) : step_(step), ops_(ops) {
-    account_.number = step.number;
-    account_.wall_s = step.end_s - step.start_s;
-    now_s_ = step.start_s;
+  CauseWalk(const Timeline& timeline, int device) : timeline_(timeline), device_(device) {}
+
+  [[nodiscard]] const Run& run(RunOfStep at) const {
+    return timeline_.at(at.steps_back)->plan->runs()[at.run];
+  }
+  [[nodiscard]] const Span& span(RunOfStep at) const {
+    return timeline_.at(at.steps_back)->spans[at.run];
   }
 
-  StepAccount account() {
-    const auto& ops = ops_.at(step_.step);
-    for (const TimedOp* op : ops) {
-      if (is_on_main_lane(*op)) visit(*op);
+  /// Why `held` has not ended at `now_s`, and until when that lasts for certain. The walk only goes
+  /// back in the program, so it ends.
+  [[nodiscard]] Stretch cause(RunOfStep held, double now_s) const {
+    for (;;) {
+      const std::optional<RunOfStep> next =
+          span(held).begin_s <= now_s ? late_part(held, now_s) : holder_of(held, now_s);
+      if (!next) break;
+      held = *next;
     }
-    end();
-    for (const TimedOp* op : ops) {
-      if (op->device != 0 || op->node->phase != Phase::kReduce || is_on_main_lane(*op)) continue;
-      for (const TimedOp* work : ops) {
-        if (!is_on_main_lane(*work)) continue;
-        account_.hidden_communication_s += common(span_of(*op), span_of(*work)).seconds();
-      }
+    const Span& last = span(held);
+    if (last.begin_s <= now_s) {
+      return {now_s, last.end_s, part_of(run(held), device_), false, held};
     }
-    return account_;
+    if (run(held).phase == Phase::kData) return {now_s, last.begin_s, Part::kDataWait};
+    if (last.queued_s <= now_s) return {now_s, last.begin_s, Part::kIdle};
+    return {now_s, std::min(last.queued_s, last.begin_s), Part::kHost};
   }
 
  private:
-  /// Everything up to `until_s` is due to `part`.
-  void spend(Part part, double until_s) {
-    until_s = std::min(until_s, step_.end_s);
-    if (until_s <= now_s_) return;
-    account_[part] += until_s - now_s_;
-    now_s_ = until_s;
+  /// The part of the same collective that begins last, if it has yet to begin.
+  [[nodiscard]] std::optional<RunOfStep> late_part(RunOfStep held, double now_s) const {
+    std::optional<RunOfStep> late;
+    for (const std::size_t part : run(held).parts) {
+      const RunOfStep other{part, held.steps_back};
+      if (span(other).begin_s > (late ? span(*late).begin_s : now_s)) late = other;
+    }
+    return late;
   }
 
-  void visit(const TimedOp& op) {
-    std::vector<const TimedOp*> awaited;
-    for (const Wait& wait : op.node->waits) {
-      const auto step = ops_.find(op.tag.step - wait.steps_back);
-      if (step == ops_.end()) continue;
-      for (const TimedOp* other : step->second) {
-        if (other->program == op.program && other->tag.node == wait.node) awaited.push_back(other);
+  /// Of what has to end before `held` can begin, and has not, what ends last.
+  [[nodiscard]] std::optional<RunOfStep> holder_of(RunOfStep held, double now_s) const {
+    std::optional<RunOfStep> last;
+    const auto consider = [&](RunOfStep other) {
+      if (span(other).end_s > (last ? span(*last).end_s : now_s)) last = other;
+    };
+    for (const Run::Awaited& awaited : run(held).awaited) {
+      if (is_reached(held.steps_back, awaited.steps_back)) {
+        consider({awaited.run, held.steps_back + awaited.steps_back});
       }
     }
-    wait_for(awaited, op.start_s);
-    spend(Part::kLaunchGaps, op.start_s);
-    spend(part_of(op), op.end_s);
-  }
-
-  /// The lane is empty until `until_s` at the latest: communication first, then input.
-  void wait_for(const std::vector<const TimedOp*>& awaited, double until_s) {
-    for (const TimedOp* op : awaited) {
-      if (op->node->phase == Phase::kReduce) {
-        spend(Part::kExposedCommunication, std::min(op->end_s, until_s));
+    const StepTimeline& step = *timeline_.at(held.steps_back);
+    const StepTimeline* const before = timeline_.at(held.steps_back + 1);
+    if (run(held).previous) {
+      consider({*run(held).previous, held.steps_back});
+    } else if (before != nullptr) {
+      for (const auto& [lane, last_run] : before->plan->last_of_lane()) {
+        if (step.host.joins_lanes || lane == run(held).lane) {
+          consider({last_run, held.steps_back + 1});
+        }
       }
     }
-    for (const TimedOp* op : awaited) {
-      if (op->node->phase != Phase::kData) continue;
-      if (is_copy(*op)) {
-        spend(Part::kDataWait, std::min(op->start_s, until_s));
-        spend(Part::kHostToDevice, std::min(op->end_s, until_s));
-      } else {
-        spend(Part::kDataWait, std::min(op->end_s, until_s));
+    return last;
+  }
+
+  /// Whether a wait of the step `from` steps ago reaches a kept step of the same turn of its
+  /// program.
+  [[nodiscard]] bool is_reached(int from, int steps_back) const {
+    for (int step = from; step < from + steps_back; ++step) {
+      if (timeline_.at(step + 1) == nullptr || timeline_.at(step)->host.joins_lanes) return false;
+    }
+    return timeline_.at(from + steps_back)->plan == timeline_.at(from)->plan;
+  }
+
+  const Timeline& timeline_;
+  int device_;
+};
+
+/// Cuts the newest step's wall time into stretches, walking along a lane.
+class LaneWalk {
+ public:
+  LaneWalk(const Timeline& timeline, LaneId lane)
+      : step_(*timeline.at(0)),
+        lane_(lane),
+        walk_(timeline, lane.device),
+        wall_(timeline.wall_of_newest(lane)),
+        now_s_(wall_.begin_s) {}
+
+  std::vector<Stretch> stretches() {
+    const std::vector<Run>& runs = step_.plan->runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].lane != lane_) continue;
+      wait_for(i, step_.spans[i].begin_s);
+      spend(
+          {.part = part_of(runs[i], lane_.device), .is_own_work = true, .held_by = RunOfStep{i, 0}},
+          step_.spans[i].end_s);
+    }
+    wait_for_other_lanes();
+    if (step_.host.fetched_s > step_.host.queued_s) {
+      spend({.part = Part::kHost}, step_.host.queued_s);
+      spend({.part = Part::kDataWait}, step_.host.fetched_s);
+    }
+    spend({.part = Part::kIdle}, wall_.end_s);
+    return std::move(stretches_);
+  }
+
+ private:
+  /// Everything up to `until_s` has the stretch's cause.
+  void spend(Stretch stretch, double until_s) {
+    stretch.begin_s = now_s_;
+    stretch.end_s = std::min(until_s, wall_.end_s);
+    if (stretch.end_s <= now_s_) return;
+    now_s_ = stretch.end_s;
+    stretches_.push_back(stretch);
+  }
+
+  /// Until `until_s` the lane waits for one of this step's runs.
+  void wait_for(std::size_t run, double until_s) {
+    until_s = std::min(until_s, wall_.end_s);
+    while (now_s_ < until_s) {
+      const Stretch cause = walk_.cause({run, 0}, now_s_);
+      spend(cause, std::min(cause.end_s, until_s));
+    }
+  }
+
+  /// What other lanes still do when this one is done, where the step ends on the host.
+  void wait_for_other_lanes() {
+    const std::vector<Run>& runs = step_.plan->runs();
+    while (now_s_ < wall_.end_s) {
+      std::optional<std::size_t> last;
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        if (runs[i].phase == Phase::kData) continue;
+        if (step_.spans[i].end_s > (last ? step_.spans[*last].end_s : now_s_)) last = i;
       }
+      if (!last) return;
+      wait_for(*last, step_.spans[*last].end_s);
     }
   }
 
-  /// What happens when the compute lane is done: other lanes may not be, nor the host.
-  void end() {
-    for (const TimedOp* op : ops_.at(step_.step)) {
-      if (is_on_main_lane(*op) || op->node->phase == Phase::kData) continue;
-      spend(Part::kIdle, op->start_s);
-      spend(part_of(*op), op->end_s);
+  const StepTimeline& step_;
+  LaneId lane_;
+  CauseWalk walk_;
+  WallTime wall_;
+  double now_s_;
+  std::vector<Stretch> stretches_;
+};
+
+/// Seconds of the stretch in which the step's communication ran on the device.
+double communicated_s(const StepTimeline& step, int device, const Stretch& stretch) {
+  double seconds = 0;
+  const std::vector<Run>& runs = step.plan->runs();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].lane != LaneId{device, Lane::kComm}) continue;
+    if (part_of(runs[i], device) != Part::kExposedCommunication) continue;
+    const double begin_s = std::max(step.spans[i].begin_s, stretch.begin_s);
+    const double end_s = std::min(step.spans[i].end_s, stretch.end_s);
+    seconds += std::max(0.0, end_s - begin_s);
+  }
+  return seconds;
+}
+
+/// Makes timelines of a profile's records.
+class ProfiledSteps {
+ public:
+  explicit ProfiledSteps(const Profile& profile) : profile_(profile) {
+    for (const TimedOp& op : profile.ops) ops_[op.tag.step].push_back(&op);
+    for (const Record& record : profile.queued) {
+      queued_s_.try_emplace({record.tag.step, record.tag.node}, record.start_s);
     }
-    if (step_.fetched_s > step_.queued_s) {
-      spend(Part::kIdle, step_.queued_s);
-      spend(Part::kDataWait, step_.fetched_s);
-    }
-    spend(Part::kIdle, step_.end_s);
   }
 
-  const HostStep& step_;
-  const OpsOfSteps& ops_;
-  StepAccount account_;
-  double now_s_ = 0;
+  [[nodiscard]] bool has(const HostStep& step) const { return ops_.contains(step.step); }
+
+  StepTimeline timeline_of(const HostStep& step) {
+    const auto& ops = ops_.at(step.step);
+    const Program& program = *ops.front()->program;
+    const auto plan = plans_.try_emplace(&program, program, RunDetail::kNodes).first;
+    StepTimeline timeline{.plan = &plan->second,
+                          .step = step.step,
+                          .host = {.begin_s = step.begin_s,
+                                   .start_s = step.start_s,
+                                   .queued_s = step.queued_s,
+                                   .fetched_s = step.fetched_s,
+                                   .end_s = step.end_s,
+                                   .overlaps_previous = step.overlaps_previous,
+                                   .overlaps_next = step.overlaps_next,
+                                   .joins_lanes = step.joins_lanes},
+                          .spans = std::vector<Span>(plan->second.runs().size())};
+    for (const TimedOp* op : ops) {
+      const auto lanes = lanes_of(program, *op->node);
+      const auto part = std::ranges::find(lanes, op->device, &LaneId::device);
+      BARESTEP_REQUIRE(part != lanes.end(), "a record is of a device that its node is not on");
+      const auto index = static_cast<std::size_t>(part - lanes.begin());
+      timeline.spans[plan->second.runs_of(op->tag.node)[index]] = {
+          .queued_s = queued_s(step, *op), .begin_s = op->start_s, .end_s = op->end_s};
+    }
+    return timeline;
+  }
+
+ private:
+  /// When the host queued the op, or the graph that holds it.
+  [[nodiscard]] double queued_s(const HostStep& step, const TimedOp& op) const {
+    for (const NodeId node : {op.tag.node, kGraphLaunch}) {
+      const auto found = queued_s_.find({step.step, node});
+      if (found != queued_s_.end()) return found->second;
+    }
+    return step.start_s;
+  }
+
+  const Profile& profile_;
+  std::map<std::int64_t, std::vector<const TimedOp*>> ops_;
+  std::map<std::pair<std::int64_t, NodeId>, double> queued_s_;
+  std::map<const Program*, RunPlan> plans_;
 };
 
 StepAccount mean_of(const std::vector<StepAccount>& accounts) {
@@ -151,6 +272,7 @@ StepAccount mean_of(const std::vector<StepAccount>& accounts) {
   const auto count = static_cast<double>(accounts.size());
   for (const StepAccount& account : accounts) {
     mean.wall_s += account.wall_s / count;
+    mean.since_previous_s += account.since_previous_s / count;
     mean.hidden_communication_s += account.hidden_communication_s / count;
     for (std::size_t i = 0; i < kParts; ++i) mean.part_s[i] += account.part_s[i] / count;
   }
@@ -201,10 +323,12 @@ std::string_view cause_of(Part part) {
       return ": a delay that was asked for";
     case Part::kExposedCommunication:
       return ": too little work hides the messages";
-    case Part::kLaunchGaps:
+    case Part::kOtherDevice:
+      return ": another device has more to compute";
+    case Part::kHost:
       return ": the host queues work more slowly than it is done";
     case Part::kIdle:
-      return ": the host is slow to notice that a step is done";
+      return ": starting work and noticing its end take longer than the work";
     default:
       return "";
   }
@@ -214,21 +338,73 @@ std::string_view cause_of(Part part) {
 
 std::string_view name_of(Part part) {
   constexpr std::array<std::string_view, kParts> kNames = {
-      "data wait", "host to device",        "injected",  "forward",     "loss",
-      "backward",  "exposed communication", "optimizer", "launch gaps", "idle"};
+      "data wait", "host to device",        "injected",  "forward",      "loss",
+      "backward",  "exposed communication", "optimizer", "other device", "host",
+      "idle"};
   return kNames[static_cast<std::size_t>(part)];
 }
 
-double StepAccount::residue_s() const {
-  return wall_s - std::accumulate(part_s.begin(), part_s.end(), 0.0);
+std::vector<Stretch> stretches_of(const Timeline& timeline, LaneId lane) {
+  return LaneWalk(timeline, lane).stretches();
+}
+
+StepAccount account_of(const Timeline& timeline, LaneId lane) {
+  StepAccount account{.wall_s = timeline.wall_of_newest(lane).seconds()};
+  for (const Stretch& stretch : stretches_of(timeline, lane)) {
+    account[stretch.part] += stretch.seconds();
+    if (stretch.part == Part::kExposedCommunication) continue;
+    // What the step before left on the lane of communication may run beside this one.
+    for (const int steps_back : {0, 1}) {
+      if (const StepTimeline* const step = timeline.at(steps_back)) {
+        account.hidden_communication_s += communicated_s(*step, lane.device, stretch);
+      }
+    }
+  }
+  return account;
+}
+
+RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
+  RankWaits waits{.waited_for_s = std::vector<double>(ranks.size())};
+  for (const Timeline& rank : ranks) {
+    for (const Stretch& stretch : stretches_of(rank, lane)) {
+      if (!stretch.held_by || stretch.is_own_work) continue;
+      const RunOfStep held = *stretch.held_by;
+      if (!rank.at(held.steps_back)->plan->runs()[held.run].is_collective) continue;
+      const auto begin_s = [&](const Timeline& other) {
+        return other.at(held.steps_back)->spans[held.run].begin_s;
+      };
+      const auto last = std::ranges::max_element(ranks, {}, begin_s);
+      const double all_there_s = std::clamp(begin_s(*last), stretch.begin_s, stretch.end_s);
+      waits.waiting_s += all_there_s - stretch.begin_s;
+      waits.waited_for_s[static_cast<std::size_t>(last - ranks.begin())] +=
+          all_there_s - stretch.begin_s;
+      waits.moving_s += stretch.end_s - all_there_s;
+    }
+    waits.hidden_s += account_of(rank, lane).hidden_communication_s;
+  }
+  return waits;
 }
 
 std::vector<StepAccount> accounts_of(const Profile& profile) {
-  OpsOfSteps ops;
-  for (const TimedOp& op : profile.ops) ops[op.tag.step].push_back(&op);
+  constexpr LaneId kLane{0, Lane::kCompute};
+  ProfiledSteps profiled(profile);
   std::vector<StepAccount> accounts;
+  Timeline timeline;
+  std::int64_t kept_step = -1;  // the newest of the timeline
+  double previous_end_s = 0;
   for (const HostStep& step : profile.steps) {
-    if (ops.contains(step.step)) accounts.push_back(StepWalk(step, ops).account());
+    if (!profiled.has(step)) continue;
+    const bool follows = kept_step >= 0 && step.step == kept_step + 1;
+    if (!follows) timeline = {};
+    timeline.add(profiled.timeline_of(step));
+    kept_step = step.step;
+    const WallTime wall = timeline.wall_of_newest(kLane);
+    if (follows || !step.overlaps_previous) {
+      accounts.push_back(account_of(timeline, kLane));
+      accounts.back().number = step.number;
+      accounts.back().since_previous_s = follows ? wall.begin_s - previous_end_s : 0;
+    }
+    previous_end_s = wall.end_s;
   }
   return accounts;
 }
@@ -239,11 +415,12 @@ std::string account_table(const std::vector<StepAccount>& accounts) {
   std::string text = fmt::format("Account of a profiled step, mean of {}\n", accounts.size());
   for (int i = 0; i < kParts; ++i) {
     const auto part = static_cast<Part>(i);
-    const bool only_if_any = part == Part::kInjected || part == Part::kExposedCommunication;
+    const bool only_if_any = part == Part::kInjected || part == Part::kExposedCommunication ||
+                             part == Part::kOtherDevice;
     if (!only_if_any || mean[part] > 0) text += row(name_of(part), mean[part], mean.wall_s);
   }
-  text += row("residue", mean.residue_s(), mean.wall_s);
   text += row("wall time", mean.wall_s, mean.wall_s);
+  text += row("between steps", mean.since_previous_s, mean.wall_s);
   if (mean.hidden_communication_s > 0) {
     text += row("hidden communication", mean.hidden_communication_s, mean.wall_s);
   }

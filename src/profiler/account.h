@@ -1,49 +1,91 @@
-// The account of a step from its records: every stretch of its wall time has one cause.
+// Where the wall time of a step went: every instant of it has one cause.
+//
+// Seen from one compute lane. While the lane runs, the cause is the phase of its work. While it
+// does not, the cause is found by walking from its next run to the unfinished predecessor that ends
+// last, and on from there, until something is found that runs: input on its way, communication,
+// another device. Or the host has not queued it yet, or nothing holds it (idle). So parts are never
+// negative and add up to the wall time.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
+#include "train/timeline.h"
 
 namespace barestep {
 
-/// What the wall time of a step went to, as seen from the compute lane of device 0.
+/// What an instant of a step is due to.
 enum class Part {
-  kDataWait,              // the lane waits for input that is not being copied
-  kHostToDevice,          // the lane waits for input on its way
+  kDataWait,              // input is not being copied yet: the host makes it, or it is drawn
+  kHostToDevice,          // input is on its way
   kInjected,              // a delay that was asked for
   kForward,               // work of the phase
   kLoss,                  //
   kBackward,              //
-  kExposedCommunication,  // the lane waits for other ranks
+  kExposedCommunication,  // nothing can run until a collective is done
   kOptimizer,             //
-  kLaunchGaps,            // the lane waits for the host, or for the next op to begin
-  kIdle,                  // all work is done, and the host has yet to notice
+  kOtherDevice,           // another device of this process computes
+  kHost,                  // the host has not queued what comes next
+  kIdle,                  // it has, and nothing that is known holds the lane
 };
-constexpr int kParts = 10;
+constexpr int kParts = 11;
 
 std::string_view name_of(Part part);
 
+/// A stretch of time with one cause, in seconds of core/clock.h.
+struct Stretch {
+  double begin_s = 0;
+  double end_s = 0;
+  Part part = Part::kIdle;
+  bool is_own_work = false;  // the lane itself ran
+  /// What ran meanwhile, on whatever lane: a run of the step `steps_back` steps ago.
+  std::optional<Run::Awaited> held_by{};
+
+  [[nodiscard]] double seconds() const { return end_s - begin_s; }
+};
+
+/// The wall time of the timeline's newest step from begin to end, without gaps or overlaps.
+/// `lane` is a compute lane.
+std::vector<Stretch> stretches_of(const Timeline& timeline, LaneId lane);
+
 struct StepAccount {
   std::int64_t number = 0;  // of the training step
-  double wall_s = 0;        // as the host measured it
+  double wall_s = 0;
   std::array<double, kParts> part_s{};
-  double hidden_communication_s = 0;  // behind work of the compute lane; in none of the parts
+  double hidden_communication_s = 0;  // beside work of the lane or beside other waits; in no part
+  double since_previous_s = 0;        // between the wall time of the step before it and its own
 
   [[nodiscard]] double& operator[](Part part) { return part_s[static_cast<std::size_t>(part)]; }
   [[nodiscard]] double operator[](Part part) const {
     return part_s[static_cast<std::size_t>(part)];
   }
-  /// The wall time that no part explains.
-  [[nodiscard]] double residue_s() const;
 };
 
-/// One for each step of the profile.
+/// Of the timeline's newest step. `number` is left to the caller.
+StepAccount account_of(const Timeline& timeline, LaneId lane);
+
+/// Exposed communication of one step of all ranks, summed over the ranks. Each stretch that a
+/// collective holds is waiting until the last rank began it, and moving bytes from then on.
+struct RankWaits {
+  double waiting_s = 0;
+  double moving_s = 0;
+  double hidden_s = 0;
+  std::vector<double> waited_for_s;  // by rank: how long all others together waited for it
+};
+
+/// The newest step of every rank; all timelines on one clock and of equal programs.
+RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane);
+
+/// One for each step of the profile, seen from device 0. A step that overlaps the one before it
+/// needs that one's records, and has no account without them.
 std::vector<StepAccount> accounts_of(const Profile& profile);
 
 /// The mean of the steps as a table. Empty where there is none.

@@ -23,6 +23,9 @@ struct HostStep {
   double fetched_s = 0;     // the next step's input is made and queued; queued_s where it is not
   double end_s = 0;         // the step is done
   double reported_s = 0;    // its user was told
+  bool overlaps_previous = false;  // as HostTimes of train/timeline.h has them
+  bool overlaps_next = false;
+  bool joins_lanes = false;
 };
 
 /// One piece of work as it ran.

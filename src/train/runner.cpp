@@ -221,7 +221,7 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   if (current_ != &now) enter(now);
   const std::int64_t step = queued_;
   Unfinished& unfinished = unfinished_[slot_of(step)];
-  unfinished = {.program = &now, .host = {.begin_s = now_s()}};
+  unfinished = {.program = &now, .host = {.begin_s = now_s(), .joins_lanes = entered_ == step}};
   if (options_.fetch == Fetch::kBeforeClock) {
     fetch(now, step, input);
     for (const NodeId id : now.last_data_of_lane) {
@@ -230,7 +230,7 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   }
 
   unfinished.host.start_s = now_s();
-  unfinished.behind = queued_ > finished_;
+  unfinished.host.overlaps_previous = queued_ > finished_;
   now.start[set_of(step)]->record(*streams_.at(kMainLane));
   if (fetched_ != step) fetch(now, step, input);
   unfinished.in_graph = queue_work(now, step);
@@ -302,12 +302,13 @@ StepTimes Runner::finish_step() {
   times.step = step;
   times.host = unfinished.host;
   times.host.end_s = end_s;
+  times.host.overlaps_next = queued_ > finished_;
   const double device_s = -times.residue_s();
   double fetching_s = 0;  // while the device stood still
-  if (unfinished.behind || queued_ > finished_) {
+  if (times.host.overlaps_previous || times.host.overlaps_next) {
     // Of steps in a row the host sees an end when it wakes up, perhaps late. The main lane knows
     // when each began.
-    times.wall_s = queued_ > finished_ ? seconds_to_next(program, step) : device_s;
+    times.wall_s = times.host.overlaps_next ? seconds_to_next(program, step) : device_s;
     fetching_s = std::min(times.host.fetched_s - times.host.queued_s, times.wall_s - device_s);
   } else {
     times.wall_s = end_s - times.host.start_s;

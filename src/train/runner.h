@@ -20,6 +20,7 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "train/prepared_program.h"
+#include "train/timeline.h"
 
 namespace barestep {
 
@@ -30,15 +31,6 @@ class StepInput {
 
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
-};
-
-/// What the host did around a step, in seconds of its clock (core/clock.h).
-struct HostTimes {
-  double begin_s = 0;   // it starts on the step's input, where that is made before the clock starts
-  double start_s = 0;   // the clock starts
-  double queued_s = 0;  // the step's work is queued
-  double fetched_s = 0;  // the next step's input is made and queued; queued_s where it is not
-  double end_s = 0;      // the step is done
 };
 
 /// Where the time of a step went. phase_s[kData] is the wait for data, phase_s[kReduce] the
@@ -149,7 +141,6 @@ class Runner {
   struct Unfinished {
     PreparedProgram* program = nullptr;
     HostTimes host{};
-    bool behind = false;  // the step before it was unfinished when it was queued
     bool in_graph = false;
   };
   std::array<Unfinished, 2> unfinished_;  // by step mod 2

@@ -16,7 +16,7 @@ includes() {
       # layer: the layers whose headers it may include
       may["core"] = "core"
       may["kernels"] = "core kernels"
-      may["profiler"] = "core profiler"
+      may["profiler"] = "core train profiler"
       may["train"] = "core train"
       may["parallel"] = "core train parallel"
       may["lab"] = "core kernels profiler train parallel lab"

@@ -29,11 +29,11 @@ TEST(Account, GivesEveryStretchOfAStepItsCause) {
     EXPECT_NEAR(account[Part::kLoss], 0.5e-3, 1e-12);
     EXPECT_NEAR(account[Part::kBackward], 3e-3, 1e-12);
     EXPECT_NEAR(account[Part::kOptimizer], 1e-3, 1e-12);
-    EXPECT_NEAR(account[Part::kLaunchGaps], 0.3e-3 + 0.1e-3, 1e-12);
-    EXPECT_NEAR(account[Part::kIdle], 0.4e-3, 1e-12);
+    // Before forward and Adam, and after Adam.
+    EXPECT_NEAR(account[Part::kIdle], 0.3e-3 + 0.1e-3 + 0.4e-3, 1e-12);
+    EXPECT_EQ(account[Part::kHost], 0);
     EXPECT_EQ(account[Part::kExposedCommunication], 0);
     EXPECT_EQ(account.hidden_communication_s, 0);
-    EXPECT_NEAR(account.residue_s(), 0, 1e-12);
   }
 }
 
@@ -70,9 +70,8 @@ TEST(Account, TellsExposedFromHiddenCommunication) {
   scene.add(Lane::kCompute, Phase::kOptimizer, 6.5, 10, {{.node = reduce}});
   const StepAccount account = scene.account();
   EXPECT_NEAR(account[Part::kExposedCommunication], 2e-3, 1e-12);
-  EXPECT_NEAR(account[Part::kLaunchGaps], 0.5e-3, 1e-12);
+  EXPECT_NEAR(account[Part::kIdle], 0.5e-3, 1e-12);
   EXPECT_NEAR(account.hidden_communication_s, 1e-3, 1e-12);
-  EXPECT_NEAR(account.residue_s(), 0, 1e-12);
 }
 
 TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
@@ -107,6 +106,8 @@ TEST(AccountTable, SumsToTheWallTime) {
   EXPECT_THAT(table, HasSubstr("Account of a profiled step, mean of 2\n"));
   EXPECT_THAT(table, HasSubstr("  backward                      3.0000 ms   37.50 %\n"));
   EXPECT_THAT(table, HasSubstr("  wall time                     8.0000 ms  100.00 %\n"));
+  // The mean of nothing before the first and 2 ms before the second.
+  EXPECT_THAT(table, HasSubstr("  between steps                 1.0000 ms   12.50 %\n"));
   EXPECT_EQ(account_table({}), "");
 }
 
@@ -137,8 +138,9 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
   EXPECT_THAT(with(Part::kHostToDevice), HasSubstr("input is copied more slowly"));
   EXPECT_THAT(with(Part::kInjected), HasSubstr("a delay that was asked for"));
   EXPECT_THAT(with(Part::kExposedCommunication), HasSubstr("too little work hides the messages"));
-  EXPECT_THAT(with(Part::kLaunchGaps), HasSubstr("the host queues work more slowly"));
-  EXPECT_THAT(with(Part::kIdle), HasSubstr("the host is slow to notice"));
+  EXPECT_THAT(with(Part::kOtherDevice), HasSubstr("another device has more to compute"));
+  EXPECT_THAT(with(Part::kHost), HasSubstr("the host queues work more slowly"));
+  EXPECT_THAT(with(Part::kIdle), HasSubstr("starting work and noticing its end take longer"));
 }
 
 /// A run of 1024 x 2 with all steps profiled; what the runner's own events say is the oracle.
@@ -171,7 +173,6 @@ void expect_agreement_with_the_runner() {
   for (std::size_t i = 0; i < accounts.size(); ++i) {
     const StepTimes& times = run.steps[i].times;
     EXPECT_NEAR(accounts[i].wall_s, times.wall_s, 1e-9);
-    EXPECT_LT(std::abs(accounts[i].residue_s()), 0.01 * times.wall_s);
     // The runner counts the gaps inside a phase with the phase.
     double apart_s = 0;
     for (const auto& [part, phase] : {std::pair{Part::kForward, Phase::kForward},
@@ -187,7 +188,7 @@ void expect_agreement_with_the_runner() {
   EXPECT_LT(nearest, 0.03) << "in no step do both agree";
 }
 
-TEST(Account, AgreesWithTheRunnersAndLeavesLessThanOnePercentOver) {
+TEST(Account, AgreesWithTheRunners) {
   repeat_while_busy(expect_agreement_with_the_runner);
 }
 

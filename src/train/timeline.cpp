@@ -1,0 +1,93 @@
+#include "train/timeline.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <variant>
+
+namespace barestep {
+namespace {
+
+bool is_copy_node(const Node& node) {
+  const auto* const op = std::get_if<DeviceOp>(&node.op);
+  return op != nullptr && std::holds_alternative<Copy>(*op);
+}
+
+/// When the lane ended its last work of the step. Where it had none, the end of all work.
+double end_on_lane(const StepTimeline& step, LaneId lane) {
+  const auto last = step.plan->last_of_lane().find(lane);
+  if (last != step.plan->last_of_lane().end()) return step.spans[last->second].end_s;
+  double end_s = step.host.start_s;
+  for (const Span& span : step.spans) end_s = std::max(end_s, span.end_s);
+  return end_s;
+}
+
+}  // namespace
+
+RunPlan::RunPlan(const Program& program, RunDetail detail)
+    : program_(&program), runs_of_node_(program.nodes().size()) {
+  std::set<NodeId> awaited;
+  for (const Node& node : program.nodes()) {
+    for (const Wait& wait : node.waits) awaited.insert(wait.node);
+  }
+  for (NodeId id = 0; id < program.size(); ++id) {
+    const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+    for (const LaneId& lane : lanes_of(program, node)) {
+      const auto open = last_of_lane_.find(lane);
+      const Run* const before = open == last_of_lane_.end() ? nullptr : &runs_[open->second];
+      const bool continues = detail == RunDetail::kRuns && before != nullptr &&
+                             node.waits.empty() && std::holds_alternative<DeviceOp>(node.op) &&
+                             !before->is_collective && before->phase == node.phase &&
+                             before->is_copy == is_copy_node(node) &&
+                             !awaited.contains(before->last);
+      add_part(id, lane, !continues);
+    }
+  }
+  for (Run& run : runs_) {
+    for (const Wait& wait : program.nodes()[static_cast<std::size_t>(run.first)].waits) {
+      for (const std::size_t other : runs_of(wait.node)) {
+        run.awaited.push_back({other, wait.steps_back});
+      }
+    }
+    if (run.is_collective) run.parts = runs_of(run.first);
+  }
+}
+
+void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
+  const Node& node = program_->nodes()[static_cast<std::size_t>(id)];
+  const auto open = last_of_lane_.find(lane);
+  if (starts_run) {
+    Run run{.lane = lane,
+            .first = id,
+            .phase = node.phase,
+            .is_collective = std::holds_alternative<Collective>(node.op),
+            .is_copy = is_copy_node(node)};
+    if (open != last_of_lane_.end()) run.previous = open->second;
+    last_of_lane_[lane] = runs_.size();
+    runs_.push_back(std::move(run));
+  }
+  const std::size_t number = last_of_lane_.at(lane);
+  runs_[number].last = id;
+  runs_of_node_[static_cast<std::size_t>(id)].push_back(number);
+}
+
+void Timeline::add(StepTimeline step) {
+  if (steps_.size() == kSteps) steps_.pop_back();
+  steps_.push_front(std::move(step));
+}
+
+const StepTimeline* Timeline::at(int steps_back) const {
+  const auto index = static_cast<std::size_t>(steps_back);
+  return index < steps_.size() ? &steps_[index] : nullptr;
+}
+
+WallTime Timeline::wall_of_newest(LaneId lane) const {
+  const StepTimeline& step = *at(0);
+  const StepTimeline* const previous = at(1);
+  const bool follows = step.host.overlaps_previous && previous != nullptr;
+  const double begin_s = follows ? end_on_lane(*previous, lane) : step.host.start_s;
+  const double end_s = step.host.overlaps_next ? end_on_lane(step, lane) : step.host.end_s;
+  return {begin_s, std::max(begin_s, end_s)};
+}
+
+}  // namespace barestep

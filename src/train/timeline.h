@@ -1,0 +1,125 @@
+// When the work of a step ran, on every lane, and when the host queued it.
+//
+// A step's nodes are measured in runs: what follows each other on a lane without anything in
+// between that waits or is waited for. A finished step has a span for each run. Three steps are
+// kept, since waits reach two steps back. Every figure about time is a fold over these spans;
+// profiler/account.h has the folds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "core/program.h"
+
+namespace barestep {
+
+/// Nodes of one lane and phase that are measured as one: none waits for another lane but the first,
+/// and no other lane waits for one but the last. A part of a collective is a run of its own.
+struct Run {
+  /// A run this one waits for, in this step or `steps_back` steps ago.
+  struct Awaited {
+    std::size_t run = 0;
+    int steps_back = 0;
+  };
+
+  LaneId lane;
+  NodeId first = 0, last = 0;
+  Phase phase = Phase::kForward;
+  bool is_collective = false;
+  bool is_copy = false;
+  std::optional<std::size_t> previous{};  // on its lane, in the same step
+  std::vector<Awaited> awaited{};
+  std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
+};
+
+/// How finely a step is measured.
+enum class RunDetail {
+  kRuns,   // as few runs as tell every cause of a wait
+  kNodes,  // a run for every node and part
+};
+
+/// The runs of a program. `program` must outlive it.
+class RunPlan {
+ public:
+  RunPlan(const Program& program, RunDetail detail);
+
+  [[nodiscard]] const Program& program() const { return *program_; }
+  [[nodiscard]] const std::vector<Run>& runs() const { return runs_; }
+
+  /// The runs that hold a node: one for each of its parts, in the order of lanes_of().
+  [[nodiscard]] const std::vector<std::size_t>& runs_of(NodeId node) const {
+    return runs_of_node_[static_cast<std::size_t>(node)];
+  }
+
+  /// The last run of each lane that the program uses.
+  [[nodiscard]] const std::map<LaneId, std::size_t>& last_of_lane() const { return last_of_lane_; }
+
+ private:
+  void add_part(NodeId id, const LaneId& lane, bool starts_run);
+
+  const Program* program_;
+  std::vector<Run> runs_;
+  std::vector<std::vector<std::size_t>> runs_of_node_;
+  std::map<LaneId, std::size_t> last_of_lane_;
+};
+
+/// A run as it ran, in seconds of core/clock.h.
+struct Span {
+  double queued_s = 0;  // the host queued its first node
+  double begin_s = 0;   // its lane began
+  double end_s = 0;
+};
+
+/// What the host did around a step, in seconds of core/clock.h.
+struct HostTimes {
+  double begin_s = 0;   // it starts on the step's input, where that is made before the clock starts
+  double start_s = 0;   // the clock starts
+  double queued_s = 0;  // the step's work is queued
+  double fetched_s = 0;  // the next step's input is made and queued; queued_s where it is not
+  double end_s = 0;      // the step is done
+  bool overlaps_previous = false;  // the step before it was unfinished when it was queued
+  bool overlaps_next = false;      // it was unfinished when the next one was queued
+  bool joins_lanes = false;  // every lane waited for every other before it: the program changed
+};
+
+/// A finished step; spans[i] is of plan->runs()[i].
+struct StepTimeline {
+  const RunPlan* plan = nullptr;
+  std::int64_t step = 0;  // of the runner
+  HostTimes host{};
+  std::vector<Span> spans{};
+};
+
+/// From where to where a step's wall time goes, in seconds of core/clock.h.
+struct WallTime {
+  double begin_s = 0;
+  double end_s = 0;
+
+  [[nodiscard]] double seconds() const { return end_s - begin_s; }
+};
+
+/// The last steps, newest first: as many as a wait can reach.
+class Timeline {
+ public:
+  static constexpr std::size_t kSteps = 3;
+
+  void add(StepTimeline step);
+
+  /// The step `steps_back` steps before the newest; null if it is not kept.
+  [[nodiscard]] const StepTimeline* at(int steps_back) const;
+
+  /// The wall time of the newest step, seen from `lane`. A step that overlaps neither neighbour
+  /// takes from its start on the host to its end there. Of steps that are queued while others run,
+  /// one ends and the next begins when `lane` ends its last work of it: so the walls of such steps
+  /// follow each other without a gap.
+  [[nodiscard]] WallTime wall_of_newest(LaneId lane) const;
+
+ private:
+  std::deque<StepTimeline> steps_;
+};
+
+}  // namespace barestep
