@@ -37,7 +37,7 @@ Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
   }
 }
 
-Part part_of(const Run& run, int device) {
+Part part_of(const NodeRun& run, int device) {
   if (run.is_collective) return Part::kExposedCommunication;
   return part_of(run.phase, run.is_copy, run.lane, device);
 }
@@ -49,14 +49,14 @@ Part part_of(const TimedOp& op) {
 }
 
 /// A run of the step that many steps ago.
-using RunOfStep = Run::Awaited;
+using RunOfStep = NodeRun::Awaited;
 
 /// Finds what holds a run that has not ended.
 class CauseWalk {
  public:
   CauseWalk(const Timeline& timeline, int device) : timeline_(timeline), device_(device) {}
 
-  [[nodiscard]] const Run& run(RunOfStep at) const {
+  [[nodiscard]] const NodeRun& run(RunOfStep at) const {
     return timeline_.at(at.steps_back)->plan->runs()[at.run];
   }
   [[nodiscard]] const Span& span(RunOfStep at) const {
@@ -98,7 +98,7 @@ class CauseWalk {
     const auto consider = [&](RunOfStep other) {
       if (span(other).end_s > (last ? span(*last).end_s : now_s)) last = other;
     };
-    for (const Run::Awaited& awaited : run(held).awaited) {
+    for (const NodeRun::Awaited& awaited : run(held).awaited) {
       if (is_reached(held.steps_back, awaited.steps_back)) {
         consider({awaited.run, held.steps_back + awaited.steps_back});
       }
@@ -141,7 +141,7 @@ class LaneWalk {
         now_s_(wall_.begin_s) {}
 
   std::vector<Stretch> stretches() {
-    const std::vector<Run>& runs = step_.plan->runs();
+    const std::vector<NodeRun>& runs = step_.plan->runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i].lane != lane_) continue;
       wait_for(i, step_.spans[i].begin_s);
@@ -179,7 +179,7 @@ class LaneWalk {
 
   /// What other lanes still do when this one is done, where the step ends on the host.
   void wait_for_other_lanes() {
-    const std::vector<Run>& runs = step_.plan->runs();
+    const std::vector<NodeRun>& runs = step_.plan->runs();
     while (now_s_ < wall_.end_s) {
       std::optional<std::size_t> last;
       for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -202,7 +202,7 @@ class LaneWalk {
 /// Seconds of the stretch in which the step's communication ran on the device.
 double communicated_s(const StepTimeline& step, int device, const Stretch& stretch) {
   double seconds = 0;
-  const std::vector<Run>& runs = step.plan->runs();
+  const std::vector<NodeRun>& runs = step.plan->runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (runs[i].lane != LaneId{device, Lane::kComm}) continue;
     if (part_of(runs[i], device) != Part::kExposedCommunication) continue;

@@ -47,7 +47,7 @@ struct Stretch {
   Part part = Part::kIdle;
   bool is_own_work = false;  // the lane itself ran
   /// What ran meanwhile, on whatever lane: a run of the step `steps_back` steps ago.
-  std::optional<Run::Awaited> held_by{};
+  std::optional<NodeRun::Awaited> held_by{};
 
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };

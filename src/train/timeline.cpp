@@ -34,7 +34,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
     const Node& node = program.nodes()[static_cast<std::size_t>(id)];
     for (const LaneId& lane : lanes_of(program, node)) {
       const auto open = last_of_lane_.find(lane);
-      const Run* const before = open == last_of_lane_.end() ? nullptr : &runs_[open->second];
+      const NodeRun* const before = open == last_of_lane_.end() ? nullptr : &runs_[open->second];
       const bool continues = detail == RunDetail::kRuns && before != nullptr &&
                              node.waits.empty() && std::holds_alternative<DeviceOp>(node.op) &&
                              !before->is_collective && before->phase == node.phase &&
@@ -43,7 +43,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
       add_part(id, lane, !continues);
     }
   }
-  for (Run& run : runs_) {
+  for (NodeRun& run : runs_) {
     for (const Wait& wait : program.nodes()[static_cast<std::size_t>(run.first)].waits) {
       for (const std::size_t other : runs_of(wait.node)) {
         run.awaited.push_back({other, wait.steps_back});
@@ -57,11 +57,11 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
   const Node& node = program_->nodes()[static_cast<std::size_t>(id)];
   const auto open = last_of_lane_.find(lane);
   if (starts_run) {
-    Run run{.lane = lane,
-            .first = id,
-            .phase = node.phase,
-            .is_collective = std::holds_alternative<Collective>(node.op),
-            .is_copy = is_copy_node(node)};
+    NodeRun run{.lane = lane,
+                .first = id,
+                .phase = node.phase,
+                .is_collective = std::holds_alternative<Collective>(node.op),
+                .is_copy = is_copy_node(node)};
     if (open != last_of_lane_.end()) run.previous = open->second;
     last_of_lane_[lane] = runs_.size();
     runs_.push_back(std::move(run));

@@ -19,7 +19,7 @@ namespace barestep {
 
 /// Nodes of one lane and phase that are measured as one: none waits for another lane but the first,
 /// and no other lane waits for one but the last. A part of a collective is a run of its own.
-struct Run {
+struct NodeRun {
   /// A run this one waits for, in this step or `steps_back` steps ago.
   struct Awaited {
     std::size_t run = 0;
@@ -48,7 +48,7 @@ class RunPlan {
   RunPlan(const Program& program, RunDetail detail);
 
   [[nodiscard]] const Program& program() const { return *program_; }
-  [[nodiscard]] const std::vector<Run>& runs() const { return runs_; }
+  [[nodiscard]] const std::vector<NodeRun>& runs() const { return runs_; }
 
   /// The runs that hold a node: one for each of its parts, in the order of lanes_of().
   [[nodiscard]] const std::vector<std::size_t>& runs_of(NodeId node) const {
@@ -62,7 +62,7 @@ class RunPlan {
   void add_part(NodeId id, const LaneId& lane, bool starts_run);
 
   const Program* program_;
-  std::vector<Run> runs_;
+  std::vector<NodeRun> runs_;
   std::vector<std::vector<std::size_t>> runs_of_node_;
   std::map<LaneId, std::size_t> last_of_lane_;
 };
