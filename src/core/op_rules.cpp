@@ -55,7 +55,7 @@ class Rules {
     for (auto one = operands_.begin(); one != operands_.end(); ++one) {
       for (auto other = one + 1; other != operands_.end(); ++other) {
         demand(!overlap(*one->tensor, *other->tensor) ||
-                   (one->use == Use::kReads && other->use == Use::kReads),
+                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
                fmt::format("{} must not share bytes with {}", one->name, other->name));
       }
     }

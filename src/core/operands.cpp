@@ -14,133 +14,17 @@ namespace barestep {
 namespace {
 
 using Operands = std::vector<Operand>;
-using enum Use;
 
 /// Null for an operand that the op does without; the list then leaves it out.
 const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
   return tensor ? &*tensor : nullptr;
 }
 
-Operands list_of(const Gemm& o) {
-  // A weight's gradient sums over the rows of the batch; other products compute row by row. A Gram
-  // matrix multiplies every row by every other, so no part of it belongs to some of them.
-  const bool is_gram = o.a == o.b && !o.transpose_a && o.transpose_b;
-  const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
-  const char n = is_gram ? 'N' : 'n';
-  const char k = o.transpose_a ? 'r' : 'k';
-  const bool only_adds = !o.bias && !o.relu;
-  const Use use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
-  return {{"c", &o.c, use, m, n},
-          {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
-          {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
-          {"bias", optional_tensor(o.bias), kReads, '1', n}};
-}
-
-Operands list_of(const BiasRelu& o) {
-  return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
-}
-
-Operands list_of(const ReluGrad& o) {
-  return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
-}
-
-Operands list_of(const SumRows& o) {
-  return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
-}
-
-Operands list_of(const MseLoss& o) {
-  return {{"loss", &o.loss, kAccumulates, '1', '1'},
-          {"grad", &o.grad, kWrites, 'r', 'n'},
-          {"output", &o.output, kReads, 'r', 'n'},
-          {"target", &o.target, kReads, 'r', 'n'}};
-}
-
-Operands list_of(const CrossEntropy& o) {
-  return {{"loss", &o.loss, kAccumulates, '1', '1'},
-          {"grad", &o.grad, kWrites, 'r', 'N'},
-          {"logits", &o.logits, kReads, 'r', 'N'},
-          {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
-}
-
-Operands list_of(const CountCorrect& o) {
-  return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
-          {"logits", &o.logits, kReads, 'r', 'N'},
-          {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
-}
-
-Operands list_of(const Adam& o) {
-  return {{"weights", &o.weights, kUpdates, '1', 'n'},
-          {"grads", &o.grads, kReads, '1', 'n'},
-          {"moments1", &o.moments1, kUpdates, '1', 'n'},
-          {"moments2", &o.moments2, kUpdates, '1', 'n'},
-          {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-          {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-}
-
-Operands list_of(const Sgd& o) {
-  return {{"weights", &o.weights, kUpdates, '1', 'n'},
-          {"grads", &o.grads, kReads, '1', 'n'},
-          {"scalars", &o.scalars, kReads, '1', '1'},
-          {"velocities", optional_tensor(o.velocities), kUpdates, '1', 'n'},
-          {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-}
-
-Operands list_of(const LinearAdam& o) {
-  return {{"weight", &o.weight, kUpdates, 'm', 'n'},
-          {"weight_moments1", &o.weight_moments1, kUpdates, 'm', 'n'},
-          {"weight_moments2", &o.weight_moments2, kUpdates, 'm', 'n'},
-          {"bias", &o.bias, kUpdates, '1', 'm'},
-          {"bias_moments1", &o.bias_moments1, kUpdates, '1', 'm'},
-          {"bias_moments2", &o.bias_moments2, kUpdates, '1', 'm'},
-          {"grad_y", &o.grad_y, kReads, 'r', 'm'},
-          {"x", &o.x, kReads, 'r', 'n'},
-          {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-          {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-}
-
-Operands list_of(const SumSquares& o) {
-  return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};
-}
-
-Operands list_of(const GramSquares& o) {
-  return {{"out", &o.out, kWrites, '1', '1'},
-          {"gram_y", &o.gram_y, kReads, 'N', 'N'},
-          {"gram_x", &o.gram_x, kReads, 'N', 'N'}};
-}
-
-Operands list_of(const ClipFactor& o) {
-  return {{"factor", &o.factor, kWrites, '1', '1'}, {"squares", &o.squares, kReads, '1', 'n'}};
-}
-
-Operands list_of(const Copy& o) {
-  return {{"to", &o.to, kWrites, 'm', 'n', o.from.dtype},
-          {"from", &o.from, kReads, 'm', 'n', o.from.dtype}};
-}
-
-Operands list_of(const Cast& o) {
-  const bool narrows = o.to.dtype == DType::kBF16;
-  return {{"to", &o.to, kWrites, 'm', 'n', narrows ? DType::kBF16 : DType::kF32},
-          {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : DType::kBF16}};
-}
-
-Operands list_of(const Fill& o) {
-  return {{"out", &o.out, kWrites, 'm', 'n'}};
-}
-
-/// Numbers are drawn one after the other. The state's size is a rule of its own.
-Operands list_of(const Randn& o) {
-  return {{"out", &o.out, kWrites, '*', '*'}, {"state", &o.state, kUpdates, '*', '*', DType::kU8}};
-}
-
-Operands list_of(const Delay& o) {
-  return {{"more_seconds", optional_tensor(o.more_seconds), kReads, '1', '1'}};
-}
-
 DType type_of_first(const std::vector<Tensor>& tensors) {
   return tensors.empty() ? DType::kF32 : tensors.front().dtype;
 }
 
-Operands list_of_tensors(const std::vector<Tensor>& tensors, const Operand& each) {
+Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
   Operands list;
   for (const Tensor& tensor : tensors) {
     list.push_back(each);
@@ -150,36 +34,133 @@ Operands list_of_tensors(const std::vector<Tensor>& tensors, const Operand& each
   return list;
 }
 
-Operands list_of(const AllReduce& o) {
-  const bool is_bf16 = type_of_first(o.tensors) == DType::kBF16;
-  const DType dtype = is_bf16 ? DType::kBF16 : DType::kF32;
-  return list_of_tensors(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', dtype});
-}
+/// The lists, which are all there is to say about an op's tensors.
+struct Lists {
+  using enum OperandUse;
 
-/// Which of the tensors is the root's is known to the communicator alone: a rank counts over all
-/// processes. So every tensor counts as read and written.
-Operands list_of(const Broadcast& o) {
-  return list_of_tensors(o.tensors,
-                         {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(o.tensors)});
-}
-
-Operands list_of(const Reduce& o) {
-  return list_of_tensors(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
-}
-
-/// Nor is it known here which rows are a rank's own.
-Operands list_of(const ReduceScatter& o) {
-  return list_of_tensors(o.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
-}
-
-Operands list_of(const AllGather& o) {
-  const Use use = o.own.empty() ? kUpdates : kWrites;
-  const DType dtype = type_of_first(o.tensors);
-  Operands list = list_of_tensors(o.tensors, {"tensor", nullptr, use, 'M', 'n', dtype});
-  const Operands own = list_of_tensors(o.own, {"own", nullptr, kReads, '*', 'n', dtype});
-  list.insert(list.end(), own.begin(), own.end());
-  return list;
-}
+  Operands operator()(const Gemm& o) const {
+    // A weight's gradient sums over the rows of the batch; other products compute row by row. A
+    // Gram matrix multiplies every row by every other, so no part of it belongs to some of them.
+    const bool is_gram = o.a == o.b && !o.transpose_a && o.transpose_b;
+    const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
+    const char n = is_gram ? 'N' : 'n';
+    const char k = o.transpose_a ? 'r' : 'k';
+    // Parts of a sum that end in a bias or a ReLU do not add up.
+    const bool only_adds = !o.bias && !o.relu;
+    const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
+    return {{"c", &o.c, use, m, n},
+            {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
+            {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
+            {"bias", optional_tensor(o.bias), kReads, '1', n}};
+  }
+  Operands operator()(const BiasRelu& o) const {
+    return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
+  }
+  Operands operator()(const ReluGrad& o) const {
+    return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const SumRows& o) const {
+    return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const MseLoss& o) const {
+    return {{"loss", &o.loss, kAccumulates, '1', '1'},
+            {"grad", &o.grad, kWrites, 'r', 'n'},
+            {"output", &o.output, kReads, 'r', 'n'},
+            {"target", &o.target, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const CrossEntropy& o) const {
+    return {{"loss", &o.loss, kAccumulates, '1', '1'},
+            {"grad", &o.grad, kWrites, 'r', 'N'},
+            {"logits", &o.logits, kReads, 'r', 'N'},
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+  }
+  Operands operator()(const CountCorrect& o) const {
+    return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
+            {"logits", &o.logits, kReads, 'r', 'N'},
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+  }
+  Operands operator()(const Adam& o) const {
+    return {{"weights", &o.weights, kUpdates, '1', 'n'},
+            {"grads", &o.grads, kReads, '1', 'n'},
+            {"moments1", &o.moments1, kUpdates, '1', 'n'},
+            {"moments2", &o.moments2, kUpdates, '1', 'n'},
+            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const Sgd& o) const {
+    return {{"weights", &o.weights, kUpdates, '1', 'n'},
+            {"grads", &o.grads, kReads, '1', 'n'},
+            {"scalars", &o.scalars, kReads, '1', '1'},
+            {"velocities", optional_tensor(o.velocities), kUpdates, '1', 'n'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const LinearAdam& o) const {
+    return {{"weight", &o.weight, kUpdates, 'm', 'n'},
+            {"weight_moments1", &o.weight_moments1, kUpdates, 'm', 'n'},
+            {"weight_moments2", &o.weight_moments2, kUpdates, 'm', 'n'},
+            {"bias", &o.bias, kUpdates, '1', 'm'},
+            {"bias_moments1", &o.bias_moments1, kUpdates, '1', 'm'},
+            {"bias_moments2", &o.bias_moments2, kUpdates, '1', 'm'},
+            {"grad_y", &o.grad_y, kReads, 'r', 'm'},
+            {"x", &o.x, kReads, 'r', 'n'},
+            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const SumSquares& o) const {
+    return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};
+  }
+  Operands operator()(const GramSquares& o) const {
+    return {{"out", &o.out, kWrites, '1', '1'},
+            {"gram_y", &o.gram_y, kReads, 'N', 'N'},
+            {"gram_x", &o.gram_x, kReads, 'N', 'N'}};
+  }
+  Operands operator()(const ClipFactor& o) const {
+    return {{"factor", &o.factor, kWrites, '1', '1'}, {"squares", &o.squares, kReads, '1', 'n'}};
+  }
+  Operands operator()(const Copy& o) const {
+    return {{"to", &o.to, kWrites, 'm', 'n', o.from.dtype},
+            {"from", &o.from, kReads, 'm', 'n', o.from.dtype}};
+  }
+  Operands operator()(const Cast& o) const {
+    const bool narrows = o.to.dtype == DType::kBF16;
+    return {{"to", &o.to, kWrites, 'm', 'n', narrows ? DType::kBF16 : DType::kF32},
+            {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : DType::kBF16}};
+  }
+  Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }
+  /// Numbers are drawn one after the other. The state's size is a rule of its own.
+  Operands operator()(const Randn& o) const {
+    return {{"out", &o.out, kWrites, '*', '*'},
+            {"state", &o.state, kUpdates, '*', '*', DType::kU8}};
+  }
+  Operands operator()(const Delay& o) const {
+    return {{"more_seconds", optional_tensor(o.more_seconds), kReads, '1', '1'}};
+  }
+  Operands operator()(const AllReduce& o) const {
+    const bool is_bf16 = type_of_first(o.tensors) == DType::kBF16;
+    const DType dtype = is_bf16 ? DType::kBF16 : DType::kF32;
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', dtype});
+  }
+  /// Which of the tensors is the root's is known to the communicator alone: a rank counts over all
+  /// processes. So every tensor counts as read and written.
+  Operands operator()(const Broadcast& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(o.tensors)});
+  }
+  Operands operator()(const Reduce& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
+  }
+  /// Nor is it known here which rows are a rank's own.
+  Operands operator()(const ReduceScatter& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
+  }
+  Operands operator()(const AllGather& o) const {
+    const OperandUse use = o.own.empty() ? kUpdates : kWrites;
+    const DType dtype = type_of_first(o.tensors);
+    Operands list = list_of(o.tensors, {"tensor", nullptr, use, 'M', 'n', dtype});
+    const Operands own = list_of(o.own, {"own", nullptr, kReads, '*', 'n', dtype});
+    list.insert(list.end(), own.begin(), own.end());
+    return list;
+  }
+};
 
 template <class AnyOp, class Function>
 auto visit_op(AnyOp& op, const Function& function) {
@@ -191,17 +172,18 @@ bool has(const Operand& operand, char dimension) {
 }
 
 bool writes(const Operand& operand) {
-  return operand.use != kReads;
+  return operand.use != OperandUse::kReads;
 }
 
 bool reads(const Op& op, const Operand& operand) {
-  if (operand.use != kAccumulates) return operand.use != kWrites;
+  if (operand.use != OperandUse::kAccumulates) return operand.use != OperandUse::kWrites;
   return visit_op(op, [](const auto& o) {
     if constexpr (requires { o.beta; }) return o.beta != 0;
     return false;
   });
 }
 
+/// What the op accumulates is added to what is there.
 void add_to_old(Op& op) {
   visit_op(op, [](auto& o) {
     if constexpr (requires { o.beta; }) o.beta = 1;
@@ -222,7 +204,7 @@ Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int6
 }  // namespace
 
 std::vector<Operand> operands_of(const Op& op) {
-  Operands list = visit_op(op, [](const auto& o) { return list_of(o); });
+  Operands list = visit_op(op, Lists{});
   std::erase_if(list, [](const Operand& operand) { return operand.tensor == nullptr; });
   return list;
 }
@@ -230,7 +212,8 @@ std::vector<Operand> operands_of(const Op& op) {
 std::vector<std::vector<Access>> parts_of(const Op& op) {
   std::vector<std::vector<Access>> parts(1);
   const Operands operands = operands_of(op);
-  for (const Use use : {kReads, kWrites, kAccumulates, kUpdates}) {
+  for (const OperandUse use :
+       {OperandUse::kReads, OperandUse::kWrites, OperandUse::kAccumulates, OperandUse::kUpdates}) {
     for (const Operand& operand : operands) {
       const auto part = static_cast<std::size_t>(operand.part);
       if (part >= parts.size()) parts.resize(part + 1);
@@ -273,9 +256,9 @@ Op slice(const Op& op, char dimension, std::int64_t first, std::int64_t count) {
       is_cut = true;
       return cut(operand, dimension, first, count);
     }
-    BARESTEP_REQUIRE(operand.use == kReads || operand.use == kAccumulates,
+    BARESTEP_REQUIRE(operand.use == OperandUse::kReads || operand.use == OperandUse::kAccumulates,
                      "no parts make up " + name);
-    adds_up = adds_up || operand.use == kAccumulates;
+    adds_up = adds_up || operand.use == OperandUse::kAccumulates;
     return *operand.tensor;
   });
   BARESTEP_REQUIRE(is_cut, "there is no " + name);

@@ -12,7 +12,7 @@
 namespace barestep {
 
 /// What an op does with an operand. accesses_of() goes through the operands in this order.
-enum class Use {
+enum class OperandUse {
   kReads,
   kWrites,
   kAccumulates,  // beta * old + new, with the op's beta: reads the old only where that is not 0
@@ -26,7 +26,7 @@ enum class Use {
 struct Operand {
   std::string_view name;
   const Tensor* tensor = nullptr;  // a member of the op
-  Use use = Use::kReads;
+  OperandUse use = OperandUse::kReads;
   char rows = '*';
   char cols = '*';
   DType dtype = DType::kF32;  // the type it must have

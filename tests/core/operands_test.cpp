@@ -122,7 +122,8 @@ TEST(OperandsOf, RefusesThatAWrittenOperandSharesBytesWithAnother) {
     const std::vector<Operand> operands = operands_of(op);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       for (std::size_t j = 0; j < operands.size(); ++j) {
-        const bool both_read = operands[i].use == Use::kReads && operands[j].use == Use::kReads;
+        const bool both_read =
+            operands[i].use == OperandUse::kReads && operands[j].use == OperandUse::kReads;
         if (i == j || *operands[i].tensor == *operands[j].tensor) continue;
         const Op shared =
             with_one(op, i, [&](Tensor& tensor) { tensor.buffer = operands[j].tensor->buffer; });

@@ -237,10 +237,10 @@ TEST(Slice, GivesPartsThatTogetherDoWhatTheOpDoes) {
       run(op_case.op, whole);
       for (const Op& part : parts) run(std::get<DeviceOp>(part), in_parts);
       for (const Operand& operand : operands_of(op)) {
-        if (operand.use == Use::kAccumulates) {
+        if (operand.use == OperandUse::kAccumulates) {
           EXPECT_THAT(in_parts.values(*operand.tensor),
                       testing::Pointwise(testing::FloatNear(2e-4F), whole.values(*operand.tensor)));
-        } else if (operand.use != Use::kReads) {
+        } else if (operand.use != OperandUse::kReads) {
           EXPECT_TRUE(
               std::ranges::equal(in_parts.bytes(*operand.tensor), whole.bytes(*operand.tensor)));
         }
