@@ -104,8 +104,8 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "Reduced       Size  Queued (ms)     Hidden   Waiting     Moving\n"
             "bucket 1  1.00 MiB     250.0000  1500.0000  500.0000  2250.0000\n"
             "\n"
-            "Waited for rank 0: longest in 0 of 1 steps, 0.0000 ms a step\n"
-            "Waited for rank 1: longest in 1 of 1 steps, 1000.0000 ms a step\n"
+            "Waited for rank 0: longest in 0 of 1 step, 0.0000 ms a step\n"
+            "Waited for rank 1: longest in 1 of 1 step, 1000.0000 ms a step\n"
             "The ranks' clocks are aligned within 2.5 us\n\n");
 }
 
