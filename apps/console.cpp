@@ -38,16 +38,17 @@ void Console::draw_bar(const StepReport& report) {
   bar_shown_ = true;
 }
 
-void Console::on_step(const StepReport& report) {
-  summary_.add(report);
-  if (metrics_) metrics_->write(metrics_record(report, 0) + "\n");
+void Console::show_step(const StepFigures& step) {
+  const StepReport& report = step.report;
+  summary_.add(step);
+  if (metrics_) metrics_->write(metrics_record(step, 0) + "\n");
   const bool last = report.step + 1 == report.steps;
   if (report.step % config_.training.log_every == 0 || last) print_line(step_line(report));
   if (is_terminal_ && !last) draw_bar(report);
 }
 
-void Console::on_step_of(int rank, const StepReport& report) {
-  if (metrics_) metrics_->write(metrics_record(report, rank) + "\n");
+void Console::on_step_of(int rank, const StepFigures& step) {
+  if (metrics_) metrics_->write(metrics_record(step, rank) + "\n");
 }
 
 void Console::on_evaluation(const EvaluationReport& report) {

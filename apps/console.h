@@ -9,7 +9,7 @@
 
 #include "core/config.h"
 #include "core/output_file.h"
-#include "train/report.h"
+#include "profiler/report.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -20,11 +20,12 @@ class Console final : public TrainObserver {
   /// the whole run.
   Console(const TrainConfig& config, std::int64_t steps);
 
-  void on_step(const StepReport& report) override;
+  void on_step(const StepReport& report) override { show_step(StepFigures(report)); }
+  void show_step(const StepFigures& step);
   void on_evaluation(const EvaluationReport& report) override;
 
   /// A step as another rank met it, for the metrics only.
-  void on_step_of(int rank, const StepReport& report);
+  void on_step_of(int rank, const StepFigures& step);
 
   /// Removes the progress bar and prints the summary with `more` behind it. `names` are those of
   /// the devices, where there are more than `device`.

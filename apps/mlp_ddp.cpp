@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "command_line.h"
-#include "communication_records.h"
 #include "console.h"
 #include "core/error.h"
 #include "monitoring.h"
@@ -24,6 +23,7 @@
 #include "parallel/mpi_communicator.h"
 #include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
+#include "profiler/communication_account.h"
 #include "profiling.h"
 #include "rank_profiling.h"
 #include "rank_setup.h"
@@ -119,7 +119,7 @@ void or_end_all(Communicator& ranks, LastWord& word, const F& work) {
 class RankObserver final : public TrainObserver {
  public:
   RankObserver(const RankSetup& setup, Communicator& ranks, FlightRecord& record,
-               CommunicationRecords& communication)
+               CommunicationAccount& communication)
       : ranks_(ranks),
         record_(record),
         communication_(communication),
@@ -129,17 +129,15 @@ class RankObserver final : public TrainObserver {
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
-  void on_batch() override {
-    communication_.take(batches_);
-    record_.begin(Track::kPhase, Activity::kStep, ++batches_);
-  }
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
-    static_assert(std::is_trivially_copyable_v<StepReport>);
-    if (console_) console_->on_step(report);
+    static_assert(std::is_trivially_copyable_v<StepFigures>);
+    communication_.add(report);
+    const StepFigures step(report);
+    if (console_) console_->show_step(step);
     if (!gathers_) return;
-    ranks_.all_gather(std::as_bytes(std::span(&report, 1)),
-                      std::as_writable_bytes(std::span(all_)));
+    ranks_.all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
     if (!console_) return;
     for (std::size_t rank = 1; rank < all_.size(); ++rank) {
       console_->on_step_of(static_cast<int>(rank), all_[rank]);
@@ -162,11 +160,11 @@ class RankObserver final : public TrainObserver {
  private:
   Communicator& ranks_;
   FlightRecord& record_;
-  CommunicationRecords& communication_;
+  CommunicationAccount& communication_;
   std::int64_t batches_ = 0;
   bool gathers_;
   std::optional<Console> console_;
-  std::vector<StepReport> all_;
+  std::vector<StepFigures> all_;
 };
 
 /// Tells that all ranks stopped because one was asked to, and ends them.
@@ -182,7 +180,6 @@ class RankObserver final : public TrainObserver {
 /// What outlives the end of all ranks: its streams may be inside a collective.
 struct RankRun {
   std::unique_ptr<Profiling> profiling;
-  std::optional<CommunicationRecords> communication;
   std::unique_ptr<Trainer> trainer;
 };
 
@@ -223,13 +220,11 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
     scope.devices = run.profiling->devices();
     scope.communicator = run.profiling->communicator();
   }
-  run.communication.emplace(setup, *scope.devices[0], *scope.communicator, ranks);
-  CommunicationRecords& communication = *run.communication;
-  run.trainer = setup.new_trainer(communication.device(), communication.transport());
+  run.trainer = setup.new_trainer(*scope.devices[0], *scope.communicator);
+  CommunicationAccount communication(setup.programs(), run.trainer->steps());
   run.trainer->stop_when(stop_is_asked_for());
   RankObserver observer(setup, ranks, record, communication);
   if (setup.is_first()) print_now(setup.text() + run_header(setup.programs(), setup.device()));
-  communication.begin();
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
     monitoring.emplace(setup.monitor_scope(), warmup_of(config.training, run.trainer->steps()),
@@ -238,9 +233,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   run_steps(run, ranks, monitoring ? static_cast<TrainObserver&>(*monitoring) : observer, monitor);
   const std::string seen = monitoring ? monitoring->finish() : "";
-  communication.end();
   record.begin(Track::kPhase, Activity::kEnd);
-  observer.show_summary(*run.trainer, setup.device(), communication.text());
+  const double error_s = run.trainer->runner().clock_error_s();
+  observer.show_summary(*run.trainer, setup.device(), communication.gather(ranks, error_s).text());
   if (monitoring) print_now(setup.text_of_all(seen));
   if (run.profiling && setup.is_first() && config.output.profile) {
     print_now(fmt::format("\n{}", run.profiling->text()));

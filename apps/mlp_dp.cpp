@@ -16,7 +16,6 @@
 #include "monitoring.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
-#include "parallel/step_meter.h"
 #include "profiling.h"
 #include "run_program.h"
 #include "setup.h"
@@ -40,15 +39,12 @@ class SpreadObserver final : public TrainObserver {
         console_(config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
-  /// From now on the account is of what `meter` measures.
-  void listen_to(const StepMeter& meter) { meter_ = &meter; }
-
   void on_step(const StepReport& report) override {
     if (config_.output.show_split) show_split(report.samples);
     StepReport shown = report;
     shown.own_loss.reset();  // this process has all rows
     console_.on_step(shown);
-    if (meter_ != nullptr) account_.add(*meter_, report);
+    account_.add(report);
   }
 
   void on_evaluation(const EvaluationReport& report) override { console_.on_evaluation(report); }
@@ -81,7 +77,6 @@ class SpreadObserver final : public TrainObserver {
   const DeviceSetup& setup_;
   Console console_;
   DataParallelAccount account_;
-  const StepMeter* meter_ = nullptr;
 };
 
 /// Trains on opened devices and tells of it.
@@ -91,11 +86,9 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
   SpreadObserver observer(config, programs, scheme, setup, steps);
-  const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
-  if (!config.device.graph) observer.listen_to(meter);
   ProfilingScope scope{.program = kMlpDp,
-                       .devices = meter.devices(),
-                       .communicator = meter.communicator(),
+                       .devices = setup.opened(),
+                       .communicator = communicator.get(),
                        .backend = setup.backend()};
   std::optional<Profiling> profiling;
   if (config.output.records()) {

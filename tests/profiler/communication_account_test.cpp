@@ -1,0 +1,259 @@
+#include "profiler/communication_account.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "core/clock.h"
+#include "core/forwarding_communicator.h"
+#include "kernels/cpu_device.h"
+#include "parallel/factor.h"
+#include "parallel/zero1.h"
+#include "profiler/account.h"
+#include "profiler/clock_alignment.h"
+#include "support/rank_run.h"
+
+namespace barestep {
+namespace {
+
+// Each thread's clock may be off.
+thread_local double clock_is_ahead_s = 0;
+double shifted_clock() {
+  return now_s() + clock_is_ahead_s;
+}
+
+TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
+  on_threads(3, [](Communicator& ranks) {
+    clock_is_ahead_s = 5.0 * ranks.rank() * (ranks.rank() == 2 ? -1 : 1);
+    const ClockAlignment clocks = align_clocks(ranks, &shifted_clock);
+    EXPECT_EQ(clocks.shift_s[0], 0);
+    EXPECT_LE(std::abs(clocks.shift_s[1] + 5), clocks.error_s[1]);
+    EXPECT_LE(std::abs(clocks.shift_s[2] - 10), clocks.error_s[2]);
+    EXPECT_LT(clocks.largest_error_s(), 0.1);
+    EXPECT_GT(clocks.largest_error_s(), 0);
+  });
+}
+
+TEST(ClockAlignment, OfOneRankIsExact) {
+  on_threads(
+      1, [](Communicator& ranks) { EXPECT_EQ(align_clocks(ranks, &now_s).largest_error_s(), 0); });
+}
+
+/// Rank 0 computes until 4 and reduces from 1 to 7; rank 1 comes at 5 and computes until then.
+std::vector<CommunicatedStep> late_rank_1() {
+  return {{{.ready_s = 0.5, .start_s = 1, .end_s = 7, .held_from_s = 4, .held_to_s = 7}},
+          {{.ready_s = 5, .start_s = 5, .end_s = 7.5, .held_from_s = 5, .held_to_s = 7.5}}};
+}
+
+TEST(CommunicationSummary, SplitsCommunicationIntoHiddenWaitingAndMoving) {
+  const std::vector<std::vector<CommunicatedStep>> steps(3, late_rank_1());
+  const CommunicationSummary summary = summary_of(steps);
+  EXPECT_EQ(summary.steps, 3);
+  // Rank 0: 1 to 4 is hidden, 4 to 5 waiting, 5 to 7 moving. Rank 1: all of its 2.5 is moving.
+  EXPECT_DOUBLE_EQ(summary.parts.hidden_s, (3 + 0) / 2.0);
+  EXPECT_DOUBLE_EQ(summary.parts.waiting_s, (1 + 0) / 2.0);
+  EXPECT_DOUBLE_EQ(summary.parts.moving_s, (2 + 2.5) / 2.0);
+  EXPECT_DOUBLE_EQ(summary.collectives[0].ready_before_start_s, 0.5 / 2);
+  EXPECT_EQ(summary.ranks[0].steps_waited_for, 0);
+  EXPECT_EQ(summary.ranks[1].steps_waited_for, 3);
+  EXPECT_DOUBLE_EQ(summary.ranks[0].cost_s, 0);
+  EXPECT_DOUBLE_EQ(summary.ranks[1].cost_s, 1);
+}
+
+TEST(CommunicationSummary, NamesARankOnlyWhereSomebodyWaited) {
+  std::vector<CommunicatedStep> step = late_rank_1();
+  step[0][0].held_from_s = 6;  // it computes for longer than rank 1 needs
+  const CommunicationSummary summary = summary_of(std::vector<std::vector<CommunicatedStep>>{step});
+  EXPECT_DOUBLE_EQ(summary.parts.waiting_s, 0);
+  EXPECT_EQ(summary.ranks[1].steps_waited_for, 0);
+}
+
+TEST(CommunicationSummary, OfNoStepsIsEmpty) {
+  EXPECT_EQ(summary_of({}).text(), "");
+}
+
+TEST(CommunicationSummary, TellsItsFiguresInWords) {
+  CommunicationSummary summary =
+      summary_of(std::vector<std::vector<CommunicatedStep>>{late_rank_1()});
+  summary.collectives[0].name = "bucket 1";
+  summary.collectives[0].bytes = 1 << 20;
+  summary.clock_error_s = 2.5e-6;
+  EXPECT_EQ(summary.text(),
+            "Communication of a step, mean of 1 step and 2 ranks\n"
+            "  all                        4250.0000 ms\n"
+            "  hidden                     1500.0000 ms\n"
+            "  exposed, waiting            500.0000 ms\n"
+            "  exposed, moving bytes      2250.0000 ms\n"
+            "\n"
+            "Reduced       Size  Queued (ms)     Hidden   Waiting     Moving\n"
+            "bucket 1  1.00 MiB     250.0000  1500.0000  500.0000  2250.0000\n"
+            "\n"
+            "Waited for rank 0: longest in 0 of 1 steps, 0.0000 ms a step\n"
+            "Waited for rank 1: longest in 1 of 1 steps, 1000.0000 ms a step\n"
+            "The ranks' clocks are aligned within 2.5 us\n\n");
+}
+
+/// What a run of two ranks as threads comes to.
+struct AccountOfRun {
+  CommunicationSummary summary;
+  std::vector<StepAccount> steps_of_rank_0;
+};
+
+class RankAccount final : public TrainObserver {
+ public:
+  explicit RankAccount(CommunicationAccount& account) : account_(account) {}
+  void on_step(const StepReport& report) override {
+    account_.add(report);
+    steps.push_back(account_of(*report.timeline, kMainLane));
+  }
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+  std::vector<StepAccount> steps;
+
+ private:
+  CommunicationAccount& account_;
+};
+
+/// How the collectives of a run are marked.
+enum class By { kRecords, kEvents };
+
+/// Host memory's communicator, which says that it cannot measure.
+class SilentCommunicator final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] bool sends_records() const override { return false; }
+  void set_record_sink(RecordSink* /*sink*/) override {}
+};
+
+/// Two ranks whose second pauses before backward. The steps are queued while others run, or one by
+/// one; `by` is how collectives are marked.
+AccountOfRun two_ranks(TrainConfig config, double pause_ms, const Scheme& scheme,
+                       By by = By::kRecords) {
+  config.training.steps = 7;
+  config.training.warmup = 2;
+  config.injected.slow_rank = SlowRank{1, pause_ms};
+  AccountOfRun result;
+  on_threads(2, [&](Communicator& ranks) {
+    const StepPrograms programs(
+        spec_of_rank(config, DeviceKind::kCpu, nullptr, ranks.rank(), ranks.size()), &scheme);
+    const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+    SilentCommunicator silent(ranks);
+    CommunicationAccount account(programs, 7);
+    RankAccount observer(account);
+    double error_s = 0;
+    {
+      Communicator& transport = by == By::kEvents ? static_cast<Communicator&>(silent) : ranks;
+      Trainer trainer(config, programs, {device.get()}, &transport, nullptr);
+      trainer.run(observer);
+      error_s = trainer.runner().clock_error_s();
+    }
+    const CommunicationSummary mine = account.gather(ranks, error_s);
+    if (ranks.rank() == 0) result = {mine, observer.steps};
+  });
+  return result;
+}
+
+AccountOfRun of_ddp(double pause_ms, const DdpSettings& settings = small_buckets(),
+                    By by = By::kRecords) {
+  return two_ranks(rank_config(), pause_ms, Ddp(settings), by);
+}
+
+constexpr double kPauseMs = 20;
+
+struct WaitingCase {
+  const char* name;
+  std::function<std::unique_ptr<Scheme>()> scheme;
+  bool graph = false;
+  std::int64_t log_every = 1;
+  By by = By::kRecords;
+};
+
+std::vector<WaitingCase> waiting_cases() {
+  const auto ddp = [](bool per_bucket) {
+    DdpSettings settings = small_buckets();
+    settings.update_per_bucket = per_bucket;
+    return std::make_unique<Ddp>(settings);
+  };
+  std::vector<WaitingCase> cases;
+  for (const std::int64_t log_every : {1, 100}) {
+    const bool rows = log_every > 1;
+    cases.push_back({rows ? "ddp_rows" : "ddp", [=] { return ddp(false); }, false, log_every});
+    cases.push_back(
+        {rows ? "per_bucket_rows" : "per_bucket", [=] { return ddp(true); }, false, log_every});
+    cases.push_back({rows ? "zero1_rows" : "zero1", [] { return std::make_unique<Zero1>(); }, false,
+                     log_every});
+    cases.push_back({rows ? "factor_rows" : "factor", [] { return std::make_unique<Factor>(); },
+                     false, log_every});
+  }
+  cases.push_back({"graph", [=] { return ddp(false); }, true});
+  cases.push_back({"events", [=] { return ddp(false); }, false, 1, By::kEvents});
+  cases.push_back({"events_in_a_graph", [=] { return ddp(false); }, true, 1, By::kEvents});
+  return cases;
+}
+
+class WaitingFor : public testing::TestWithParam<WaitingCase> {};
+
+/// A rank that is late shows as exposed communication, waited for that rank, in the account of the
+/// step and in that of communication. On a busy machine rank 0 may be late as well, so that the
+/// best of several tries counts.
+TEST_P(WaitingFor, ARankIsExposedCommunicationThatNamesIt) {
+  TrainConfig config = rank_config();
+  config.device.graph = GetParam().graph;
+  config.training.log_every = GetParam().log_every;
+  const auto scheme = GetParam().scheme();
+  const double pause_s = kPauseMs / 1e3;
+  double nearest_s = 1, most_s = 0;
+  for (int i = 0; i < 5 && std::abs(nearest_s - pause_s) > 0.1 * pause_s; ++i) {
+    const AccountOfRun run = two_ranks(config, kPauseMs, *scheme, GetParam().by);
+    ASSERT_EQ(run.summary.steps, 5);
+    for (const StepAccount& step : run.steps_of_rank_0) {
+      most_s = std::max(most_s, step[Part::kExposedCommunication]);
+      double sum_s = 0;
+      for (const double part_s : step.part_s) {
+        EXPECT_GE(part_s, 0);
+        sum_s += part_s;
+      }
+      EXPECT_NEAR(sum_s, step.wall_s, 1e-9);
+    }
+    if (run.summary.ranks[1].steps_waited_for < 5) continue;
+    EXPECT_EQ(run.summary.ranks[0].steps_waited_for, 0);
+    const double cost_s = run.summary.ranks[1].cost_s;
+    if (std::abs(cost_s - pause_s) < std::abs(nearest_s - pause_s)) nearest_s = cost_s;
+  }
+  EXPECT_NEAR(nearest_s, pause_s, 0.1 * pause_s);
+  EXPECT_GE(most_s, 0.75 * pause_s);
+}
+
+INSTANTIATE_TEST_SUITE_P(, WaitingFor, testing::ValuesIn(waiting_cases()),
+                         [](const auto& each) { return each.param.name; });
+
+TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
+  DdpSettings settings = small_buckets();
+  settings.bf16_gradients = true;
+  for (const By by : {By::kRecords, By::kEvents}) {
+    const CommunicationSummary summary = of_ddp(0, settings, by).summary;
+    for (const auto& each : summary.collectives) {
+      EXPECT_GE(each.ready_before_start_s, 0) << each.name;
+      EXPECT_LT(each.ready_before_start_s, 10) << each.name << ": not since the clock began";
+    }
+  }
+}
+
+TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {
+  const CommunicationSummary summary = of_ddp(0).summary;
+  std::vector<std::string> names;
+  std::int64_t bytes = 0;
+  for (const auto& each : summary.collectives) {
+    names.push_back(each.name);
+    bytes += each.bytes;
+  }
+  EXPECT_THAT(names, testing::ElementsAre("loss", "bucket 1", "bucket 2", "bucket 3"));
+  EXPECT_EQ(summary.collectives[0].bytes, 8);  // beside the loss, whether a rank is to end
+  EXPECT_GT(bytes, 4 * (5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3));
+}
+
+}  // namespace
+}  // namespace barestep
