@@ -12,6 +12,7 @@
 #include "config_file.h"
 #include "core/error.h"
 #include "options.h"
+#include "usage.h"
 
 namespace barestep {
 namespace {
@@ -54,17 +55,6 @@ const About& about(std::string_view program) {
   return *found;
 }
 
-[[noreturn]] void usage(std::string what, std::string value, std::string why, std::string remedy) {
-  fail(ExitCode::kUsage, {.what = std::move(what),
-                          .value = std::move(value),
-                          .why = std::move(why),
-                          .remedy = std::move(remedy)});
-}
-
-[[noreturn]] void missing_value(const std::string& option) {
-  usage("option", option, "needs a value", "--help shows which");
-}
-
 class Formatter : public CLI::Formatter {
  public:
   Formatter() { column_width(31); }
@@ -101,12 +91,9 @@ void add_options(CLI::App& app, std::string_view program) {
 }
 
 [[noreturn]] void refuse_unknown(std::string_view program, const std::string& argument) {
-  if (!argument.starts_with('-') || argument == "-" || argument == "--") {
-    usage("argument", argument, "belongs to no option", "options begin with --, see --help");
-  }
-  const std::string option = argument.substr(0, argument.find('='));
-  usage("unknown option", option, fmt::format("{} has no such option", program),
-        hint_for(program, option, true));
+  std::vector<std::string_view> names = names_of_options(program);
+  names.insert(names.end(), {"config", "help", "version"});
+  refuse_unknown_argument(program, argument, names);
 }
 
 /// The text given for `name`, if any.
@@ -114,27 +101,22 @@ std::optional<Given> given_on(const CLI::App& app, std::string_view name, bool i
   const std::string option = fmt::format("--{}", name);
   const std::vector<std::string>& texts = app.get_option(option)->results();
   if (texts.empty()) return std::nullopt;
-  if (texts.size() > 1) usage("option", option, "given twice", "give it once");
-  if (!is_flag && texts.front().starts_with("--")) missing_value(option);
+  if (texts.size() > 1) refuse_repeated(option);
+  if (!is_flag && texts.front().starts_with("--")) refuse_missing_value(option);
   return Given{.where = option, .text = texts.front()};
 }
 
 void parse(CLI::App& app, const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    // CLI11 would take the next argument as the value.
-    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
-      missing_value(argument.substr(0, argument.size() - 1));
-    }
-  }
+  require_values(arguments);
   app.allow_extras();
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ArgumentMismatch&) {
-    missing_value(arguments.back());  // only the last option can run out of arguments
+    refuse_missing_value(arguments.back());  // only the last option can run out of arguments
   } catch (const CLI::Success&) {
     throw;
   } catch (const CLI::ParseError& error) {
-    usage("command line", "", error.what(), "see --help");
+    refuse_usage("command line", "", error.what(), "see --help");
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/input_file.h"
 #include "options.h"
+#include "usage.h"
 
 namespace barestep {
 namespace {
@@ -19,17 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
-
-std::string config_text(const std::filesystem::path& path) {
-  InputFile file(path, "config file");
-  if (file.size_bytes() > kMostConfigBytes) {
-    fail(ExitCode::kNoInput, {.what = "config file",
-                              .value = path.string(),
-                              .why = "is larger than 1 MiB",
-                              .remedy = "check the path"});
-  }
-  return file.text();
-}
 
 /// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
 /// an event is.
@@ -54,7 +44,7 @@ class Reader : public nlohmann::json_sax<Json> {
     const auto found = std::ranges::find(options, name, &Option::name);
     if (found == options.end()) {
       refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
-             hint_for(program_, name, false));
+             did_you_mean(name, names_of_options(program_), false));
     }
     option_ = &*found;
     if (!seen_.insert(option_->name).second) {
@@ -78,6 +68,10 @@ class Reader : public nlohmann::json_sax<Json> {
 
   bool string(string_t& text) override {
     expect({JsonKind::kString, JsonKind::kNumberOrString}, "a string");
+    if (text.find('\0') != std::string::npos) {
+      refuse(fmt::format("{}: {}", key_where_, option_->name), "", "holds a NUL character",
+             "leave \\u0000 out");
+    }
     return keep(text);
   }
   bool boolean(bool is_true) override {
@@ -92,8 +86,14 @@ class Reader : public nlohmann::json_sax<Json> {
   bool null() override { refuse_kind("null"); }
   bool binary(binary_t& /*value*/) override { refuse_kind("binary"); }
 
-  bool parse_error(std::size_t read, const std::string& /*token*/,
+  bool parse_error(std::size_t read, const std::string& token,
                    const Json::exception& error) override {
+    constexpr int kNumberOverflows = 406;
+    if (error.id == kNumberOverflows) {
+      number(token);  // refuses it where there should be no number
+      refuse(fmt::format("{}: {}", key_where_, option_->name), token, "out of range",
+             fmt::format("--help describes --{}", option_->name));
+    }
     // "[json.exception...] parse error at line 1, column 2: syntax error ...": only the reason. The
     // place is the last character of what did not fit.
     const std::string_view text = error.what();
@@ -184,9 +184,16 @@ class Reader : public nlohmann::json_sax<Json> {
 
 std::map<std::string_view, Given> read_config_file(std::string_view program,
                                                    const std::filesystem::path& path) {
-  std::string content = config_text(path);
+  std::string content = InputFile(path, "config file").text(kMostConfigBytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
+  // The parser would take it for the end of the file.
+  if (content.find('\0') != std::string::npos) {
+    fail(ExitCode::kConfiguration, {.what = "config file",
+                                    .value = path.string(),
+                                    .why = "not JSON: holds a NUL byte",
+                                    .remedy = "a config file is one JSON object"});
+  }
   std::istringstream text(std::move(content));
   Reader reader(program, path.string(), text);
   Json::sax_parse(text, &reader);

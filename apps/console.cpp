@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "core/printer.h"
+#include "core/stop_request.h"
+#include "core/units.h"
 #include "profiler/peaks.h"
+#include "run_end.h"
 #include "run_program.h"
 
 namespace barestep {
@@ -16,43 +17,47 @@ constexpr const char* kEraseLine = "\r\033[K";
 
 }  // namespace
 
-Console::Console(const TrainConfig& config, std::int64_t steps)
-    : config_(config),
+Console::Console(std::string_view program, const TrainConfig& config, std::int64_t steps)
+    : program_(program),
+      config_(config),
       is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
       summary_(steps) {
-  if (!config.output.metrics.empty()) metrics_.emplace(config.output.metrics);
+  const OutputConfig& output = config.output;
+  if (!output.metrics.empty()) metrics_.emplace(program, output.metrics);
+  if (!output.tensorboard.empty()) scalars_.emplace(program, output.tensorboard);
 }
 
-void Console::print_line(const std::string& line) {
-  if (bar_shown_) fmt::print(stderr, "{}", kEraseLine);
+void Console::print(const std::string& text) {
+  if (bar_shown_) print_to_stderr(kEraseLine);
   bar_shown_ = false;
-  print_now(line + "\n");
+  if (!show(text) && !config_.output.writes()) ask_to_stop();
 }
 
 void Console::draw_bar(const StepReport& report) {
   constexpr std::int64_t kWidth = 40;
   const std::int64_t done = (report.step + 1) * kWidth / report.steps;
-  fmt::print(stderr, "{}[{:=<{}}{: <{}}] {}/{} steps", kEraseLine, "", done, "", kWidth - done,
-             report.step + 1, report.steps);
-  std::fflush(stderr);
+  print_to_stderr(fmt::format("{}[{:=<{}}{: <{}}] {}/{}", kEraseLine, "", done, "", kWidth - done,
+                              report.step + 1, counted(report.steps, "step")));
   bar_shown_ = true;
 }
 
 void Console::show_step(const StepFigures& step) {
   const StepReport& report = step.report;
   summary_.add(step);
-  if (metrics_) metrics_->write(metrics_record(step, 0) + "\n");
+  write_record(metrics_record(step, 0));
+  if (scalars_) scalars_->write([&](ScalarLog& log) { log.add(step); });
   const bool last = report.step + 1 == report.steps;
   if (report.step % config_.training.log_every == 0 || last) print_line(step_line(report));
   if (is_terminal_ && !last) draw_bar(report);
 }
 
 void Console::on_step_of(int rank, const StepFigures& step) {
-  if (metrics_) metrics_->write(metrics_record(step, rank) + "\n");
+  write_record(metrics_record(step, rank));
 }
 
 void Console::on_evaluation(const EvaluationReport& report) {
   accuracy_ = report.accuracy;
+  if (scalars_) scalars_->write([&](ScalarLog& log) { log.add(report); });
   print_line(evaluation_line(report));
 }
 
@@ -77,11 +82,17 @@ void Console::show_summary(const Trainer& trainer, const Device& device, const s
 }
 
 void Console::write_record(const std::string& record) {
-  if (metrics_) metrics_->write(record + "\n");
+  if (metrics_) metrics_->write([&](OutputFile& file) { file.write(record + "\n"); });
 }
 
 void Console::close() {
-  if (metrics_) metrics_->close();
+  const auto failure = first_failure(program_, {[&] {
+                                                  if (metrics_) metrics_->close();
+                                                },
+                                                [&] {
+                                                  if (scalars_) scalars_->close();
+                                                }});
+  if (failure) throw Error(*failure);
 }
 
 }  // namespace barestep

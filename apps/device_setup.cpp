@@ -7,11 +7,13 @@
 #include <charconv>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "core/error.h"
+#include "core/host_cpus.h"
+#include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "parallel/gpu_places.h"
 #include "parallel/local_communicator.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/nccl_devices.h"
@@ -52,7 +54,7 @@ int ordinal_of(const std::string& device) {
 
 /// The cores that device `place` of `count` gets: equal shares, the first ones one more.
 int fair_share(int place, int count) {
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = usable_cpus();
   return std::max(1, cores / count + (place < cores % count ? 1 : 0));
 }
 
@@ -72,10 +74,12 @@ DeviceSetup::DeviceSetup(const DeviceConfig& config, Transport transport)
          {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
   }
   const std::set<std::string> distinct(devices_.begin(), devices_.end());
-  if (distinct.size() > 1) {
-    const bool nccl = why.empty() && transport != Transport::kPeer;
-    exchanges_ = nccl ? Exchanges::kNccl : Exchanges::kPieces;
-  }
+  const bool each_once = distinct.size() == devices_.size();
+  if (distinct.size() > 1) exchanges_ = Exchanges::kPieces;
+  // Devices that share a GPU exchange better in their common memory, unless NCCL is asked for.
+  const bool wants_nccl =
+      transport == Transport::kNccl || (transport == Transport::kAuto && each_once);
+  if (size() > 1 && wants_nccl && why.empty()) exchanges_ = Exchanges::kNccl;
 }
 
 std::string DeviceSetup::why_no_nccl() const {
@@ -83,8 +87,8 @@ std::string DeviceSetup::why_no_nccl() const {
   if (size() == 1) return "joins several GPUs, and there is one";
   for (const std::string& device : devices_) {
     const auto times = std::ranges::count(devices_, device);
-    if (times > 1)
-      return fmt::format("takes each GPU once, and {} is given {} times", device, times);
+    const std::string why = times > 1 ? why_gpus_are_not_shared() : "";
+    if (!why.empty()) return fmt::format("{}, and {} is given {} times", why, device, times);
   }
   return has_nccl() ? "" : "this build has no NCCL";
 }
@@ -121,13 +125,17 @@ void DeviceSetup::require_free_memory(const StepPrograms& programs) const {
   for (int i = 0; i < static_cast<int>(opened_.size()); ++i) {
     by_memory[devices_[static_cast<std::size_t>(i)]].push_back(i);
   }
+  const int ranks = static_cast<int>(opened_.size());
+  const std::int64_t of_nccl = exchanges_ == Exchanges::kNccl ? nccl_bytes(ranks) : 0;
   for (const auto& [name, sharers] : by_memory) {
     const Device& device = *opened_[static_cast<std::size_t>(sharers[0])];
     require_memory(programs, {.name = name,
                               .kind = kind(),
                               .available_bytes = device.info().free_bytes,
                               .sharers = 1,
-                              .devices = sharers});
+                              .devices = sharers,
+                              .beside_bytes = of_nccl * std::ssize(sharers),
+                              .beside = "NCCL"});
   }
 }
 
@@ -160,7 +168,9 @@ std::unique_ptr<Communicator> DeviceSetup::join(const StepPrograms& programs) co
   if (exchanges_ != Exchanges::kNccl) {
     return std::make_unique<LocalCommunicator>(opened(), reduce_piece_of(programs.buffers()));
   }
-  return join_devices_by_nccl(opened_ordinals());
+  std::vector<int> ordinals;
+  for (const Device* device : opened()) ordinals.push_back(device->info().ordinal);
+  return join_devices_by_nccl(ordinals);
 }
 
 /// How numbers get from GPU to GPU by peer copies.
@@ -179,23 +189,22 @@ std::string DeviceSetup::text(const std::vector<Rows>& split) const {
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const int own = i < opened_.size() ? opened_[i]->info().threads : 0;
     threads += own;
-    std::string part = fmt::format("{} {} row{}", names_[i], i < split.size() ? split[i].count : 0,
-                                   i < split.size() && split[i].count == 1 ? "" : "s");
-    if (own > 0) part += fmt::format(" on {} thread{}", own, own == 1 ? "" : "s");
+    std::string part =
+        fmt::format("{} {}", names_[i], counted(i < split.size() ? split[i].count : 0, "row"));
+    if (own > 0) part += " on " + counted(own, "thread");
     parts.push_back(std::move(part));
   }
-  std::string text =
-      fmt::format("{} device{}: {}", size(), size() == 1 ? "" : "s", fmt::join(parts, ", "));
+  std::string text = fmt::format("{}: {}", counted(size(), "device"), fmt::join(parts, ", "));
   if (split.size() > 1) {
     constexpr std::string_view kHow[] = {"copies and sums in their common memory",
                                          "peer copies, gradients summed piece by piece", "NCCL"};
     text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
     if (exchanges_ == Exchanges::kPieces) text += peers_text();
   }
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int cores = usable_cpus();
   if (threads > cores && opened_.size() > 1) {
-    text += fmt::format("\nOversubscribed: {} threads on {} core{}", threads, cores,
-                        cores == 1 ? "" : "s");
+    text += fmt::format("\nOversubscribed: {} on {}", counted(threads, "thread"),
+                        counted(cores, "core"));
   }
   return text + "\n";
 }

@@ -18,7 +18,7 @@ namespace barestep {
 enum class Exchanges {
   kOneMemory,  // each device can read the others' memory
   kPieces,     // between GPUs: peer copies, and gradients added up by pieces
-  kNccl,       // between GPUs, each given once
+  kNccl,       // between GPUs, each given once unless NCCL lets ranks share one
 };
 
 class DeviceSetup {

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/output_file.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
 #include "lab/measured_card.h"
+#include "parallel/gpu_places.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/thread_communicator.h"
+#include "separate_files.h"
 
 namespace barestep {
 namespace {
@@ -35,8 +38,9 @@ void measure_this_rank(const RankRatesOptions& options) {
   const int gpus = std::max(1, cuda_device_count());
   const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
   std::unique_ptr<Communicator> transport;
-  if (has_nccl() && place.local_size <= gpus) {
-    transport = join_nccl(ranks);
+  const auto places = gather_gpu_places(ranks, device->info().pci_bus_id);
+  if (has_nccl() && why_nccl_cannot_join(places).empty()) {
+    transport = join_nccl(ranks, *device);
   } else {
     transport = std::make_unique<StagedCommunicator>(ranks, *device);
   }
@@ -53,6 +57,17 @@ void add_measure_rank(CLI::App& app, RankRatesOptions& options) {
   measure->add_flag("--quick", options.quick);
   measure->add_flag("--alone", options.alone);
   measure->callback([&] { measure_this_rank(options); });
+}
+
+void require_card_output(const std::filesystem::path& output,
+                         const std::filesystem::path& programs) {
+  if (output.empty()) return;
+  require_writable(output);
+  std::vector<FileUse> inputs;
+  for (const char* name : {"mlp_lab", "mlp_single", "mlp_ddp"}) {
+    inputs.push_back({"mlp_lab card", programs / name});
+  }
+  require_separate_files({{"--output", output}}, inputs);
 }
 
 }  // namespace barestep

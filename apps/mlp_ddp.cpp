@@ -15,18 +15,20 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/error.h"
+#include "core/stop_request.h"
 #include "monitoring.h"
 #include "parallel/flight_record.h"
 #include "parallel/last_word.h"
 #include "parallel/launcher.h"
 #include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
-#include "parallel/stop_request.h"
 #include "parallel/watchdog.h"
 #include "profiler/communication_account.h"
 #include "profiling.h"
+#include "rank_evaluation.h"
 #include "rank_profiling.h"
 #include "rank_setup.h"
+#include "run_end.h"
 #include "run_program.h"
 #include "train/trainer.h"
 
@@ -125,7 +127,7 @@ class RankObserver final : public TrainObserver {
         communication_(communication),
         gathers_(!setup.config().output.metrics.empty()) {
     record_.begin(Track::kPhase, Activity::kStep, batches_);
-    if (setup.is_first()) console_.emplace(setup.config(), setup.steps());
+    if (setup.is_first()) console_.emplace(kMlpDdp, setup.config(), setup.steps());
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
@@ -148,12 +150,6 @@ class RankObserver final : public TrainObserver {
     if (console_) console_->on_evaluation(report);
   }
 
-  void show_summary(const Trainer& trainer, const Device& device, const std::string& more) {
-    if (console_) console_->show_summary(trainer, device, more);
-  }
-  void close() {
-    if (console_) console_->close();
-  }
   /// Null on all ranks but the first.
   [[nodiscard]] Console* console() { return console_ ? &*console_ : nullptr; }
 
@@ -166,16 +162,6 @@ class RankObserver final : public TrainObserver {
   std::optional<Console> console_;
   std::vector<StepFigures> all_;
 };
-
-/// Tells that all ranks stopped because one was asked to, and ends them.
-[[noreturn]] void end_stopped(const RankSetup& setup, std::int64_t steps) {
-  if (setup.is_first()) {
-    const auto& save = setup.config().output.save;
-    fmt::print(stderr, "{}: note: asked to stop, all ranks ended behind step {}{}\n", kMlpDdp,
-               steps - 1, save.empty() ? "" : fmt::format(" and wrote '{}'", save.string()));
-  }
-  throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
-}
 
 /// What outlives the end of all ranks: its streams may be inside a collective.
 struct RankRun {
@@ -197,19 +183,41 @@ void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const
     profiling->end();
     align_traces(ranks, *profiling);
     const std::string note = profiling->write_files_of_failed_run(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
+    if (ranks.rank() == 0 && !note.empty()) print_note(kMlpDdp, note);
     throw;
   }
   profiling->end();
   align_traces(ranks, *profiling);
 }
 
-/// Every rank writes its own, when nothing else can be lost any more.
-void write_traces(const Profiling& profiling, Communicator& ranks, const Monitor* monitor) {
+/// Ends the run on all ranks. What comes after the weights and the metrics has collectives.
+void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run,
+               const CommunicationAccount& account, Monitoring* monitoring, Console* console) {
+  const TrainConfig& config = setup.config();
+  std::string seen;
+  const auto close = [&] {
+    if (monitoring != nullptr) seen = monitoring->finish();
+    if (console != nullptr) console->close();
+  };
+  const auto report = [&] {
+    const double error_s = run.trainer->runner().clock_error_s();
+    const std::string communication = account.gather(ranks, error_s).text();
+    if (monitoring != nullptr) seen = setup.text_of_all(seen);
+    if (console == nullptr) return;
+    console->show_summary(*run.trainer, setup.device(), communication);
+    console->print(seen);
+    if (config.output.profile) console->print("\n" + run.profiling->text());
+  };
+  const auto failure =
+      end_run(kMlpDdp, config, *run.trainer,
+              {.close = close,
+               .report = report,
+               .profiling = run.profiling.get(),
+               .monitor = monitoring == nullptr ? nullptr : &monitoring->monitor()});
   together(ranks, [&] {
-    const std::string note = profiling.write_files(monitor);
-    if (ranks.rank() == 0 && !note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDdp, note);
+    if (failure) throw Error(*failure);
   });
+  end_if_stopped(kMlpDdp, config, *run.trainer);
 }
 
 void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, RankRun& run) {
@@ -224,7 +232,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   CommunicationAccount communication(setup.programs(), run.trainer->steps());
   run.trainer->stop_when(stop_is_asked_for());
   RankObserver observer(setup, ranks, record, communication);
-  if (setup.is_first()) print_now(setup.text() + run_header(setup.programs(), setup.device()));
+  if (Console* const console = observer.console()) {
+    console->print(setup.text() + run_header(setup.programs(), setup.device()));
+  }
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
     monitoring.emplace(setup.monitor_scope(), warmup_of(config.training, run.trainer->steps()),
@@ -232,21 +242,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   run_steps(run, ranks, monitoring ? static_cast<TrainObserver&>(*monitoring) : observer, monitor);
-  const std::string seen = monitoring ? monitoring->finish() : "";
   record.begin(Track::kPhase, Activity::kEnd);
-  const double error_s = run.trainer->runner().clock_error_s();
-  observer.show_summary(*run.trainer, setup.device(), communication.gather(ranks, error_s).text());
-  if (monitoring) print_now(setup.text_of_all(seen));
-  if (run.profiling && setup.is_first() && config.output.profile) {
-    print_now(fmt::format("\n{}", run.profiling->text()));
-  }
-  if (setup.is_first() && !config.output.save.empty()) {
-    FlatWeights weights = run.trainer->weights();
-    save_weights(config.output.save, setup.programs().spec().model, weights);
-  }
-  observer.close();
-  if (run.profiling && !config.output.trace.empty()) write_traces(*run.profiling, ranks, monitor);
-  if (run.trainer->was_stopped()) end_stopped(setup, run.trainer->runner().steps());
+  end_ranks(setup, ranks, run, communication, monitoring ? &*monitoring : nullptr,
+            observer.console());
 }
 
 void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightRecord& record,
@@ -262,7 +260,8 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
   }
   RankRun run;
   or_end_all(ranks, word, [&] {
-    setup->connect();
+    if (setup->config().training.evaluate_only) return evaluate_on_ranks(*setup, ranks, record);
+    setup->connect(record);
     polled.set(&setup->transport());
     train_rank(*setup, ranks, record, run);
   });
@@ -279,11 +278,11 @@ TrainConfig config_of(const std::vector<std::string>& arguments) {
 
 WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& launched,
                                  Polled& polled) {
-  const auto& metrics = config.output.metrics;
   return {.program = kMlpDdp,
           .limit_s = config.parallel.timeout_s,
+          .ranks = launched.ranks,
           .one_host = launched.one_host,
-          .record_file = metrics.empty() ? "" : metrics.string() + ".flight",
+          .record_file = flight_file(config.output.metrics),
           .end_all = &end_all_ranks,
           .poll_error = [&polled] { return polled.poll_error(); },
           .asked_to_end_s = &asked_to_end_s,
@@ -295,11 +294,12 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
   try {
     return join_mpi(&record);
   } catch (const Error& error) {
-    // Copies that do not see each other have no common board. The first tells; the others give it
-    // time, since a launcher may end all when one has ended.
-    const bool is_first = !launched || launched->rank == 0;
-    if (error.code() != ExitCode::kConfiguration ? word.claim() : is_first) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // Copies that do not see each other may have no common board.
+    std::optional<LoneCopy> copy;
+    if (launched && error.code() == ExitCode::kConfiguration) copy.emplace(*launched);
+    if (copy ? copy->is_first(1) : word.claim()) print_error(kMlpDdp, error);
+    // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
+    if (launched) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
     if (word.claim()) throw unexpected(error);
@@ -309,11 +309,17 @@ MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, 
 
 void run_mlp_ddp(const std::vector<std::string>& arguments) {
   const std::optional<LaunchedRank> launched = launched_rank();
+  // Soon: mpirun ends the others of a rank that dies at its start.
+  take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   FlightBoard board(launched ? launched->board : "", launched ? launched->local_rank : 0,
                     launched ? launched->rank : 0);
+  if (launched && launched->local_rank == 0 && !board.why_alone().empty()) {
+    print_note(kMlpDdp,
+               fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
+                           launched->board, board.why_alone(), launched->launcher));
+  }
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);
-  take_stop_signals();
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
   const bool has_hosts = launched && !launched->one_host;
   Polled polled;

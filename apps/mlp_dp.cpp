@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,11 +12,16 @@
 #include "command_line.h"
 #include "console.h"
 #include "core/config.h"
+#include "core/stop_request.h"
 #include "device_setup.h"
 #include "monitoring.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
+#include "parallel/flight_record.h"
+#include "parallel/last_word.h"
+#include "parallel/watchdog.h"
 #include "profiling.h"
+#include "run_end.h"
 #include "run_program.h"
 #include "setup.h"
 #include "train/dataset.h"
@@ -27,17 +32,22 @@ namespace {
 
 constexpr const char* kMlpDp = "mlp_dp";
 
-/// Shows the run, with the split of each step where that is asked for, and keeps the account.
+/// Shows the run, with the split of each step where that is asked for, keeps the account, and
+/// enters each step in the record.
 class SpreadObserver final : public TrainObserver {
  public:
   SpreadObserver(const TrainConfig& config, const StepPrograms& programs,
-                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps)
+                 const DataParallel& scheme, const DeviceSetup& setup, std::int64_t steps,
+                 FlightRecord& record)
       : config_(config),
         programs_(programs),
         scheme_(scheme),
         setup_(setup),
-        console_(config, steps),
+        record_(record),
+        console_(kMlpDp, config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
+
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
     if (config_.output.show_split) show_split(report.samples);
@@ -54,7 +64,6 @@ class SpreadObserver final : public TrainObserver {
     if (!account.empty()) account += "\n";
     console_.show_summary(trainer, device, account, setup_.names());
   }
-  void close() { console_.close(); }
   [[nodiscard]] Console& console() { return console_; }
 
  private:
@@ -75,17 +84,20 @@ class SpreadObserver final : public TrainObserver {
   const StepPrograms& programs_;
   const DataParallel& scheme_;
   const DeviceSetup& setup_;
+  FlightRecord& record_;
+  std::int64_t batches_ = 0;
   Console console_;
   DataParallelAccount account_;
 };
 
 /// Trains on opened devices and tells of it.
 void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPrograms& programs,
-              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded) {
+              const DataParallel& scheme, const Dataset* dataset, FlatWeights loaded,
+              FlightRecord& record) {
   const StepSpec& spec = programs.spec();
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
-  SpreadObserver observer(config, programs, scheme, setup, steps);
+  SpreadObserver observer(config, programs, scheme, setup, steps, record);
   ProfilingScope scope{.program = kMlpDp,
                        .devices = setup.opened(),
                        .communicator = communicator.get(),
@@ -99,7 +111,7 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   auto trainer = std::make_unique<Trainer>(config, programs, scope.devices, scope.communicator,
                                            dataset, std::move(loaded));
   const Device& first = *scope.devices[0];
-  print_now(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
+  observer.console().print(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
   TrainObserver* told = &observer;
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
@@ -109,21 +121,32 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
         &monitoring.emplace(seen, warmup_of(config.training, steps), &observer.console(), observer);
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
+  record.begin(Track::kPhase, Activity::kStep, 0);
   run_training(trainer, *told, kMlpDp, profiling ? &*profiling : nullptr, monitor);
-  observer.show_summary(*trainer, first);
-  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
-  if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
-  if (!config.output.save.empty()) {
-    FlatWeights weights = trainer->weights();
-    save_weights(config.output.save, spec.model, weights);
-  }
-  observer.close();
-  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
+  record.begin(Track::kPhase, Activity::kEnd);
+  std::string seen;
+  const auto close = [&] {
+    if (monitoring) seen = "\n" + monitoring->finish();
+    observer.console().close();
+  };
+  const auto report = [&] {
+    observer.show_summary(*trainer, first);
+    observer.console().print(seen);
+    if (config.output.profile) observer.console().print("\n" + profiling->text());
+  };
+  const auto failure = end_run(kMlpDp, config, *trainer,
+                               {.close = close,
+                                .report = report,
+                                .profiling = profiling ? &*profiling : nullptr,
+                                .monitor = monitor});
+  if (failure) throw Error(*failure);
+  end_if_stopped(kMlpDp, config, *trainer);
 }
 
-void train_on_devices(const TrainConfig& config) {
+void train_on_devices(const TrainConfig& config, FlightRecord& record) {
   DeviceSetup setup(config.device, config.parallel.transport);
-  require_outputs(config, setup.size());
+  require_outputs(config, trace_files(config.output.trace, "device", setup.size()),
+                  {{"--metrics", flight_file(config.output.metrics)}});
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
   const Dataset* const data = dataset ? &*dataset : nullptr;
   const StepSpec spec = spec_of(config, setup.kind(), data);
@@ -142,15 +165,26 @@ void train_on_devices(const TrainConfig& config) {
   if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kMlpDp);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
-  train_on(setup, config, programs, scheme, data, std::move(loaded));
+  train_on(setup, config, programs, scheme, data, std::move(loaded), record);
 }
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(kMlpDp, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpDp, line.note);
+  if (!line.note.empty()) print_note(kMlpDp, line.note);
   validate(line.config);
-  train_on_devices(line.config);
+  // A device that hangs would keep this process for ever.
+  FlightBoard board("", 0, 0);
+  LastWord word(board);
+  board.mine().begin(Track::kPhase, Activity::kSetUp);
+  const Watchdog watchdog(board, word,
+                          {.program = kMlpDp,
+                           .limit_s = line.config.parallel.timeout_s,
+                           .ranks = 1,
+                           .record_file = flight_file(line.config.output.metrics),
+                           .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
+                           .continued_s = &continued_s});
+  train_on_devices(line.config, board.mine());
 }
 
 }  // namespace

@@ -1,34 +1,34 @@
 // mlp_lab: whole experiments by one command.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "commands.h"
 #include "core/error.h"
 #include "core/host_memory.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "core/units.h"
+#include "findings_text.h"
 #include "lab/child_process.h"
 #include "lab/measured_card.h"
-#include "lab/predict.h"
 #include "lab/prediction_report.h"
 #include "lab/published.h"
 #include "lab/report.h"
 #include "lab/run_workload.h"
 #include "lab/study.h"
 #include "measure_rank.h"
-#include "profiler/trace_file.h"
+#include "predict_command.h"
 #include "run_program.h"
 #include "trace_merge.h"
 
@@ -81,8 +81,8 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       if (!each.needs_mpi || has_mpirun) {
         wanted.push_back(&each);
       } else {
-        fmt::print(stderr, "{}: note: {} is left out, since there is no mpirun on PATH\n", kMlpLab,
-                   each.name);
+        print_note(kMlpLab,
+                   fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
       }
     }
   }
@@ -96,28 +96,12 @@ void show_progress(const StudyProgress& progress) {
       progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
   const std::string place =
       progress.total > 0 ? fmt::format("[{}/{}] ", progress.done, progress.total) : "";
-  fmt::print(stderr, "{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what, left,
-             is_terminal ? "" : "\n");
-  std::fflush(stderr);
+  print_to_stderr(fmt::format("{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what,
+                              left, is_terminal ? "" : "\n"));
 }
 
 void end_progress() {
-  if (::isatty(STDERR_FILENO) == 1) fmt::print(stderr, "\r\x1b[K");
-}
-
-std::string text_of(const Findings& findings) {
-  std::string text;
-  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
-  for (const FindingTable& table : findings.tables) {
-    std::vector<TextTable::Column> columns;
-    for (const std::string& title : table.columns) {
-      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
-    }
-    TextTable shown(columns);
-    for (const auto& row : table.rows) shown.add_row(row);
-    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
-  }
-  return text;
+  if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
 }
 
 void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
@@ -125,7 +109,7 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& w
     if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
     if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
-    print_now(text + text_of(section.findings) + "\n");
+    show(text + text_of(section.findings) + "\n");
   }
 }
 
@@ -145,7 +129,7 @@ StudyIdentity identity_of(const RunOptions& options) {
 
 void print_prediction(const Report& report) {
   const Findings prediction = prediction_findings(report.results());
-  if (!prediction.sentences.empty()) print_now(prediction.sentences.front() + "\n");
+  if (!prediction.sentences.empty()) show(prediction.sentences.front() + "\n");
 }
 
 void let_signals_stop_children() {
@@ -202,21 +186,33 @@ void run_experiments(const RunOptions& options) {
   write_report(study.folder(), report);
   print_answers(report, wanted);
   print_prediction(report);
-  print_now(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
+  show(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
 }
 
 void write_report_of(const std::filesystem::path& folder) {
   const Study study = Study::open(folder);
   write_report(folder, report_of(study));
-  print_now(fmt::format("Report: {}\n", (folder / "report.html").string()));
+  show(fmt::format("Report: {}\n", (folder / "report.html").string()));
+}
+
+std::filesystem::path scratch_folder() {
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error) {
+    const char* const named = std::getenv("TMPDIR");
+    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
+                                   .value = named == nullptr ? "/tmp" : named,
+                                   .why = error.message(),
+                                   .remedy = "set TMPDIR to a folder that can be written"});
+  }
+  return temporary / fmt::format("mlp_lab-{}", ::getpid());
 }
 
 void print_card(const RunOptions& options) {
+  require_card_output(options.output, folder_of_programs());
   let_signals_stop_children();
   const StudyIdentity identity = identity_of(options);
-  const std::filesystem::path scratch =
-      std::filesystem::temp_directory_path() / fmt::format("mlp_lab-{}", ::getpid());
-  const std::string text = json_of(measured_card(identity, scratch));
+  const std::string text = json_of(measured_card(identity, scratch_folder()));
   end_progress();
   if (options.output.empty()) {
     print_now(text);
@@ -226,6 +222,13 @@ void print_card(const RunOptions& options) {
   replace_file(options.output, parts);
 }
 
+void add_device(CLI::App& command, RunOptions& options) {
+  static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
+  accept_choices(command.add_option("--device", options.device, "auto is GPUs where there are any"),
+                 kDevices)
+      ->capture_default_str();
+}
+
 void add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run =
       app.add_subcommand("run", "Run experiments; one that was stopped goes on where it stopped");
@@ -233,9 +236,7 @@ void add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--output", options.output, "folder of results and report, made if new")
       ->capture_default_str();
   run->add_flag("--quick", options.quick, "a few seconds each: a small model, few steps");
-  run->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*run, options);
   run->add_option("--card", options.card,
                   "the machine's rates, as mlp_lab card wrote them; else they are measured");
   run->add_option("--memory", options.memory,
@@ -252,55 +253,8 @@ void add_card(CLI::App& app, RunOptions& options) {
       "card", "Measure this machine's rates and write its card, for predict --machine");
   card->add_option("--output", options.output, "the card's file, FILE.json; else it is printed");
   card->add_flag("--quick", options.quick, "fewer sizes, a few seconds");
-  card->add_option("--device", options.device, "auto is GPUs where there are any")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
+  add_device(*card, options);
   card->callback([&] { print_card(options); });
-}
-
-struct PredictOptions {
-  std::string machine;
-  std::vector<int> ranks = {1, 2, 4, 8};
-  PredictedModel model;
-};
-
-void predict(const PredictOptions& options) {
-  const MachineCard card = load_card(options.machine);
-  print_now(text_of(predict_scaling(options.model, card, options.ranks)));
-  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
-}
-
-void add_predict(CLI::App& app, PredictOptions& options) {
-  CLI::App* predicts =
-      app.add_subcommand("predict", "Simulate a step on a machine that is not here, by its card");
-  predicts
-      ->add_option("--machine", options.machine,
-                   fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")))
-      ->required();
-  predicts->add_option("--ranks", options.ranks, "numbers of ranks")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  PredictedModel& model = options.model;
-  predicts->add_option("--dim", model.dim, "width of every layer")
-      ->check(CLI::Range(1, 1 << 17))
-      ->capture_default_str();
-  predicts->add_option("--depth", model.depth, "number of Linear layers")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  predicts->add_option("--batch-size", model.batch_size, "samples in a step of all ranks")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  predicts->add_option("--scheme", model.scheme, "what ranks exchange")
-      ->transform(
-          CLI::Transformer(std::map<std::string, RankScheme>{{"ddp", RankScheme::kDdp},
-                                                             {"zero1", RankScheme::kZero1},
-                                                             {"factor", RankScheme::kFactor}}))
-      ->type_name("ddp|zero1|factor")
-      ->default_str("ddp");
-  predicts->add_flag("--batch-per-rank", model.batch_per_rank,
-                     "--batch-size is each rank's, which is weak scaling");
-  predicts->callback([&] { predict(options); });
 }
 
 struct MergeOptions {
@@ -308,27 +262,12 @@ struct MergeOptions {
   std::vector<std::filesystem::path> traces;
 };
 
-void merge(const MergeOptions& options) {
-  require_writable(options.out);
-  write_trace(options.out, merge_traces(options.traces, options.out.string()));
-}
-
 void add_merge_traces(CLI::App& app, MergeOptions& options) {
   CLI::App* merges = app.add_subcommand(
       "merge-traces", "Put the traces of several ranks or devices on one axis of time");
   merges->add_option("out", options.out, "the file to write; may end in .gz")->required();
   merges->add_option("in", options.traces, "the files that --trace wrote")->required();
-  merges->callback([&] { merge(options); });
-}
-
-TextTable published_table(const std::vector<PublishedNumber>& numbers) {
-  TextTable table(
-      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
-  for (const PublishedNumber& each : numbers) {
-    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
-    table.add_row({each.what, each.published, each.ours, verdict, each.source});
-  }
-  return table;
+  merges->callback([&] { merge_traces(options.out, options.traces); });
 }
 
 void validate_published() {
@@ -336,9 +275,9 @@ void validate_published() {
   exact.push_back(zero_recipe_sum());
   std::vector<PublishedNumber> elsewhere = v100_scaling();
   for (PublishedNumber& each : recipes_elsewhere()) elsewhere.push_back(std::move(each));
-  print_now("Numbers that depend on no hardware\n" + published_table(exact).text(2));
+  print_now("Numbers that depend on no hardware\n" + text_of(exact));
   print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
-            published_table(elsewhere).text(2));
+            text_of(elsewhere));
   for (const PublishedNumber& each : exact) {
     BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
   }
@@ -378,16 +317,11 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   RankRatesOptions rank_rates;
   add_measure_rank(app, rank_rates);
 
-  // CLI11 takes arguments from the end.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
-    app.parse(reversed);
+    run_command(app, arguments);
   } catch (const CLI::Success&) {
     print_now(arguments.empty() || arguments.front() != "--version" ? app.help()
                                                                     : app.version() + "\n");
-  } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage,
-         {.what = "command line", .why = error.what(), .remedy = "see mlp_lab --help"});
   }
 }
 

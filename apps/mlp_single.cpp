@@ -1,7 +1,6 @@
 // mlp_single: trains on one device.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +16,9 @@
 #include "kernels/make_device.h"
 #include "monitoring.h"
 #include "profiling.h"
+#include "run_end.h"
+#include "run_file.h"
 #include "run_program.h"
-#include "scalar_log.h"
 #include "setup.h"
 #include "train/dataset.h"
 #include "train/evaluator.h"
@@ -35,12 +35,8 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
                   const Dataset* dataset, FlatWeights loaded) {
   const StepSpec& spec = programs.spec();
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
-  Console console(config, steps);
+  Console console(kMlpSingle, config, steps);
   TrainObserver* observer = &console;
-  std::optional<ScalarLog> scalars;
-  if (!config.output.tensorboard.empty()) {
-    observer = &scalars.emplace(config.output.tensorboard, *observer);
-  }
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
     const MonitorScope scope{.devices = {&device}};
@@ -55,21 +51,27 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   auto trainer =
       std::make_unique<Trainer>(config, programs, devices, nullptr, dataset, std::move(loaded));
-  print_now(run_header(programs, device));
+  console.print(run_header(programs, device));
   run_training(trainer, *observer, kMlpSingle, profiling ? &*profiling : nullptr, monitor);
-  // What is known already is told before a file can fail.
-  console.show_summary(*trainer, device);
-  if (monitoring) print_now(fmt::format("\n{}", monitoring->finish()));
-  if (profiling && config.output.profile) print_now(fmt::format("\n{}", profiling->text()));
-  if (!config.output.save.empty()) {
-    FlatWeights weights = trainer->weights();
-    save_weights(config.output.save, spec.model, weights);
-  }
-  console.close();
-  if (scalars) scalars->close();
-  if (profiling) static_cast<void>(profiling->write_files(monitor));  // all steps were done
-  return SweepRow{config.data.batch_size, console.summary().step_time_s(),
-                  console.summary().samples_per_s()};
+  std::string seen;
+  const auto close = [&] {
+    if (monitoring) seen = "\n" + monitoring->finish();
+    console.close();
+  };
+  const auto report = [&] {
+    console.show_summary(*trainer, device);
+    console.print(seen);
+    if (config.output.profile) console.print("\n" + profiling->text());
+  };
+  const auto failure = end_run(kMlpSingle, config, *trainer,
+                               {.close = close,
+                                .report = report,
+                                .profiling = profiling ? &*profiling : nullptr,
+                                .monitor = monitor});
+  if (failure) throw Error(*failure);
+  end_if_stopped(kMlpSingle, config, *trainer);
+  return SweepRow{config.data.batch_size, console.summary().step_samples(),
+                  console.summary().step_time_s()};
 }
 
 /// Prints what --plan and --explain ask for, if they do: then there is nothing else to be done.
@@ -91,7 +93,7 @@ void require_free_memory(const TrainConfig& config, const StepPrograms& programs
 
 /// Nothing where the run is only shown beforehand.
 std::optional<SweepRow> train(const TrainConfig& config) {
-  require_outputs(config);
+  require_outputs(config, trace_files(config.output.trace, "device", 1));
   const DeviceKind kind = device_kind(config.device.device);
   const std::optional<Dataset> dataset = open_data(config, kind);
   const StepSpec spec = spec_of(config, kind, dataset ? &*dataset : nullptr);
@@ -114,32 +116,31 @@ std::optional<SweepRow> train(const TrainConfig& config) {
 
 /// One batch size. Nothing where it is only shown beforehand.
 std::optional<Evaluation> evaluate(const TrainConfig& config, const Dataset& dataset,
-                                   OutputFile* metrics) {
+                                   RunFile<OutputFile>* metrics) {
   const DeviceKind kind = device_kind(config.device.device);
-  const StepPrograms programs(evaluation_spec_of(config, kind, dataset));
+  const StepPrograms programs(evaluation_spec_of(spec_of(config, kind, &dataset)));
   if (is_only_shown(config, programs, kind)) return std::nullopt;
   const FlatWeights weights = load_weights(config.output.load, programs.spec().model);
   const auto device = make_device(config.device);
   require_free_memory(config, programs, *device);
   Evaluator evaluator(programs, *device, dataset, weights);
-  return evaluator.run(
-      config.training.warmup.value_or(kDefaultWarmup), [&](const EvaluatedBatch& batch) {
-        if (metrics == nullptr) return;
-        metrics->write(
-            fmt::format("{{\"batch_size\": {}, \"batch\": {}, \"samples\": {}, "
-                        "\"latency_s\": {}}}\n",
-                        config.data.batch_size, batch.number, batch.samples, batch.latency_s));
-      });
+  return evaluator.run(config.training.warmup.value_or(kDefaultWarmup),
+                       [&](const EvaluatedBatch& batch) {
+                         if (metrics == nullptr) return;
+                         metrics->write([&](OutputFile& file) {
+                           file.write(evaluation_record(config.data.batch_size, batch));
+                         });
+                       });
 }
 
 /// Each batch size, then the table of all.
 void evaluate_each(TrainConfig config) {
-  require_outputs(config);
+  require_outputs(config, trace_files(config.output.trace, "device", 1));
   const bool runs = !config.output.plan && !config.output.explain;
   if (runs && config.device.device == "auto") note_missing_gpu(kMlpSingle);
   const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));
-  std::optional<OutputFile> metrics;
-  if (!config.output.metrics.empty()) metrics.emplace(config.output.metrics);
+  std::optional<RunFile<OutputFile>> metrics;
+  if (!config.output.metrics.empty()) metrics.emplace(kMlpSingle, config.output.metrics);
   std::vector<std::int64_t> sizes = config.data.sweep;
   if (sizes.empty()) sizes.push_back(config.data.batch_size);
   std::vector<Evaluation> rows;
@@ -149,8 +150,9 @@ void evaluate_each(TrainConfig config) {
     if (row) rows.push_back(*row);
   }
   if (rows.empty()) return;
-  print_now(fmt::format("{} of {} samples\n{}", config.output.load.string(),
-                        grouped(rows.front().total.samples), evaluation_table(rows)));
+  show(fmt::format("{} of {} {}\n{}", config.output.load.string(),
+                   grouped(rows.front().total.samples),
+                   noun_for(rows.front().total.samples, "sample"), evaluation_table(rows)));
   if (metrics) metrics->close();
 }
 
@@ -159,16 +161,16 @@ void sweep(TrainConfig config) {
   std::vector<SweepRow> rows;
   for (const std::int64_t batch_size : config.data.sweep) {
     config.data.batch_size = batch_size;
-    if (batch_size != config.data.sweep.front()) print_now("\n");
+    if (batch_size != config.data.sweep.front()) show("\n");
     if (const auto row = train(config)) rows.push_back(*row);
   }
-  if (!rows.empty()) print_now(fmt::format("\n{}", sweep_table(rows)));
+  if (!rows.empty()) show(fmt::format("\n{}", sweep_table(rows)));
 }
 
 void run_mlp_single(const std::vector<std::string>& arguments) {
   const CommandLine line = parse_command_line(kMlpSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
-  if (!line.note.empty()) fmt::print(stderr, "{}: note: {}\n", kMlpSingle, line.note);
+  if (!line.note.empty()) print_note(kMlpSingle, line.note);
   validate(line.config);
   if (line.config.training.evaluate_only) {
     evaluate_each(line.config);

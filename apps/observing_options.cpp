@@ -26,7 +26,7 @@ std::vector<Option> profiling_options() {
          c.output.profile = true;
        }},
       {"trace", kObservingGroup, "FILE", JsonKind::kString,
-       "write the profiled steps, and the one behind them, for Perfetto,\n"
+       "write the profiled steps, and the one after them, for Perfetto,\n"
        "HolisticTraceAnalysis and TensorBoard; F.json or F.json.gz; of\n"
        "several ranks or devices F.rank0.json or F.device0.json and so on",
        [](const Given& given, TrainConfig& c) { c.output.trace = file_path(given); }},
@@ -38,10 +38,10 @@ std::vector<Option> profiling_options() {
        "as event files for TensorBoard",
        [](const Given& given, TrainConfig& c) { c.output.tensorboard = file_path(given); },
        {},
-       {"mlp_single"}},
+       {"mlp_single", "mlp_ddp"}},
       {"profile-steps", kObservingGroup, "A:B", JsonKind::kString,
        "the steps from A to before B (default: the last half of those\n"
-       "behind warm-up, at most 50)",
+       "after warm-up, at most 50)",
        [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
       {"sort-by", kObservingGroup, "KEY", JsonKind::kString,
        fmt::format("what rows are sorted by, largest first: {}\n(default {})",

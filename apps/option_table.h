@@ -29,6 +29,9 @@ std::string with_range(std::string_view help, const AnyRange& range) {
 std::vector<Option> profiling_options();
 std::vector<Option> monitor_options();
 
+/// Those of programs that have a watchdog.
+std::vector<Option> watchdog_options();
+
 /// Those of mlp_dp alone.
 std::vector<Option> spread_options();
 

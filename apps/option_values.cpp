@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
+#include <type_traits>
 
 #include "core/units.h"
 
@@ -20,13 +22,28 @@ namespace {
 
 enum class Reading { kWhole, kTooLarge, kIllFormed };
 
+/// What stands for a number, well formed, that no double holds: infinity, or next to 0 the smallest
+/// double, which no range takes for 0.
+double beyond_double(std::string_view text) {
+  using Double = std::numeric_limits<double>;
+  const std::size_t exponent = text.find_first_of("eE");
+  const bool is_small = exponent != std::string_view::npos && text[exponent + 1] == '-';
+  const double size = is_small ? Double::denorm_min() : Double::infinity();
+  return text.starts_with('-') ? -size : size;
+}
+
 /// Reads all of `text` or says why not.
 template <typename Number>
 Reading read(std::string_view text, Number& number) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc::invalid_argument || stop != end) return Reading::kIllFormed;
-  return error == std::errc() ? Reading::kWhole : Reading::kTooLarge;
+  if (error == std::errc()) return Reading::kWhole;
+  if constexpr (std::is_floating_point_v<Number>) {
+    number = beyond_double(text);
+    return Reading::kWhole;
+  }
+  return Reading::kTooLarge;
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -37,24 +54,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
-}
-
-/// Edits that turn `a` into `b`: a letter added, dropped, changed, or swapped with its neighbour
-/// (optimal string alignment).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return d[a.size()][b.size()];
 }
 
 }  // namespace
@@ -71,8 +70,9 @@ double real_number(const Given& given, const RealRange& range) {
   double number = 0;
   const Reading reading = read(given.text, number);
   if (reading == Reading::kWhole && range.contains(number)) return number;
-  refuse(given, reading == Reading::kIllFormed ? "not a number" : "out of range",
-         "give " + text_of(range));
+  if (reading == Reading::kIllFormed) refuse(given, "not a number", "give " + text_of(range));
+  OutOfRange found = out_of_range(range, number);
+  refuse(given, std::move(found.why), std::move(found.remedy));
 }
 
 std::uint64_t seed_number(const Given& given) {
@@ -227,7 +227,7 @@ SlowRank slow_rank(const Given& given) {
   const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
                      read(parts[1], slow.delay_ms) == Reading::kWhole;
   if (!whole || !limits::kRanks.contains(slow.rank) || !limits::kDelays.contains(slow.delay_ms)) {
-    refuse(given, "is not a rank and milliseconds", "give them as 1:20");
+    refuse(given, "not a rank and milliseconds", "give them as 1:20");
   }
   return slow;
 }
@@ -236,24 +236,6 @@ std::size_t choice(const Given& given, std::span<const std::string_view> names) 
   const auto found = std::ranges::find(names, given.text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   refuse(given, "not one of the choices", fmt::format("use {}", fmt::join(names, " or ")));
-}
-
-std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates) {
-  constexpr std::size_t kLongestName = 64;
-  if (name.empty() || name.size() > kLongestName) return {};
-  const std::size_t allowed = std::max<std::size_t>(1, name.size() / 3);
-  std::string_view best;
-  std::size_t best_distance = allowed + 1;
-  for (const std::string_view candidate : candidates) {
-    const bool cut_short = name.size() >= 3 && candidate.starts_with(name);
-    const std::size_t distance = cut_short ? 1 : edit_distance(name, candidate);
-    if (distance == best_distance) best = {};
-    if (distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
 }
 
 }  // namespace barestep

@@ -65,8 +65,4 @@ SlowRank slow_rank(const Given& given);
 /// The index of the text in `names`.
 std::size_t choice(const Given& given, std::span<const std::string_view> names);
 
-/// One of `candidates` that `name` may be a slip of: a few letters off, or cut short. Empty if
-/// nothing is near, or two are equally near.
-std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates);
-
 }  // namespace barestep

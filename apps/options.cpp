@@ -60,7 +60,7 @@ std::vector<Option> model_options() {
        [](const Given& given, TrainConfig& c) {
          c.model.activation = static_cast<Activation>(choice(given, kActivations));
        }},
-      {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation behind the last Linear",
+      {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation after the last Linear",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.model.last_relu = false;
@@ -182,9 +182,9 @@ std::vector<Option> optimizer_options() {
        }},
       {"eps", kTrainingGroup, "X", JsonKind::kNumber,
        with_range(fmt::format("Adam's epsilon (default {})", TrainingConfig{}.eps),
-                  limits::kPositive),
+                  limits::kNotNegative),
        [](const Given& given, TrainConfig& c) {
-         c.training.eps = real_number(given, limits::kPositive);
+         c.training.eps = real_number(given, limits::kNotNegative);
        }},
       {"momentum", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("of sgd, without dampening (default 0)", limits::kShares),
@@ -251,7 +251,8 @@ std::vector<Option> device_options() {
        "where to train; auto is a GPU where there is one (default auto)",
        [](const Given& given, TrainConfig& c) { c.device.device = device_name(given); }},
       {"threads", kDeviceGroup, "N", JsonKind::kNumber,
-       with_range("of the CPU device (default: every core this process may use)", limits::kThreads),
+       with_range("of the CPU device (default: one for each CPU this process may use)",
+                  limits::kThreads),
        [](const Given& given, TrainConfig& c) {
          c.device.threads = static_cast<int>(whole_number(given, limits::kThreads));
        }},
@@ -330,7 +331,7 @@ std::vector<Option> output_options() {
        "--data, for each of --batch-size; --warmup batches come before",
        [](const Given&, TrainConfig& c) { c.training.evaluate_only = true; },
        {},
-       {"mlp_single"}},
+       {"mlp_single", "mlp_ddp"}},
   };
 }
 
@@ -343,8 +344,8 @@ std::span<const Option> options_of(std::string_view program) {
   for (const auto& part :
        {model_options(), data_options(), rank_data_options(), run_options(), optimizer_options(),
         step_options(), update_options(), device_options(), spread_options(), parallel_options(),
-        injected_options(), rank_injected_options(), profiling_options(), monitor_options(),
-        output_options()}) {
+        watchdog_options(), injected_options(), rank_injected_options(), profiling_options(),
+        monitor_options(), output_options()}) {
     std::ranges::copy_if(part, std::back_inserter(options), [&](const Option& option) {
       return option.programs.empty() ||
              std::ranges::find(option.programs, program) != option.programs.end();
@@ -353,14 +354,10 @@ std::span<const Option> options_of(std::string_view program) {
   return options;
 }
 
-std::string hint_for(std::string_view program, std::string_view name, bool dashes) {
+std::vector<std::string_view> names_of_options(std::string_view program) {
   std::vector<std::string_view> names;
   for (const Option& option : options_of(program)) names.push_back(option.name);
-  if (dashes) names.insert(names.end(), {"config", "help", "version"});
-  const std::size_t leading = std::min(name.find_first_not_of('-'), name.size());
-  const std::string_view near = nearest(name.substr(leading), names);
-  if (near.empty()) return "--help lists all";
-  return fmt::format("did you mean {}{}?", dashes ? "--" : "", near);
+  return names;
 }
 
 }  // namespace barestep

@@ -31,8 +31,6 @@ struct Option {
 /// The options of a program (mlp_single, mlp_dp, mlp_ddp), in the order of --help.
 std::span<const Option> options_of(std::string_view program);
 
-/// What to say about a name that no option of the program has: "did you mean --lr?" (without dashes
-/// for the key of a config file), or where to look when nothing is near.
-std::string hint_for(std::string_view program, std::string_view name, bool dashes);
+std::vector<std::string_view> names_of_options(std::string_view program);
 
 }  // namespace barestep

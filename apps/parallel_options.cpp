@@ -131,19 +131,29 @@ std::vector<Option> parallel_options() {
          c.parallel.bf16_gradients = choice(given, kGradTypes) == 1;
        }},
       {"no-overlap", kParallelGroup, "", JsonKind::kBoolean,
-       "reduce gradients behind the whole backward pass, not during it",
+       "reduce gradients after the whole backward pass, not during it",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
          c.parallel.overlap = false;
        }},
-      {"timeout", kParallelGroup, "SECONDS", JsonKind::kNumber,
-       with_range("a job in which a rank waits longer than this, in a collective, a\n"
-                  "step or its set-up, ends with exit code 75 (default 300)",
+  });
+}
+
+std::vector<Option> watchdog_options() {
+  return {
+      {"timeout",
+       kParallelGroup,
+       "SECONDS",
+       JsonKind::kNumber,
+       with_range("a run in which a collective, a step or the set-up takes longer\n"
+                  "than this ends with exit code 75 (default 300)",
                   limits::kTimeouts),
        [](const Given& given, TrainConfig& c) {
          c.parallel.timeout_s = real_number(given, limits::kTimeouts);
-       }},
-  });
+       },
+       {},
+       {"mlp_dp", "mlp_ddp"}},
+  };
 }
 
 std::vector<Option> rank_injected_options() {

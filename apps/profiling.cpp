@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -29,10 +28,7 @@ constexpr std::size_t kMostOverheadSteps = 1 << 16;
 /// The programs of a run, in the order in which a trainer hands them to its runner.
 std::vector<const Program*> programs_of(const StepPrograms& programs) {
   std::vector<const Program*> all;
-  for (const StepProgram* step :
-       {&programs.train(), programs.last_batch(), programs.evaluate(), programs.last_evaluate()}) {
-    if (step != nullptr) all.push_back(&step->program);
-  }
+  for (const StepProgram* step : programs.all()) all.push_back(&step->program);
   return all;
 }
 
@@ -82,8 +78,6 @@ std::unique_ptr<GpuRecords> gpu_records_for(const TrainConfig& config, const Pro
   return gpu;
 }
 
-}  // namespace
-
 std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
                                      int number) {
   std::string name = path.filename().string();
@@ -94,6 +88,19 @@ std::filesystem::path numbered_trace(const std::filesystem::path& path, std::str
   }
   name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
   return path.parent_path() / name;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
+                                               std::string_view what, int count) {
+  if (path.empty()) return {};
+  if (count == 1) return {path};
+  std::vector<std::filesystem::path> all;
+  for (int number = 0; number < count; ++number) {
+    all.push_back(numbered_trace(path, what, number));
+  }
+  return all;
 }
 
 Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
@@ -130,19 +137,26 @@ void Profiling::find_peaks() {
   Device& device = *scope_.devices[0];
   const std::string key = peaks_key(device, config_.device.precision);
   const auto file = peaks_file();
-  if (file) {
-    if (const auto known = load_peaks(*file, key)) {
+  bool is_spoiled = false;
+  try {
+    const auto known = file ? load_peaks(*file, key) : std::nullopt;
+    if (known) {
       peaks_ = *known;
       return;
     }
+  } catch (const Error& spoiled) {
+    is_spoiled = true;
+    note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
   }
   try {
     peaks_ = measure_peaks(device);
     if (file) save_peaks(*file, key, peaks_);
   } catch (const Error& error) {
     // Neither is worth a training run: columns stay empty, or the next run measures again.
+    const bool is_measured = peaks_.flops_per_s > 0;
+    if (is_measured && is_spoiled) return;  // what cannot be read mostly cannot be replaced either
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
-                         peaks_.flops_per_s > 0 ? "kept" : "measured", error.what());
+                         is_measured ? "kept" : "measured", error.what());
   }
 }
 
@@ -210,6 +224,29 @@ Profile Profiling::profile() const {
   if (steps_.empty()) return all.of({});
   // Of the step that failed, and of the next one's input, there may be parts.
   return all.of({steps_.front().number, steps_.back().number + 1});
+}
+
+std::string Profiling::node_without_record(const Profile& profile) const {
+  const bool exchanges = scope_.communicator != nullptr && scope_.communicator->size() > 1;
+  return barestep::node_without_record(programs_of(programs_), profile, exchanges);
+}
+
+void Profiling::require_records() const {
+  const Profile profile = this->profile();
+  const std::string node = node_without_record(profile);
+  if (node.empty()) return;
+  std::string remedy = "this is a bug, please report it";
+  if (gpu_ != nullptr && gpu_->knows_graphs()) {
+    remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
+  }
+  if (profile.dropped > 0) remedy = "profile fewer steps with --profile-steps";
+  fail(ExitCode::kBug,
+       {.what = "profile",
+        .value = node,
+        .why = fmt::format(
+            "has no record from {}{}", gpu_ == nullptr ? "the CPU" : gpu_->source(),
+            profile.dropped > 0 ? fmt::format(", which dropped {}", profile.dropped) : ""),
+        .remedy = remedy});
 }
 
 std::filesystem::path Profiling::trace_of(const Device& device) const {
@@ -324,6 +361,7 @@ std::string Profiling::text() const {
         "There is nothing to show of the steps {} to {}: {}\n", numbers_.first, numbers_.end - 1,
         profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
   }
+  if (!node_without_record(profile).empty()) return "";
   const auto accounts = accounts_of(profile);
   const int devices = static_cast<int>(devices_.size());
   std::string text = title(profile) + tables(profile);
@@ -337,22 +375,6 @@ std::string Profiling::text() const {
                    config_.output.row_limit.value_or(kDefaultRowLimit));
   return text + fmt::format("\nMemory in use over a step{}\n{}",
                             devices > 1 ? " on the first device" : "", memory);
-}
-
-void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
-                  std::string_view program, Profiling* profiling, const Monitor* monitor) {
-  if (profiling == nullptr) return trainer->run(observer);
-  profiling->begin(observer);
-  try {
-    trainer->run(*profiling);
-  } catch (const Error&) {
-    trainer.reset();  // waits for what is queued: nothing is recorded any more
-    profiling->end();
-    const std::string note = profiling->write_files_of_failed_run(monitor);
-    if (!note.empty()) fmt::print(stderr, "{}: note: {}\n", program, note);
-    throw;
-  }
-  profiling->end();
 }
 
 }  // namespace barestep

@@ -33,9 +33,10 @@ struct ProfilingScope {
   int ranks = 1;          // processes; where there are several, each has one device
 };
 
-/// "f.rank1.json.gz" of "f.json.gz": where a run has several traces.
-std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
-                                     int number);
+/// The traces of a run of so many `what` ("rank", "device"), by number: "f.rank1.json.gz" of
+/// "f.json.gz", and where there is one, the path itself. None of an empty path.
+std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
+                                               std::string_view what, int count);
 
 class Profiling final : public TrainObserver {
  public:
@@ -58,8 +59,12 @@ class Profiling final : public TrainObserver {
   /// Call it once nothing runs any more, before what follows. Never throws: what fails is noted.
   void end();
 
-  /// What --profile asks for; empty where it was not given.
+  /// What --profile asks for; empty where it was not given, and where require_records() throws.
   [[nodiscard]] std::string text() const;
+
+  /// Throws Error(kBug) that names a node of a profiled step without a record: what lacks one shows
+  /// too little time. Call it last, when all files are written.
+  void require_records() const;
 
   /// From where this process's times count, and by how much that may be wrong where clocks were
   /// compared; another origin puts traces on another clock.
@@ -85,6 +90,7 @@ class Profiling final : public TrainObserver {
   void find_peaks();
   [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
+  [[nodiscard]] std::string node_without_record(const Profile& profile) const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
   [[nodiscard]] TraceContext context_of(const Device& device) const;
   void write_trace(const Profile& profile, const Device& device, const Monitor* monitor) const;
@@ -111,10 +117,5 @@ class Profiling final : public TrainObserver {
   std::vector<double> overhead_wall_s_;
   bool for_overhead_ = false;  // the coming step is one of those
 };
-
-/// Runs all steps, told to `observer` and profiled where `profiling` is not null. Where that fails,
-/// the trainer is ended, and what became of the trace is a note of `program` on stderr.
-void run_training(std::unique_ptr<Trainer>& trainer, TrainObserver& observer,
-                  std::string_view program, Profiling* profiling, const Monitor* monitor);
 
 }  // namespace barestep

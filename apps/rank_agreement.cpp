@@ -11,6 +11,7 @@
 #include "core/content_hash.h"
 #include "core/error.h"
 #include "core/file_pattern.h"
+#include "core/units.h"
 #include "train/schedule.h"
 
 namespace barestep {
@@ -46,7 +47,7 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
                                  : fmt::format("{}-{}", ranks[first], ranks[last]));
     first = last + 1;
   }
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(runs, ", "));
+  return fmt::format("{} {}", noun_for(std::ssize(ranks), "rank"), fmt::join(runs, ", "));
 }
 
 }  // namespace
@@ -96,10 +97,12 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
                   : training.fused_update    ? "fused"
                                              : "separate");
   add("--clip-norm", training.clip_norm.value_or(0));
+  add("--evaluate-only", training.evaluate_only);
   add("--metrics", !config.output.metrics.empty());
   add("--monitor", config.output.monitor);
   add("--profile", config.output.profile);
   add("--trace", !config.output.trace.empty());
+  if (training.evaluate_only) return settings;  // which has no steps
   const StepRange profiled =
       profiled_steps_of(config, steps_of(training, spec.epoch_rows(), spec.step_rows()));
   add("--profile-steps", fmt::format("{}:{}", profiled.first, profiled.end));

@@ -4,42 +4,39 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <thread>
+#include <span>
 #include <utility>
 
 #include "command_line.h"
 #include "core/error.h"
+#include "core/output_file.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
-#include "parallel/factor.h"
 #include "parallel/nccl_communicator.h"
+#include "parallel/rank_scheme.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/traffic.h"
-#include "parallel/zero1.h"
+#include "parallel/watchdog.h"
 #include "rank_agreement.h"
+#include "run_program.h"
 #include "setup.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 
 namespace barestep {
 namespace {
 
-/// This rank's part of the machine: a GPU by its place on the host, or its share of the cores.
+/// This rank's part of the machine: a GPU by its place on the host, or its share of the CPUs.
 void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
   if (kind == DeviceKind::kCuda) {
     const bool any = device.device == "auto" || device.device == "cuda";
-    if (any) device.device = fmt::format("cuda:{}", place.local_rank % cuda_device_count());
+    const int count = cuda_device_count();
+    // Where there is none, opening it says why.
+    if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
   } else if (device.threads == 0) {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    device.threads = std::max(1, cores / place.local_size);
+    device.threads = place.cpus;
   }
-}
-
-std::unique_ptr<Scheme> new_scheme(const ParallelConfig& parallel) {
-  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
-  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
-  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace
@@ -51,16 +48,11 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   config_ = std::move(line.config);
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
-  if (is_first() && !line.note.empty()) fmt::print(stderr, "{}: note: {}\n", program, line.note);
-  if (!config_.output.trace.empty() && ranks_.size() > 1) {
-    config_.output.trace = numbered_trace(config_.output.trace, "rank", ranks_.rank());
-  }
+  if (is_first() && !line.note.empty()) print_note(program, line.note);
+  const auto traces = trace_files(config_.output.trace, "rank", ranks_.size());
+  if (!traces.empty()) config_.output.trace = traces[static_cast<std::size_t>(ranks_.rank())];
   validate(config_);
-  if (is_first()) {
-    require_outputs(config_);
-  } else {
-    require_trace(config_);  // the others write nothing else
-  }
+  require_files(traces);
   kind_ = device_kind(config_.device.device);
   build_programs();
   if (config_.output.plan || config_.output.explain) {
@@ -74,13 +66,31 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   open_device();
 }
 
+void RankSetup::require_files(const std::vector<std::filesystem::path>& traces) const {
+  const auto& own_trace = config_.output.trace;
+  if (!is_first()) {
+    if (!own_trace.empty()) require_writable(own_trace);
+    return;  // it writes nothing else
+  }
+  std::vector<FileUse> of_others;
+  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config_.output.metrics)});
+  for (std::size_t rank = 1; rank < traces.size(); ++rank) {
+    of_others.push_back({"--trace", traces[rank]});
+  }
+  require_outputs(config_, trace_files(own_trace, "rank", 1), of_others);
+}
+
 void RankSetup::build_programs() {
   dataset_ = open_data(config_, kind_);
-  scheme_ = new_scheme(config_.parallel);
-  programs_ = std::make_unique<StepPrograms>(
-      spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size()), &*scheme_);
-  warmup_of(config_.training, steps());
-  profiled_steps_of(config_, steps());
+  const StepSpec spec = spec_of_rank(config_, kind_, data(), ranks_.rank(), ranks_.size());
+  if (config_.training.evaluate_only) {
+    programs_ = std::make_unique<StepPrograms>(evaluation_spec_of(spec));
+  } else {
+    scheme_ = rank_scheme_of(config_.parallel);
+    programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
+    warmup_of(config_.training, steps());
+    profiled_steps_of(config_, steps());
+  }
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -106,7 +116,8 @@ void RankSetup::open_device() {
   }
 }
 
-void RankSetup::require_agreement() const {
+void RankSetup::require_agreement() {
+  gpus_ = gather_gpu_places(ranks_, device_ == nullptr ? "" : device_->info().pci_bus_id);
   RankSettings settings = build_settings();
   settings.emplace_back("MPI", place_.library);
   std::string task = "training";
@@ -128,13 +139,30 @@ void RankSetup::require_agreement() const {
     if (uses_nccl()) settings.emplace_back("NCCL", nccl_version());
   }
   barestep::require_agreement(ranks_, settings);
+  if (device_ != nullptr && uses_nccl()) require_nccl();
+}
+
+/// From here on all ranks have the same options.
+void RankSetup::require_nccl() const {
+  if (const std::string why = why_nccl_cannot_join(gpus_); !why.empty()) {
+    fail(ExitCode::kConfiguration, {.what = "--transport",
+                                    .value = "nccl",
+                                    .why = why,
+                                    .remedy = "use mpi or auto, or start a rank for each GPU"});
+  }
+  if (config_.output.memory) return;
+  require_memory(*programs_, {.name = device_->name(),
+                              .kind = kind_,
+                              .available_bytes = device_->info().free_bytes,
+                              .beside_bytes = nccl_bytes(ranks_.size()),
+                              .beside = "NCCL"});
 }
 
 bool RankSetup::uses_nccl() const {
   const Transport wanted = config_.parallel.transport;
-  const bool own_gpu = place_.local_size <= cuda_device_count();
   return kind_ == DeviceKind::kCuda &&
-         (wanted == Transport::kNccl || (wanted == Transport::kAuto && has_nccl() && own_gpu));
+         (wanted == Transport::kNccl ||
+          (wanted == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
 }
 
 std::string RankSetup::transport_name() const {
@@ -142,9 +170,9 @@ std::string RankSetup::transport_name() const {
   return uses_nccl() ? "NCCL" : "MPI through pinned memory";
 }
 
-void RankSetup::connect() {
+void RankSetup::connect(FlightRecord& record) {
   if (kind_ == DeviceKind::kCuda && uses_nccl()) {
-    own_transport_ = join_nccl(ranks_);
+    own_transport_ = join_nccl(ranks_, *device_, config_.device.graph ? nullptr : &record);
   } else if (kind_ == DeviceKind::kCuda) {
     own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
   }
@@ -170,10 +198,17 @@ std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& tr
                                    std::move(loaded_));
 }
 
+FlatWeights RankSetup::weights_of_all() {
+  FlatWeights weights = std::move(loaded_);
+  const Tensor flat = programs_->spec().model.layout.flat(programs_->parameters());
+  weights.resize(static_cast<std::size_t>(flat.size()));
+  ranks_.broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  return weights;
+}
+
 MonitorScope RankSetup::monitor_scope() const {
   MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
-  const bool first_on_gpu = kind_ == DeviceKind::kCuda && place_.local_rank < cuda_device_count();
-  if (first_on_gpu) scope.devices.push_back(device_.get());
+  if (is_first_on_gpu(gpus_, ranks_.rank())) scope.devices.push_back(device_.get());
   return scope;
 }
 
@@ -199,10 +234,10 @@ std::string RankSetup::exchange_text() const {
     for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
       sizes.push_back(human_bytes(bf16 ? bucket.bytes() / 2 : bucket.bytes()));
     }
-    return fmt::format("gradients reduced{} by {} in {} bucket{} ({}){}", bf16 ? " as bf16" : "",
-                       transport_name(), sizes.size(), sizes.size() == 1 ? "" : "s",
+    return fmt::format("gradients reduced{} by {} in {} ({}){}", bf16 ? " as bf16" : "",
+                       transport_name(), counted(std::ssize(sizes), "bucket"),
                        fmt::join(sizes, ", "),
-                       config_.parallel.overlap ? " while backward goes on" : " behind backward");
+                       config_.parallel.overlap ? " while backward goes on" : " after backward");
   }
   const bool zero1 = config_.parallel.scheme == RankScheme::kZero1;
   StepSpec with_gradients = spec;
@@ -219,14 +254,14 @@ std::string RankSetup::exchange_text() const {
 
 std::string RankSetup::text() const {
   const int ranks = ranks_.size();
-  std::string text = fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
+  std::string text = counted(ranks, "rank");
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   text += ", " + exchange_text();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = place_.local_cpus;
   const int threads = place_.local_size * config_.device.threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
-    text += fmt::format("\nOversubscribed: {} ranks of {} thread{} on {} cores", place_.local_size,
-                        config_.device.threads, config_.device.threads == 1 ? "" : "s", cores);
+    text += fmt::format("\nOversubscribed: {} of {} on {}", counted(place_.local_size, "rank"),
+                        counted(config_.device.threads, "thread"), counted(cores, "core"));
   }
   return text + "\n";
 }

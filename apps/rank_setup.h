@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,8 @@
 #include "core/device.h"
 #include "monitoring.h"
 #include "parallel/ddp.h"
+#include "parallel/flight_record.h"
+#include "parallel/gpu_places.h"
 #include "parallel/mpi_communicator.h"
 #include "profiling.h"
 #include "train/dataset.h"
@@ -25,9 +28,11 @@ class RankSetup {
   /// Works on this rank alone. Throws Error.
   RankSetup(const char* program, const std::vector<std::string>& arguments, const MpiRank& place);
 
-  /// Throws Error(kConfiguration) where ranks differ in build, libraries, options, seed, data or
-  /// kind of device, and lists what differs. Every rank calls it.
-  void require_agreement() const;
+  /// Ranks tell each other which GPUs they have, by which the transport is chosen. Throws
+  /// Error(kConfiguration) where they differ in build, libraries, options, seed, data or kind of
+  /// device, and lists what differs, or where NCCL was asked for and cannot join their GPUs;
+  /// Error(kMemory) where NCCL's own memory does not fit beside the run's. Every rank calls it.
+  void require_agreement();
 
   [[nodiscard]] bool is_first() const { return ranks_.rank() == 0; }
   /// What to print instead of training; may be empty.
@@ -35,9 +40,15 @@ class RankSetup {
   [[nodiscard]] const TrainConfig& config() const { return config_; }
   [[nodiscard]] const StepPrograms& programs() const { return *programs_; }
   [[nodiscard]] Device& device() const { return *device_; }
+  /// Null for random data.
+  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
 
-  /// Joins the ranks' devices by what --transport asks for. Every rank calls it. Blocks.
-  void connect();
+  /// The weights of --load, which rank 0 has read. Once; every rank calls it. Blocks.
+  FlatWeights weights_of_all();
+
+  /// Joins the ranks' devices by what --transport asks for; what they carry out is entered in
+  /// `record`. Every rank calls it. Blocks.
+  void connect(FlightRecord& record);
 
   /// What carries collectives, once connected.
   [[nodiscard]] Communicator& transport() const { return *transport_; }
@@ -62,9 +73,11 @@ class RankSetup {
   [[nodiscard]] std::string text() const;
 
  private:
-  [[nodiscard]] const Dataset* data() const { return dataset_ ? &*dataset_ : nullptr; }
+  /// Throws what require_outputs() throws. `traces` are those of all ranks.
+  void require_files(const std::vector<std::filesystem::path>& traces) const;
   void build_programs();
   void open_device();
+  void require_nccl() const;
   [[nodiscard]] bool uses_nccl() const;
   [[nodiscard]] std::string exchange_text() const;
   [[nodiscard]] std::string transport_name() const;
@@ -79,6 +92,7 @@ class RankSetup {
   std::unique_ptr<StepPrograms> programs_;
   FlatWeights loaded_;
   std::unique_ptr<Device> device_;
+  std::vector<RankGpu> gpus_;                    // of all ranks, once they agree
   std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
   Communicator* transport_ = nullptr;
 };

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <ios>
 #include <iostream>
 #include <new>
 #include <system_error>
@@ -17,6 +19,9 @@
 
 namespace barestep {
 namespace {
+
+/// The errno of the first show() that failed, or 0.
+int lost_output = 0;
 
 /// A program started with a standard stream closed would get its number for the first file it
 /// opens, and print into it.
@@ -29,6 +34,15 @@ void open_standard_streams() {
 int report(std::string_view name, const Error& error) {
   print_error(name, error);
   return static_cast<int>(error.code());
+}
+
+int report_lost_output(std::string_view name, int error) {
+  const char* const remedy =
+      error == EPIPE ? "read it to its end, or send it to a file" : "send it where there is room";
+  return report(name, Error(ExitCode::kInputOutput, {.what = "standard output",
+                                                     .value = "",
+                                                     .why = std::generic_category().message(error),
+                                                     .remedy = remedy}));
 }
 
 /// A pipe whose reading end is closed polls as an error, whichever write met it first.
@@ -59,8 +73,18 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
   } catch (const std::bad_alloc&) {
     return report(name, Error(ExitCode::kMemory, {.what = "memory",
                                                   .value = "",
-                                                  .why = "this machine has no more to give",
+                                                  .why = "this machine has no more",
                                                   .remedy = "use a smaller model or batch"}));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
+                                                       .value = error.path1().string(),
+                                                       .why = error.code().message(),
+                                                       .remedy = "check the path"}));
+  } catch (const std::ios_base::failure& error) {
+    return report(name, Error(ExitCode::kInputOutput, {.what = "file",
+                                                       .value = "",
+                                                       .why = error.code().message(),
+                                                       .remedy = "check the files of this run"}));
   } catch (const std::system_error& error) {
     output_failed = error.code().value();
     if (output_error() != 0) return 0;
@@ -91,23 +115,39 @@ int run_program(std::string_view name, int argc, const char* const* argv,
       name, [&] { body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); },
       failed);
   const int at_end = output_error();
-  if (code != 0 || at_end == 0 || at_end == EPIPE) return code;
-  return report(name, Error(ExitCode::kInputOutput,
-                            {.what = "standard output",
-                             .value = "",
-                             .why = std::generic_category().message(failed != 0 ? failed : at_end),
-                             .remedy = "send it where there is room"}));
+  if (code != 0) return code;
+  if (lost_output != 0) return report_lost_output(name, lost_output);
+  if (at_end == 0 || at_end == EPIPE) return code;
+  return report_lost_output(name, failed != 0 ? failed : at_end);
+}
+
+void print_to_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 void print_error(std::string_view name, const Error& error) {
-  const std::string line = fmt::format("{}: error: {}\n", name, error.what());
-  std::fputs(line.c_str(), stderr);
+  print_to_stderr(fmt::format("{}: error: {}\n", name, error.what()));
+}
+
+void print_note(std::string_view name, std::string_view note) {
+  print_to_stderr(fmt::format("{}: note: {}\n", name, note));
 }
 
 void print_now(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw std::system_error(errno, std::generic_category(), "standard output");
   }
+}
+
+bool show(std::string_view text) {
+  if (lost_output != 0) return false;
+  try {
+    print_now(text);
+  } catch (const std::system_error& error) {
+    lost_output = error.code().value();
+  }
+  return lost_output == 0;
 }
 
 }  // namespace barestep

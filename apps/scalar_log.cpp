@@ -1,7 +1,5 @@
 #include "scalar_log.h"
 
-#include "profiler/account.h"
-
 namespace barestep {
 namespace {
 
@@ -16,22 +14,20 @@ double utilisation(const StepAccount& account) {
 
 }  // namespace
 
-void ScalarLog::on_step(const StepReport& report) {
-  told_.on_step(report);
+void ScalarLog::add(const StepFigures& step) {
+  const StepReport& report = step.report;
   last_step_ = report.step;
   const double now_s = unix_now_s();
   const double seconds = report.wall_s;
-  for (const Scalar& scalar :
-       {Scalar{"loss", report.loss},
-        {"step_time_s", seconds},
-        {"samples_per_s", static_cast<double>(report.samples) / seconds},
-        {"utilisation", utilisation(account_of(*report.timeline, kMainLane))}}) {
+  for (const Scalar& scalar : {Scalar{"loss", report.loss},
+                               {"step_time_s", seconds},
+                               {"samples_per_s", static_cast<double>(report.samples) / seconds},
+                               {"utilisation", utilisation(step.account)}}) {
     file_.add(report.step, now_s, scalar);
   }
 }
 
-void ScalarLog::on_evaluation(const EvaluationReport& report) {
-  told_.on_evaluation(report);
+void ScalarLog::add(const EvaluationReport& report) {
   file_.add(last_step_, unix_now_s(), {"test_loss", report.loss});
   if (report.accuracy) file_.add(last_step_, unix_now_s(), {"test_accuracy", *report.accuracy});
 }

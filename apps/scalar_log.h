@@ -1,27 +1,26 @@
 // --tensorboard: loss, step time, throughput and utilisation of every step as event files.
 #pragma once
 
-#include "core/config.h"
+#include <filesystem>
+
 #include "profiler/event_file.h"
-#include "train/trainer.h"
+#include "profiler/report.h"
 
 namespace barestep {
 
-class ScalarLog final : public TrainObserver {
+class ScalarLog {
  public:
-  /// Makes the file in `folder`; `told`, which must outlive it, hears of everything first. Throws
-  /// Error(kCannotCreate).
-  ScalarLog(const std::filesystem::path& folder, TrainObserver& told)
-      : told_(told), file_(folder) {}
+  /// Makes the file in `folder`. Throws Error(kCannotCreate).
+  explicit ScalarLog(const std::filesystem::path& folder) : file_(folder) {}
 
-  void on_step(const StepReport& report) override;
-  void on_evaluation(const EvaluationReport& report) override;
+  /// Both throw Error(kInputOutput).
+  void add(const StepFigures& step);
+  void add(const EvaluationReport& report);
 
   /// Throws Error(kInputOutput) if the file may be incomplete.
   void close() { file_.close(); }
 
  private:
-  TrainObserver& told_;
   EventFile file_;
   std::int64_t last_step_ = 0;
 };

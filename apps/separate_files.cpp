@@ -1,26 +1,22 @@
 #include "separate_files.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "core/file_pattern.h"
+#include "profiler/peaks.h"
 
 namespace barestep {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Use {
-  std::string_view option;
-  fs::path path;
-};
 
 /// The file that a name leads to, which need not be there, even if a link to it is.
 fs::path target_of(fs::path path) {
@@ -33,51 +29,97 @@ fs::path target_of(fs::path path) {
   return canonical.empty() ? path : canonical;
 }
 
-bool are_one_file(const fs::path& a, const fs::path& b) {
-  std::error_code ignored;
-  if (fs::exists(a, ignored) && !fs::is_regular_file(a, ignored)) return false;
-  return fs::equivalent(a, b, ignored) || target_of(a) == target_of(b);
+/// What tells a file from others: where its name leads to, and its number, if it is there.
+struct NamedFile {
+  FileUse use;
+  std::string target;  // empty for what several may share
+  std::pair<dev_t, ino_t> inode{};
+};
+
+NamedFile named_file(FileUse use) {
+  struct stat status {};
+  const bool exists = ::stat(use.path.c_str(), &status) == 0;
+  NamedFile file{.use = std::move(use), .target = {}};
+  if (exists && !S_ISREG(status.st_mode)) return file;
+  file.target = target_of(file.use.path).string();
+  if (exists) file.inode = {status.st_dev, status.st_ino};
+  return file;
 }
 
-[[noreturn]] void refuse(const Use& output, std::string why, std::string remedy) {
-  fail(ExitCode::kConfiguration, {.what = std::string(output.option),
+std::vector<NamedFile> named_files(std::vector<FileUse> uses) {
+  std::vector<NamedFile> files;
+  for (FileUse& use : uses) {
+    if (!use.path.empty()) files.push_back(named_file(std::move(use)));
+  }
+  return files;
+}
+
+bool are_one_file(const NamedFile& a, const NamedFile& b) {
+  if (a.target.empty() || b.target.empty()) return false;
+  return a.target == b.target || (a.inode == b.inode && a.inode != std::pair<dev_t, ino_t>());
+}
+
+bool is_below(const NamedFile& file, const NamedFile& folder) {
+  return !folder.target.empty() && file.target.starts_with(folder.target + "/");
+}
+
+[[noreturn]] void refuse(const FileUse& output, std::string why, std::string remedy) {
+  fail(ExitCode::kConfiguration, {.what = output.option,
                                   .value = output.path.string(),
                                   .why = std::move(why),
                                   .remedy = std::move(remedy)});
 }
 
-std::vector<Use> inputs_of(const TrainConfig& config) {
-  std::vector<Use> inputs = {{"--load", config.output.load}, {"--config", config.file}};
+void require_two_outputs(const NamedFile& a, const NamedFile& b) {
+  if (are_one_file(a, b)) {
+    refuse(a.use, fmt::format("{} writes to the same file", b.use.option), "give two files");
+  }
+  for (const auto& [file, folder] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    if (!is_below(*file, *folder)) continue;
+    refuse(file->use,
+           fmt::format("{} writes the file '{}', which would have to be a folder",
+                       folder->use.option, folder->use.path.string()),
+           "give two names");
+  }
+}
+
+std::vector<FileUse> inputs_of(const TrainConfig& config) {
+  std::vector<FileUse> inputs = {{"--load", config.output.load}, {"--config", config.file}};
   for (const fs::path& pattern : {config.data.x, config.data.y}) {
     if (pattern.empty()) continue;
     for (fs::path& file : matching_files(pattern)) inputs.push_back({"--data", std::move(file)});
   }
-  std::erase_if(inputs, [](const Use& use) { return use.path.empty(); });
   return inputs;
 }
 
 }  // namespace
 
-void require_separate_files(const TrainConfig& config) {
-  std::vector<Use> outputs = {{"--metrics", config.output.metrics},
-                              {"--save", config.output.save},
-                              {"--trace", config.output.trace},
-                              {"--autotune", config.device.autotune}};
-  std::erase_if(outputs, [](const Use& use) { return use.path.empty(); });
-  if (outputs.empty()) return;
-  const std::vector<Use> inputs = inputs_of(config);
-  for (auto output = outputs.begin(); output != outputs.end(); ++output) {
-    for (auto other = outputs.begin(); other != output; ++other) {
-      if (!are_one_file(output->path, other->path)) continue;
-      refuse(*output, fmt::format("{} writes to the same file", other->option), "give two files");
+void require_separate_files(std::vector<FileUse> outputs, std::vector<FileUse> inputs) {
+  const std::vector<NamedFile> written = named_files(std::move(outputs));
+  const std::vector<NamedFile> read = named_files(std::move(inputs));
+  for (auto output = written.begin(); output != written.end(); ++output) {
+    for (auto other = written.begin(); other != output; ++other) {
+      require_two_outputs(*output, *other);
     }
-    for (const Use& input : inputs) {
-      if (output->option == "--save" && input.option == "--load") continue;
-      if (!are_one_file(output->path, input.path)) continue;
-      refuse(*output, fmt::format("{} reads this file, which would be lost", input.option),
+    for (const NamedFile& input : read) {
+      if (output->use.option == "--save" && input.use.option == "--load") continue;
+      if (!are_one_file(*output, input)) continue;
+      refuse(output->use, fmt::format("{} reads this file, which would be lost", input.use.option),
              "write to another one");
     }
   }
+}
+
+void require_separate_files(const TrainConfig& config, std::span<const fs::path> traces,
+                            std::span<const FileUse> more) {
+  std::vector<FileUse> outputs = {{"--metrics", config.output.metrics},
+                                  {"--save", config.output.save}};
+  for (const fs::path& trace : traces) outputs.push_back({"--trace", trace});
+  outputs.push_back({"--autotune", config.device.autotune});
+  outputs.push_back({"--tensorboard", config.output.tensorboard});
+  if (config.output.profile) outputs.push_back({"--profile", peaks_file().value_or("")});
+  outputs.insert(outputs.end(), more.begin(), more.end());
+  require_separate_files(std::move(outputs), inputs_of(config));
 }
 
 }  // namespace barestep

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <limits>
 
 #include "core/host_memory.h"
@@ -11,26 +10,18 @@
 #include "core/printer.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
-#include "profiling.h"
-#include "separate_files.h"
+#include "run_program.h"
 
 namespace barestep {
 
-void require_outputs(const TrainConfig& config, int devices) {
+void require_outputs(const TrainConfig& config, const std::vector<std::filesystem::path>& traces,
+                     const std::vector<FileUse>& of_others) {
   for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
-  require_trace(config, devices);
-  require_separate_files(config);
-}
-
-void require_trace(const TrainConfig& config, int devices) {
-  const auto& path = config.output.trace;
-  if (path.empty()) return;
-  if (devices == 1) return require_writable(path);
-  for (int device = 0; device < devices; ++device) {
-    require_writable(numbered_trace(path, "device", device));
-  }
+  if (!config.output.tensorboard.empty()) require_writable_folder(config.output.tensorboard);
+  for (const auto& path : traces) require_writable(path);
+  require_separate_files(config, traces, of_others);
 }
 
 std::optional<Dataset> open_data(const TrainConfig& config, DeviceKind kind) {
@@ -59,7 +50,7 @@ std::string preview(const TrainConfig& config, const StepPrograms& programs,
 
 void note_missing_gpu(std::string_view program) {
   const std::string why = why_no_cuda_device();
-  if (!why.empty()) fmt::print(stderr, "{}: note: training on the CPU: {}\n", program, why);
+  if (!why.empty()) print_note(program, "training on the CPU: " + why);
 }
 
 }  // namespace barestep

@@ -1,6 +1,7 @@
 // What the trainers do alike before a run: outputs, data, a look at the step.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,16 +9,17 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "separate_files.h"
 #include "train/dataset.h"
 #include "train/step.h"
 
 namespace barestep {
 
-/// Throws Error(kCannotCreate) when a file that the run will write cannot be written; of a run on
-/// several devices each has a trace. Throws what require_separate_files() throws.
-void require_outputs(const TrainConfig& config, int devices = 1);
-/// The same for --trace alone.
-void require_trace(const TrainConfig& config, int devices = 1);
+/// Throws Error(kCannotCreate) when a file that this process will write cannot be written. `traces`
+/// are its own. `of_others` is what other processes of the run will write: those files are not
+/// tried, but must be others. Throws what require_writable() and require_separate_files() throw.
+void require_outputs(const TrainConfig& config, const std::vector<std::filesystem::path>& traces,
+                     const std::vector<FileUse>& of_others = {});
 
 /// The files of --data, if there are any. Throws what load_dataset() throws.
 std::optional<Dataset> open_data(const TrainConfig& config, DeviceKind kind);

@@ -8,10 +8,15 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json_document.h"
+#include "core/output_file.h"
+#include "profiler/trace_file.h"
+#include "separate_files.h"
 
 namespace barestep {
 namespace {
@@ -21,6 +26,13 @@ using OrderedJson = nlohmann::ordered_json;
 // A rank's processes, arrows and calls are numbered above those of the ranks before it.
 constexpr std::int64_t kProcesses = 10'000'000;
 constexpr std::int64_t kArrows = 1'000'000'000;
+
+// Far more than any trace has; keeps sums of these small.
+constexpr std::int64_t kMostTraceRanks = 1 << 20;
+constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
+constexpr std::int64_t kMostTraceUs = 1'000'000'000'000'000;
+constexpr std::int64_t kMostBaseNs = std::int64_t{1} << 62;
+constexpr std::size_t kMostUnpackedBytes = std::size_t{1} << 30;
 
 [[noreturn]] void refuse_trace(const std::filesystem::path& path, std::string why) {
   fail(ExitCode::kBadData, {.what = "trace",
@@ -37,6 +49,7 @@ std::string unpacked(const std::filesystem::path& path) {
   int count = 0;
   while ((count = gzread(input.get(), piece.data(), static_cast<unsigned>(piece.size()))) > 0) {
     text.append(piece.data(), static_cast<std::size_t>(count));
+    if (text.size() > kMostUnpackedBytes) refuse_trace(path, "holds more than 1 GiB");
   }
   if (count < 0) refuse_trace(path, "its gzip stream is broken");
   return text;
@@ -48,14 +61,30 @@ struct RankTrace {
   std::int64_t base_ns = 0;
 };
 
+/// Throws std::out_of_range.
+std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t most) {
+  const auto number = value.get<double>();
+  if (!(number >= static_cast<double>(least) && number <= static_cast<double>(most))) {
+    throw std::out_of_range("a number of a trace");
+  }
+  return value.get<std::int64_t>();
+}
+
 RankTrace read_trace(const std::filesystem::path& path) {
   RankTrace trace;
   try {
-    trace.json = OrderedJson::parse(unpacked(path));
-    trace.rank = trace.json.at("distributedInfo").at("rank").get<std::int64_t>();
-    trace.base_ns = trace.json.at("baseTimeNanoseconds").get<std::int64_t>();
+    const std::string text = unpacked(path);
+    if (!is_shallow_json(text)) {
+      refuse_trace(path,
+                   fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
+    }
+    trace.json = OrderedJson::parse(text);
+    trace.rank = within(trace.json.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
+    trace.base_ns = within(trace.json.at("baseTimeNanoseconds"), 0, kMostBaseNs);
     if (!trace.json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is no array");
   } catch (const OrderedJson::exception&) {
+    refuse_trace(path, "is no trace of one rank");
+  } catch (const std::out_of_range&) {
     refuse_trace(path, "is no trace of one rank");
   }
   return trace;
@@ -66,6 +95,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
   if (phase != "M") {
+    static_cast<void>(within(event.at("ts"), -kMostTraceUs, kMostTraceUs));
     const auto ns = std::llround(event.at("ts").get<double>() * 1e3);
     event["ts"] = static_cast<double>(ns + later_ns) / 1e3;
   }
@@ -76,7 +106,8 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
     pid = fmt::format("rank {} {}", trace.rank, pid.get<std::string>());
   }
   const auto number_apart = [&](OrderedJson& object, const char* key) {
-    if (object.contains(key)) object[key] = trace.rank * kArrows + object[key].get<std::int64_t>();
+    if (object.contains(key))
+      object[key] = trace.rank * kArrows + within(object[key], -kMostNumber, kMostNumber);
   };
   number_apart(event, "id");
   if (event.contains("args")) {
@@ -88,13 +119,13 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   if (name == "process_name") {
     args["name"] = fmt::format("rank {}: {}", trace.rank, args.at("name").get<std::string>());
   } else if (name == "process_sort_index") {
-    args["sort_index"] = args.at("sort_index").get<std::int64_t>() + trace.rank * kProcesses;
+    args["sort_index"] =
+        within(args.at("sort_index"), -kMostNumber, kMostNumber) + trace.rank * kProcesses;
   }
 }
 
-}  // namespace
-
-std::string merge_traces(std::span<const std::filesystem::path> paths, const std::string& name) {
+/// `name` is the whole's.
+std::string merged(std::span<const std::filesystem::path> paths, const std::string& name) {
   std::vector<RankTrace> traces;
   std::set<std::int64_t> ranks;
   for (const auto& path : paths) {
@@ -116,12 +147,25 @@ std::string merge_traces(std::span<const std::filesystem::path> paths, const std
       }
     } catch (const OrderedJson::exception&) {
       refuse_trace(paths[i], "an event of it is not as it should be");
+    } catch (const std::out_of_range&) {
+      refuse_trace(paths[i], "an event of it is not as it should be");
     }
   }
   return fmt::format(
       "{{\n\"schemaVersion\": 1,\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": {},\n"
       "\"traceEvents\": [\n{}\n],\n\"traceName\": {}\n}}\n",
-      base_ns, events, OrderedJson(name).dump());
+      base_ns, events,
+      OrderedJson(on_one_line(name)).dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+}
+
+}  // namespace
+
+void merge_traces(const std::filesystem::path& out, std::span<const std::filesystem::path> paths) {
+  require_writable(out);
+  std::vector<FileUse> inputs;
+  for (const auto& path : paths) inputs.push_back({"merge-traces", path});
+  require_separate_files({{"output file", out}}, inputs);
+  write_trace(out, merged(paths, out.string()));
 }
 
 }  // namespace barestep

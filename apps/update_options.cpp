@@ -6,7 +6,7 @@
 namespace barestep {
 namespace {
 
-constexpr std::string_view kUpdates[] = {"separate", "fused"};
+constexpr std::string_view kUpdateLevels[] = {"separate", "fused"};
 constexpr std::string_view kRankUpdates[] = {"separate", "fused", "per-bucket"};
 
 }  // namespace
@@ -27,7 +27,7 @@ std::vector<Option> update_options() {
        "fused: the weight gradients go straight into Adam and are never\n"
        "stored; in fp32, also with --precision tf32 (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdates) == 1;
+         c.training.fused_update = choice(given, kUpdateLevels) == 1;
        },
        {},
        {"mlp_single"}},
@@ -35,10 +35,10 @@ std::vector<Option> update_options() {
        kTrainingGroup,
        "separate|fused",
        JsonKind::kString,
-       "as in mlp_single; fused needs no gradients, which several devices\n"
-       "do, so it is refused (default separate)",
+       "as in mlp_single; fused stores no gradients, which several\n"
+       "devices exchange, so it is refused (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdates) == 1;
+         c.training.fused_update = choice(given, kUpdateLevels) == 1;
        },
        {},
        {"mlp_dp"}},
@@ -46,8 +46,8 @@ std::vector<Option> update_options() {
        kParallelGroup,
        "separate|fused|per-bucket",
        JsonKind::kString,
-       "the optimizer's step behind all communication, or of each bucket\n"
-       "behind its own; fused needs --scheme factor, as in mlp_single\n"
+       "the optimizer's step after all communication, or of each bucket\n"
+       "after its own; fused needs --scheme factor, as in mlp_single\n"
        "(default separate)",
        [](const Given& given, TrainConfig& c) {
          const auto chosen = choice(given, kRankUpdates);

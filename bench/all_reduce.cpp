@@ -122,7 +122,7 @@ void measure_processes(const std::string& transport) {
   const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
   std::unique_ptr<Communicator> ranks;
   if (transport == "nccl") {
-    ranks = join_nccl(*place.communicator);
+    ranks = join_nccl(*place.communicator, *device);
   } else {
     ranks = std::make_unique<StagedCommunicator>(*place.communicator, *device);
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors, config)
-# with libFuzzer under the address and undefined-behaviour sanitizers, RUNS executions each (default
+# scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors, config,
+# card, study, peaks) with libFuzzer under the address and undefined-behaviour sanitizers, RUNS executions each (default
 # 10000000), one target per core. What reached new code joins tests/fuzz/corpus, which every test run
 # replays; a finding lies in build/fuzz/findings. Prints a line per target and fails on a finding.
 set -euo pipefail
@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 runs=${1:-10000000}
 shift || true
 targets=("$@")
-if [ ${#targets[@]} = 0 ]; then targets=(idx npy safetensors config); fi
+if [ ${#targets[@]} = 0 ]; then targets=(idx npy safetensors config card study peaks); fi
 build=$root/build/fuzz
 findings=$build/findings
 if ! command -v clang++-14 >/dev/null || ! ls /usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a >/dev/null 2>&1; then

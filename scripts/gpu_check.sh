@@ -58,6 +58,7 @@ done
 if [ ${#stages[@]} = 0 ]; then stages=("${all_stages[@]}"); fi
 
 find_tools
+find_cupti
 find_gpu
 stamp=$(date -u +%Y%m%d_%H%M%S)
 results=$root/bench/results/$machine
@@ -108,8 +109,9 @@ write_results() {
   {
     printf '{"machine": %s, "gpu": %s, "driver": %s, "architecture": %s,\n' "$(quoted "$machine")" \
       "$(quoted "$gpu")" "$(quoted "$driver")" "$(quoted "$architecture")"
-    printf ' "commit": %s, "time": %s, "rehearsal": %s,\n "stages": {' "$(quoted "$commit")" \
-      "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")" "$([ $rehearse = 1 ] && echo true || echo false)"
+    printf ' "commit": %s, "time": %s, "rehearsal": %s, "cupti": %s,\n "stages": {' "$(quoted "$commit")" \
+      "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")" "$([ $rehearse = 1 ] && echo true || echo false)" \
+      "$(quoted "${BARESTEP_CUPTI:-of the loader}")"
     for name in "${stages[@]}"; do
       if [ ! -f "$work/$name.state" ]; then continue; fi
       printf '%s\n  "%s": {"state": "%s", "seconds": %d, "said": %s%s}' "$separator" "$name" \

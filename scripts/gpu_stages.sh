@@ -45,6 +45,31 @@ find_tools() {
   export python=${PYTHON:-python3}
 }
 
+# Names the CUPTI of the Python packages where the loader finds none, as a user of those would: without it
+# profiles would be by CUDA events, and nothing here would try CUPTI.
+find_cupti() {
+  if [ -z "${BARESTEP_CUPTI:-}" ]; then
+    BARESTEP_CUPTI=$("$python" - <<'END'
+import ctypes, glob, sys
+cuda = "/usr/local/cuda/"
+for file in ("libcupti.so.13", "libcupti.so.12", cuda + "lib64/libcupti.so", cuda + "extras/CUPTI/lib64/libcupti.so"):
+    try:
+        ctypes.CDLL(file)
+        sys.exit()
+    except OSError:
+        pass
+import nvidia
+for place in ("cu13/lib", "cuda_cupti/lib", "cu12/lib"):
+    for root in nvidia.__path__:
+        for file in sorted(glob.glob(root + "/" + place + "/libcupti.so.1[23]"), reverse=True):
+            print(file)
+            sys.exit()
+END
+    ) 2>/dev/null || BARESTEP_CUPTI=""
+  fi
+  if [ -n "$BARESTEP_CUPTI" ]; then export BARESTEP_CUPTI; else unset BARESTEP_CUPTI; fi
+}
+
 # Sets gpu, driver, architecture, machine, and no_gpu to why there is none.
 find_gpu() {
   local line name=""

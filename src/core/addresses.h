@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include "core/bf16.h"
 #include "core/error.h"
 #include "core/tensor.h"
 
@@ -17,9 +20,11 @@ class Addresses {
   Addresses() = default;
   explicit Addresses(std::vector<std::byte*> base) : base_(std::move(base)) {}
 
-  /// The address of the tensor's first element.
+  /// The address of the tensor's first element, a T. Throws Error(kBug) where the tensor's buffer
+  /// is not bound or its type is another.
   template <class T = float>
   [[nodiscard]] T* at(const Tensor& tensor) const {
+    BARESTEP_REQUIRE(holds<T>(tensor.dtype), "the tensor's numbers are of another type");
     BARESTEP_REQUIRE(tensor.buffer >= 0 && tensor.buffer < static_cast<int>(base_.size()) &&
                          base_[static_cast<std::size_t>(tensor.buffer)] != nullptr,
                      "the tensor's buffer is not bound");
@@ -28,6 +33,16 @@ class Addresses {
   }
 
  private:
+  /// Any tensor holds bytes. What is no number, as the state of a generator, lies in raw bytes.
+  template <class T>
+  static constexpr bool holds(DType dtype) {
+    if constexpr (std::is_same_v<T, std::byte>) return true;
+    if constexpr (std::is_same_v<T, float>) return dtype == DType::kF32;
+    if constexpr (std::is_same_v<T, Bf16>) return dtype == DType::kBF16;
+    if constexpr (std::is_same_v<T, std::int32_t>) return dtype == DType::kI32;
+    return dtype == DType::kU8;
+  }
+
   std::vector<std::byte*> base_;
 };
 

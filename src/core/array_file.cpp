@@ -63,6 +63,7 @@ std::optional<std::int64_t> ArrayHeader::bytes() const {
 }
 
 std::string shape_of(const ArrayHeader& header) {
+  if (header.dims.empty()) return fmt::format("a scalar of {}", name_of(header.type));
   return fmt::format("{} of {}", fmt::join(header.dims, " x "), name_of(header.type));
 }
 

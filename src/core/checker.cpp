@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -186,8 +187,7 @@ std::string describe(const Program& program, const Violation& violation) {
   std::string text = fmt::format("{} may start before {}", node_and_lane(program, violation.second),
                                  node_and_lane(program, violation.first));
   if (violation.steps_back > 0) {
-    text += fmt::format(", {} step{} earlier,", violation.steps_back,
-                        violation.steps_back == 1 ? "" : "s");
+    text += fmt::format(", {} earlier,", counted(violation.steps_back, "step"));
   }
   text += " is finished";
   if (range) {

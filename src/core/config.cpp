@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 std::string text_of(const Range& range) {
@@ -17,6 +18,19 @@ std::string text_of(const RealRange& range) {
   const std::string low = fmt::format("{} {}", range.with_low ? "from" : "above", range.low);
   return std::isinf(range.end) ? fmt::format("a number {}", low)
                                : fmt::format("a number {} to below {}", low, range.end);
+}
+
+OutOfRange out_of_range(const RealRange& range, double value) {
+  using Float32 = std::numeric_limits<float>;
+  if (range.as_float32 && value > 0 && RealRange::underflows(value)) {
+    return {
+        "rounds to 0 in float32",
+        fmt::format("give {}at least {}", range.with_low ? "0 or " : "", Float32::denorm_min())};
+  }
+  if (range.as_float32 && value > 0 && RealRange::overflows(value) && std::isfinite(value)) {
+    return {"overflows float32", fmt::format("give at most {}", Float32::max())};
+  }
+  return {"out of range", "give " + text_of(range)};
 }
 
 bool is_device_name(std::string_view name) {
@@ -59,7 +73,8 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
   fail(ExitCode::kConfiguration,
        {.what = "--warmup",
         .value = std::to_string(*training.warmup),
-        .why = fmt::format("the run has {} steps, and no other would be left to measure", steps),
+        .why = fmt::format("the run has {}, and none would be left to measure",
+                           counted(steps, "step")),
         .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
 }
 

@@ -28,14 +28,25 @@ struct Range {
 };
 
 /// Real numbers an option accepts: above (or from, if `with_low`) `low`, and below `end`. Neither
-/// NaN nor infinity is in any.
+/// NaN nor infinity is in any. A number of `as_float32` is used as a float32, so what would round
+/// to 0 or to infinity there is not in the range; 0 itself may be.
 struct RealRange {
   double low;
   bool with_low;
   double end;
+  bool as_float32 = false;
 
   [[nodiscard]] constexpr bool contains(double value) const {
-    return (with_low ? value >= low : value > low) && value < end;
+    return (with_low ? value >= low : value > low) && value < end &&
+           (!as_float32 || (!underflows(value) && !overflows(value)));
+  }
+
+  // What lies half-way between two float32 rounds to the even one.
+  static constexpr bool underflows(double value) {
+    return value != 0 && -0x1p-150 <= value && value <= 0x1p-150;
+  }
+  static constexpr bool overflows(double value) {
+    return value <= -0x1.ffffffp127 || value >= 0x1.ffffffp127;
   }
 };
 
@@ -52,8 +63,8 @@ constexpr Range kThreads{1, 1024};
 constexpr Range kWorkers{0, 256};
 constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
-constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity()};
-constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity()};
+constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
+constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
@@ -69,6 +80,12 @@ constexpr Range kDevices{1, 64};
 /// and --help say.
 std::string text_of(const Range& range);
 std::string text_of(const RealRange& range);
+
+/// Why `value` is not in `range`, and what to give instead.
+struct OutOfRange {
+  std::string why, remedy;
+};
+OutOfRange out_of_range(const RealRange& range, double value);
 
 constexpr std::int64_t kDefaultDimCpu = 1024;
 constexpr std::int64_t kDefaultDimCuda = 8192;
@@ -146,7 +163,7 @@ struct TrainingConfig {
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
-  int threads = 0;                     // of the CPU device; 0: all cores this process may use
+  int threads = 0;  // of the CPU device; 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;                      // bias and ReLU inside the forward product
   bool graph = false;                      // capture the step once, launch it as one piece
@@ -171,7 +188,7 @@ struct InjectedConfig {
   double jitter_ms = 0;  // random, from 0 to this
 };
 
-/// What only ranks have: mlp_ddp's; mlp_dp has the transport.
+/// What only ranks have: mlp_ddp's; mlp_dp has the transport and the limit of time.
 struct ParallelConfig {
   bool batch_per_rank = false;  // data.batch_size is each rank's (--batch-size)
   bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
@@ -183,7 +200,7 @@ struct ParallelConfig {
   bool overlap = true;              // communication while backward goes on
   bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
-  double timeout_s = 300;           // a rank that is in something for longer ends the job
+  double timeout_s = 300;           // who is in something for longer ends the run
 };
 
 struct OutputConfig {
@@ -204,6 +221,11 @@ struct OutputConfig {
 
   /// Whether anything needs records.
   [[nodiscard]] bool records() const { return profile || !trace.empty(); }
+
+  /// Whether a run leaves a file.
+  [[nodiscard]] bool writes() const {
+    return !save.empty() || !metrics.empty() || !tensorboard.empty() || !trace.empty();
+  }
 };
 
 struct TrainConfig {

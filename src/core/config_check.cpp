@@ -29,10 +29,11 @@ void check(const char* option, const std::optional<std::int64_t>& value, const R
 
 void check(const char* option, double value, const RealRange& range) {
   if (range.contains(value)) return;
+  OutOfRange found = out_of_range(range, value);
   fail(ExitCode::kUsage, {.what = option,
                           .value = fmt::format("{}", value),
-                          .why = "out of range",
-                          .remedy = "give " + text_of(range)});
+                          .why = std::move(found.why),
+                          .remedy = std::move(found.remedy)});
 }
 
 void check(const char* option, const std::optional<double>& value, const RealRange& range) {
@@ -77,7 +78,7 @@ void check_data(const TrainConfig& config) {
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
                                     .value = "cross-entropy",
-                                    .why = "needs labels, which --data randn has not",
+                                    .why = "needs labels, and --data randn has none",
                                     .remedy = "use --data with files"});
   }
   if (random && (config.training.epochs || config.data.test_split > 0)) {
@@ -195,6 +196,11 @@ void check_update(const TrainConfig& config) {
     refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
            "use --update separate");
   }
+  if (config.parallel.bf16_gradients && !training.zero_grad) {
+    refuse("--no-zero-grad", "",
+           "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
+           "use --grad-dtype fp32");
+  }
   if (!training.fused_update) return;
   if (training.optimizer == OptimizerKind::kSgd) {
     refuse("--update", "fused", "the step inside the weight gradient is Adam's",
@@ -218,7 +224,7 @@ void check_training(const TrainingConfig& training) {
   check("--lr", training.lr, limits::kPositive);
   check("--betas", training.beta1, limits::kShares);
   check("--betas", training.beta2, limits::kShares);
-  check("--eps", training.eps, limits::kPositive);
+  check("--eps", training.eps, limits::kNotNegative);
   check_optimizer(training);
   check("--log-every", training.log_every, limits::kCounts);
   if (training.steps && training.epochs) {

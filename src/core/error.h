@@ -19,7 +19,7 @@ enum class ExitCode : int {
   kMemory = 71,         // too little memory
   kCannotCreate = 73,   // an output that cannot be created
   kInputOutput = 74,    // reading or writing failed half-way
-  kTryAgain = 75,       // lost a peer or a device: run again
+  kTryAgain = 75,       // a peer or device was lost, or another program writes here: run again
   kDiverged = 76,       // the loss is no longer a number
   kConfiguration = 78,  // options that do not fit together
 };
@@ -42,6 +42,10 @@ class Error : public std::runtime_error {
  private:
   ExitCode code_;
 };
+
+/// Text from elsewhere as it may be shown: line breaks and tabs become spaces, what else steers a
+/// terminal becomes question marks.
+std::string on_one_line(std::string text);
 
 [[noreturn]] void fail(ExitCode code, const Problem& problem);
 

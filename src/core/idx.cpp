@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -146,7 +147,7 @@ class IdxBytes {
 void read_exactly(IdxBytes& bytes, std::span<std::byte> out, std::int64_t position) {
   const std::int64_t got = bytes.read(out);
   if (got == static_cast<std::int64_t>(out.size())) return;
-  bytes.refuse(fmt::format("too short: {} bytes{}, its header needs {}", position + got,
+  bytes.refuse(fmt::format("too short: {}{}, its header needs {}", counted(position + got, "byte"),
                            bytes.is_cut() ? " before its gzip data is cut off" : "",
                            position + static_cast<std::int64_t>(out.size())));
 }
@@ -163,7 +164,8 @@ ArrayHeader read_header(IdxBytes& bytes) {
   if (!type) bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
   const auto dims = static_cast<int>(number(magic[3]));
   if (dims < 1 || dims > kMaxIdxDims) {
-    bytes.refuse(fmt::format("has {} dimensions, 1 to {} are allowed", dims, kMaxIdxDims));
+    bytes.refuse(
+        fmt::format("has {}, 1 to {} are allowed", counted(dims, "dimension"), kMaxIdxDims));
   }
   ArrayHeader header{.type = *type, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
   std::array<std::byte, std::size_t{4} * kMaxIdxDims> raw{};
@@ -204,7 +206,7 @@ std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header) {
   std::byte extra{};
   if (bytes.read(std::span(&extra, 1)) != 0) refuse("more than that");
   if (bytes.is_cut()) {
-    bytes.refuse(fmt::format("its gzip data is cut off behind byte {} of {}", want, want));
+    bytes.refuse(fmt::format("its gzip data is cut off after byte {} of {}", want, want));
   }
   return data;
 }

@@ -1,6 +1,7 @@
 #include "core/input_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,7 +71,13 @@ void InputFile::read_at(std::int64_t offset_bytes, std::span<std::byte> out) con
   });
 }
 
-std::string InputFile::text() {
+std::string InputFile::text(std::int64_t most_bytes) {
+  if (size_bytes_ > most_bytes) {
+    fail(ExitCode::kNoInput, {.what = what_,
+                              .value = path_.string(),
+                              .why = fmt::format("is larger than {} MiB", most_bytes >> 20),
+                              .remedy = "check the path"});
+  }
   std::string text(static_cast<std::size_t>(size_bytes_), '\0');
   read(std::as_writable_bytes(std::span(text)));
   return text;

@@ -30,8 +30,9 @@ class InputFile {
   /// where read() goes on; several threads may read at once.
   void read_at(std::int64_t offset_bytes, std::span<std::byte> out) const;
 
-  /// The whole file, of which nothing may be read yet, with the errors of read().
-  std::string text();
+  /// The whole file, of which nothing may be read yet, with the errors of read(). Throws
+  /// Error(kNoInput) if it has more than `most_bytes`.
+  std::string text(std::int64_t most_bytes);
 
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);

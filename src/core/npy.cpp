@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -58,7 +59,7 @@ class HeaderText {
     }
     expect('}');
     skip_space();
-    if (!rest_.empty()) wrong("more behind its dictionary");
+    if (!rest_.empty()) wrong("more after its dictionary");
     return values;
   }
 
@@ -163,8 +164,8 @@ std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
   const std::int64_t there = file.size_bytes();
   const auto take = [&](std::size_t first, std::size_t count) {
     if (there < static_cast<std::int64_t>(first + count)) {
-      refuse_npy(path,
-                 fmt::format("too short: {} bytes, its header needs {}", there, first + count));
+      refuse_npy(path, fmt::format("too short: {}, its header needs {}", counted(there, "byte"),
+                                   first + count));
     }
     file.read(std::as_writable_bytes(std::span(start).subspan(first, count)));
   };
@@ -189,7 +190,7 @@ std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
                                  kMaxNpyHeaderBytes));
   }
   if (begin_bytes > there) {
-    refuse_npy(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
+    refuse_npy(path, fmt::format("states a header of {}, {} follow", counted(header_bytes, "byte"),
                                  there - 8 - static_cast<std::int64_t>(width)));
   }
   return header_bytes;

@@ -1,146 +1,20 @@
-// validate(op): which shapes and types each op accepts.
+// validate(op): each op's rules. Shapes and types are in its list of operands; here are the words
+// for what goes together, and the rules for numbers that are not tensors.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/checked.h"
 #include "core/error.h"
-#include "core/ops.h"
-#include "core/overloaded.h"
+#include "core/operands.h"
 
 namespace barestep {
 namespace {
-
-struct Operand {
-  std::string_view name;
-  Tensor tensor;
-  DType dtype = DType::kF32;  // the type it must have
-};
-using Operands = std::vector<Operand>;
-
-Operands operands_of_update(const Adam& op) {
-  Operands list{{"weights", op.weights},
-                {"grads", op.grads},
-                {"moments1", op.moments1},
-                {"moments2", op.moments2},
-                {"scalars", op.scalars}};
-  if (op.clip) list.push_back({"clip", *op.clip});
-  return list;
-}
-
-Operands operands_of_update(const Sgd& op) {
-  Operands list{{"weights", op.weights}, {"grads", op.grads}, {"scalars", op.scalars}};
-  if (op.velocities) list.push_back({"velocities", *op.velocities});
-  if (op.clip) list.push_back({"clip", *op.clip});
-  return list;
-}
-
-Operands operands_of_update(const LinearAdam& op) {
-  Operands list{{"weight", op.weight},
-                {"weight_moments1", op.weight_moments1},
-                {"weight_moments2", op.weight_moments2},
-                {"bias", op.bias},
-                {"bias_moments1", op.bias_moments1},
-                {"bias_moments2", op.bias_moments2},
-                {"grad_y", op.grad_y},
-                {"x", op.x},
-                {"scalars", op.scalars}};
-  if (op.clip) list.push_back({"clip", *op.clip});
-  return list;
-}
-
-Operands operands_of_product(const Gemm& op) {
-  Operands list{{"c", op.c}, {"a", op.a}, {"b", op.b}};
-  if (op.bias) list.push_back({"bias", *op.bias});
-  return list;
-}
-
-Operands operands_of_cast(const Cast& op) {
-  const bool narrows = op.to.dtype == DType::kBF16;
-  return {{"to", op.to, narrows ? DType::kBF16 : DType::kF32},
-          {"from", op.from, narrows ? DType::kF32 : DType::kBF16}};
-}
-
-Operands operands_of_device_op(const DeviceOp& op) {
-  return std::visit(
-      Overloaded{
-          [](const Gemm& o) { return operands_of_product(o); },
-          [](const BiasRelu& o) {
-            return Operands{{"values", o.values}, {"bias", o.bias}};
-          },
-          [](const ReluGrad& o) {
-            return Operands{{"grad", o.grad}, {"output", o.output}};
-          },
-          [](const SumRows& o) {
-            return Operands{{"out", o.out}, {"in", o.in}};
-          },
-          [](const MseLoss& o) {
-            return Operands{
-                {"loss", o.loss}, {"grad", o.grad}, {"output", o.output}, {"target", o.target}};
-          },
-          [](const CrossEntropy& o) {
-            return Operands{{"loss", o.loss},
-                            {"grad", o.grad},
-                            {"logits", o.logits},
-                            {"labels", o.labels, DType::kI32}};
-          },
-          [](const CountCorrect& o) {
-            return Operands{{"correct", o.correct, DType::kI32},
-                            {"logits", o.logits},
-                            {"labels", o.labels, DType::kI32}};
-          },
-          [](const Adam& o) { return operands_of_update(o); },
-          [](const Sgd& o) { return operands_of_update(o); },
-          [](const LinearAdam& o) { return operands_of_update(o); },
-          [](const SumSquares& o) {
-            return Operands{{"out", o.out}, {"in", o.in}};
-          },
-          [](const GramSquares& o) {
-            return Operands{{"out", o.out}, {"gram_y", o.gram_y}, {"gram_x", o.gram_x}};
-          },
-          [](const ClipFactor& o) {
-            return Operands{{"factor", o.factor}, {"squares", o.squares}};
-          },
-          [](const Copy& o) {
-            return Operands{{"to", o.to, o.from.dtype}, {"from", o.from, o.from.dtype}};
-          },
-          [](const Cast& o) { return operands_of_cast(o); },
-          [](const Fill& o) {
-            return Operands{{"out", o.out}};
-          },
-          [](const Randn& o) {
-            return Operands{{"out", o.out}, {"state", o.state, DType::kU8}};
-          },
-          [](const Delay& o) {
-            return o.more_seconds ? Operands{{"more_seconds", *o.more_seconds}} : Operands{};
-          },
-      },
-      op);
-}
-
-Operands operands_of(const Op& op) {
-  if (const auto* device_op = std::get_if<DeviceOp>(&op)) return operands_of_device_op(*device_op);
-  return std::visit(
-      [](const auto& collective) {
-        // These move bytes of any type; the others add numbers.
-        using Kind = std::decay_t<decltype(collective)>;
-        constexpr bool kAnyType =
-            std::is_same_v<Kind, Broadcast> || std::is_same_v<Kind, AllGather>;
-        const auto& tensors = collective.tensors;
-        const DType first = tensors.empty() ? DType::kF32 : tensors.front().dtype;
-        const bool is_bf16_sum = std::is_same_v<Kind, AllReduce> && first == DType::kBF16;
-        const DType dtype = kAnyType || is_bf16_sum ? first : DType::kF32;
-        Operands list;
-        for (const Tensor& tensor : tensors) list.push_back({"tensor", tensor, dtype});
-        if constexpr (std::is_same_v<std::decay_t<decltype(collective)>, AllGather>) {
-          for (const Tensor& tensor : collective.own) list.push_back({"own", tensor, dtype});
-        }
-        return list;
-      },
-      std::get<Collective>(op));
-}
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
@@ -156,165 +30,160 @@ std::string_view name_of(DType dtype) {
   return "?";
 }
 
-bool same_shape(const Tensor& a, const Tensor& b) {
-  return a.rows == b.rows && a.cols == b.cols;
-}
-
-bool has_shape(const Tensor& tensor, std::int64_t rows, std::int64_t cols) {
-  return tensor.rows == rows && tensor.cols == cols;
-}
-
 /// The rules of one op. Each check throws with the op's label and all its tensors.
 class Rules {
  public:
   explicit Rules(const Op& op) : op_(op), operands_(operands_of(op)) {}
 
   void check_tensors() const {
-    for (const auto& [name, tensor, dtype] : operands_) {
-      demand(tensor.dtype == dtype, fmt::format("{} must be {}", name, name_of(dtype)));
+    for (const Operand& operand : operands_) {
+      const Tensor& tensor = *operand.tensor;
+      const std::string_view name = operand.name;
+      demand(tensor.dtype == operand.dtype,
+             fmt::format("{} must be {}", name, name_of(operand.dtype)));
       demand(tensor.rows >= 0 && tensor.cols >= 1,
              fmt::format("{} must have zero or more rows and one or more columns", name));
-      demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(dtype) == 0,
+      demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
              fmt::format("{} must start at a multiple of its type's size", name));
       const std::string what = fmt::format("{} of {}", name, label_of(op_));
       const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
-      checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(dtype), what), what);
+      checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), what), what);
     }
   }
 
   void check_overlap() const {
-    const auto accesses = accesses_of(op_);
-    const auto written = [&](const Tensor& tensor) {
-      return std::any_of(accesses.begin(), accesses.end(), [&](const Access& access) {
-        return access.writes && access.tensor == tensor;
-      });
-    };
     for (auto one = operands_.begin(); one != operands_.end(); ++one) {
       for (auto other = one + 1; other != operands_.end(); ++other) {
-        demand(!overlap(one->tensor, other->tensor) ||
-                   (!written(one->tensor) && !written(other->tensor)),
+        demand(!overlap(*one->tensor, *other->tensor) ||
+                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
                fmt::format("{} must not share bytes with {}", one->name, other->name));
       }
     }
   }
 
-  void operator()(const Gemm& o) const {
-    const auto [m, k] =
-        o.transpose_a ? std::pair(o.a.cols, o.a.rows) : std::pair(o.a.rows, o.a.cols);
-    const auto [l, n] =
-        o.transpose_b ? std::pair(o.b.cols, o.b.rows) : std::pair(o.b.rows, o.b.cols);
-    demand(k == l, "op(a) must have as many columns as op(b) has rows");
-    demand(has_shape(o.c, m, n), "c must be the rows of op(a) by the columns of op(b)");
-    demand(!o.bias || has_shape(*o.bias, 1, n), "bias must be 1 by the columns of c");
+  void operator()(const Gemm& o) {
+    fit("op(a) must have as many columns as op(b) has rows", o.a, o.b);
+    fit("c must be the rows of op(a) by the columns of op(b)", o.c);
+    fit("bias must be 1 by the columns of c", o.bias);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
   }
-  void operator()(const BiasRelu& o) const {
-    demand(has_shape(o.bias, 1, o.values.cols), "bias must be 1 by the columns of values");
+  void operator()(const BiasRelu& o) {
+    fit("bias must be 1 by the columns of values", o.values, o.bias);
   }
-  void operator()(const ReluGrad& o) const {
-    demand(same_shape(o.grad, o.output), "grad and output must have the same shape");
+  void operator()(const ReluGrad& o) {
+    fit("grad and output must have the same shape", o.grad, o.output);
   }
-  void operator()(const SumRows& o) const {
-    demand(has_shape(o.out, 1, o.in.cols), "out must be 1 by the columns of in");
-  }
-  void operator()(const MseLoss& o) const {
-    demand(has_shape(o.loss, 1, 1), "loss must be 1 by 1");
-    demand(same_shape(o.grad, o.output) && same_shape(o.target, o.output),
-           "grad, output and target must have the same shape");
+  void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
+  void operator()(const MseLoss& o) {
+    fit("loss must be 1 by 1", o.loss);
+    fit("grad, output and target must have the same shape", o.grad, o.output, o.target);
     demand(o.count >= 1 && o.count >= o.output.size(),
            "count must be at least 1 and at least the size of output");
   }
-  void operator()(const CrossEntropy& o) const {
-    demand(has_shape(o.loss, 1, 1), "loss must be 1 by 1");
-    demand(same_shape(o.grad, o.logits), "grad and logits must have the same shape");
-    demand(has_shape(o.labels, o.logits.rows, 1), "labels must be the rows of logits by 1");
+  void operator()(const CrossEntropy& o) {
+    fit("loss must be 1 by 1", o.loss);
+    fit("grad and logits must have the same shape", o.grad, o.logits);
+    fit("labels must be the rows of logits by 1", o.labels);
     demand(o.count >= 1 && o.count >= o.logits.rows,
            "count must be at least 1 and at least the rows of logits");
   }
-  void operator()(const CountCorrect& o) const {
-    demand(has_shape(o.correct, 1, 1), "correct must be 1 by 1");
-    demand(has_shape(o.labels, o.logits.rows, 1), "labels must be the rows of logits by 1");
+  void operator()(const CountCorrect& o) {
+    fit("correct must be 1 by 1", o.correct);
+    fit("labels must be the rows of logits by 1", o.logits, o.labels);
   }
-  void operator()(const Adam& o) const {
-    demand(o.weights.rows == 1, "weights must be flat, 1 by n");
-    demand(same_shape(o.grads, o.weights) && same_shape(o.moments1, o.weights) &&
-               same_shape(o.moments2, o.weights),
-           "weights, grads, moments1 and moments2 must have the same shape");
+  void operator()(const Adam& o) {
+    fit("weights must be flat, 1 by n", o.weights);
+    fit("weights, grads, moments1 and moments2 must have the same shape", o.grads, o.moments1,
+        o.moments2);
     check_adam(o);
   }
-  void operator()(const Sgd& o) const {
-    demand(o.weights.rows == 1, "weights must be flat, 1 by n");
-    demand(
-        same_shape(o.grads, o.weights) && (!o.velocities || same_shape(*o.velocities, o.weights)),
-        "weights, grads and velocities must have the same shape");
-    demand(has_shape(o.scalars, 1, 1), "scalars must be 1 by 1");
+  void operator()(const Sgd& o) {
+    fit("weights must be flat, 1 by n", o.weights);
+    fit("weights, grads and velocities must have the same shape", o.grads, o.velocities);
+    fit("scalars must be 1 by 1", o.scalars);
     demand(o.momentum >= 0 && o.weight_decay >= 0,
            "momentum and weight_decay must be zero or more");
     demand(o.velocities.has_value() == (o.momentum > 0), "velocities go with momentum");
     demand(!o.nesterov || o.momentum > 0, "nesterov needs momentum");
-    check_clip(o.clip);
+    fit("clip must be 1 by 1", o.clip);
   }
-  void operator()(const LinearAdam& o) const {
-    demand(o.grad_y.rows == o.x.rows && has_shape(o.weight, o.grad_y.cols, o.x.cols),
-           "weight must be the columns of grad_y by the columns of x, which have equal rows");
-    demand(has_shape(o.bias, 1, o.weight.rows), "bias must be 1 by the rows of weight");
-    demand(same_shape(o.weight_moments1, o.weight) && same_shape(o.weight_moments2, o.weight) &&
-               same_shape(o.bias_moments1, o.bias) && same_shape(o.bias_moments2, o.bias),
-           "moments must have the shapes of weight and bias");
+  void operator()(const LinearAdam& o) {
+    fit("weight must be the columns of grad_y by the columns of x, which have equal rows", o.grad_y,
+        o.x, o.weight);
+    fit("bias must be 1 by the rows of weight", o.bias);
+    fit("moments must have the shapes of weight and bias", o.weight_moments1, o.weight_moments2,
+        o.bias_moments1, o.bias_moments2);
     check_adam(o);
   }
-  void operator()(const SumSquares& o) const {
-    demand(has_shape(o.out, 1, 1), "out must be 1 by 1");
+  void operator()(const SumSquares& o) { fit("out must be 1 by 1", o.out); }
+  void operator()(const GramSquares& o) {
+    fit("out must be 1 by 1", o.out);
+    fit("gram_y and gram_x must be square and have the same shape", o.gram_y, o.gram_x);
   }
-  void operator()(const GramSquares& o) const {
-    demand(has_shape(o.out, 1, 1), "out must be 1 by 1");
-    demand(o.gram_y.rows == o.gram_y.cols && same_shape(o.gram_y, o.gram_x),
-           "gram_y and gram_x must be square and have the same shape");
-  }
-  void operator()(const ClipFactor& o) const {
-    demand(has_shape(o.factor, 1, 1), "factor must be 1 by 1");
-    demand(o.squares.rows == 1, "squares must be flat, 1 by n");
+  void operator()(const ClipFactor& o) {
+    fit("factor must be 1 by 1", o.factor);
+    fit("squares must be flat, 1 by n", o.squares);
     demand(std::isfinite(o.max_norm) && o.max_norm > 0, "max_norm must be above zero");
   }
-  void operator()(const Copy& o) const {
-    demand(same_shape(o.to, o.from), "to and from must have the same shape");
-  }
-  void operator()(const Cast& o) const {
-    demand(same_shape(o.to, o.from), "to and from must have the same shape");
-  }
-  void operator()(const Fill&) const {}
-  void operator()(const Randn& o) const {
+  void operator()(const Copy& o) { fit("to and from must have the same shape", o.to, o.from); }
+  void operator()(const Cast& o) { fit("to and from must have the same shape", o.to, o.from); }
+  void operator()(const Fill&) {}
+  void operator()(const Randn& o) {
     demand(o.state.bytes() == state_bytes(o.generator),
            fmt::format("state must have the {} bytes of its generator", state_bytes(o.generator)));
   }
-  void operator()(const Delay& o) const {
+  void operator()(const Delay& o) {
     demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");
-    demand(!o.more_seconds || has_shape(*o.more_seconds, 1, 1), "more_seconds must be 1 by 1");
+    fit("more_seconds must be 1 by 1", o.more_seconds);
   }
 
-  void operator()(const AllReduce& o) const {
+  void operator()(const AllReduce& o) {
     check_parts(o.tensors);
     demand(o.scale == 1 || o.tensors.front().dtype == DType::kF32, "only floats are scaled");
   }
-  void operator()(const Broadcast& o) const { check_rooted(o.tensors, o.root); }
-  void operator()(const Reduce& o) const { check_rooted(o.tensors, o.root); }
-  void operator()(const ReduceScatter& o) const { check_parts(o.tensors); }
-  void operator()(const AllGather& o) const {
+  void operator()(const Broadcast& o) { check_rooted(o.tensors, o.root); }
+  void operator()(const Reduce& o) { check_rooted(o.tensors, o.root); }
+  void operator()(const ReduceScatter& o) { check_parts(o.tensors); }
+  void operator()(const AllGather& o) {
     check_parts(o.tensors);
     demand(o.own.empty() || o.own.size() == o.tensors.size(), "own must be one for each tensor");
-    for (const Tensor& own : o.own) {
-      demand(own.cols == o.tensors.front().cols && own.rows <= o.tensors.front().rows,
-             "own must be rows of the tensor");
-    }
+    constexpr std::string_view kOwnRows = "own must be rows of the tensor";
+    fit(kOwnRows, o.own);
+    for (const Tensor& own : o.own) demand(own.rows <= o.tensors.front().rows, kOwnRows);
   }
 
  private:
+  /// The tensors, operands of the op, have the shapes that the list gives them. A dimension has the
+  /// size that it had in the first tensor looked at; `rule` says what goes together in words.
+  template <class... Tensors>
+  void fit(std::string_view rule, const Tensors&... tensors) {
+    (fit(rule, tensors), ...);
+  }
+  void fit(std::string_view rule, const std::optional<Tensor>& tensor) {
+    if (tensor) fit(rule, *tensor);
+  }
+  void fit(std::string_view rule, const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) fit(rule, tensor);
+  }
+  void fit(std::string_view rule, const Tensor& tensor) {
+    const auto operand = std::ranges::find(operands_, &tensor, &Operand::tensor);
+    BARESTEP_REQUIRE(operand != operands_.end(), "a rule is about operands");
+    demand(fits(operand->rows, tensor.rows) && fits(operand->cols, tensor.cols), rule);
+  }
+
+  bool fits(char dimension, std::int64_t size) {
+    if (dimension == '*') return true;
+    if (dimension >= '0' && dimension <= '9') return size == dimension - '0';
+    return sizes_.try_emplace(dimension, size).first->second == size;
+  }
+
   void demand(bool holds, std::string_view rule) const {
     if (holds) return;
     std::string tensors;
-    for (const auto& [name, tensor, dtype] : operands_) {
-      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", name, tensor.rows,
-                             tensor.cols, name_of(tensor.dtype));
+    for (const Operand& operand : operands_) {
+      const Tensor& tensor = *operand.tensor;
+      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", operand.name,
+                             tensor.rows, tensor.cols, name_of(tensor.dtype));
     }
     if (!tensors.empty()) tensors += ")";
     fail(ExitCode::kBug, {.what = "ill-formed op",
@@ -323,38 +192,32 @@ class Rules {
                           .remedy = "this is a bug in barestep, please report it"});
   }
 
-  void check_clip(const std::optional<Tensor>& clip) const {
-    demand(!clip || has_shape(*clip, 1, 1), "clip must be 1 by 1");
-  }
-
   template <class AdamOp>
-  void check_adam(const AdamOp& o) const {
-    demand(has_shape(o.scalars, 1, o.decoupled ? 3 : 2),
-           "scalars must be 1 by 2, or by 3 with decoupled weight decay");
+  void check_adam(const AdamOp& o) {
+    fit("scalars must be 1 by 2, or by 3 with decoupled weight decay", o.scalars);
     demand(o.weight_decay >= 0, "weight_decay must be zero or more");
-    check_clip(o.clip);
+    fit("clip must be 1 by 1", o.clip);
   }
 
-  void check_parts(const std::vector<Tensor>& tensors) const {
+  void check_parts(const std::vector<Tensor>& tensors) {
     demand(!tensors.empty(), "a collective must have a tensor");
-    for (const Tensor& tensor : tensors) {
-      demand(same_shape(tensor, tensors.front()), "all tensors must have the same shape");
-    }
+    fit("all tensors must have the same shape", tensors);
   }
 
-  void check_rooted(const std::vector<Tensor>& tensors, int root) const {
+  void check_rooted(const std::vector<Tensor>& tensors, int root) {
     check_parts(tensors);
     demand(root >= 0, "root must be a rank");
   }
 
   const Op& op_;
-  Operands operands_;
+  std::vector<Operand> operands_;
+  std::map<char, std::int64_t> sizes_;  // of the dimensions looked at
 };
 
 }  // namespace
 
 void validate(const Op& op) {
-  const Rules rules(op);
+  Rules rules(op);
   rules.check_tensors();
   std::visit([&](const auto& kind) { std::visit(rules, kind); }, op);
   rules.check_overlap();

@@ -6,7 +6,7 @@
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
-// To add an op: its struct here; accesses_of, cost_of and label_of in ops.cpp; its rules in
+// To add an op: its struct here; its operands in operands.cpp; its flops in ops.cpp; its rules in
 // op_rules.cpp; its words in op_text.cpp; its loop in kernels/; a row in
 // tests/kernels/ops_test.cpp.
 #pragma once
@@ -24,6 +24,7 @@ namespace barestep {
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then ReLU if asked. op transposes if asked.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
 struct Gemm {
+  static constexpr std::string_view kLabel = "gemm";
   Tensor c, a, b;
   bool transpose_a = false;
   bool transpose_b = false;
@@ -34,17 +35,20 @@ struct Gemm {
 
 /// values += bias on every row, then ReLU if asked; in place. values m x n, bias 1 x n.
 struct BiasRelu {
+  static constexpr std::string_view kLabel = "bias_relu";
   Tensor values, bias;
   bool relu = true;
 };
 
 /// grad = 0 where output <= 0; in place. NaN passes, as in PyTorch. Same shapes.
 struct ReluGrad {
+  static constexpr std::string_view kLabel = "relu_grad";
   Tensor grad, output;
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n.
 struct SumRows {
+  static constexpr std::string_view kLabel = "sum_rows";
   Tensor out, in;
   float beta = 0;
 };
@@ -53,6 +57,7 @@ struct SumRows {
 /// op's): loss = sum((output - target)^2) / count + beta * loss, grad = 2 (output - target) /
 /// count. loss 1 x 1, the others m x n.
 struct MseLoss {
+  static constexpr std::string_view kLabel = "mse_loss";
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
@@ -63,6 +68,7 @@ struct MseLoss {
 /// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
 /// labels m x 1 i32, each in [0, n).
 struct CrossEntropy {
+  static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
@@ -71,6 +77,7 @@ struct CrossEntropy {
 /// correct = number of rows whose largest logit (the first of equals) is the label's.
 /// correct 1 x 1 i32, logits m x n, labels m x 1 i32.
 struct CountCorrect {
+  static constexpr std::string_view kLabel = "count_correct";
   Tensor correct, logits, labels;
 };
 
@@ -86,6 +93,7 @@ struct CountCorrect {
 /// Where there is `clip` (1 x 1), the gradient is multiplied by it first; so it is in all
 /// optimizers.
 struct Adam {
+  static constexpr std::string_view kLabel = "adam";
   Tensor weights, grads, moments1, moments2, scalars;
   double beta1 = 0.9;
   double beta2 = 0.999;
@@ -100,6 +108,7 @@ struct Adam {
 /// velocities = momentum * velocities + g takes the place of g, with Nesterov's
 /// g + momentum * velocities. weights, grads and velocities are 1 x n. Padding stays zero.
 struct Sgd {
+  static constexpr std::string_view kLabel = "sgd";
   Tensor weights, grads, scalars;
   std::optional<Tensor> velocities{};  // just where there is momentum
   double momentum = 0;
@@ -114,6 +123,7 @@ struct Sgd {
 /// grad_y n x out, x n x in, for any n. The sums are in fp32 on every device, also where products
 /// are not.
 struct LinearAdam {
+  static constexpr std::string_view kLabel = "linear_adam";
   Tensor weight, weight_moments1, weight_moments2;
   Tensor bias, bias_moments1, bias_moments2;
   Tensor grad_y, x, scalars;
@@ -127,6 +137,7 @@ struct LinearAdam {
 
 /// out = sum of the squares of the numbers of `in`. out 1 x 1.
 struct SumSquares {
+  static constexpr std::string_view kLabel = "sum_squares";
   Tensor out, in;
 };
 
@@ -135,6 +146,7 @@ struct SumSquares {
 /// |grad_y^T x|^2 + |column sums of grad_y|^2 = sum of gram_y * (gram_x + 1), number by number.
 /// out 1 x 1.
 struct GramSquares {
+  static constexpr std::string_view kLabel = "gram_squares";
   Tensor out, gram_y, gram_x;
 };
 
@@ -142,6 +154,7 @@ struct GramSquares {
 /// torch.nn.utils.clip_grad_norm_ has it: factor = min(1, max_norm / (sqrt(sum of squares) +
 /// 1e-6)). factor 1 x 1, squares 1 x n.
 struct ClipFactor {
+  static constexpr std::string_view kLabel = "clip_factor";
   Tensor factor, squares;
   double max_norm = 1;
 };
@@ -149,17 +162,20 @@ struct ClipFactor {
 /// to = from; equal shapes and types. Either side may lie in pinned host memory or on another
 /// device.
 struct Copy {
+  static constexpr std::string_view kLabel = "copy";
   Tensor to, from;
 };
 
 /// to = scale * from, rounded to the nearest number of to's type, ties to even; equal shapes. One
 /// is f32, the other bf16.
 struct Cast {
+  static constexpr std::string_view kLabel = "cast";
   Tensor to, from;
   float scale = 1;
 };
 
 struct Fill {
+  static constexpr std::string_view kLabel = "fill";
   Tensor out;
   float value = 0;
 };
@@ -175,12 +191,14 @@ std::int64_t state_bytes(Generator generator);
 
 /// Standard normal numbers; reads the generator's state and writes the advanced one.
 struct Randn {
+  static constexpr std::string_view kLabel = "randn";
   Tensor out, state;
   Generator generator = Generator::kTorchCpu;
 };
 
 /// Occupies its lane for a while: `seconds`, and what `more_seconds` (1 x 1) holds.
 struct Delay {
+  static constexpr std::string_view kLabel = "delay";
   double seconds = 0;
   std::optional<Tensor> more_seconds{};
 };
@@ -196,26 +214,31 @@ using DeviceOp =
 /// the scale is 1, and numbers are added in fp32: the sum is rounded once, or, where partial sums
 /// travel from rank to rank, with each.
 struct AllReduce {
+  static constexpr std::string_view kLabel = "all_reduce";
   std::vector<Tensor> tensors;
   float scale = 1;
 };
 
 /// Every tensor = the tensor of rank `root`.
 struct Broadcast {
+  static constexpr std::string_view kLabel = "broadcast";
   std::vector<Tensor> tensors;
   int root = 0;
 };
 
 /// The tensor of rank `root` = sum over all ranks' tensors; the others are left as they are.
 struct Reduce {
+  static constexpr std::string_view kLabel = "reduce";
   std::vector<Tensor> tensors;
   int root = 0;
 };
 
 /// A matrix whose rows the ranks share out as even as can be, in rank order, the first ranks one
 /// row more (train/rank_rows.h): a rank's rows = sum over all ranks of fl(scale * value); scaled
-/// before the sum. The other rows are undefined.
+/// before the sum. The other rows are undefined, but for numbers that are zero on all ranks: those
+/// stay zero.
 struct ReduceScatter {
+  static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;
   float scale = 1;
 };
@@ -224,6 +247,7 @@ struct ReduceScatter {
 /// each of `tensors`, a rank's rows are taken from there; else from their places. Ranks may have
 /// different numbers of rows, zero among them.
 struct AllGather {
+  static constexpr std::string_view kLabel = "all_gather";
   std::vector<Tensor> tensors;
   std::vector<Tensor> own{};
 };
@@ -238,7 +262,7 @@ struct Access {
 };
 
 /// The parts of an op: what each of its lanes touches. A device op has one part; a collective has
-/// one per tensor.
+/// one per tensor. In each, what is only read comes first, then what is written.
 std::vector<std::vector<Access>> parts_of(const Op& op);
 
 /// Everything the op reads or writes, all parts together.
@@ -263,7 +287,7 @@ struct Cost {
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
 
-/// "gemm", "adam", "all_reduce", ...
+/// The op's kLabel: "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
 
 /// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and

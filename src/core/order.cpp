@@ -17,6 +17,8 @@
 #include <map>
 #include <vector>
 
+#include "core/touched_bytes.h"
+
 namespace barestep {
 namespace {
 
@@ -65,47 +67,44 @@ class Ordering {
 
  private:
   void find_lanes() {
-    std::map<LaneId, std::size_t> numbers;
     for (const Node& node : program_.nodes()) {
       auto& lanes = lanes_.emplace_back();
       for (const LaneId& lane : lanes_of(program_, node)) {
-        lanes.push_back(numbers.emplace(lane, numbers.size()).first->second);
+        lanes.push_back(lane_numbers_.emplace(lane, lane_numbers_.size()).first->second);
       }
     }
-    lane_count_ = numbers.size();
+    lane_count_ = lane_numbers_.size();
   }
 
-  /// Compares each access with those to the same buffer only.
+  /// A walk over the step finds what each node meets earlier in it. What the walk leaves behind are
+  /// the newest nodes of a whole step, which a node meets in those before its own.
   void find_conflicts() {
-    struct Use {
-      NodeId node;
-      std::size_t lane;
-      Access access;
-    };
-    std::vector<std::vector<Use>> uses(static_cast<std::size_t>(program_.buffers().size()));
+    TouchedBytes touched(program_);
     for (NodeId node = 0; node < program_.size(); ++node) {
-      const auto parts = parts_of(at(program_.nodes(), node).op);
-      for (std::size_t part = 0; part < parts.size(); ++part) {
-        for (const Access& access : parts[part]) {
-          at(uses, access.tensor.buffer).push_back({node, at(lanes_, node)[part], access});
+      same_step_.push_back(conflicts_of(touched, node));
+      touched.enter(node);
+    }
+    for (NodeId node = 0; node < program_.size(); ++node) {
+      steps_before_.push_back(conflicts_of(touched, node));
+    }
+  }
+
+  /// With the newest on each lane, which those before it on that lane are covered by.
+  [[nodiscard]] std::vector<Conflict> conflicts_of(const TouchedBytes& touched, NodeId node) {
+    std::vector<Conflict> found;
+    for (const Access& access : accesses_of(at(program_.nodes(), node).op)) {
+      const int slots = program_.buffers()[access.tensor.buffer].slots;
+      for (const auto& piece : touched.pieces_of(access.tensor)) {
+        for (const Touch& touch : piece) {
+          const NodeId newest = access.writes ? std::max(touch.reader, touch.writer) : touch.writer;
+          if (newest == kNoNode) continue;
+          found.push_back({newest, lane_numbers_.at(touch.lane), slots});
         }
       }
     }
-    conflicts_.resize(lanes_.size());
-    for (BufferId buffer = 0; buffer < program_.buffers().size(); ++buffer) {
-      const int slots = program_.buffers()[buffer].slots;
-      for (const Use& use : at(uses, buffer)) {
-        for (const Use& other : at(uses, buffer)) {
-          if (!use.access.writes && !other.access.writes) continue;
-          if (!overlap(use.access.tensor, other.access.tensor)) continue;
-          at(conflicts_, use.node).push_back({other.node, other.lane, slots});
-        }
-      }
-    }
-    for (auto& list : conflicts_) {
-      std::sort(list.begin(), list.end(), std::greater<>());
-      list.erase(std::unique(list.begin(), list.end()), list.end());
-    }
+    std::sort(found.begin(), found.end(), std::greater<>());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
   }
 
   void visit(int step, NodeId node) {
@@ -130,8 +129,7 @@ class Ordering {
   /// Newest first: a wait for a later node often covers the earlier ones.
   void add_missing_waits(int step, NodeId node, Clock& known) {
     for (int back = 0; back <= step; ++back) {
-      for (const Conflict& earlier : at(conflicts_, node)) {
-        if (back == 0 && earlier.node >= node) continue;
+      for (const Conflict& earlier : at(back == 0 ? same_step_ : steps_before_, node)) {
         if (back % earlier.slots != 0) continue;
         if (known[earlier.lane] >= position(step - back, earlier.node)) continue;
         at(program_.nodes(), node).waits.push_back({earlier.node, back});
@@ -146,10 +144,12 @@ class Ordering {
   Program& program_;
   int steps_;
   std::size_t lane_count_ = 0;
-  std::vector<std::vector<std::size_t>> lanes_;   // by node and part
-  std::vector<std::vector<Conflict>> conflicts_;  // by node, newest first
-  std::vector<Clock> lane_ends_;                  // by lane: what its last part so far knows
-  std::vector<Clock> node_ends_;                  // by position: what holds when all parts are done
+  std::vector<std::vector<std::size_t>> lanes_;  // by node and part
+  std::map<LaneId, std::size_t> lane_numbers_;
+  std::vector<std::vector<Conflict>> same_step_;     // by node, newest first
+  std::vector<std::vector<Conflict>> steps_before_;  // by node, newest first
+  std::vector<Clock> lane_ends_;                     // by lane: what its last part so far knows
+  std::vector<Clock> node_ends_;  // by position: what holds when all parts are done
 };
 
 }  // namespace

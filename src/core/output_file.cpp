@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file_lock.h"
 
 namespace barestep {
 namespace {
@@ -29,11 +30,25 @@ constexpr std::size_t kBufferBytes = 4096;
                                  .remedy = "choose a path that can be written"});
 }
 
+[[noreturn]] void fail_making(const fs::path& folder, int error) {
+  fail(ExitCode::kCannotCreate, {.what = "folder",
+                                 .value = folder.string(),
+                                 .why = fmt::format("cannot be created: {}", std::strerror(error)),
+                                 .remedy = "choose one that can be written"});
+}
+
 [[noreturn]] void fail_writing(const fs::path& path, int error) {
   fail(ExitCode::kInputOutput, {.what = "output file",
                                 .value = path.string(),
                                 .why = fmt::format("writing failed: {}", std::strerror(error)),
                                 .remedy = "free space or choose another disk"});
+}
+
+[[noreturn]] void fail_held(const fs::path& path, const std::string& holder) {
+  fail(ExitCode::kTryAgain, {.what = "output file",
+                             .value = path.string(),
+                             .why = holder + " writes to it",
+                             .remedy = "wait until it ends, or choose another file"});
 }
 
 /// Opens what is not replaced but written to. O_NONBLOCK while opening: a FIFO without a reader is
@@ -49,23 +64,24 @@ int open_for_writing(const fs::path& path, int flags) {
 /// A descriptor and, until keep(), a file that vanishes with this object.
 class Draft {
  public:
-  /// A new file in `folder`. `target` is named in messages.
-  Draft(const fs::path& folder, const fs::path& target) {
+  /// A new file in `folder`. Where that fails, it is not open, and errno tells why.
+  explicit Draft(const fs::path& folder) {
     do {
       static std::atomic<int> count = 0;
       path_ = folder / fmt::format(".barestep-{}-{}.tmp", ::getpid(), count++);
       descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
-    if (descriptor_ < 0) fail_creating(target, errno);
+    is_made_ = descriptor_ >= 0;
   }
 
   ~Draft() {
     if (descriptor_ >= 0) ::close(descriptor_);
-    if (!kept_) ::unlink(path_.c_str());
+    if (is_made_ && !kept_) ::unlink(path_.c_str());
   }
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
+  [[nodiscard]] bool is_open() const { return descriptor_ >= 0; }
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
   /// Returns false with errno set when the disk refuses.
@@ -79,6 +95,7 @@ class Draft {
  private:
   fs::path path_;
   int descriptor_ = -1;
+  bool is_made_ = false;
   bool kept_ = false;
 };
 
@@ -143,10 +160,15 @@ void sync_folder(const Target& target) {
 }  // namespace
 
 OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  const int descriptor = open_for_writing(path_, O_CREAT | O_TRUNC);
+  // Locked before it is emptied: what another program has written so far stays.
+  const int descriptor = open_for_writing(path_, O_CREAT);
   if (descriptor < 0) fail_creating(path_, errno);
   file_.reset(::fdopen(descriptor, "w"));
   BARESTEP_REQUIRE(file_ != nullptr, "a descriptor just opened for writing makes a stream");
+  const std::string holder = lock_or_holder(descriptor);
+  if (!holder.empty()) fail_held(path_, holder);
+  // EINVAL: it is no regular file, and has no length.
+  if (::ftruncate(descriptor, 0) != 0 && errno != EINVAL) fail_creating(path_, errno);
 }
 
 void OutputFile::write(std::string_view text) {
@@ -175,7 +197,8 @@ void OutputFile::check(bool done) {
 void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
   const Target target = find_target(path);
   if (is_special(target)) return write_special(path, parts);
-  Draft draft(target.folder, path);
+  Draft draft(target.folder);
+  if (!draft.is_open()) fail_creating(path, errno);
   if (target.exists) ::fchmod(draft.descriptor(), target.status.st_mode & 0777U);
   if (!write_all(draft.descriptor(), parts)) fail_writing(path, errno);
   if (!draft.keep_as(target.path)) fail_writing(path, errno);
@@ -190,7 +213,28 @@ void require_writable(const fs::path& path) {
     ::close(descriptor);
     return;
   }
-  const Draft draft(target.folder, path);
+  const std::string holder = target.exists ? holder_of(target.path) : "";
+  if (!holder.empty()) fail_held(path, holder);
+  if (!Draft(target.folder).is_open()) fail_creating(path, errno);
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail_making(path, error.value());
+}
+
+void require_writable_folder(const fs::path& path) {
+  fs::path made = path;
+  struct stat status {};
+  while (::stat(made.c_str(), &status) != 0) {
+    if (errno != ENOENT) fail_making(path, errno);
+    std::error_code ignored;
+    if (fs::is_symlink(made, ignored)) fail_making(path, ENOENT);  // to nothing
+    made = made.has_parent_path() ? made.parent_path() : fs::path(".");
+  }
+  if (!S_ISDIR(status.st_mode)) fail_making(path, ENOTDIR);
+  if (!Draft(made).is_open()) fail_making(path, errno);
 }
 
 }  // namespace barestep

@@ -11,10 +11,12 @@
 namespace barestep {
 
 /// A file written piece by piece, e.g. one line a step. What was there before is gone. A FIFO needs
-/// a reader already; opening one never blocks.
+/// a reader already; opening one never blocks. As long as it is open no other OutputFile of any
+/// program is opened on the same regular file (file_lock.h).
 class OutputFile {
  public:
-  /// Creates the file. Throws Error(kCannotCreate) with the reason when it cannot be created.
+  /// Creates the file. Throws Error with the reason: kCannotCreate when it cannot be created,
+  /// kTryAgain when another program writes to it, whose lines stay.
   explicit OutputFile(std::filesystem::path path);
 
   /// Buffered; what reaches the file ends with a whole `text`, so that a program that is killed
@@ -54,7 +56,15 @@ void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 
 /// Throws Error(kCannotCreate) where replace_file would, so that a long run fails at its start and
-/// not at its end. Changes nothing.
+/// not at its end, and Error(kTryAgain) for what another program has open as an OutputFile. Changes
+/// nothing.
 void require_writable(const std::filesystem::path& path);
+
+/// Makes a folder, and those above it, where they are missing. Throws Error(kCannotCreate).
+void make_folder(const std::filesystem::path& path);
+
+/// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
+/// Changes nothing.
+void require_writable_folder(const std::filesystem::path& path);
 
 }  // namespace barestep

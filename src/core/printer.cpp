@@ -160,9 +160,9 @@ std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int devi
 
 std::string explain(const Program& program) {
   const Shown shown = shown_columns(program);
-  return fmt::format("Program '{}': one step of {} nodes\n\n{}\n{}\n{}", program.name(),
-                     program.size(), nodes_table(program, shown), phases_table(program, shown),
-                     legend(shown));
+  return fmt::format("Program '{}': one step of {}\n\n{}\n{}\n{}", program.name(),
+                     counted(std::ssize(program.nodes()), "node"), nodes_table(program, shown),
+                     phases_table(program, shown), legend(shown));
 }
 
 std::string plan_table(const MemoryPlan& plan, const Buffers& buffers,

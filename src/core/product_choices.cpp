@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
 
 namespace barestep {
@@ -94,7 +95,7 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
 std::string choices_text(const std::filesystem::path& path) {
   InputFile file(path, "--autotune");
   if (file.size_bytes() > kMostChoicesBytes) refuse_choices(path, "is larger than 1 MiB");
-  return file.text();
+  return file.text(kMostChoicesBytes);
 }
 
 }  // namespace
@@ -134,6 +135,7 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
   const std::string text = choices_text(file_);
   ProductPlace found;
   try {
+    if (!is_shallow_json(text)) throw std::invalid_argument("nested too deep");
     const OrderedJson json = OrderedJson::parse(text);
     if (json.at("format") != kChoicesFormat) throw std::invalid_argument("another format");
     found = {.device = json.at("device").get<std::string>(),

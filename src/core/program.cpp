@@ -65,18 +65,18 @@ BufferId Buffers::get(std::string_view name, Category category, std::int64_t byt
                       int slots, bool pinned) {
   BARESTEP_REQUIRE(slots == 1 || slots == 2, "a buffer has one or two slots");
   BARESTEP_REQUIRE(bytes >= 0 && device >= 0, "a buffer has a size and a device");
-  const auto found = std::find_if(all_.begin(), all_.end(), [&](const Buffer& buffer) {
-    return buffer.name == name && buffer.device == device;
-  });
-  if (found == all_.end()) {
+  const auto [found, is_new] = ids_.try_emplace({std::string(name), device}, size());
+  const BufferId id = found->second;
+  if (is_new) {
     all_.push_back({std::string(name), category, bytes, device, slots, pinned});
-    return size() - 1;
+    return id;
   }
+  Buffer& buffer = all_[static_cast<std::size_t>(id)];
   BARESTEP_REQUIRE(
-      found->category == category && found->slots == slots && found->pinned == pinned,
-      "buffer " + found->name + " is asked for with another category, slot count or memory kind");
-  found->bytes = std::max(found->bytes, bytes);
-  return static_cast<BufferId>(found - all_.begin());
+      buffer.category == category && buffer.slots == slots && buffer.pinned == pinned,
+      "buffer " + buffer.name + " is asked for with another category, slot count or memory kind");
+  buffer.bytes = std::max(buffer.bytes, bytes);
+  return id;
 }
 
 Tensor Buffers::tensor(std::string_view name, Category category, std::int64_t rows,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,6 +83,7 @@ class Buffers {
 
  private:
   std::vector<Buffer> all_;
+  std::map<std::pair<std::string, int>, BufferId> ids_;  // by name and device
 };
 
 using NodeId = int;

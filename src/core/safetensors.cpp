@@ -15,6 +15,7 @@
 #include "core/input_file.h"
 #include "core/output_file.h"
 #include "core/safetensors_header.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -35,7 +36,8 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 std::string read_header(InputFile& file, const std::filesystem::path& path) {
   const auto file_bytes = static_cast<std::uint64_t>(file.size_bytes());
   if (file_bytes < kLengthBytes) {
-    refuse_safetensors(path, fmt::format("too short: {} bytes, it needs at least 8", file_bytes));
+    refuse_safetensors(path, fmt::format("too short: {}, it needs at least 8",
+                                         counted(file.size_bytes(), "byte")));
   }
   std::uint64_t header_bytes = 0;
   file.read(std::as_writable_bytes(std::span(&header_bytes, 1)));
@@ -44,7 +46,8 @@ std::string read_header(InputFile& file, const std::filesystem::path& path) {
                                          header_bytes, kMaxSafetensorsHeaderBytes));
   }
   if (header_bytes > file_bytes - kLengthBytes) {
-    refuse_safetensors(path, fmt::format("states a header of {} bytes, {} follow", header_bytes,
+    refuse_safetensors(path, fmt::format("states a header of {}, {} follow",
+                                         counted(static_cast<std::int64_t>(header_bytes), "byte"),
                                          file_bytes - kLengthBytes));
   }
   std::string header(header_bytes, ' ');
@@ -64,8 +67,8 @@ std::vector<SafetensorsEntry> read_entries(InputFile& file, const std::filesyste
   const std::int64_t there =
       file.size_bytes() - static_cast<std::int64_t>(kLengthBytes + header.size());
   if (stated != there) {
-    refuse_safetensors(
-        path, fmt::format("its tensors have {} bytes, {} follow the header", stated, there));
+    refuse_safetensors(path, fmt::format("its tensors have {}, {} follow the header",
+                                         counted(stated, "byte"), there));
   }
   return entries;
 }

@@ -40,6 +40,11 @@ struct Tensor {
     return {buffer, offset_bytes + first * cols * bytes_of(dtype), count, cols, dtype};
   }
 
+  /// Numbers first .. first + count - 1 of the same, as one row.
+  [[nodiscard]] constexpr Tensor flat_slice(std::int64_t first, std::int64_t count) const {
+    return {buffer, offset_bytes + first * bytes_of(dtype), 1, count, dtype};
+  }
+
   friend constexpr bool operator==(const Tensor&, const Tensor&) = default;
 };
 

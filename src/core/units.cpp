@@ -95,6 +95,15 @@ std::string grouped(std::int64_t number) {
   return digits;
 }
 
+std::string noun_for(std::int64_t number, std::string_view noun) {
+  const bool is_sibilant = noun.ends_with("ch") || noun.ends_with('s');
+  return fmt::format("{}{}", noun, number == 1 ? "" : is_sibilant ? "es" : "s");
+}
+
+std::string counted(std::int64_t number, std::string_view noun) {
+  return fmt::format("{} {}", number, noun_for(number, noun));
+}
+
 std::int64_t parse_bytes(std::string_view option, std::string_view text) {
   const std::string_view trimmed = without_blanks(text);
   const std::size_t digits = std::min(trimmed.find_first_not_of("0123456789."), trimmed.size());

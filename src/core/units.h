@@ -1,4 +1,4 @@
-// Numbers of bytes as people write and read them.
+// Numbers as people write and read them: bytes, and counts of things.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,12 @@ std::string human_bytes(std::int64_t bytes);
 
 /// "402,702,336".
 std::string grouped(std::int64_t number);
+
+/// "step" for 1, "steps" and "batches" for other numbers of what `noun` names in the singular.
+std::string noun_for(std::int64_t number, std::string_view noun);
+
+/// "1 step", "20 steps".
+std::string counted(std::int64_t number, std::string_view noun);
 
 /// "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal units
 /// (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws Error(kUsage),

@@ -1,6 +1,5 @@
 #include "kernels/cpu_device.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "core/host_memory.h"
 #include "core/units.h"
 #include "kernels/cpu_ops.h"
@@ -21,13 +21,6 @@
 
 namespace barestep {
 namespace {
-
-int cores_of_this_process() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 std::string processor_model() {
   std::ifstream file("/proc/cpuinfo");
@@ -44,7 +37,7 @@ class CpuDevice final : public Device, private CpuExecutor {
       : index_(options.index),
         name_(options.name),
         model_(processor_model()),
-        pool_(options.threads > 0 ? options.threads : cores_of_this_process()),
+        pool_(options.threads > 0 ? options.threads : usable_cpus()),
         product_(make_product(options.gemm)),
         ops_(pool_, *product_) {}
 

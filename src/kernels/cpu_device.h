@@ -12,7 +12,7 @@ namespace barestep {
 struct CpuDeviceOptions {
   int index = 0;
   std::string name = "cpu";
-  int threads = 0;  // 0: all cores this process may use
+  int threads = 0;  // 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
 };
 

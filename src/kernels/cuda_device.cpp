@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "core/program.h"
 #include "core/units.h"
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_product.h"
@@ -76,8 +77,9 @@ class CudaDevice final : public Device {
   void release(std::byte* memory, MemoryKind kind) noexcept override;
   void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
 
-  std::unique_ptr<Stream> new_stream(std::string_view /*label*/) override {
-    return std::make_unique<CudaDeviceStream>(context_);
+  /// Communication comes first: it takes few multiprocessors, and other ranks wait for it.
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    return std::make_unique<CudaDeviceStream>(context_, label == name_of(Lane::kComm));
   }
   std::unique_ptr<Event> new_event(EventUse use) override {
     return std::make_unique<CudaDeviceEvent>(context_, use);

@@ -1,7 +1,8 @@
-// Kernels that treat every number by itself: bias, ReLU, fill.
+// Kernels that treat every number by itself: bias, ReLU, fill, the sum of one row and another.
 #pragma once
 
 #include "kernels/cuda_grid.cuh"
+#include "kernels/formulas.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
@@ -33,6 +34,29 @@ static __global__ void __launch_bounds__(kBlockThreads)
   for (std::int64_t row = std::int64_t{blockIdx.y} * kTileRows + threadIdx.y; row < rows;
        row += step) {
     element(values + row * cols, col);
+  }
+}
+
+/// out = row + beta * out; a null `row` is one of zeros. `vectors` times four numbers by 16-byte
+/// accesses, what is left one by one. What sum_rows does for one row, by all threads. The numbers
+/// of `row` are not read again, so they leave the cache first.
+static __global__ void __launch_bounds__(kBlockThreads)
+    add_row(std::int64_t n, std::int64_t vectors, float* out, const float* row, float beta) {
+  auto* const out4 = reinterpret_cast<float4*>(out);
+  const auto* const row4 = reinterpret_cast<const float4*>(row);
+  for (std::int64_t i = grid_thread(); i < vectors; i += grid_threads()) {
+    const float4 add = row == nullptr ? float4{} : __ldcs(row4 + i);
+    float4 sum = beta == 0.0F ? float4{} : out4[i];
+    // A sum begins with a zero, which makes -0 of a row 0.
+    sum.x = accumulate(0.0F + add.x, beta, sum.x);
+    sum.y = accumulate(0.0F + add.y, beta, sum.y);
+    sum.z = accumulate(0.0F + add.z, beta, sum.z);
+    sum.w = accumulate(0.0F + add.w, beta, sum.w);
+    out4[i] = sum;
+  }
+#pragma unroll 1
+  for (std::int64_t i = 4 * vectors + grid_thread(); i < n; i += grid_threads()) {
+    out[i] = accumulate(0.0F + (row == nullptr ? 0.0F : row[i]), beta, out[i]);
   }
 }
 

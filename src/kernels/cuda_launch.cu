@@ -48,6 +48,11 @@ struct Launcher {
   }
 
   cudaError_t operator()(const SumRows& op) const {
+    if (op.in.rows <= 1) {
+      const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
+      float* const out = addresses.at(op.out);
+      return by_vectors(op.out.size(), {out, row}, add_row, out, row, op.beta);
+    }
     return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows, addresses.at(op.out),
                  addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
   }
@@ -83,17 +88,17 @@ struct Launcher {
     const float* const grads = addresses.at(op.grads);
     float* const moments1 = addresses.at(op.moments1);
     float* const moments2 = addresses.at(op.moments2);
-    return optimize(op.weights.size(), {weights, grads, moments1, moments2}, adam, weights, grads,
-                    moments1, moments2, addresses.at(op.scalars), at(op.clip), AdamConstants(op));
+    return by_vectors(op.weights.size(), {weights, grads, moments1, moments2}, adam, weights, grads,
+                      moments1, moments2, addresses.at(op.scalars), at(op.clip), AdamConstants(op));
   }
 
   cudaError_t operator()(const Sgd& op) const {
     float* const weights = addresses.at(op.weights);
     const float* const grads = addresses.at(op.grads);
     float* const velocities = op.velocities ? addresses.at(*op.velocities) : nullptr;
-    return optimize(op.weights.size(), {weights, grads, velocities},
-                    op.velocities ? sgd<true> : sgd<false>, weights, grads, velocities,
-                    addresses.at(op.scalars), at(op.clip), SgdConstants(op));
+    return by_vectors(op.weights.size(), {weights, grads, velocities},
+                      op.velocities ? sgd<true> : sgd<false>, weights, grads, velocities,
+                      addresses.at(op.scalars), at(op.clip), SgdConstants(op));
   }
 
   cudaError_t operator()(const LinearAdam& op) const {
@@ -178,10 +183,11 @@ struct Launcher {
     return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
   }
 
-  /// Launches a kernel of cuda_optimizers.cuh over n numbers of each of `arrays`.
+  /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
+  /// many groups of four of them it may reach by 16-byte accesses.
   template <class Kernel, class... Arguments>
-  cudaError_t optimize(std::int64_t n, std::initializer_list<const float*> arrays, Kernel* kernel,
-                       Arguments... arguments) const {
+  cudaError_t by_vectors(std::int64_t n, std::initializer_list<const float*> arrays, Kernel* kernel,
+                         Arguments... arguments) const {
     const bool aligned = std::ranges::all_of(arrays, is_vector);
     const std::int64_t vectors = aligned ? n / 4 : 0;
     const int blocks = blocks_for(aligned ? (n + 3) / 4 : n, geometry);

@@ -139,6 +139,8 @@ void CudaDeviceEvent::record(Stream& stream) {
 }
 
 bool CudaDeviceEvent::reached() const {
+  // Any thread may ask, and is to open no other GPU by it.
+  context_.note(cudaSetDevice(context_.ordinal()), "cudaSetDevice");
   const cudaError_t status = cudaEventQuery(handle_.get());
   if (status == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
@@ -162,11 +164,16 @@ double CudaDeviceEvent::seconds_since(const Event& earlier) const {
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
-CudaDeviceStream::CudaDeviceStream(CudaContext& context) : context_(context) {
+CudaDeviceStream::CudaDeviceStream(CudaContext& context, bool first) : context_(context) {
   context.use();
+  int least = 0;
+  int greatest = 0;
+  context.require(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                  "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  context.require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                  "cudaStreamCreateWithFlags");
+  context.require(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, first ? greatest : least),
+      "cudaStreamCreateWithPriority");
   handle_.reset(stream);
   void* scratch = nullptr;
   context.require(cudaMalloc(&scratch, kLaunchWorkspaceBytes), "cudaMalloc", kLaunchWorkspaceBytes);

@@ -86,8 +86,8 @@ class CudaDeviceEvent final : public Event {
 class CudaDeviceStream final : public Stream {
  public:
   /// `context` must outlive the stream. Allocates scratch for our kernels, which set_workspace()
-  /// replaces.
-  explicit CudaDeviceStream(CudaContext& context);
+  /// replaces. `first`: its blocks are placed before those of other streams that wait.
+  explicit CudaDeviceStream(CudaContext& context, bool first = false);
   /// Finishes what is queued.
   ~CudaDeviceStream() override;
   CudaDeviceStream(const CudaDeviceStream&) = delete;

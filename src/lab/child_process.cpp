@@ -102,8 +102,11 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-[[noreturn]] void give_up(pid_t child) {
+/// A trainer that is asked to end still has things to say, which must not block it.
+[[noreturn]] void give_up(pid_t child, OutputPipe& out, OutputPipe& err) {
   ::kill(-child, SIGTERM);
+  OutputPipe::close_end(out.read_end);
+  OutputPipe::close_end(err.read_end);
   ::waitpid(child, nullptr, 0);
   fail(ExitCode::kTryAgain, {.what = "study",
                              .why = "it was interrupted; the runs that had ended are kept",
@@ -122,7 +125,7 @@ ChildResult run_child(const std::vector<std::string>& command,
 
   ChildResult result;
   while (out.read_end >= 0 || err.read_end >= 0) {
-    if (stopped) give_up(child);
+    if (stopped) give_up(child, out, err);
     std::array<pollfd, 2> ends = {{{.fd = out.read_end, .events = POLLIN, .revents = 0},
                                    {.fd = err.read_end, .events = POLLIN, .revents = 0}}};
     ::poll(ends.data(), ends.size(), 100);
@@ -133,7 +136,7 @@ ChildResult run_child(const std::vector<std::string>& command,
   rusage usage{};
   while (::wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  if (stopped) give_up(child);
+  if (stopped) give_up(child, out, err);
   result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   result.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/nearest.h"
 #include "lab/experiments/all.h"
-#include "lab/nearest.h"
 
 namespace barestep {
 
@@ -70,16 +70,17 @@ std::span<const Experiment> experiments() {
 }
 
 const Experiment& experiment_of(std::string_view name) {
-  std::vector<std::string> names;
+  std::vector<std::string_view> names;
   for (const Experiment& each : experiments()) {
     if (name == each.name) return each;
     names.emplace_back(each.name);
   }
-  fail(ExitCode::kUsage,
-       {.what = "experiment",
-        .value = std::string(name),
-        .why = "there is none of this name",
-        .remedy = "did you mean '" + nearest(name, names) + "'? mlp_lab list shows all"});
+  const std::string near(nearest(name, names));
+  fail(ExitCode::kUsage, {.what = "experiment",
+                          .value = std::string(name),
+                          .why = "there is none of this name",
+                          .remedy = (near.empty() ? "" : "did you mean '" + near + "'? ") +
+                                    "mlp_lab list shows all"});
 }
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-// The machine that a study runs on, and whether anybody else uses it meanwhile.
+// The machine that a study runs on.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +24,5 @@ Machine this_machine();
 
 /// Names and values, for reports.
 std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine);
-
-/// Measures what others take of the cores between two points: other programs, and the hosts of a
-/// virtual machine (/proc/stat, proc(5)).
-class CoreWatch {
- public:
-  CoreWatch();
-
-  /// Share of all cores' time since the construction that was spent neither idle nor, as `own_s`
-  /// says, on this program and its children. 0 where the system does not tell.
-  [[nodiscard]] double others_share(double own_s) const;
-
- private:
-  struct Times {
-    double busy_s = 0;
-    double all_s = 0;
-  };
-  static Times now();
-
-  Times begin_;
-};
 
 }  // namespace barestep

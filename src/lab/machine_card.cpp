@@ -1,14 +1,14 @@
 #include "lab/machine_card.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include "core/error.h"
-#include "lab/nearest.h"
+#include "core/nearest.h"
 
 namespace barestep {
 namespace {
@@ -18,97 +18,111 @@ using nlohmann::json;
 /// Far more than any machine here; keeps products of sizes small.
 constexpr int kMostRanks = 1 << 20;
 
-std::vector<std::pair<double, double>> points_of(const json& table, const std::string& name) {
+constexpr std::int64_t kMostCardBytes = std::int64_t{16} << 20;
+
+// What no machine exceeds, so that sums of these figures are numbers that mean something.
+constexpr double kMostCardSeconds = 1e3;
+constexpr double kMostSize = 1e15;
+constexpr double kLeastRate = 1;  // flops or bytes a second
+constexpr double kMostRate = 1e21;
+constexpr double kMostContention = 1e6;
+
+double card_rate(const JsonValue& from) {
+  return from.number(kLeastRate, kMostRate);
+}
+
+double card_seconds(const JsonValue& from) {
+  return from.number(0, kMostCardSeconds);
+}
+
+int card_ranks(const JsonValue& from, int least) {
+  return static_cast<int>(from.whole(least, kMostRanks));
+}
+
+/// Seconds by bytes.
+std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
+  constexpr double kLeastSeconds = 1e-9;
   std::vector<std::pair<double, double>> points;
-  for (const json& point : table) points.emplace_back(point.at(0), point.at(1));
-  if (points.empty() || !std::ranges::is_sorted(points)) {
-    throw std::invalid_argument(fmt::format("{} is no table", name));
+  for (const JsonValue& item : table.items()) {
+    const std::vector<JsonValue> point = item.items(2);
+    const double bytes = point[0].number(1, kMostSize);
+    if (!points.empty() && bytes <= points.back().first) {
+      point[0].refuse(
+          fmt::format("is {}, and {} stands before it; sizes ascend", bytes, points.back().first));
+    }
+    points.emplace_back(bytes, point[1].number(kLeastSeconds, kMostCardSeconds));
   }
+  if (points.empty()) table.refuse("is empty");
   return points;
 }
 
 /// Reads {"value": ..., "source": ...}, and keeps the source.
 class CardReader {
  public:
-  CardReader(const json& card, std::string& sources) : card_(card), sources_(sources) {}
+  CardReader(const JsonValue& card, std::string& sources) : card_(card), sources_(sources) {}
 
-  double number(const char* group, const char* name) {
-    const json& figure = card_.at(group).at(name);
-    note(group, name, figure);
-    const double value = figure.at("value");
-    if (!(value >= 0) || !std::isfinite(value)) {
-      throw std::invalid_argument(fmt::format("{}.{} is no rate", group, name));
-    }
-    return value;
-  }
+  double rate(const char* group, const char* name) { return card_rate(value(group, name)); }
+  double seconds(const char* group, const char* name) { return card_seconds(value(group, name)); }
 
   LinkRates link(const char* group) {
-    LinkRates rates{.latency_s = number(group, "latency_s"), .hop_s = number(group, "hop_s")};
-    if (!card_.at(group).contains("all_reduce")) return rates;
-    const json& table = card_.at(group).at("all_reduce");
+    LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
+    if (!card_.at(group).has("all_reduce")) return rates;
+    const JsonValue table = card_.at(group).at("all_reduce");
     note(group, "all_reduce", table);
-    rates.table.ranks = table.at("ranks");
-    rates.table.seconds_by_bytes =
-        points_of(table.at("points"), fmt::format("{}.all_reduce", group));
-    if (rates.table.ranks < 2) {
-      throw std::invalid_argument(fmt::format("{}.all_reduce is no table", group));
-    }
+    rates.table.ranks = card_ranks(table.at("ranks"), 2);
+    rates.table.seconds_by_bytes = points_of(table.at("points"));
     return rates;
   }
 
  private:
-  void note(const char* group, const char* name, const json& figure) {
-    sources_ += fmt::format("{} {}: {}\n", group, name, figure.at("source").get<std::string>());
+  JsonValue value(const char* group, const char* name) {
+    const JsonValue figure = card_.at(group).at(name);
+    note(group, name, figure);
+    return figure.at("value");
   }
 
-  const json& card_;
+  void note(const char* group, const char* name, const JsonValue& figure) {
+    sources_ += fmt::format("{} {}: {}\n", group, name, figure.at("source").text());
+  }
+
+  const JsonValue& card_;
   std::string& sources_;
 };
 
-MachineLoad parse_load(const json& from) {
-  MachineLoad load{.ranks = from.at("ranks"),
-                   .threads = from.at("threads"),
-                   .launch_s = from.at("launch_s"),
-                   .host_s = from.at("host_s")};
-  for (const json& each : from.at("rates")) {
-    load.rates.push_back(
-        {.op = each.at(0), .rows = each.at(1), .width = each.at(2), .rate = each.at(3)});
-    const OpRate& rate = load.rates.back();
-    if (!(rate.rows > 0 && rate.width > 0 && rate.rate > 0)) {
-      throw std::invalid_argument(fmt::format("the rate of {} is none", rate.op));
-    }
-  }
-  if (load.ranks < 1 || !(load.launch_s >= 0) || !(load.host_s >= 0)) {
-    throw std::invalid_argument("a load is none");
-  }
-  load.contention = from.value("contention", 1.0);
-  if (!(load.contention >= 1)) throw std::invalid_argument("a contention is none");
-  if (from.contains("all_reduce")) {
-    load.all_reduce = points_of(from.at("all_reduce"), "loads.all_reduce");
-  }
+MachineLoad parse_load(const JsonValue& from) {
+  MachineLoad load{.ranks = card_ranks(from.at("ranks"), 1),
+                   .threads = card_ranks(from.at("threads"), 0),
+                   .launch_s = card_seconds(from.at("launch_s")),
+                   .host_s = card_seconds(from.at("host_s"))};
+  read_measured(from, load);
   return load;
 }
 
-MachineCard parse_card(const json& from) {
-  MachineCard card{.name = from.at("name")};
-  card.on_gpu = from.value("kind", "cuda") == "cuda";
-  card.others_share = from.value("others_share", 0.0);
+bool is_of_gpus(const JsonValue& card) {
+  if (!card.has("kind")) return true;
+  const std::string kind = card.at("kind").text();
+  if (kind != "cuda" && kind != "cpu") card.at("kind").refuse("is neither cuda nor cpu");
+  return kind == "cuda";
+}
+
+MachineCard parse_card(const JsonValue& from) {
+  MachineCard card{.name = from.at("name").text()};
+  card.on_gpu = is_of_gpus(from);
+  if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
   CardReader reader(from, card.sources);
-  card.flops_per_s = reader.number("device", "flops_per_s");
-  card.memory_bytes_per_s = reader.number("device", "memory_bytes_per_s");
-  card.launch_s = reader.number("device", "launch_s");
-  card.host_s = reader.number("device", "host_s");
-  card.node_ranks = from.at("node").at("devices");
+  card.flops_per_s = reader.rate("device", "flops_per_s");
+  card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s");
+  card.launch_s = reader.seconds("device", "launch_s");
+  card.host_s = reader.seconds("device", "host_s");
+  card.node_ranks = card_ranks(from.at("node").at("devices"), 1);
   card.node = reader.link("node");
-  card.has_network = from.contains("network");
+  card.has_network = from.has("network");
   if (card.has_network) card.network = reader.link("network");
-  for (const json& load : from.value("loads", json::array())) {
+  if (!from.has("loads")) return card;
+  for (const JsonValue& load : from.at("loads").items()) {
     card.loads.push_back(parse_load(load));
     card.sources += fmt::format("loads {} x {} threads: {}\n", card.loads.back().ranks,
-                                card.loads.back().threads, load.at("source").get<std::string>());
-  }
-  if (card.flops_per_s == 0 || card.memory_bytes_per_s == 0 || card.node_ranks < 1) {
-    throw std::invalid_argument("a rate is 0");
+                                card.loads.back().threads, load.at("source").text());
   }
   return card;
 }
@@ -236,29 +250,36 @@ std::vector<std::string> card_names() {
 MachineCard load_card(const std::string& name_or_file) {
   const bool is_file = name_or_file.ends_with(".json");
   if (!is_file && !std::filesystem::exists(file_of_card(name_or_file))) {
-    fail(ExitCode::kUsage, {.what = "--machine",
-                            .value = name_or_file,
-                            .why = "there is no such card",
-                            .remedy = fmt::format("did you mean '{}'? a file's name ends in .json",
-                                                  nearest(name_or_file, card_names()))});
+    const std::vector<std::string> names = card_names();
+    const std::vector<std::string_view> views(names.begin(), names.end());
+    const std::string_view near = nearest(name_or_file, views);
+    fail(ExitCode::kUsage,
+         {.what = "--machine",
+          .value = name_or_file,
+          .why = "there is no such card",
+          .remedy = near.empty()
+                        ? fmt::format("name one of {}, or a file in .json", fmt::join(names, ", "))
+                        : fmt::format("did you mean '{}'? a file's name ends in .json", near)});
   }
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_card(name_or_file);
-  std::ifstream file(path);
-  if (!file) {
-    fail(ExitCode::kNoInput, {.what = "--machine",
-                              .value = name_or_file,
-                              .why = "it cannot be read",
-                              .remedy = "name a card or its file"});
+  const JsonDocument document(path, kMostCardBytes, "machine card",
+                              "see src/lab/cards for cards as they should be");
+  return parse_card(document.root());
+}
+
+void read_measured(const JsonValue& from, MachineLoad& load) {
+  load.rates.clear();
+  for (const JsonValue& item : from.at("rates").items()) {
+    const std::vector<JsonValue> rate = item.items(4);
+    load.rates.push_back({.op = rate[0].text(),
+                          .rows = rate[1].number(1, kMostSize),
+                          .width = rate[2].number(1, kMostSize),
+                          .rate = card_rate(rate[3])});
   }
-  try {
-    return parse_card(json::parse(file));
-  } catch (const std::exception& error) {
-    fail(ExitCode::kBadData, {.what = "machine card",
-                              .value = name_or_file,
-                              .why = error.what(),
-                              .remedy = "see src/lab/cards for cards as they should be"});
-  }
+  load.contention = from.has("contention") ? from.at("contention").number(1, kMostContention) : 1;
+  load.all_reduce.clear();
+  if (from.has("all_reduce")) load.all_reduce = points_of(from.at("all_reduce"));
 }
 
 double all_reduce_s(const MachineCard& card, double bytes, int ranks) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/json_document.h"
 #include "lab/op_rates.h"
 
 namespace barestep {
@@ -61,8 +62,13 @@ struct MachineCard {
 };
 
 /// Of a file, or of a card by its name ("h200-nvlink"). Throws Error: kUsage for a name that there
-/// is not, kNoInput, kBadData.
+/// is not, kNoInput for a file that cannot be read, kBadData for one that is no card, or whose
+/// figures no machine has.
 MachineCard load_card(const std::string& name_or_file);
+
+/// Fills in the figures of a load that its ranks measure: rates, and where there are several ranks
+/// all_reduce and contention. Throws Error(kBadData).
+void read_measured(const JsonValue& from, MachineLoad& load);
 
 /// The contents of its file: load_card() makes the same of it, the sources apart.
 std::string json_of(const MachineCard& card);

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <span>
 #include <vector>
 
+#include "core/core_watch.h"
 #include "core/error.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
+#include "core/units.h"
 #include "lab/child_process.h"
 #include "lab/cost_model.h"
 #include "lab/measurement.h"
@@ -26,6 +28,7 @@ using nlohmann::json;
 
 constexpr int kMostMeasuredRanks = 16;
 constexpr int kMostTries = 3;
+constexpr std::int64_t kMostRatesBytes = std::int64_t{16} << 20;
 
 /// One device with all cores, and ranks with one each; on GPUs ranks alone.
 std::vector<MachineLoad> loads_of(const CardRequest& request) {
@@ -44,7 +47,7 @@ std::vector<MachineLoad> loads_of(const CardRequest& request) {
 }
 
 std::string text_of(const MachineLoad& load) {
-  return fmt::format("rates of {} rank{}{}", load.ranks, load.ranks == 1 ? "" : "s",
+  return fmt::format("rates of {}{}", counted(load.ranks, "rank"),
                      load.threads > 1 ? fmt::format(" with {} threads", load.threads) : "");
 }
 
@@ -65,25 +68,17 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   const CoreWatch watch;
   const ChildResult child = run_child(command, mpi_environment());
   const double others_share = watch.others_share(child.cpu_s);
-  std::ifstream from(file);
-  const json measured = json::parse(from, nullptr, false);
-  if (child.exit_code != 0 || measured.is_discarded()) {
+  if (child.exit_code != 0) {
     fail(ExitCode::kTryAgain,
          {.what = "rates of this machine",
-          .value = fmt::format("{} ranks", load.ranks),
+          .value = counted(load.ranks, "rank"),
           .why = fmt::format("measuring ended with code {}: {}", child.exit_code,
                              child.err.substr(0, child.err.find('\n'))),
           .remedy = "run the same command again"});
   }
-  load.rates.clear();
-  for (const json& each : measured.at("rates")) {
-    load.rates.push_back(
-        {.op = each.at(0), .rows = each.at(1), .width = each.at(2), .rate = each.at(3)});
-  }
-  load.contention = measured.at("contention");
-  load.all_reduce.clear();
-  for (const json& each : measured.at("all_reduce"))
-    load.all_reduce.emplace_back(each.at(0), each.at(1));
+  const JsonDocument measured(file, kMostRatesBytes, "rates of this machine",
+                              "run the same command again");
+  read_measured(measured.root(), load);
   return others_share;
 }
 
@@ -145,7 +140,7 @@ MachineCard measure_card(const CardRequest& request) {
   MachineCard card{.name = fmt::format("this machine, {} {}",
                                        request.on_gpu ? machine.gpu : machine.processor,
                                        request.on_gpu ? fmt::format("x {}", units)
-                                                      : fmt::format("with {} cores", units))};
+                                                      : "with " + counted(units, "core"))};
   card.on_gpu = request.on_gpu;
   card.node_ranks = units;
   std::filesystem::create_directories(request.scratch);
@@ -175,11 +170,9 @@ void write_rank_rates(Communicator& ranks, Communicator& transport, Device& devi
   for (const OpRate& each : measured.rates) {
     rates.push_back({each.op, each.rows, each.width, each.rate});
   }
-  const std::string text = json{{"rates", std::move(rates)},
-                                {"all_reduce", measured.all_reduce},
-                                {"contention", measured.contention}}
-                               .dump() +
-                           "\n";
+  json all = {{"rates", std::move(rates)}, {"contention", measured.contention}};
+  if (!measured.all_reduce.empty()) all["all_reduce"] = measured.all_reduce;
+  const std::string text = all.dump() + "\n";
   const std::array parts = {std::as_bytes(std::span(text))};
   replace_file(file, parts);
 }

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/statistics.h"
+#include "core/units.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -112,14 +113,15 @@ std::string verdict_of(const std::vector<Measurement>& cases) {
     const Estimate& step = each.step_s();
     if (step.high - step.low > 0.5 * step.median) unsteady.push_back(each.what().key);
   }
+  const std::string runs = counted(static_cast<std::int64_t>(starts), "run");
   std::vector<std::string> reasons;
   if (2 * disturbed > starts) {
-    reasons.push_back(fmt::format("other programs took up to {} of the cores during {} of {} runs",
-                                  percent_text(most), disturbed, starts));
+    reasons.push_back(fmt::format("other programs took up to {} of the cores during {} of {}",
+                                  percent_text(most), disturbed, runs));
   }
   if (2 * drifting > starts) {
     reasons.push_back(
-        fmt::format("the step time changed its level within {} of {} runs", drifting, starts));
+        fmt::format("the step time changed its level within {} of {}", drifting, runs));
   }
   if (!unsteady.empty()) {
     reasons.push_back(

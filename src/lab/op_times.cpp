@@ -1,34 +1,31 @@
 #include "lab/op_times.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 
-#include "core/error.h"
+#include "core/json_document.h"
 
 namespace barestep {
 
 std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name) {
-  using nlohmann::json;
+  constexpr double kMostUs = 1e12;
+  constexpr std::int64_t kMostLayers = 1 << 30;
   std::map<std::tuple<std::string, std::string, int>, double> us;
   int steps = 0;
-  try {
-    const json whole = json::parse(trace);
-    for (const json& event : whole.at("traceEvents")) {
-      const std::string category = event.value("cat", "");
-      steps += category == "user_annotation" &&
-               event.at("name").get<std::string>().starts_with("ProfilerStep#");
-      if (category != "kernel" && !category.starts_with("gpu_mem")) continue;
-      const json& facts = event.at("args");
-      us[{event.at("name"), facts.at("phase"), facts.at("layer")}] += event.at("dur").get<double>();
-    }
-    if (steps == 0) throw std::invalid_argument("it shows no profiled step");
-  } catch (const std::exception& error) {
-    fail(ExitCode::kBadData,
-         {.what = "trace", .value = name, .why = error.what(), .remedy = "run the study again"});
+  const JsonDocument document(trace,
+                              {.what = "trace", .name = name, .remedy = "run the study again"});
+  const JsonValue events = document.root().at("traceEvents");
+  for (const JsonValue& event : events.items()) {
+    const std::string category = event.has("cat") ? event.at("cat").text() : "";
+    steps += category == "user_annotation" && event.at("name").text().starts_with("ProfilerStep#");
+    if (category != "kernel" && !category.starts_with("gpu_mem")) continue;
+    const JsonValue facts = event.at("args");
+    const auto layer = static_cast<int>(facts.at("layer").whole(-1, kMostLayers));
+    us[{event.at("name").text(), facts.at("phase").text(), layer}] +=
+        event.at("dur").number(0, kMostUs);
   }
+  if (steps == 0) events.refuse("show no profiled step");
   std::vector<OpTime> times;
   for (const auto& [key, sum] : us) {
     times.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), 1e-6 * sum / steps});

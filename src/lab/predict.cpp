@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/units.h"
 #include "lab/cost_model.h"
 #include "lab/words.h"
 
@@ -56,7 +57,7 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
     fail(ExitCode::kConfiguration,
          {.what = "--batch-size",
           .value = std::to_string(model.batch_size),
-          .why = fmt::format("is not a sample for each of {} ranks", most),
+          .why = fmt::format("leaves some of {} ranks without a sample", most),
           .remedy = "ask for fewer ranks, or give --batch-per-rank"});
   }
 }
@@ -106,9 +107,9 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
       best = count;
     }
   }
-  return {.sentences = {fmt::format("Simulated: {} rank{} would train fastest, {} samples/s, {} as "
+  return {.sentences = {fmt::format("Simulated: {} would train fastest, {} samples/s, {} as "
                                     "many as one.",
-                                    best, best == 1 ? "" : "s", number_text(best_rate),
+                                    counted(best, "rank"), number_text(best_rate),
                                     factor_text(best_rate / one_rate)),
                         "Simulated: " + pays_sentence(model, card)},
           .tables = {table},

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "core/units.h"
 #include "lab/words.h"
 
 namespace barestep {
@@ -142,14 +143,15 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
     }
   }
   std::vector<std::string> sentences = {
-      fmt::format("The model's median error over {} runs within the cores is {} (goal: {}); {} of "
+      fmt::format("The model's median error over {} within the cores is {} (goal: {}); {} of "
                   "them are within the goal.",
-                  summary->runs, percent_text(summary->median_error), percent_text(kGoal),
-                  percent_text(summary->within_tenth)),
+                  counted(summary->runs, "run"), percent_text(summary->median_error),
+                  percent_text(kGoal), percent_text(summary->within_tenth)),
       cause_sentence(all)};
   if (summary->beyond_cores > 0) {
-    sentences.push_back(
-        fmt::format("{} runs beyond the cores are shown and not counted.", summary->beyond_cores));
+    sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
+                                    counted(summary->beyond_cores, "run"),
+                                    summary->beyond_cores == 1 ? "is" : "are"));
   }
   sentences.push_back(fmt::format(
       "Rates were measured here, op by op and apart from any run; other programs took at most {} "

@@ -108,11 +108,11 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   const auto add = [&](const char* what, const char* published, std::int64_t bytes) {
     all.push_back(exact(what, published, whole_mb(bytes), kZeroRecipe));
   };
-  add("peak memory behind the local model", "335 MB", model);
-  add("... behind DDP", "656 MB", model + buckets);
+  add("peak memory after the local model", "335 MB", model);
+  add("... after DDP", "656 MB", model + buckets);
   add("... before the step", "992 MB", before);
-  add("... behind the step of Adam", "1697 MB", before + 2 * model + temporaries);
-  add("... behind the step with ZeRO on 2 ranks", "1361 MB", before + model + temporaries);
+  add("... after the step of Adam", "1697 MB", before + 2 * model + temporaries);
+  add("... after the step with ZeRO on 2 ranks", "1361 MB", before + model + temporaries);
 }
 
 void add_amp_bytes(std::vector<PublishedNumber>& all) {
@@ -235,7 +235,7 @@ PublishedNumber zero_recipe_sum() {
     for (const float each : weight_in(weights, layout, layer)) sum += each;
     for (const float each : bias_in(weights, layout, layer)) sum += kWidth * double{each};
   }
-  return {.what = "sum of the parameters behind one step, seed 0, to 0.1",
+  return {.what = "sum of the parameters after one step, seed 0, to 0.1",
           .published = fmt::format("{:.4f}", kPublished),
           .ours = fmt::format("{:.4f}", sum),
           .reproduced = std::abs(sum - kPublished) < kTolerance,

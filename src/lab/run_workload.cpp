@@ -11,9 +11,9 @@
 #include <system_error>
 #include <vector>
 
+#include "core/core_watch.h"
 #include "core/error.h"
 #include "lab/child_process.h"
-#include "lab/machine.h"
 #include "lab/op_times.h"
 
 namespace barestep {

@@ -1,48 +1,60 @@
 #include "lab/start.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_document.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
 
+constexpr const char* kRunRecords = "records of a run";
+constexpr const char* kRecordsRemedy = "remove the file and run the study again";
+
+// What no run exceeds.
+constexpr double kMostRunSeconds = 1e9;
+constexpr double kMostFigure = 1e300;
+constexpr std::int64_t kMostRunRanks = 1 << 20;
+
 [[noreturn]] void refuse_records(const std::string& name, const std::string& why) {
-  fail(ExitCode::kBadData, {.what = "records of a run",
-                            .value = name,
-                            .why = why,
-                            .remedy = "remove the file and run the study again"});
+  fail(ExitCode::kBadData,
+       {.what = kRunRecords, .value = name, .why = why, .remedy = kRecordsRemedy});
 }
 
 /// Calls visit(record) for each line of a `--metrics` file.
 template <class Visit>
 void for_records(std::string_view lines, const std::string& name, const Visit& visit) {
-  try {
-    while (!lines.empty()) {
-      const std::size_t end = std::min(lines.find('\n'), lines.size());
-      visit(json::parse(lines.substr(0, end)));
-      lines.remove_prefix(std::min(end + 1, lines.size()));
-    }
-  } catch (const std::exception& error) {
-    refuse_records(name, error.what());
+  for (int number = 1; !lines.empty(); ++number) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    const JsonDocument record(lines.substr(0, end), {.what = kRunRecords,
+                                                     .name = fmt::format("{}:{}", name, number),
+                                                     .remedy = kRecordsRemedy});
+    visit(record.root());
+    lines.remove_prefix(std::min(end + 1, lines.size()));
   }
 }
 
-bool is_of_step(const json& record) {
-  return !record.contains("monitor") && !record.contains("monitor_summary");
+bool is_of_step(const JsonValue& record) {
+  return !record.has("monitor") && !record.has("monitor_summary");
 }
 
-void append_record(const json& record, RankSteps& steps) {
-  steps.step_s.push_back(record.at("step_time_s").get<double>());
-  steps.loss.push_back(record.at("loss").get<double>());
-  steps.queued_s.push_back(record.at("queued_s").get<double>());
-  for (const auto& [phase, seconds] : record.at("phases_s").items()) {
-    steps.phase_s[phase].push_back(seconds.get<double>());
+double seconds_of_record(const JsonValue& from) {
+  return from.number(0, kMostRunSeconds);
+}
+
+void append_record(const JsonValue& record, RankSteps& steps) {
+  steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
+  steps.loss.push_back(record.at("loss").number(-kMostFigure, kMostFigure));
+  steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
+  for (const auto& [phase, seconds] : record.at("phases_s").members()) {
+    // What is left over may be less than nothing.
+    steps.phase_s[phase].push_back(seconds.number(-kMostRunSeconds, kMostRunSeconds));
   }
 }
 
@@ -59,23 +71,32 @@ json json_of_watched(const Watched& watched) {
   return all;
 }
 
-Watched watched_of_json(const json& from) {
-  Watched watched{
-      .source = from.at("source"), .gauges = from.at("gauges"), .marks = from.at("marks")};
-  if (from.contains("energy_j_per_sample")) {
-    watched.energy_j_per_sample = from.at("energy_j_per_sample").get<double>();
+Watched watched_of_json(const JsonValue& from) {
+  Watched watched{.source = from.at("source").text(), .marks = from.at("marks").texts()};
+  for (const auto& [gauge, values] : from.at("gauges").members()) {
+    watched.gauges[gauge] = values.numbers(-kMostFigure, kMostFigure);
+  }
+  if (from.has("energy_j_per_sample")) {
+    watched.energy_j_per_sample = from.at("energy_j_per_sample").number(-kMostFigure, kMostFigure);
   }
   return watched;
 }
 
-RankSteps rank_of_json(const json& from) {
-  RankSteps rank{.step_s = from.at("step_s"),
-                 .loss = from.at("loss"),
-                 .queued_s = from.at("queued_s"),
-                 .phase_s = from.at("phase_s")};
-  if (rank.step_s.empty()) throw std::invalid_argument("a rank has no steps");
-  for (const auto& [phase, seconds] : rank.phase_s) {
-    if (seconds.size() != rank.step_s.size()) throw std::invalid_argument("steps are missing");
+RankSteps rank_of_json(const JsonValue& from) {
+  RankSteps rank{.step_s = from.at("step_s").numbers(0, kMostRunSeconds)};
+  const std::size_t steps = rank.step_s.size();
+  if (steps == 0) from.at("step_s").refuse("is empty");
+  const auto of_each_step = [steps](const JsonValue& values, double least, double most) {
+    std::vector<double> numbers = values.numbers(least, most);
+    if (numbers.size() != steps) {
+      values.refuse(fmt::format("has {} numbers for {} steps", numbers.size(), steps));
+    }
+    return numbers;
+  };
+  rank.loss = of_each_step(from.at("loss"), -kMostFigure, kMostFigure);
+  rank.queued_s = of_each_step(from.at("queued_s"), 0, kMostRunSeconds);
+  for (const auto& [phase, values] : from.at("phase_s").members()) {
+    rank.phase_s[phase] = of_each_step(values, -kMostRunSeconds, kMostRunSeconds);
   }
   return rank;
 }
@@ -84,9 +105,9 @@ RankSteps rank_of_json(const json& from) {
 
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name) {
   std::vector<RankSteps> ranks;
-  for_records(lines, name, [&](const json& record) {
+  for_records(lines, name, [&](const JsonValue& record) {
     if (!is_of_step(record)) return;
-    const auto rank = record.at("rank").get<std::size_t>();
+    const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMostRunRanks));
     if (rank >= ranks.size()) ranks.resize(rank + 1);
     append_record(record, ranks[rank]);
   });
@@ -101,19 +122,22 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
     return found != sources.end() ? *found : sources.emplace_back(Watched{.source = source});
   };
   bool is_warm = false;
-  for_records(lines, name, [&](const json& record) {
+  for_records(lines, name, [&](const JsonValue& record) {
     if (is_of_step(record)) {
-      is_warm = is_warm || !record.at("warmup").get<bool>();
-    } else if (record.contains("monitor_summary")) {
-      Watched& watched = source_of(record.at("monitor_summary"));
-      const json& energy = record.at("energy_j_per_sample");
-      if (energy.is_number()) watched.energy_j_per_sample = energy.get<double>();
-      watched.marks = record.at("marks").get<std::vector<std::string>>();
+      is_warm = is_warm || !record.at("warmup").boolean();
+    } else if (record.has("monitor_summary")) {
+      Watched& watched = source_of(record.at("monitor_summary").text());
+      const JsonValue energy = record.at("energy_j_per_sample");
+      if (energy.is_number()) {
+        watched.energy_j_per_sample = energy.number(-kMostFigure, kMostFigure);
+      }
+      watched.marks = record.at("marks").texts();
     } else if (is_warm) {
-      Watched& watched = source_of(record.at("monitor"));
-      for (const auto& [gauge, value] : record.items()) {
+      Watched& watched = source_of(record.at("monitor").text());
+      for (const auto& [gauge, value] : record.members()) {
         const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
-        if (is_gauge) watched.gauges[gauge].push_back(value.get<double>());
+        if (!is_gauge) continue;
+        watched.gauges[gauge].push_back(value.number(-kMostFigure, kMostFigure));
       }
     }
   });
@@ -122,7 +146,9 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
 
 std::string library_of_metrics(std::string_view lines, const std::string& name) {
   std::string library;
-  for_records(lines, name, [&](const json& record) { library = record.value("library", library); });
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("library")) library = record.at("library").text();
+  });
   return library;
 }
 
@@ -145,31 +171,28 @@ std::string json_of(const Start& start) {
 }
 
 Start parse_start(std::string_view text, const std::string& name) {
-  try {
-    const json from = json::parse(text);
-    Start start{.command = from.at("command"),
-                .wall_s = from.at("wall_s"),
-                .others_share = from.at("others_share"),
-                .attempts = from.at("attempts"),
-                .weights_hash = from.at("weights_hash"),
-                .library = from.value("library", "")};
-    for (const json& rank : from.at("ranks")) start.ranks.push_back(rank_of_json(rank));
-    for (const json& op : from.at("ops")) {
-      start.ops.push_back({.name = op.at("name"),
-                           .phase = op.at("phase"),
-                           .layer = op.at("layer"),
-                           .seconds = op.at("seconds")});
-    }
-    for (const json& watched : from.at("watched")) {
-      start.watched.push_back(watched_of_json(watched));
-    }
-    if (start.ranks.empty()) refuse_records(name, "there are no ranks");
-    return start;
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    refuse_records(name, error.what());
+  constexpr std::int64_t kMostAttempts = 1000;
+  constexpr std::int64_t kMostLayers = 1 << 30;
+  const JsonDocument document(text, {.what = kRunRecords, .name = name, .remedy = kRecordsRemedy});
+  const JsonValue from = document.root();
+  Start start{.command = from.at("command").text(),
+              .wall_s = from.at("wall_s").number(0, kMostRunSeconds),
+              .others_share = from.at("others_share").number(0, 1),
+              .attempts = static_cast<int>(from.at("attempts").whole(1, kMostAttempts)),
+              .weights_hash = from.at("weights_hash").text(),
+              .library = from.has("library") ? from.at("library").text() : ""};
+  for (const JsonValue& rank : from.at("ranks").items()) start.ranks.push_back(rank_of_json(rank));
+  for (const JsonValue& op : from.at("ops").items()) {
+    start.ops.push_back({.name = op.at("name").text(),
+                         .phase = op.at("phase").text(),
+                         .layer = static_cast<int>(op.at("layer").whole(-1, kMostLayers)),
+                         .seconds = op.at("seconds").number(0, kMostRunSeconds)});
   }
+  for (const JsonValue& watched : from.at("watched").items()) {
+    start.watched.push_back(watched_of_json(watched));
+  }
+  if (start.ranks.empty()) from.at("ranks").refuse("is empty");
+  return start;
 }
 
 }  // namespace barestep

@@ -6,8 +6,7 @@
 #include "core/error.h"
 #include "parallel/data_parallel.h"
 #include "parallel/ddp.h"
-#include "parallel/factor.h"
-#include "parallel/zero1.h"
+#include "parallel/rank_scheme.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -38,12 +37,6 @@ const std::map<std::string, SetOption>& options_with_value() {
       {"--update", [](auto& c, const auto& value) { c.training.fused_update = value == "fused"; }},
       {"--workers", [](auto& c, const auto& value) { c.data.workers = std::stoi(value); }}};
   return options;
-}
-
-std::unique_ptr<Scheme> rank_scheme_of(const ParallelConfig& parallel) {
-  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
-  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
-  return std::make_unique<Ddp>(ddp_settings_of(parallel));
 }
 
 }  // namespace

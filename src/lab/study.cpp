@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/input_file.h"
+#include "core/json_document.h"
 #include "core/output_file.h"
 #include "lab/cost_model.h"
 #include "lab/data_set.h"
@@ -25,15 +25,14 @@ using nlohmann::json;
 constexpr const char* kStudyFormat = "barestep study 1";
 constexpr const char* kCardFile = "machine.json";
 constexpr int kMostAttempts = 3;
+constexpr std::int64_t kMostStudyBytes = 1 << 20;
+constexpr std::int64_t kMostStartBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMostDevices = 1 << 20;
+constexpr std::int64_t kMostMemoryBytes = std::int64_t{1} << 60;
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
   const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
   replace_file(path, std::span(&bytes, 1));
-}
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 json json_of_identity(const StudyIdentity& identity) {
@@ -58,24 +57,24 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
                               .why = "there is none in this folder",
                               .remedy = "name the --output of an earlier mlp_lab run"});
   }
-  try {
-    const json from = json::parse(read_text(path));
-    if (from.at("format") != kStudyFormat) throw std::invalid_argument("it is of another format");
-    return {.quick = from.at("quick"),
-            .on_gpu = from.at("on_gpu"),
-            .machine = {.processor = from.at("processor"),
-                        .cores = from.at("cores"),
-                        .memory_bytes = from.at("memory_bytes"),
-                        .gpu = from.at("gpu"),
-                        .gpus = from.at("gpus"),
-                        .system = from.at("system")},
-            .version = from.at("version")};
-  } catch (const std::exception& error) {
-    fail(ExitCode::kBadData, {.what = "study",
-                              .value = path.string(),
-                              .why = error.what(),
-                              .remedy = "name another folder"});
+  const JsonDocument document(path, kMostStudyBytes, "study", "name another folder");
+  const JsonValue from = document.root();
+  if (from.at("format").text() != kStudyFormat) {
+    from.at("format").refuse(fmt::format("is not '{}'", kStudyFormat));
   }
+  const auto devices = [&](const char* key, int least) {
+    return static_cast<int>(from.at(key).whole(least, kMostDevices));
+  };
+  const bool on_gpu = from.at("on_gpu").boolean();
+  return {.quick = from.at("quick").boolean(),
+          .on_gpu = on_gpu,
+          .machine = {.processor = from.at("processor").text(),
+                      .cores = devices("cores", 1),
+                      .memory_bytes = from.at("memory_bytes").whole(0, kMostMemoryBytes),
+                      .gpu = from.at("gpu").text(),
+                      .gpus = devices("gpus", on_gpu ? 1 : 0),
+                      .system = from.at("system").text()},
+          .version = from.at("version").text()};
 }
 
 /// What the study in a folder is of, if it is not this one.
@@ -94,14 +93,6 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 }
 
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    fail(ExitCode::kCannotCreate, {.what = "--output",
-                                   .value = folder.string(),
-                                   .why = error.message(),
-                                   .remedy = "name a folder that can be written"});
-  }
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
     // One that was refused before it measured anything is in nobody's way.
@@ -127,6 +118,8 @@ std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
 
 Study::Study(std::filesystem::path folder, StudyIdentity identity)
     : folder_(std::move(folder)), identity_(std::move(identity)) {
+  make_folder(folder_);
+  lock_ = std::make_unique<FolderLock>(folder_, "--output");
   adopt(folder_, identity_);
 }
 
@@ -247,7 +240,8 @@ Results Study::results_of(const Experiment& experiment) const {
     std::vector<Start> starts;
     for (int start = 0; start < results.setting.starts; ++start) {
       const std::filesystem::path path = file_of({&experiment, what, start});
-      starts.push_back(parse_start(read_text(path), path.string()));
+      starts.push_back(
+          parse_start(InputFile(path, "records of a run").text(kMostStartBytes), path.string()));
     }
     results.cases.emplace_back(what, std::move(starts));
   }

@@ -10,12 +10,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/file_lock.h"
 #include "lab/experiment.h"
 #include "lab/machine.h"
 #include "lab/run_workload.h"
@@ -40,9 +42,9 @@ struct StudyProgress {
 
 class Study {
  public:
-  /// Makes the folder, or goes on with the study in it. Throws Error: kCannotCreate if it cannot be
-  /// written, kConfiguration if it holds something else, or a study of another machine, build or
-  /// length.
+  /// Makes the folder, or goes on with the study in it; no other program can until this object is
+  /// gone. Throws Error: kCannotCreate if it cannot be written, kTryAgain if another program is at
+  /// it, kConfiguration if it holds something else, or a study of another machine, build or length.
   Study(std::filesystem::path folder, StudyIdentity identity);
 
   /// Of a study that was made somewhere, to be reported on. Throws Error(kNoInput) if there is none
@@ -88,6 +90,7 @@ class Study {
 
   std::filesystem::path folder_;
   StudyIdentity identity_;
+  std::unique_ptr<FolderLock> lock_;  // null where it is only read
 };
 
 }  // namespace barestep

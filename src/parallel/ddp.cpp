@@ -5,44 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "core/operands.h"
+#include "core/units.h"
 #include "parallel/split.h"
 #include "train/mlp.h"
 #include "train/trainer.h"
 
 namespace barestep {
 namespace {
-
-/// The bytes of `whole` that correspond to `part` of a buffer with the same layout.
-Tensor same_range(const Tensor& whole, const Tensor& part) {
-  return {whole.buffer, part.offset_bytes, 1, part.cols, whole.dtype};
-}
-
-/// An optimizer over one bucket; one overload for each kind.
-struct BucketUpdate {
-  const Tensor& bucket;
-
-  DeviceOp operator()(Adam op) const {
-    narrow({&op.weights, &op.grads, &op.moments1, &op.moments2});
-    return op;
-  }
-  DeviceOp operator()(Sgd op) const {
-    narrow({&op.weights, &op.grads});
-    if (op.velocities) narrow({&*op.velocities});
-    return op;
-  }
-  DeviceOp operator()(const auto&) const {
-    report_bug(__FILE__, __LINE__, "no optimizer", "an op of the optimizer phase is one");
-  }
-
- private:
-  void narrow(std::initializer_list<Tensor*> tensors) const {
-    for (Tensor* tensor : tensors) *tensor = same_range(*tensor, bucket);
-  }
-};
 
 /// What reduces a bucket, in order.
 std::vector<Node> reduction_of(const Tensor& bucket, const DdpOptions& options) {
@@ -86,19 +61,19 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
                       const DdpOptions& options, Insertions& insertions) {
   const NodeId optimizer_id = optimizer_node(step);
   const Node& optimizer = step.nodes()[static_cast<std::size_t>(optimizer_id)];
+  const TouchedBytes touched = touched_before(step, optimizer_id);
   for (const Tensor& bucket : buckets) {
-    const NodeId complete = last_use(step, optimizer_id, bucket, true);
+    const NodeId complete = last_use(touched, bucket, true);
     const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
     for (Node& node : reduction_of(bucket, options)) insertions.emplace(reduced, std::move(node));
     if (!options.update_per_bucket) continue;
     // Backward still reads a layer's weights after its gradient is complete.
     Node update = optimizer;
-    update.op = std::visit(BucketUpdate{bucket}, std::get<DeviceOp>(optimizer.op));
+    update.op = slice(optimizer.op, 'n', bucket.offset_bytes / bytes_of(bucket.dtype), bucket.cols);
     update.lane = Lane::kComm;
     NodeId unused = reduced;
     for (const Access& access : accesses_of(update.op)) {
-      if (access.writes)
-        unused = std::max(unused, last_use(step, optimizer_id, access.tensor, false));
+      if (access.writes) unused = std::max(unused, last_use(touched, access.tensor, false));
     }
     insertions.emplace(unused, std::move(update));
   }
@@ -122,8 +97,7 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
       fail(ExitCode::kConfiguration,
            {.what = "--slow-rank",
             .value = fmt::format("{}:{}", slow->rank, slow->delay_ms),
-            .why = fmt::format("there {} {} rank{}", ranks == 1 ? "is" : "are", ranks,
-                               ranks == 1 ? "" : "s"),
+            .why = fmt::format("there {} {}", ranks == 1 ? "is" : "are", counted(ranks, "rank")),
             .remedy = fmt::format("ranks are numbered from 0 to {}", ranks - 1)});
     }
     if (slow->rank == rank) spec.delay_s += slow->delay_ms / 1e3;
@@ -134,14 +108,15 @@ StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset*
     fail(ExitCode::kConfiguration,
          {.what = "--global-batch-size",
           .value = std::to_string(spec.batch_size),
-          .why = fmt::format("is not a sample for each of {} ranks", ranks),
+          .why = fmt::format("leaves some of {} ranks without a sample", ranks),
           .remedy = fmt::format("give at least {}, or start fewer ranks", ranks)});
   }
   if (!limits::kBatchSizes.contains(spec.step_rows())) {
     fail(ExitCode::kConfiguration,
          {.what = "--batch-size",
           .value = std::to_string(config.data.batch_size),
-          .why = fmt::format("{} ranks make {} samples in a step", ranks, spec.step_rows()),
+          .why = fmt::format("{} {} {} samples in a step", counted(ranks, "rank"),
+                             ranks == 1 ? "makes" : "make", spec.step_rows()),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
   }
   return spec;
@@ -169,8 +144,8 @@ void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   Insertions insertions;
   share_loss(step, buffers, options.scale, insertions);
   reduce_gradients(step.program, reduced, options, insertions);
-  std::vector<NodeId> replaced;
-  if (options.update_per_bucket) replaced.push_back(optimizer_node(step.program));
+  std::set<NodeId> replaced;
+  if (options.update_per_bucket) replaced.insert(optimizer_node(step.program));
   step.program = with_insertions(step.program, insertions, replaced);
 }
 

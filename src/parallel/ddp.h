@@ -51,7 +51,8 @@ struct DdpSettings {
   // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook; half the bytes. The hook
   // rounds to bf16 before it divides by the ranks and once more then, here they are scaled in fp32
   // first: the same bits where ranks are a power of two
-  // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py).
+  // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py). Rounded on each rank and as a
+  // sum, a gradient is within 1/256 of the ranks' magnitudes.
   bool bf16_gradients = false;
 };
 

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
-#include "core/overloaded.h"
+#include "core/operands.h"
 #include "parallel/rewriting.h"
 
 namespace barestep {
@@ -25,36 +26,19 @@ void count_all_rows(Program& program, std::int64_t rows) {
   }
 }
 
-/// The same gradient from the rows from `first` on, of all rows; added to that of the rows before.
-Node part_of_gradient(Node node, const Rows& rows) {
-  const auto narrow = [&](Tensor& all) { all = all.row_slice(rows.first, rows.count); };
-  auto& op = std::get<DeviceOp>(node.op);
-  if (auto* product = std::get_if<Gemm>(&op)) {
-    narrow(product->a);
-    narrow(product->b);
-    if (rows.first > 0) product->beta = 1;
-  } else {
-    auto& sum = std::get<SumRows>(op);
-    narrow(sum.in);
-    if (rows.first > 0) sum.beta = 1;
-  }
-  return node;
-}
-
 /// What the node of a gradient writes.
-const Tensor& gradient_of(const Node& node) {
-  const auto& op = std::get<DeviceOp>(node.op);
-  if (const auto* product = std::get_if<Gemm>(&op)) return product->c;
-  return std::get<SumRows>(op).out;
+Tensor gradient_of(const Node& node) {
+  const std::vector<Access> accesses = accesses_of(node.op);
+  return std::ranges::find_if(accesses, &Access::writes)->tensor;
 }
 
-/// The last node before `end` that writes the tensor, which may have no rows: then it writes none
-/// of its numbers, at the same place of the program as on the other ranks.
-NodeId completed_by(const Program& program, NodeId end, const Tensor& tensor) {
-  NodeId last = -1;
+/// By buffer, the last node before `end` that writes it. Not by bytes: a rank without rows writes
+/// none of them, at the same place of the program as the other ranks.
+std::map<BufferId, NodeId> last_writers(const Program& program, NodeId end) {
+  std::map<BufferId, NodeId> last;
   for (NodeId id = 0; id < end; ++id) {
     for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if (access.writes && access.tensor.buffer == tensor.buffer) last = id;
+      if (access.writes) last[access.tensor.buffer] = id;
     }
   }
   return last;
@@ -68,25 +52,11 @@ class Gathering {
         buffers_(buffers),
         draws_all_(spec.data == DataKind::kRandn && !spec.own_data) {}
 
-  /// The node's factors are from now on those of all rows; what makes a gradient has any.
-  bool widen(DeviceOp& op) {
-    return std::visit(Overloaded{[&](Gemm& o) {
-                                   if (!o.transpose_a) return false;
-                                   o.a = all_rows(o.a);
-                                   o.b = all_rows(o.b);
-                                   return true;
-                                 },
-                                 [&](SumRows& o) {
-                                   o.in = all_rows(o.in);
-                                   return true;
-                                 },
-                                 [&](LinearAdam& o) {
-                                   o.grad_y = all_rows(o.grad_y);
-                                   o.x = all_rows(o.x);
-                                   return true;
-                                 },
-                                 [](auto&) { return false; }},
-                      op);
+  /// The op's factors are from now on those of all rows.
+  void widen(Op& op) {
+    op = with_tensors(op, [&](const Operand& operand) {
+      return operand.rows == 'r' ? all_rows(*operand.tensor) : *operand.tensor;
+    });
   }
 
   /// Own rows and what all ranks' become, in the order in which they were asked for.
@@ -99,13 +69,10 @@ class Gathering {
     const bool is_input = part.buffer == x.buffer;
     if (draws_all_ && is_input) return {x.buffer, 0, step_.rows, x.cols, x.dtype};
     const Tensor own = is_input ? x : Tensor{part.buffer, 0, x.rows, part.cols, part.dtype};
-    for (const auto& [mine, all] : gathered_) {
-      if (mine == own) return all;
-    }
     const std::string name = "all_" + buffers_[own.buffer].name;
     const Tensor all =
         buffers_.tensor(name, Category::kCommunication, step_.rows, own.cols, own.dtype);
-    gathered_.emplace_back(own, all);
+    if (known_.insert(all.buffer).second) gathered_.emplace_back(own, all);
     return all;
   }
 
@@ -113,6 +80,7 @@ class Gathering {
   Buffers& buffers_;
   bool draws_all_;
   std::vector<std::pair<Tensor, Tensor>> gathered_;
+  std::set<BufferId> known_;  // of `gathered_`, where all rows go
 };
 
 }  // namespace
@@ -135,25 +103,31 @@ void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   // Gradients are made behind all of backward, so that what they wait for can arrive meanwhile.
   const NodeId optimizer = optimizer_node(step.program);
   Gathering gathering(step, buffers, spec);
-  std::vector<Node> gradients;  // each once, of all rows
-  std::vector<NodeId> moved;
+  std::vector<Node> gradients;                       // each once, of all rows
+  std::set<std::pair<BufferId, std::int64_t>> made;  // where they begin
+  std::set<NodeId> moved;
   for (NodeId id = 0; id < step.program.size(); ++id) {
     Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
-    auto* const op = std::get_if<DeviceOp>(&node.op);
+    // What makes a gradient, or a step straight from its factors, sums over the rows of the batch.
     const bool is_gradient = node.phase == Phase::kBackward || node.phase == Phase::kOptimizer;
-    if (!is_gradient || op == nullptr || !gathering.widen(*op) || id >= optimizer) continue;
-    moved.push_back(id);
-    const auto is_same = [&](const Node& made) { return gradient_of(made) == gradient_of(node); };
-    if (std::ranges::none_of(gradients, is_same)) gradients.push_back(node);
+    if (!is_gradient || !sums_over(node.op, 'r')) continue;
+    gathering.widen(node.op);
+    if (id >= optimizer) continue;
+    moved.insert(id);
+    const Tensor gradient = gradient_of(node);
+    if (made.emplace(gradient.buffer, gradient.offset_bytes).second) gradients.push_back(node);
   }
+  const auto writers = last_writers(step.program, optimizer);
   for (const auto& [own, all] : gathering.gathered()) {
-    const NodeId complete = completed_by(step.program, optimizer, own);
+    const auto writer = writers.find(own.buffer);
+    const NodeId complete = writer == writers.end() ? kNoNode : writer->second;
     insertions.emplace(complete, comm_node(AllGather{.tensors = {all}, .own = {own}}));
   }
   for (std::int64_t first = 0; first < step.rows; first += spec.batch_size) {
-    const Rows rows{first, std::min(spec.batch_size, step.rows - first)};
-    for (const Node& node : gradients) {
-      insertions.emplace(optimizer - 1, part_of_gradient(node, rows));
+    const std::int64_t count = std::min(spec.batch_size, step.rows - first);
+    for (Node node : gradients) {
+      node.op = slice(node.op, 'r', first, count);
+      insertions.emplace(optimizer - 1, std::move(node));
     }
   }
   step.program = with_insertions(step.program, insertions, moved);

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/clock.h"
@@ -127,15 +129,8 @@ struct FlightBoard::Shared {
 FlightBoard::FlightBoard(std::string file, int local_rank, int rank) : file_(std::move(file)) {
   static_assert(std::atomic<std::int64_t>::is_always_lock_free);
   static_assert(std::atomic<double>::is_always_lock_free);
-  int opened = -1;
-  if (!file_.empty() && local_rank < kPlaces) {
-    opened = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  }
-  // A new file is full of zeros, which is what an empty board is.
-  if (opened >= 0 && ::ftruncate(opened, sizeof(Shared)) != 0) {
-    ::close(opened);
-    opened = -1;
-  }
+  const int opened = file_.empty() || local_rank >= kPlaces ? -1 : open_file();
+  is_shared_ = opened >= 0;
   const int flags = opened >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, flags, opened, 0);
   if (opened >= 0) ::close(opened);
@@ -146,6 +141,25 @@ FlightBoard::FlightBoard(std::string file, int local_rank, int rank) : file_(std
   mine_->id_space = own_id_space();
   mine_->beat_s = now_s();
   mine_->process = ::getpid();
+}
+
+/// The file with room for the board, or -1. Its space is reserved: a write to memory for which the
+/// disk has no room would end the process.
+int FlightBoard::open_file() {
+  const int opened = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  int error = opened >= 0 ? 0 : errno;
+  if (opened >= 0) {
+    // New space is full of zeros, which is what an empty board is. Space that is there already may
+    // hold records: where the file system cannot reserve, the C library writes zeros.
+    struct stat info {};
+    const bool is_ready =
+        ::fstat(opened, &info) == 0 && info.st_size >= static_cast<off_t>(sizeof(Shared));
+    if (!is_ready) error = ::posix_fallocate(opened, 0, sizeof(Shared));
+  }
+  if (error == 0) return opened;
+  why_alone_ = std::generic_category().message(error);
+  if (opened >= 0) ::close(opened);
+  return -1;
 }
 
 FlightBoard::~FlightBoard() {

@@ -114,11 +114,17 @@ class FlightBoard {
   static constexpr int kPlaces = 256;
 
   /// Takes the place `local_rank`. Processes that give the same file, which need not be there,
-  /// share the board; without one, or where it cannot be opened, it is this process's alone.
+  /// share the board. Without a file, or where it cannot be opened or its space is not to be had,
+  /// the board is this process's alone.
   FlightBoard(std::string file, int local_rank, int rank);
   ~FlightBoard();
   FlightBoard(const FlightBoard&) = delete;
   FlightBoard& operator=(const FlightBoard&) = delete;
+
+  /// Whether other processes can have places on it.
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
+  /// Why it is not shared though a file was given; else empty.
+  [[nodiscard]] const std::string& why_alone() const { return why_alone_; }
 
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
@@ -142,8 +148,11 @@ class FlightBoard {
  private:
   struct Shared;
   [[nodiscard]] FlightRecord* records() const;
+  [[nodiscard]] int open_file();
 
   std::string file_;
+  std::string why_alone_;
+  bool is_shared_ = false;
   Shared* shared_ = nullptr;
   FlightRecord* mine_ = nullptr;
   std::atomic<std::thread::id> holder_{};  // of the word, if it is a thread of this process

@@ -6,13 +6,6 @@
 #include <variant>
 
 namespace barestep {
-namespace {
-
-Tensor part_of(const Tensor& whole, std::int64_t first, std::int64_t count) {
-  return {whole.buffer, whole.offset_bytes + first * bytes_of(whole.dtype), 1, count, whole.dtype};
-}
-
-}  // namespace
 
 struct LocalCommunicator::Prepared {
   /// Part of a sum: `from`'s numbers come to `by`, if that is another tensor, and are added there.
@@ -62,10 +55,10 @@ void LocalCommunicator::prepare(const Collective& collective) {
   for (std::size_t i = 0; made->reduces && i < tensors.size(); ++i) {
     for (std::int64_t first = 0; i != made->root && first < sum.size(); first += most) {
       const std::int64_t count = std::min(most, sum.size() - first);
-      const Tensor from = part_of(tensors[i], first, count);
-      const Tensor by = piece_ ? part_of(*piece_, 0, count) : from;
+      const Tensor from = tensors[i].flat_slice(first, count);
+      const Tensor by = piece_ ? piece_->flat_slice(0, count) : from;
       // The column sums of one row are that row.
-      const SumRows add{.out = part_of(sum, first, count), .in = by, .beta = 1};
+      const SumRows add{.out = sum.flat_slice(first, count), .in = by, .beta = 1};
       made->additions.push_back({from, by, add});
       devices_[made->root]->prepare(made->additions.back().add);
     }

@@ -9,13 +9,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/bf16.h"
+#include "core/host_cpus.h"
 #include "parallel/host_communicator.h"
 #include "parallel/launcher.h"
 #include "train/rank_rows.h"
@@ -273,6 +276,16 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
+/// What each rank of this host may run on. Every rank of the host calls it.
+std::vector<CpuSet> local_cpu_sets(const Group& local) {
+  static_assert(std::is_trivially_copyable_v<CpuSet>);
+  const CpuSet mine = allowed_cpus();
+  std::vector<CpuSet> sets(static_cast<std::size_t>(local.size()));
+  must(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, sets.data(), sizeof mine, MPI_BYTE, local.get()),
+       "MPI_Allgather");
+  return sets;
+}
+
 /// The first part of what the library says of itself: "Open MPI v4.1.4".
 std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -289,8 +302,16 @@ MpiRank join_mpi(FlightRecord* record) {
   communicator->set_flight_record(record);
   require_joined(launched_rank(), communicator->size());
   const int local_rank = communicator->local().rank();
-  const int local_size = communicator->local().size();
-  return {std::move(communicator), local_rank, local_size, library_name()};
+  const std::vector<CpuSet> sets = local_cpu_sets(communicator->local());
+  CpuSet all;
+  for (const CpuSet& each : sets) all |= each;
+  const std::optional<double> quota = cpu_quota();
+  return {.communicator = std::move(communicator),
+          .local_rank = local_rank,
+          .local_size = static_cast<int>(sets.size()),
+          .cpus = share_of_cpus(sets, static_cast<std::size_t>(local_rank), quota),
+          .local_cpus = cpus_within(all, quota),
+          .library = library_name()};
 }
 
 bool end_was_told() noexcept {

@@ -12,7 +12,12 @@ std::string nccl_version() {
   return "";
 }
 
-std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/) {
+int nccl_version_code() {
+  return 0;
+}
+
+std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/, Device& /*device*/,
+                                        FlightRecord* /*record*/) {
   fail(ExitCode::kConfiguration, {.what = "--transport",
                                   .value = "nccl",
                                   .why = "this build has no NCCL",

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include <chrono>
+#include <array>
 #include <exception>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
-#include <thread>
+#include <utility>
 #include <variant>
 
 #include "core/error.h"
@@ -28,30 +31,77 @@ namespace {
                              .remedy = "run with NCCL_DEBUG=WARN, or use --transport mpi"});
 }
 
+/// Tells a flight record which of the queued collectives the GPU is at. Any thread may poll it.
+class QueuedCollectives {
+ public:
+  QueuedCollectives(Device& device, FlightRecord& record) : record_(record) {
+    for (Queued& each : queued_) each.done = device.new_event(EventUse::kOrder);
+  }
+  ~QueuedCollectives() { record_.end(Track::kCollective); }
+  QueuedCollectives(const QueuedCollectives&) = delete;
+  QueuedCollectives& operator=(const QueuedCollectives&) = delete;
+
+  /// The stream's last work is this collective. Where there is no room, the older ones tell more.
+  void add(const Collective& collective, Tag tag, Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    if (added_ - done_ == queued_.size()) return;
+    Queued& last = queued_[added_++ % queued_.size()];
+    last.activity = activity_of(collective);
+    last.step = tag.step;
+    last.bytes = cost_of(collective).message_bytes;
+    last.done->record(stream);
+    if (added_ - done_ == 1) enter();
+  }
+
+  void poll() {
+    const std::lock_guard lock(mutex_);
+    const std::size_t before = done_;
+    while (done_ < added_ && queued_[done_ % queued_.size()].done->reached()) ++done_;
+    if (done_ == before) return;
+    if (done_ == added_) return record_.end(Track::kCollective);
+    enter();
+  }
+
+ private:
+  struct Queued {
+    std::unique_ptr<Event> done;
+    Activity activity = Activity::kAllReduce;
+    std::int64_t step = -1;
+    std::int64_t bytes = -1;
+  };
+
+  void enter() {
+    const Queued& oldest = queued_[done_ % queued_.size()];
+    record_.begin(Track::kCollective, oldest.activity, oldest.step, oldest.bytes);
+  }
+
+  FlightRecord& record_;
+  std::mutex mutex_;  // guards what follows
+  std::array<Queued, 64> queued_{};
+  std::size_t added_ = 0, done_ = 0;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
-  explicit NcclCommunicator(Communicator& host) : host_(host) {
+  NcclCommunicator(Communicator& host, Device& device, FlightRecord* record)
+      : host_(host), device_(device) {
     ncclUniqueId id{};
     if (host.rank() == 0) must(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = 1;  // also where NCCL_COMM_BLOCKING says otherwise
     must(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config),
          "ncclCommInitRankConfig");
+    if (record != nullptr) queued_.emplace(device, *record);
   }
   /// While an exception is on its way other ranks may never come: what is under way is given up.
   ~NcclCommunicator() override {
     if (comm_ == nullptr) return;
-    for (const auto& [collective, sum] : sums_) ncclRedOpDestroy(sum, comm_);
     if (std::uncaught_exceptions() > 0) {
       ncclCommAbort(comm_);
       return;
     }
     ncclCommFinalize(comm_);
-    ncclResult_t state = ncclInProgress;
-    while (state == ncclInProgress && ncclCommGetAsyncError(comm_, &state) == ncclSuccess) {
-      std::this_thread::yield();
-    }
     ncclCommDestroy(comm_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -64,23 +114,22 @@ class NcclCommunicator final : public Communicator {
     std::visit(
         [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
         collective);
-    float scale = 1;
-    if (const auto* op = std::get_if<AllReduce>(&collective)) scale = op->scale;
-    if (const auto* op = std::get_if<ReduceScatter>(&collective)) scale = op->scale;
-    if (scale == 1 || sums_.contains(&collective)) return;
-    // Each rank multiplies its own numbers by its own factor, before the sum.
-    ncclRedOp_t sum = ncclSum;
-    must(ncclRedOpCreatePreMulSum(&sum, &scale, ncclFloat32, ncclScalarHostImmediate, comm_),
-         "ncclRedOpCreatePreMulSum");
-    sums_.emplace(&collective, sum);
+    if (const auto* op = std::get_if<AllReduce>(&collective)) {
+      prepare_scaling(collective, op->tensors[0], op->scale);
+    } else if (const auto* scatter = std::get_if<ReduceScatter>(&collective)) {
+      prepare_scaling(collective, scatter->tensors[0], scatter->scale);
+    }
   }
 
   void run(const Collective& collective, const Addresses& addresses,
-           std::span<Stream* const> streams, Tag /*tag*/) override {
+           std::span<Stream* const> streams, Tag tag) override {
+    const auto scaling = scalings_.find(&collective);
+    if (scaling != scalings_.end()) {
+      device_.run(scaling->second, addresses, *streams[0], {tag.program, tag.step, kPartOfNode});
+    }
     auto* const stream = static_cast<cudaStream_t>(streams[0]->native());
-    const auto sum = sums_.find(&collective);
-    const ncclRedOp_t op = sum == sums_.end() ? ncclSum : sum->second;
-    std::visit([&](const auto& each) { queue(each, addresses, op, stream); }, collective);
+    std::visit([&](const auto& each) { queue(each, addresses, stream); }, collective);
+    if (queued_) queued_->add(collective, tag, *streams[0]);
   }
 
   void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
@@ -90,55 +139,69 @@ class NcclCommunicator final : public Communicator {
   void barrier() override { host_.barrier(); }
 
   [[nodiscard]] std::string poll_error() override {
+    if (queued_) queued_->poll();
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return "";  // given up
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
     const ncclResult_t found = asked == ncclSuccess ? state : asked;
-    if (found == ncclSuccess || found == ncclInProgress) return "";
-    return std::string("NCCL: ") + ncclGetErrorString(found);
+    return found == ncclSuccess ? "" : std::string("NCCL: ") + ncclGetErrorString(found);
   }
 
   void abort(ExitCode code) noexcept override {
-    if (comm_ != nullptr) ncclCommAbort(comm_);
-    comm_ = nullptr;
+    ncclComm_t given_up = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(given_up, comm_);
+    }
+    if (given_up != nullptr) ncclCommAbort(given_up);
     host_.abort(code);
   }
 
  private:
-  void queue(const AllReduce& op, const Addresses& addresses, ncclRedOp_t sum,
-             cudaStream_t stream) {
+  /// A rank's numbers times its scale, rounded once. What changes nothing is left out.
+  void prepare_scaling(const Collective& collective, const Tensor& tensor, float scale) {
+    scalings_.erase(&collective);
+    if (scale == 1) return;
+    const Tensor flat{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
+    Tensor no_rows = flat;
+    no_rows.rows = 0;
+    const DeviceOp scaling = SumRows{.out = flat, .in = no_rows, .beta = scale};
+    device_.prepare(scaling);
+    scalings_.insert_or_assign(&collective, scaling);
+  }
+
+  void queue(const AllReduce& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
-    must(ncclAllReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), sum, comm_,
+    must(ncclAllReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), ncclSum, comm_,
                        stream),
          "ncclAllReduce");
   }
-  void queue(const Broadcast& op, const Addresses& addresses, ncclRedOp_t /*sum*/,
-             cudaStream_t stream) {
+  void queue(const Broadcast& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
     must(ncclBroadcast(values, values, count(tensor), nccl_type_of(tensor.dtype), op.root, comm_,
                        stream),
          "ncclBroadcast");
   }
-  void queue(const Reduce& op, const Addresses& addresses, ncclRedOp_t sum, cudaStream_t stream) {
+  void queue(const Reduce& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     void* const values = addresses.at<std::byte>(tensor);
-    must(ncclReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), sum, op.root, comm_,
-                    stream),
+    must(ncclReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), ncclSum, op.root,
+                    comm_, stream),
          "ncclReduce");
   }
 
-  void queue(const ReduceScatter& op, const Addresses& addresses, ncclRedOp_t sum,
-             cudaStream_t stream) {
+  void queue(const ReduceScatter& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     BARESTEP_REQUIRE(tensor.rows % size() == 0, "NCCL scatters equal shares");
     const Tensor share = share_of_rank(tensor, rank(), size());
     must(ncclReduceScatter(addresses.at(tensor), addresses.at(share), count(share), ncclFloat32,
-                           sum, comm_, stream),
+                           ncclSum, comm_, stream),
          "ncclReduceScatter");
   }
-  void queue(const AllGather& op, const Addresses& addresses, ncclRedOp_t /*sum*/,
-             cudaStream_t stream) {
+  void queue(const AllGather& op, const Addresses& addresses, cudaStream_t stream) {
     const Tensor& tensor = op.tensors[0];
     const Tensor share = share_of_rank(tensor, rank(), size());
     const Tensor& own = op.own.empty() ? share : op.own[0];
@@ -163,20 +226,16 @@ class NcclCommunicator final : public Communicator {
 
   static std::size_t count(const Tensor& tensor) { return static_cast<std::size_t>(tensor.size()); }
 
-  /// A communicator that does not block answers "in progress" until a call is really queued; only
-  /// then may events be recorded behind it.
   void must(ncclResult_t result, const char* call) {
-    while (result == ncclInProgress) {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
-      if (asked != ncclSuccess) result = asked;
-    }
     if (result != ncclSuccess) refuse(result, call, comm_);
   }
 
   Communicator& host_;
+  Device& device_;
+  std::mutex mutex_;  // guards comm_ between those who use it and who give it up
   ncclComm_t comm_ = nullptr;
-  std::map<const Collective*, ncclRedOp_t> sums_;
+  std::map<const Collective*, DeviceOp> scalings_;
+  std::optional<QueuedCollectives> queued_;
 };
 
 }  // namespace
@@ -185,16 +244,21 @@ bool has_nccl() {
   return true;
 }
 
-std::string nccl_version() {
+int nccl_version_code() {
   int version = 0;
   if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
     refuse(result, "ncclGetVersion", nullptr);
   }
+  return version;
+}
+
+std::string nccl_version() {
+  const int version = nccl_version_code();
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::unique_ptr<Communicator> join_nccl(Communicator& host) {
-  return std::make_unique<NcclCommunicator>(host);
+std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device, FlightRecord* record) {
+  return std::make_unique<NcclCommunicator>(host, device, record);
 }
 
 }  // namespace barestep

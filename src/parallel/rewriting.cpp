@@ -12,10 +12,6 @@ Node copy_node(const Tensor& to, const Tensor& from, Lane lane, Phase phase) {
   return {.op = DeviceOp{Copy{.to = to, .from = from}}, .lane = lane, .phase = phase};
 }
 
-Tensor number_of(const Tensor& row, std::int64_t index) {
-  return {row.buffer, row.offset_bytes + index * bytes_of(DType::kF32), 1, 1};
-}
-
 Tensor take_row(Buffers& buffers, const char* name, Category category, std::int64_t numbers,
                 bool pinned) {
   return buffers.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
@@ -31,22 +27,28 @@ void bring_stop(StepProgram& step, Buffers& buffers, const Tensor& to, Insertion
 }  // namespace
 
 Program with_insertions(const Program& program, const Insertions& insertions,
-                        const std::vector<NodeId>& left_out) {
+                        const std::set<NodeId>& left_out) {
   Program result(program.name(), program.buffers());
   for (NodeId id = -1; id < program.size(); ++id) {
-    const bool stays = std::ranges::find(left_out, id) == left_out.end();
-    if (id >= 0 && stays) result.add(program.nodes()[static_cast<std::size_t>(id)]);
+    if (id >= 0 && !left_out.contains(id))
+      result.add(program.nodes()[static_cast<std::size_t>(id)]);
     const auto [begin, end] = insertions.equal_range(id);
     for (auto node = begin; node != end; ++node) result.add(node->second);
   }
   return result;
 }
 
-NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool writes_only) {
-  NodeId last = -1;
-  for (NodeId id = 0; id < end; ++id) {
-    for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if ((access.writes || !writes_only) && overlap(access.tensor, tensor)) last = id;
+TouchedBytes touched_before(const Program& program, NodeId end) {
+  TouchedBytes touched(program);
+  for (NodeId id = 0; id < end; ++id) touched.enter(id);
+  return touched;
+}
+
+NodeId last_use(const TouchedBytes& touched, const Tensor& tensor, bool writes_only) {
+  NodeId last = kNoNode;
+  for (const auto& piece : touched.pieces_of(tensor)) {
+    for (const Touch& touch : piece) {
+      last = std::max(last, writes_only ? touch.writer : std::max(touch.writer, touch.reader));
     }
   }
   return last;
@@ -72,17 +74,18 @@ Node comm_node(Collective collective) {
 void share_loss(StepProgram& step, Buffers& buffers, float scale, Insertions& insertions) {
   const Tensor global = take_row(buffers, "global_loss", Category::kCommunication, 2, false);
   const Tensor host = take_row(buffers, "global_loss_host", Category::kData, 2, true);
-  bring_stop(step, buffers, number_of(global, 1), insertions);
+  bring_stop(step, buffers, global.flat_slice(1, 1), insertions);
 
   const Program& program = step.program;
-  const NodeId loss = last_use(program, optimizer_node(program), step.tensors.loss, true);
+  const NodeId loss =
+      last_use(touched_before(program, optimizer_node(program)), step.tensors.loss, true);
   Node keep_own = program.nodes()[static_cast<std::size_t>(loss)];
-  keep_own.op = DeviceOp{Copy{.to = number_of(global, 0), .from = step.tensors.loss}};
+  keep_own.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = step.tensors.loss}};
   insertions.emplace(loss, std::move(keep_own));
   insertions.emplace(loss, comm_node(AllReduce{.tensors = {global}, .scale = scale}));
   insertions.emplace(loss, copy_node(host, global, Lane::kComm, Phase::kReduce));
-  step.tensors.loss_host = number_of(host, 0);
-  step.tensors.stops_host = number_of(host, 1);
+  step.tensors.loss_host = host.flat_slice(0, 1);
+  step.tensors.stops_host = host.flat_slice(1, 1);
 }
 
 }  // namespace barestep

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <map>
-#include <vector>
+#include <set>
 
 #include "core/program.h"
+#include "core/touched_bytes.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -17,10 +18,13 @@ using Insertions = std::multimap<NodeId, Node>;
 /// `program` with the insertions, and without the nodes `left_out`. Waits are not set: call
 /// order().
 Program with_insertions(const Program& program, const Insertions& insertions,
-                        const std::vector<NodeId>& left_out = {});
+                        const std::set<NodeId>& left_out = {});
 
-/// The last node before `end` that writes `tensor`, or touches it at all; -1: none.
-NodeId last_use(const Program& program, NodeId end, const Tensor& tensor, bool writes_only);
+/// The program's nodes before `end` have been walked.
+TouchedBytes touched_before(const Program& program, NodeId end);
+
+/// The last node so far that writes `tensor`, or touches it at all; kNoNode where there is none.
+NodeId last_use(const TouchedBytes& touched, const Tensor& tensor, bool writes_only);
 
 /// The optimizer of a training step.
 NodeId optimizer_node(const Program& program);

@@ -43,9 +43,8 @@ void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) co
     const std::int64_t count = std::min(step, whole.size() - first);
     Op over_pinned = op;
     over_pinned.tensors = {Tensor{0, 0, 1, count, whole.dtype}};
-    pieces.push_back({.part = {whole.buffer, whole.offset_bytes + first * bytes_of(whole.dtype), 1,
-                               count, whole.dtype},
-                      .over_pinned = std::move(over_pinned)});
+    pieces.push_back(
+        {.part = whole.flat_slice(first, count), .over_pinned = std::move(over_pinned)});
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <variant>
 #include <vector>
@@ -177,6 +178,11 @@ class ThreadCommunicator final : public HostCommunicator {
       for (std::int64_t i = rows.first * tensor.cols; i < last; ++i)
         mine.values[i] = sum_at<float>(i);
     }));
+    // The other rows are undefined. Whoever uses them is to notice.
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      const bool own = rows.first <= i / tensor.cols && i / tensor.cols < rows.first + rows.count;
+      if (!own && mine.values[i] != 0) mine.values[i] = std::numeric_limits<float>::quiet_NaN();
+    }
   }
 
   void perform_op(const AllGather& op, const Addresses& addresses) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@ constexpr double kAwakeSeconds = 3;     // that one waits for its end that was s
 constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
 constexpr double kTurnSeconds = 0.3;    // between the words of two ranks on several hosts
 constexpr double kMostTurns = 5;
+constexpr double kToComeSeconds = 0.3;        // that a rank may start later than another
 constexpr double kToSpeakSeconds = 2;         // that a failed rank has for its own line
 constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
 constexpr double kBehindHostsSeconds = 2;     // the same where it asks other hosts first
@@ -43,6 +45,23 @@ bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
   return ::kill(static_cast<pid_t>(record.process), 0) != 0 && errno == ESRCH;
 }
 
+/// What a rank is in that others must come to, if it is in such a thing.
+std::optional<FlightEntry> waiting_in(const FlightRecord& record) {
+  for (const Track track : {Track::kCollective, Track::kHostCall}) {
+    if (auto entry = record.open(track)) return entry;
+  }
+  const auto phase = record.open(Track::kPhase);
+  const bool is_mpi =
+      phase && (phase->activity == Activity::kStart || phase->activity == Activity::kLeave);
+  return is_mpi ? phase : std::nullopt;
+}
+
+/// Seconds since its watchdog looked around, if it is stopped; else 0.
+double stopped_for_s(const FlightRecord& record) {
+  const double silent_s = now_s() - record.beat_s;
+  return silent_s > kSilentSeconds ? silent_s : 0;
+}
+
 /// Not through stdio, whose locks a hung thread may hold.
 void write_line(const std::string& line) {
   std::size_t done = 0;
@@ -54,6 +73,10 @@ void write_line(const std::string& line) {
 }
 
 }  // namespace
+
+std::string flight_file(const std::filesystem::path& metrics) {
+  return metrics.empty() ? "" : metrics.string() + ".flight";
+}
 
 Watchdog::Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options)
     : board_(board), word_(word), options_(std::move(options)), thread_([this] {
@@ -87,14 +110,24 @@ void Watchdog::look_around() {
   if (!told_ && is_judge()) look_at_own_entries();
   if (!told_) look_at_communicator();
   if (!told_ && is_judge()) look_at_launcher();
+  if (!told_ && is_judge()) look_for_the_absent();
 }
 
 /// Who was stopped itself is no judge of others: it may have been woken to be ended, for which
 /// mpirun takes two seconds. One that a busy machine held up for a while is.
 bool Watchdog::is_judge() const {
+  return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
+}
+
+/// Rather than held up, when it last woke.
+bool Watchdog::was_stopped() const {
   const double continued_s = options_.continued_s ? options_.continued_s() : 0;
-  const bool was_stopped = std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
-  return now_s() - woken_s_ > (was_stopped ? kAwakeSeconds : kHeldUpSeconds);
+  return continued_s > 0 && std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
+}
+
+/// Since when an entry of this rank counts: nothing is done while it is stopped.
+double Watchdog::begin_of(const FlightEntry& entry) const {
+  return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
 }
 
 /// By the launcher of ranks on several hosts.
@@ -126,13 +159,45 @@ void Watchdog::look_at_own_entries() {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
-    const double age_s = now_s() - entry->begin_s;
-    if (age_s < limit_s) continue;
-    return tell({.what = own_name(),
-                 .value = entry->text(),
-                 .why = fmt::format("not done after {:.1f} s{}", age_s, late_ranks()),
-                 .remedy = "look at the ranks that are behind, or give a larger --timeout"});
+    if (now_s() - begin_of(*entry) < limit_s) continue;
+    return tell(overdue(*entry));
   }
+}
+
+/// `entry` is this rank's and too old. Whom this rank waits for is to blame; who waits for this one
+/// is not late.
+Problem Watchdog::overdue(const FlightEntry& entry) const {
+  const FlightRecord& mine = board_.mine();
+  const auto waiting = waiting_in(mine);
+  const double age_s = now_s() - begin_of(entry);
+  if (!waiting) {
+    return {.what = own_name(),
+            .value = entry.text(),
+            .why = fmt::format("not done after {:.1f} s", age_s),
+            .remedy = "look at what holds it up, or give a larger --timeout"};
+  }
+  const auto late = late_ranks();
+  const auto to_blame = std::ranges::find_if(late, [](const FlightRecord* record) {
+    return stopped_for_s(*record) > 0 || !waiting_in(*record);
+  });
+  if (to_blame == late.end()) {
+    return {.what = own_name(),
+            .value = entry.text(),
+            .why = fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
+            .remedy = "look at the ranks that are behind, or give a larger --timeout"};
+  }
+  const FlightRecord& blamed = **to_blame;
+  const auto phase = blamed.open(Track::kPhase);
+  const double stopped_s = stopped_for_s(blamed);
+  const std::string how = stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s)
+                                        : fmt::format("is not done after {:.1f} s",
+                                                      phase ? now_s() - phase->begin_s : age_s);
+  return {
+      .what = fmt::format("rank {} on {}", blamed.rank.load(), host_name()),
+      .value = blamed.state(),
+      .why = fmt::format("process {} {}, and rank {} waits for it in {}{}", blamed.process.load(),
+                         how, mine.rank.load(), waiting->text(), text_of_late(&blamed)),
+      .remedy = "look at what holds it up, or give a larger --timeout"};
 }
 
 void Watchdog::look_at_communicator() {
@@ -142,7 +207,7 @@ void Watchdog::look_at_communicator() {
   if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
   tell({.what = own_name(),
         .value = board_.mine().state(),
-        .why = why + late_ranks(),
+        .why = why + text_of_late(),
         .remedy = "see the errors of the other ranks"});
 }
 
@@ -163,6 +228,24 @@ void Watchdog::look_at_launcher() {
                   .why = "the launcher ends the job while this waits for a rank of another host",
                   .remedy = "see the other hosts' lines, then run again"});
   }
+}
+
+/// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
+/// takes two seconds.
+void Watchdog::look_for_the_absent() {
+  if (!options_.one_host || !board_.is_shared() || !options_.asked_to_end_s) return;
+  const double asked_s = options_.asked_to_end_s();
+  const auto phase = board_.mine().open(Track::kPhase);
+  if (asked_s == 0 || now_s() - asked_s < kToComeSeconds) return;
+  if (!phase || phase->activity != Activity::kStart) return;
+  const auto places = board_.all().first(
+      static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
+  const auto absent =
+      std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
+  if (absent == places.end() || !word_.claim_here()) return;
+  speak({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
+         .why = "never came to the start of MPI, and the launcher ends the job",
+         .remedy = "see what it wrote and the system's log, then run again"});
 }
 
 void Watchdog::end_behind_others() {
@@ -196,28 +279,35 @@ void Watchdog::write_records() const {
 }
 
 std::string Watchdog::own_name() const {
+  if (options_.ranks == 1) return fmt::format("process {} on {}", ::getpid(), host_name());
   return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
 }
 
 /// Of this host's others: who is stopped, and who has not come to where this rank is.
-std::string Watchdog::late_ranks() const {
+std::vector<const FlightRecord*> Watchdog::late_ranks() const {
   const FlightRecord& mine = board_.mine();
   const std::string here = mine.state();
-  std::vector<std::string> late;
+  std::vector<const FlightRecord*> late;
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
-    const double silent_s = now_s() - record.beat_s;
-    if (silent_s > kSilentSeconds) {
-      late.push_back(fmt::format("rank {} (process {}) has been stopped for {:.1f} s at {}",
-                                 record.rank.load(), record.process.load(), silent_s,
-                                 record.state()));
-    } else if (record.state() != here) {
-      late.push_back(fmt::format("rank {} (process {}) is at {}", record.rank.load(),
-                                 record.process.load(), record.state()));
-    }
+    if (stopped_for_s(record) > 0 || record.state() != here) late.push_back(&record);
   }
-  if (late.size() > kMostRanksNamed) late.resize(kMostRanksNamed);
-  return late.empty() ? "" : fmt::format(", {}", fmt::join(late, ", "));
+  return late;
+}
+
+/// Where they are, all `but` one: a list to go on with, or nothing.
+std::string Watchdog::text_of_late(const FlightRecord* but) const {
+  std::vector<std::string> texts;
+  for (const FlightRecord* const record : late_ranks()) {
+    if (record == but) continue;
+    const double stopped_s = stopped_for_s(*record);
+    const std::string how =
+        stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s) : "is";
+    texts.push_back(fmt::format("rank {} (process {}) {} at {}", record->rank.load(),
+                                record->process.load(), how, record->state()));
+  }
+  if (texts.size() > kMostRanksNamed) texts.resize(kMostRanksNamed);
+  return texts.empty() ? "" : fmt::format(", {}", fmt::join(texts, ", "));
 }
 
 }  // namespace barestep

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "core/error.h"
 #include "parallel/flight_record.h"
@@ -13,9 +15,13 @@
 
 namespace barestep {
 
+/// Where the records go that belong to the metrics file `metrics`, which may be empty.
+std::string flight_file(const std::filesystem::path& metrics);
+
 struct WatchdogOptions {
   std::string program{};      // in front of its line
   double limit_s = 300;       // what a rank is in may last so long
+  int ranks = 0;              // of the job; 0: not known
   bool one_host = true;       // all ranks are on this host
   std::string record_file{};  // where the records of this host's ranks go then; may be empty
   /// Ends all ranks, with `code`. Called from the watchdog's thread.
@@ -32,10 +38,14 @@ struct WatchdogOptions {
 ///   - whether a rank of this host died: its process is gone, and it had not left,
 ///   - whether this rank is in something for longer than the limit,
 ///   - whether the communicator has failed for two seconds, and nobody said so,
-///   - on several hosts: whether the launcher ends the job while this rank waits for others.
-/// Then one rank of the host writes one line on stderr, naming the rank, what it is in and the last
-/// state of those that are late, and ends all with exit code 75. The others, when they see that
-/// another rank has the word, end half a second later at the latest, on several hosts two.
+///   - on several hosts: whether the launcher ends the job while this rank waits for others,
+///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
+///     that died before.
+/// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
+/// about the rank that others wait for, where that is known, and tells what it is in and the state
+/// of others that are late. A job of one process has only the limit, and no ranks to name. The
+/// others, when they see that another rank has the word, end half a second later at the latest, on
+/// several hosts two.
 class Watchdog {
  public:
   /// `board`, and `word` over it, must outlive it.
@@ -51,18 +61,23 @@ class Watchdog {
  private:
   void look_around();
   [[nodiscard]] bool is_judge() const;
+  [[nodiscard]] bool was_stopped() const;
+  [[nodiscard]] double begin_of(const FlightEntry& entry) const;
   [[nodiscard]] bool is_asked_to_end() const;
   void look_for_the_dead();
   void look_at_own_entries();
   void look_at_communicator();
   void look_at_launcher();
+  void look_for_the_absent();
   void end_behind_others();
   /// One line and the end, if the word is to be had.
   void tell(const Problem& problem);
   void speak(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;
-  [[nodiscard]] std::string late_ranks() const;
+  [[nodiscard]] std::vector<const FlightRecord*> late_ranks() const;
+  [[nodiscard]] std::string text_of_late(const FlightRecord* but = nullptr) const;
+  [[nodiscard]] Problem overdue(const FlightEntry& entry) const;
 
   FlightBoard& board_;
   LastWord& word_;

@@ -21,6 +21,13 @@ Tensor parameters_by_rank(Buffers& buffers, const StepSpec& spec) {
   return by_rank(buffers, spec, "parameters", Category::kParameters);
 }
 
+/// Of gradients that add up from step to step every rank keeps the sum of all ranks: the next
+/// step's are added to it, weighted and summed again, and the weights of all ranks are 1 together.
+Collective sum_of(const Tensor& gradients, float scale, bool zero_grad) {
+  if (!zero_grad) return AllReduce{.tensors = {gradients}, .scale = scale};
+  return ReduceScatter{.tensors = {gradients}, .scale = scale};
+}
+
 }  // namespace
 
 FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks) {
@@ -45,8 +52,7 @@ void Zero1::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
   Insertions insertions;
   share_loss(step, buffers, scale, insertions);
   const NodeId optimizer = optimizer_node(step.program);
-  insertions.emplace(optimizer - 1,
-                     comm_node(ReduceScatter{.tensors = {gradients}, .scale = scale}));
+  insertions.emplace(optimizer - 1, comm_node(sum_of(gradients, scale, spec.zero_grad)));
   if (spec.clip_norm) {
     // The first thing that the optimizer finds is the sum of its share's squares.
     const Op& first = step.program.nodes()[static_cast<std::size_t>(optimizer)].op;

@@ -13,7 +13,8 @@ FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks);
 
 /// Behind backward the gradients are reduce-scattered, each rank's weighted as Ddp's are, then each
 /// rank updates its share of the parameters, and the shares are gathered. For clipping, the ranks
-/// add up the squares of their shares.
+/// add up the squares of their shares. Gradients that add up from step to step (--no-zero-grad) are
+/// all-reduced instead: each rank needs all of them in the next step.
 class Zero1 final : public Scheme {
  public:
   /// Lengthens the flat buffers to whole shares.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -18,6 +19,10 @@ using SetRecord = CUpti_ActivityMemset4;
 using CallRecord = CUpti_ActivityAPI;
 using OverheadRecord = CUpti_ActivityOverhead;
 using CorrelationRecord = CUpti_ActivityExternalCorrelation;
+
+/// Every call of a node has one: of the runtime, of the driver below it, and those that queue
+/// nothing, such as a library's questions to the driver.
+constexpr std::size_t kCorrelationsOfWork = 4;
 
 template <class Record>
 const Record& as(const CUpti_Activity& record) {
@@ -101,19 +106,18 @@ const char* overhead_name(CUpti_ActivityOverheadKind kind) {
 CuptiReader::CuptiReader(const CuptiLibrary& library, std::int64_t capacity)
     : library_(library), capacity_(static_cast<std::size_t>(capacity)) {
   activities_.reserve(capacity_);
-  correlations_.reserve(capacity_);
+  correlations_.reserve(kCorrelationsOfWork * capacity_);
 }
 
 std::string_view CuptiReader::kept(std::string text) {
   return *names_.insert(std::move(text)).first;
 }
 
-std::string_view CuptiReader::call_name(CUpti_CallbackId id) {
-  const auto [at, is_new] = call_names_.try_emplace(id);
+std::string_view CuptiReader::call_name(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
+  const auto [at, is_new] = call_names_.try_emplace({domain, id});
   if (!is_new) return at->second;
   const char* name = nullptr;
-  const CUptiResult status =
-      library_.callback_name.function(CUPTI_CB_DOMAIN_RUNTIME_API, id, &name);
+  const CUptiResult status = library_.callback_name.function(domain, id, &name);
   if (status != CUPTI_SUCCESS || name == nullptr) return "";
   std::string text = name;
   // Without the version of its interface: cudaLaunchKernel_v7000.
@@ -122,8 +126,10 @@ std::string_view CuptiReader::call_name(CUpti_CallbackId id) {
       text.find_first_not_of("0123456789", version + 2) == std::string::npos) {
     text.resize(version);
   }
-  for (const char* queues : {"cudaLaunch", "cudaMemcpy", "cudaMemset", "cudaGraphLaunch"}) {
-    if (text.starts_with(queues)) at->second = kept(text);
+  const std::string_view prefix = domain == CUPTI_CB_DOMAIN_DRIVER_API ? "cu" : "cuda";
+  if (!text.starts_with(prefix)) return "";
+  for (const char* queues : {"Launch", "Memcpy", "Memset", "GraphLaunch"}) {
+    if (text.compare(prefix.size(), std::strlen(queues), queues) == 0) at->second = kept(text);
   }
   return at->second;
 }
@@ -141,9 +147,9 @@ void CuptiReader::add(const GpuActivity& activity, std::uint64_t start_ns, std::
   activities_.back().end_s = static_cast<double>(end_ns) * 1e-9;
 }
 
-void CuptiReader::read_call(const CUpti_Activity& record) {
+void CuptiReader::read_call(const CUpti_Activity& record, CUpti_CallbackDomain domain) {
   const auto& of = as<CallRecord>(record);
-  const std::string_view name = call_name(of.cbid);
+  const std::string_view name = call_name(domain, of.cbid);
   if (name.empty()) return;
   add({.kind = GpuActivity::Kind::kCall,
        .name = name,
@@ -155,8 +161,8 @@ void CuptiReader::read_call(const CUpti_Activity& record) {
 void CuptiReader::read_correlation(const CUpti_Activity& record) {
   const auto& of = as<CorrelationRecord>(record);
   if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
-  if (of.externalId == kNoNode) return;
-  if (correlations_.size() >= capacity_) {
+  if (of.externalId == kNoCorrelatedNode) return;
+  if (correlations_.size() >= kCorrelationsOfWork * capacity_) {
     ++dropped_;
   } else {
     correlations_.push_back({of.correlationId, of.externalId});
@@ -202,7 +208,9 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
       return add_work(of, Kind::kSet, "Memset (Device)", of.bytes);
     }
     case CUPTI_ACTIVITY_KIND_RUNTIME:
-      return read_call(record);
+      return read_call(record, CUPTI_CB_DOMAIN_RUNTIME_API);
+    case CUPTI_ACTIVITY_KIND_DRIVER:
+      return read_call(record, CUPTI_CB_DOMAIN_DRIVER_API);
     case CUPTI_ACTIVITY_KIND_OVERHEAD: {
       const auto& of = as<OverheadRecord>(record);
       return add({.kind = Kind::kOverhead, .name = overhead_name(of.overheadKind)}, of.start,
@@ -233,7 +241,8 @@ void CuptiReader::finish() {
 std::uint64_t CuptiReader::tag_number(std::int64_t correlation) const {
   const auto at =
       std::ranges::lower_bound(correlations_, correlation, {}, &Correlation::correlation);
-  return at == correlations_.end() || at->correlation != correlation ? kNoNode : at->number;
+  return at == correlations_.end() || at->correlation != correlation ? kNoCorrelatedNode
+                                                                     : at->number;
 }
 
 }  // namespace barestep

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "profiler/cupti_library.h"
@@ -17,7 +18,7 @@
 namespace barestep {
 
 /// The number of work that is of no node.
-constexpr std::uint64_t kNoNode = 0;
+constexpr std::uint64_t kNoCorrelatedNode = 0;
 
 /// Reads records and keeps what it needs, in memory that is taken at once.
 class CuptiReader {
@@ -41,7 +42,8 @@ class CuptiReader {
 
   /// Sorts what was read. Call it before tag_number().
   void finish();
-  /// The number that was pushed when work of this correlation was queued; kNoNode for none.
+  /// The number that was pushed when work of this correlation was queued; kNoCorrelatedNode for
+  /// none.
   [[nodiscard]] std::uint64_t tag_number(std::int64_t correlation) const;
 
   /// Records for which there was no room, or that have no time.
@@ -54,13 +56,13 @@ class CuptiReader {
   };
 
   void read_record(const CUpti_Activity& record);
-  void read_call(const CUpti_Activity& record);
+  void read_call(const CUpti_Activity& record, CUpti_CallbackDomain domain);
   void read_correlation(const CUpti_Activity& record);
   void add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns);
   /// The text for as long as the reader.
   std::string_view kept(std::string text);
   /// As CUDA spells it; empty for calls that queue no work.
-  std::string_view call_name(CUpti_CallbackId id);
+  std::string_view call_name(CUpti_CallbackDomain domain, CUpti_CallbackId id);
 
   const CuptiLibrary& library_;
   std::size_t capacity_;
@@ -69,7 +71,8 @@ class CuptiReader {
   std::vector<GpuActivity> activities_;
   std::vector<Correlation> correlations_;
   std::set<std::string> names_;
-  std::map<CUpti_CallbackId, std::string_view> call_names_;
+  // Each domain numbers its calls by itself.
+  std::map<std::pair<CUpti_CallbackDomain, CUpti_CallbackId>, std::string_view> call_names_;
   std::int64_t dropped_ = 0;
 };
 

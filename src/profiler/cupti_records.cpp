@@ -15,9 +15,12 @@ namespace barestep {
 namespace {
 
 constexpr CUpti_ActivityKind kKinds[] = {
-    // Those before the work itself, so that none of it comes without them.
+    // Those before the work itself, so that none of it comes without them. A correlation comes only
+    // with the record of a call: the runtime's for our kernels, the driver's for libraries such as
+    // cuBLASLt, which launch by cuLaunchKernelEx.
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_RUNTIME,
+    CUPTI_ACTIVITY_KIND_DRIVER,
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
     CUPTI_ACTIVITY_KIND_MEMCPY,
     CUPTI_ACTIVITY_KIND_MEMCPY2,
@@ -132,7 +135,7 @@ void CuptiRecords::begin(const Tag& tag, std::string_view label, int device, Str
     is_capturing_node_ = true;
   }
   if (capturing_ || !on_) return;
-  std::uint64_t number = kNoNode;
+  std::uint64_t number = kNoCorrelatedNode;
   if (keeps_ && queued_.size() < queued_.capacity()) {
     queued_.push_back(queued);
     number = queued_.size();
@@ -217,7 +220,7 @@ void CuptiRecords::finish() {
 
 const CuptiRecords::Queued* CuptiRecords::queued_of(const GpuActivity& activity) const {
   const std::uint64_t number = reader_.tag_number(activity.correlation);
-  if (number == kNoNode || number > queued_.size()) return nullptr;
+  if (number == kNoCorrelatedNode || number > queued_.size()) return nullptr;
   return &queued_[number - 1];
 }
 

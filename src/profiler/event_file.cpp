@@ -7,9 +7,6 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
-#include <system_error>
-
-#include "core/error.h"
 
 namespace barestep {
 namespace {
@@ -44,14 +41,7 @@ std::uint32_t masked(std::uint32_t crc) {
 }
 
 fs::path new_path(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    fail(ExitCode::kCannotCreate, {.what = "folder",
-                                   .value = folder.string(),
-                                   .why = fmt::format("cannot be created: {}", error.message()),
-                                   .remedy = "choose one that can be written"});
-  }
+  make_folder(folder);
   static std::atomic<int> count = 0;
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};

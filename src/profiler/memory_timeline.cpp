@@ -90,23 +90,27 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
       timeline.points.push_back({.node = id, .begins = {}, .ends = {}});
     }
   }
-  const std::vector<Life> lives = lives_of(program, device, timeline.points);
+  std::vector<MemoryPoint>& points = timeline.points;
+  const std::vector<Life> lives = lives_of(program, device, points);
+  // First what changes from one point to the next, then the sums.
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
     const Life& life = lives[static_cast<std::size_t>(id)];
-    if (timeline.points.empty() || (!life.always && !life.first)) continue;
+    if (points.empty() || (!life.always && !life.first)) continue;
     const std::size_t first = life.always ? 0 : *life.first;
-    const std::size_t last = life.always ? timeline.points.size() - 1 : *life.last;
+    const std::size_t after = life.always ? points.size() : *life.last + 1;
     const auto category = static_cast<std::size_t>(program.buffers()[id].category);
-    for (std::size_t at = first; at <= last; ++at) {
-      timeline.points[at].in_use_bytes[category] += plan.buffer_bytes(id);
-    }
+    const std::int64_t bytes = plan.buffer_bytes(id);
+    points[first].in_use_bytes[category] += bytes;
+    if (after < points.size()) points[after].in_use_bytes[category] -= bytes;
     if (life.always) continue;
-    timeline.points[first].begins.push_back(id);
-    timeline.points[last].ends.push_back(id);
+    points[first].begins.push_back(id);
+    points[after - 1].ends.push_back(id);
   }
-  for (std::size_t at = 0; at < timeline.points.size(); ++at) {
-    const std::int64_t most = timeline.points[timeline.highest].total_bytes();
-    if (timeline.points[at].total_bytes() > most) timeline.highest = at;
+  for (std::size_t at = 1; at < points.size(); ++at) {
+    for (std::size_t category = 0; category < points[at].in_use_bytes.size(); ++category) {
+      points[at].in_use_bytes[category] += points[at - 1].in_use_bytes[category];
+    }
+    if (points[at].total_bytes() > points[timeline.highest].total_bytes()) timeline.highest = at;
   }
   return timeline;
 }
@@ -118,7 +122,7 @@ std::string memory_table(const Program& program, const MemoryPlan& plan, int dev
   TextTable table({{"op"},
                    {"before it (B)", Align::kRight},
                    {"in use (B)", Align::kRight},
-                   {"behind it (B)", Align::kRight}});
+                   {"after it (B)", Align::kRight}});
   std::int64_t rows = 0;
   for (const MemoryPoint& point : timeline.points) {
     if (point.begins.empty() && point.ends.empty()) continue;

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/text_table.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -132,9 +133,8 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                           joules / static_cast<double>(samples));
   }
   const SourceSummary& first = summaries.front();
-  return fmt::format("Monitor, {} look{} in {:.1f} s behind warm-up\n{}{}", first.looks,
-                     first.looks == 1 ? "" : "s", first.end_s - first.begin_s, table.text(2),
-                     behind);
+  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}", counted(first.looks, "look"),
+                     first.end_s - first.begin_s, table.text(2), behind);
 }
 
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,

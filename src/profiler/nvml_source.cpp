@@ -150,7 +150,7 @@ std::string GpuSource::trouble() const {
                         failures.count == 1 ? "" : fmt::format(" {} times", failures.count),
                         library_->text_of(failures.last));
   }
-  return lost_ ? text + "; it was not looked at any more" : text;
+  return lost_ ? text + "; it is no longer read" : text;
 }
 
 }  // namespace

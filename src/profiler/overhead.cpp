@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/statistics.h"
+#include "core/units.h"
 #include "profiler/operator_table.h"
 
 namespace barestep {
@@ -59,18 +60,16 @@ Overhead overhead_of(std::span<const double> wall_s) {
 
 std::string overhead_text(const Overhead& overhead) {
   if (overhead.groups == 0) {
-    return "What profiling costs is not known: it takes four steps behind warm-up that are not "
+    return "What profiling costs is not known: it takes four steps after warm-up that are not "
            "profiled.\n";
   }
   return fmt::format(
-      "Profiling adds {} to a step of {}, {:.2f} % ({} {} to {}, {} group{} of steps without, "
-      "with, "
+      "Profiling adds {} to a step of {}, {:.2f} % ({} {} to {}, {} of steps without, with, "
       "with, without).\n",
       signed_time(overhead.median_s), table_time(overhead.plain_s),
       100 * overhead.median_s / overhead.plain_s,
       overhead.is_95 ? "95 % interval" : "too few for an interval; range",
-      signed_time(overhead.low_s), signed_time(overhead.high_s), overhead.groups,
-      overhead.groups == 1 ? "" : "s");
+      signed_time(overhead.low_s), signed_time(overhead.high_s), counted(overhead.groups, "group"));
 }
 
 }  // namespace barestep

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <span>
 #include <sstream>
 #include <system_error>
@@ -13,12 +12,17 @@
 
 #include "core/bench_stream.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kCopyBytes = std::int64_t{128} << 20;
+/// What is copied to learn the rate of memory: many times the largest caches, which are 60 MB on a
+/// GPU of today.
+constexpr std::int64_t kCpuCopyBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kGpuCopyBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kCopyCols = 1024;
 constexpr std::int64_t kMostExtent = 8192;
 /// A product that takes so long is long enough to be timed.
 constexpr double kLongEnoughSeconds = 0.01;
@@ -72,24 +76,77 @@ double product_peak(Device& device) {
   return std::max(best, product_rate(device, extent, kTries));
 }
 
+/// Two such areas leave half of what is free to others.
+std::int64_t copy_bytes(const Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return kCpuCopyBytes;
+  constexpr std::int64_t kRowBytes = kCopyCols * bytes_of(DType::kF32);
+  const std::int64_t bytes = std::min(kGpuCopyBytes, device.info().free_bytes / 4);
+  return std::max(kRowBytes, bytes / kRowBytes * kRowBytes);
+}
+
 double memory_peak(Device& device) {
-  PeakBench bench(device, 2 * kCopyBytes);
-  constexpr std::int64_t kCols = 1024;
-  const std::int64_t rows = kCopyBytes / kCols / bytes_of(DType::kF32);
-  const Tensor to{0, 0, rows, kCols};
-  const Tensor from{0, kCopyBytes, rows, kCols};
+  const std::int64_t copied = copy_bytes(device);
+  PeakBench bench(device, 2 * copied);
+  const std::int64_t rows = copied / kCopyCols / bytes_of(DType::kF32);
+  const Tensor to{0, 0, rows, kCopyCols};
+  const Tensor from{0, copied, rows, kCopyCols};
   const DeviceOp copy = Copy{.to = to, .from = from};
   const DeviceOp update = BiasRelu{.values = to, .bias = from.row_slice(0, 1), .relu = false};
-  const double bytes = 2.0 * static_cast<double>(kCopyBytes);
+  const double bytes = 2.0 * static_cast<double>(copied);
   return bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
 }
 
-std::string line_of(const std::string& key, const Peaks& peaks) {
-  return fmt::format("{}\t{:.6g}\t{:.6g}\n", key, peaks.flops_per_s, peaks.bytes_per_s);
+constexpr std::int64_t kMostCacheBytes = 1 << 20;
+// No device of the last thirty years does less, none in sight does more.
+constexpr double kLeastPeak = 1e6;
+constexpr double kMostPeak = 1e18;
+
+bool is_peak(double per_s) {
+  return per_s >= kLeastPeak && per_s <= kMostPeak;
 }
 
-bool has_key(const std::string& line, const std::string& key) {
-  return line.starts_with(key + "\t");
+struct CachedPeaks {
+  std::string key;
+  Peaks peaks;
+};
+
+std::string line_of(const CachedPeaks& cached) {
+  return fmt::format("{}\t{:.6g}\t{:.6g}\n", cached.key, cached.peaks.flops_per_s,
+                     cached.peaks.bytes_per_s);
+}
+
+std::optional<CachedPeaks> parse_peaks(const std::string& line) {
+  std::istringstream fields(line);
+  CachedPeaks cached;
+  std::getline(fields, cached.key, '\t');
+  fields >> cached.peaks.flops_per_s >> cached.peaks.bytes_per_s;
+  const bool is_whole = static_cast<bool>(fields) && (fields >> std::ws).eof();
+  const bool is_sound = is_peak(cached.peaks.flops_per_s) && is_peak(cached.peaks.bytes_per_s);
+  if (cached.key.empty() || !is_whole || !is_sound) return std::nullopt;
+  return cached;
+}
+
+struct PeaksCache {
+  std::vector<CachedPeaks> all;
+  std::size_t bad_line = 0;  // the first that is not as it should be, from 1; 0: none
+};
+
+/// Empty where there is no file. Throws Error(kNoInput) for one that cannot be read.
+PeaksCache read_peaks(const std::filesystem::path& file) {
+  PeaksCache cache;
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return cache;
+  std::istringstream lines(InputFile(file, "peaks' cache").text(kMostCacheBytes));
+  std::size_t number = 1;
+  for (std::string line; std::getline(lines, line); ++number) {
+    auto cached = parse_peaks(line);
+    if (cached) {
+      cache.all.push_back(std::move(*cached));
+    } else if (cache.bad_line == 0) {
+      cache.bad_line = number;
+    }
+  }
+  return cache;
 }
 
 }  // namespace
@@ -142,22 +199,25 @@ std::optional<std::filesystem::path> peaks_file() {
 }
 
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key) {
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    if (!has_key(line, key)) continue;
-    std::istringstream numbers(line.substr(key.size() + 1));
-    Peaks peaks;
-    const bool read = static_cast<bool>(numbers >> peaks.flops_per_s >> peaks.bytes_per_s);
-    const bool sound = std::isfinite(peaks.flops_per_s) && std::isfinite(peaks.bytes_per_s) &&
-                       peaks.flops_per_s > 0 && peaks.bytes_per_s > 0;
-    if (read && sound) return peaks;
-  }
-  return std::nullopt;
+  const PeaksCache cache = read_peaks(file);
+  const auto found = std::ranges::find(cache.all, key, &CachedPeaks::key);
+  if (found != cache.all.end()) return found->peaks;
+  if (cache.bad_line == 0) return std::nullopt;
+  fail(ExitCode::kBadData,
+       {.what = "peaks' cache",
+        .value = file.string(),
+        .why = fmt::format("line {} is not a device and two rates from {:g} to {:g}",
+                           cache.bad_line, kLeastPeak, kMostPeak)});
 }
 
 std::optional<Peaks> known_peaks(const Device& device, Precision precision) {
   const auto file = peaks_file();
-  return file ? load_peaks(*file, peaks_key(device, precision)) : std::nullopt;
+  if (!file) return std::nullopt;
+  try {
+    return load_peaks(*file, peaks_key(device, precision));
+  } catch (const Error&) {
+    return std::nullopt;  // the next run with --profile says why, and measures
+  }
 }
 
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks) {
@@ -169,13 +229,16 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
                                    .why = "cannot be created: " + error.message(),
                                    .remedy = "set XDG_CACHE_HOME to one that can"});
   }
-  std::string text;
-  std::ifstream old(file);
-  for (std::string line; std::getline(old, line);) {
-    if (!has_key(line, key)) text += line + "\n";
+  PeaksCache cache;
+  try {
+    cache = read_peaks(file);
+  } catch (const Error&) {
+    // What cannot be read is replaced, unless it is no regular file.
   }
-  old.close();
-  text += line_of(key, peaks);
+  std::erase_if(cache.all, [&](const CachedPeaks& each) { return each.key == key; });
+  cache.all.push_back({.key = key, .peaks = peaks});
+  std::string text;
+  for (const CachedPeaks& each : cache.all) text += line_of(each);
   const auto bytes = std::as_bytes(std::span(text));
   replace_file(file, std::span(&bytes, 1));
 }

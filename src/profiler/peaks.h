@@ -29,22 +29,25 @@ std::string peaks_key(const Device& device, Precision precision);
 /// input and evaluating are no work of a step's.
 double floor_s(const Program& step, const Peaks& peaks);
 
-/// Measures with products of growing extent, and with a copy and an update in place of 128 MiB,
-/// whichever is faster. Takes about half a second and 256 MiB of device memory, all given back.
-/// Throws Error(kMemory). Blocks.
+/// Measures with products of growing extent, and with a copy and an update in place, whichever is
+/// faster: of 128 MiB on the CPU, and of 1 GiB on a GPU, or a quarter of its free memory if that is
+/// less. Takes about half a second and twice that memory, all given back. Throws Error(kMemory).
+/// Blocks.
 Peaks measure_peaks(Device& device);
 
 /// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing where neither variable is set.
 std::optional<std::filesystem::path> peaks_file();
 
-/// The peaks that `file` keeps under `key`. Nothing where it has none; lines that are not as they
-/// should be count as not there.
+/// The peaks that `file` keeps under `key`. Nothing where it has none, or is not there. Throws
+/// Error for a file that is spoiled, so that it cannot tell: kNoInput for one that cannot be read,
+/// kBadData for lines that are none, or hold rates that no device has.
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key);
 
-/// What an earlier run left of this device in peaks_file().
+/// What an earlier run left of this device in peaks_file(); nothing if that is spoiled.
 std::optional<Peaks> known_peaks(const Device& device, Precision precision);
 
-/// Keeps them beside those of other keys; makes the folder. Throws Error as replace_file() does.
+/// Keeps them beside those of other keys, without whatever else is in the file; makes the folder.
+/// Throws Error as replace_file() does.
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks);
 
 }  // namespace barestep

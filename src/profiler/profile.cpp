@@ -1,8 +1,12 @@
 #include "profiler/profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "core/error.h"
 
@@ -25,6 +29,27 @@ std::int64_t first_incomplete(std::span<const Program* const> programs,
     if (at == missing.end() || at->second > 0) return step;
   }
   return steps.end;
+}
+
+/// Whether the node has work that something can record.
+bool has_work(const Node& node, bool exchanges) {
+  if (std::holds_alternative<Collective>(node.op) && !exchanges) return false;
+  bool writes = false;
+  for (const Access& access : accesses_of(node.op)) {
+    if (access.writes && access.tensor.size() > 0) return true;
+    writes = writes || access.writes;
+  }
+  return !writes;  // a delay writes nothing and takes its time
+}
+
+/// The programs that the profile's steps ran, by step.
+std::map<std::int64_t, int> programs_by_step(const Profile& profile) {
+  std::map<std::int64_t, int> programs;
+  for (const TimedOp& op : profile.ops) programs.emplace(op.tag.step, op.tag.program);
+  for (const Record& record : profile.queued) {
+    if (record.tag.node >= 0) programs.emplace(record.tag.step, record.tag.program);
+  }
+  return programs;
 }
 
 }  // namespace
@@ -97,6 +122,26 @@ Profile join(std::span<const Program* const> programs, const RecordCollector& co
   std::stable_sort(profile.ops.begin(), profile.ops.end(), earlier);
   std::stable_sort(profile.queued.begin(), profile.queued.end(), earlier);
   return profile;
+}
+
+std::string node_without_record(std::span<const Program* const> programs, const Profile& profile,
+                                bool exchanges) {
+  std::set<std::pair<std::int64_t, NodeId>> recorded;
+  for (const TimedOp& op : profile.ops) recorded.emplace(op.tag.step, op.tag.node);
+  const auto programs_run = programs_by_step(profile);
+  for (const HostStep& step : profile.steps) {
+    const auto ran = programs_run.find(step.step);
+    if (ran == programs_run.end()) return fmt::format("step {}", step.number);
+    const Program& program = *programs[static_cast<std::size_t>(ran->second)];
+    for (NodeId id = 0; id < program.size(); ++id) {
+      const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+      if (recorded.contains({step.step, id}) || !has_work(node, exchanges)) continue;
+      const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
+      return fmt::format("{}{} in {}, step {}", label_of(node.op), layer, name_of(node.phase),
+                         step.number);
+    }
+  }
+  return "";
 }
 
 }  // namespace barestep

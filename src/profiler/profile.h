@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/ops.h"
@@ -60,5 +61,11 @@ std::int64_t parts_of(const Program& program);
 /// behind it are left out.
 Profile join(std::span<const Program* const> programs, const RecordCollector& collector,
              std::span<const HostStep> steps);
+
+/// The first node of a step of the profile that has no record there, "gemm of layer 3 in backward,
+/// step 7"; empty where each has one. A node that writes nothing needs none, nor do collectives
+/// where `exchanges` is false: one rank alone moves nothing.
+std::string node_without_record(std::span<const Program* const> programs, const Profile& profile,
+                                bool exchanges);
 
 }  // namespace barestep

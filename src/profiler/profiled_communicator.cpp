@@ -1,5 +1,7 @@
 #include "profiler/profiled_communicator.h"
 
+#include <algorithm>
+
 #include "core/clock.h"
 
 namespace barestep {
@@ -16,9 +18,8 @@ std::size_t tensors_of(const Collective& collective) {
 
 void ProfiledCommunicator::Steps::on_record(const Record& record) {
   Record of_step = record;
-  if (const std::int64_t launched = device_.launched_step(); launched >= 0) {
-    of_step.tag.step = launched;
-  }
+  // A graph's were captured in an earlier step; what ran eagerly since knows its own.
+  of_step.tag.step = std::max(of_step.tag.step, device_.launched_step());
   collector_.on_record(of_step);
 }
 

@@ -29,7 +29,7 @@ std::string device_text(const Device& device) {
   const DeviceInfo info = device.info();
   std::string text = fmt::format("{}: {}", device.name(), info.model);
   if (info.threads > 0) {
-    text += fmt::format(", {} thread{}", info.threads, info.threads == 1 ? "" : "s");
+    text += ", " + counted(info.threads, "thread");
   }
   return text;
 }
@@ -82,8 +82,8 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
   }
   if (spec.ranks > 1) text += fmt::format(" over {} ranks", spec.ranks);
   if (spec.train_rows > 0) {
-    text += fmt::format(", {} training and {} test samples", grouped(spec.train_rows),
-                        grouped(spec.test_rows));
+    text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
+                        grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
   return text + fmt::format("\n{}, products by {}\n\n", device_text(device),
                             device.info().product_library);
@@ -104,7 +104,8 @@ std::string evaluation_line(const EvaluationReport& report) {
   if (report.epochs > 0) line += fmt::format("/{}", report.epochs);
   line += fmt::format(" | Test loss: {:.6f}", report.loss);
   if (report.accuracy) line += fmt::format(" | Test accuracy: {:.2f}%", 100 * *report.accuracy);
-  return line + fmt::format(" | {} samples in {}s", report.samples, seconds_text(report.seconds));
+  return line + fmt::format(" | {} in {}s", counted(report.samples, "sample"),
+                            seconds_text(report.seconds));
 }
 
 StepFigures::StepFigures(const StepReport& told)
@@ -147,15 +148,12 @@ void RunSummary::add(const StepFigures& step) {
   wall_s_.push_back(step.report.wall_s);
   for (std::size_t i = 0; i < kParts; ++i) sum_.part_s[i] += step.account.part_s[i];
   samples_ += step.report.samples;
+  step_samples_ = std::max(step_samples_, step.report.samples);
   flops_ += step.report.flops;
 }
 
 double RunSummary::total_s() const {
   return std::accumulate(wall_s_.begin(), wall_s_.end(), 0.0);
-}
-
-double RunSummary::samples_per_s() const {
-  return static_cast<double>(samples_) / total_s();
 }
 
 std::string update_text(const StepPrograms& programs) {
@@ -172,13 +170,14 @@ std::string RunSummary::text(const Device& device, const std::string& update,
   const double total_s = this->total_s();
   const auto steps = static_cast<double>(wall_s_.size());
 
-  std::string text =
-      fmt::format("Summary of {} steps after {} of warm-up, {}, products by {}\n", wall_s_.size(),
-                  warmup_steps_, device_text(device), device.info().product_library);
+  std::string text = fmt::format("Summary of {} after {} of warm-up, {}, products by {}\n",
+                                 counted(std::ssize(wall_s_), "step"), warmup_steps_,
+                                 device_text(device), device.info().product_library);
   text += fmt::format("  Step time    mean {}s, std {}s, p50 {}s, p95 {}s, p99 {}s\n",
                       seconds_text(time.mean), seconds_text(time.stddev), seconds_text(time.p50),
                       seconds_text(time.p95), seconds_text(time.p99));
-  text += fmt::format("  Throughput   {:.2f} samples/sec\n", samples_per_s());
+  text +=
+      fmt::format("  Throughput   {:.2f} samples/sec\n", static_cast<double>(samples_) / total_s);
   text +=
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
   text += fmt::format("  Update       {}\n", update);
@@ -207,13 +206,21 @@ std::string sweep_table(std::span<const SweepRow> rows) {
                    {"Step time, median (s)", Align::kRight},
                    {"p5", Align::kRight},
                    {"p95", Align::kRight},
-                   {"Throughput (samples/sec)", Align::kRight}});
+                   {"Throughput at the median (samples/sec)", Align::kRight}});
   for (const SweepRow& row : rows) {
     const Statistics& time = row.step_time_s;
+    const double samples_per_s = static_cast<double>(row.step_samples) / time.p50;
     table.add_row({std::to_string(row.batch_size), seconds_text(time.p50), seconds_text(time.p5),
-                   seconds_text(time.p95), fmt::format("{:.2f}", row.samples_per_s)});
+                   seconds_text(time.p95), fmt::format("{:.2f}", samples_per_s)});
   }
   return table.text();
+}
+
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch) {
+  return fmt::format(
+      R"({{"batch_size": {}, "batch": {}, "samples": {}, "latency_s": {}, "rank": {}}})"
+      "\n",
+      batch_size, batch.number, batch.samples, batch.latency_s, batch.rank);
 }
 
 std::string evaluation_table(std::span<const Evaluation> runs) {

@@ -62,7 +62,8 @@ class RunSummary {
 
   /// There must be a step behind warm-up.
   [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }
-  [[nodiscard]] double samples_per_s() const;
+  /// Of a whole step: the most that any has.
+  [[nodiscard]] std::int64_t step_samples() const { return step_samples_; }
 
  private:
   [[nodiscard]] double total_s() const;
@@ -70,6 +71,7 @@ class RunSummary {
   std::vector<double> wall_s_;
   StepAccount sum_;
   std::int64_t samples_ = 0;
+  std::int64_t step_samples_ = 0;
   std::int64_t flops_ = 0;
   std::int64_t warmup_steps_ = 0;
 };
@@ -77,12 +79,16 @@ class RunSummary {
 /// One run of a sweep.
 struct SweepRow {
   std::int64_t batch_size = 0;
+  std::int64_t step_samples = 0;  // more than a batch with micro-steps
   Statistics step_time_s;
-  double samples_per_s = 0;
 };
 
-/// The table of the practical: batch size, step time and throughput of every run.
+/// The table of the practical: batch size, step time and throughput of every run. Both are of the
+/// median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
+
+/// A line of JSON about a batch of an evaluation.
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch);
 
 /// Batch size, loss, accuracy, latency and throughput of every run.
 std::string evaluation_table(std::span<const Evaluation> runs);

@@ -36,7 +36,8 @@ class Writer {
     }
     for (const GpuActivity& activity : profile.activities) {
       if (activity.kind != GpuActivity::Kind::kCall || activity.correlation == 0) continue;
-      calls_[activity.correlation] = &activity;
+      // The first is the outermost: the runtime may do its work by a call of the driver.
+      calls_.try_emplace(activity.correlation, &activity);
       most_correlation_ = std::max(most_correlation_, activity.correlation);
     }
     if (!calls_.empty()) next_id_ += most_correlation_ + 1;
@@ -150,7 +151,9 @@ class Writer {
       const GpuActivity& made = *call->second;
       queued = {kFirstId + made.correlation, events_.span(made.start_s, made.end_s)};
       if (written.insert(made.correlation).second) {
-        events_.slice("cuda_runtime", made.name, host_row(context_), queued.span,
+        // Kineto's two categories.
+        const char* const category = made.name.starts_with("cuda") ? "cuda_runtime" : "cuda_driver";
+        events_.slice(category, made.name, host_row(context_), queued.span,
                       fmt::format(R"("External id": {}, "cbid": {}, "correlation": {})",
                                   external_id, made.call_id, queued.correlation));
       }

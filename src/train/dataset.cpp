@@ -14,6 +14,7 @@
 #include "core/npy.h"
 #include "core/random.h"
 #include "core/safetensors.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -107,9 +108,9 @@ std::vector<std::int32_t> checked_labels(const Shards& shards, std::int64_t clas
       const auto label = static_cast<std::int64_t>(value);
       if (label < 0 || label >= classes) {
         refuse(file.path(),
-               fmt::format("row {} has label {}, the last of --layers gives {} classes, numbered "
+               fmt::format("row {} has label {}, the last of --layers gives {}, numbered "
                            "from 0",
-                           row, label, classes),
+                           row, label, counted(classes, "class")),
                "correct the labels or widen the last layer");
       }
       labels.push_back(static_cast<std::int32_t>(label));
@@ -122,15 +123,31 @@ void require_shapes_fit(const Shards& x, const Shards& y, std::int64_t inputs) {
   const std::filesystem::path& path = x.files().front().path();
   if (x.rows() != y.rows()) {
     refuse(path,
-           fmt::format("has {} samples, '{}' has {}", x.rows(), y.files().front().path().string(),
-                       y.rows()),
+           fmt::format("has {}, '{}' has {}", counted(x.rows(), "sample"),
+                       y.files().front().path().string(), y.rows()),
            "use files that belong together");
   }
   if (x.rows() == 0) refuse(path, "has no samples", "use a file that has some");
+  if (x.cols() == 0) refuse(path, "its samples have no features", "use a file that has some");
   if (x.cols() != inputs) {
-    refuse(path, fmt::format("data has {} features, --layers starts with {}", x.cols(), inputs),
-           fmt::format("start --layers with {}", x.cols()));
+    refuse(
+        path,
+        fmt::format("data has {}, --layers starts with {}", counted(x.cols(), "feature"), inputs),
+        fmt::format("start --layers with {}", x.cols()));
   }
+}
+
+std::int64_t test_rows_of(const DataConfig& data, std::int64_t rows) {
+  const auto count =
+      static_cast<std::int64_t>(std::floor(static_cast<double>(rows) * data.test_split));
+  if (data.test_split > 0 && count == 0) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--test-split",
+          .value = fmt::format("{}", data.test_split),
+          .why = fmt::format("of {} leaves 0 to test with", counted(rows, "sample")),
+          .remedy = "give a larger share, or leave it out"});
+  }
+  return count;
 }
 
 }  // namespace
@@ -179,16 +196,18 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     x.load();
     require_finite(x);
   }
-  const auto test_rows =
-      static_cast<std::int64_t>(std::floor(static_cast<double>(x.rows()) * data.test_split));
+  const std::int64_t test_rows = test_rows_of(data, x.rows());
   if (loss == LossKind::kCrossEntropy) {
     std::vector<std::int32_t> labels = checked_labels(y, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
   }
+  if (y.cols() == 0) {
+    refuse(y.files().front().path(), "its samples have no targets", "use a file that has some");
+  }
   if (y.cols() != widths.back()) {
     const bool labels = y.cols() == 1 && !is_float(y.type());
     refuse(y.files().front().path(),
-           fmt::format("data has {} targets per sample, --layers ends with {}", y.cols(),
+           fmt::format("data has {} per sample, --layers ends with {}", counted(y.cols(), "target"),
                        widths.back()),
            fmt::format("end --layers with {}{}", y.cols(),
                        labels ? ", or use --loss cross-entropy if they are labels" : ""));

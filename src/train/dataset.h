@@ -80,8 +80,9 @@ class Dataset {
 /// MSE takes `outputs` numbers per sample. The last floor(N * test_split) samples become the test
 /// set. What has at most `memory_bytes` is brought into memory and looked through for NaN and
 /// infinities; the rest stays in its files, and its rows are looked through as they are gathered.
-/// Throws what the readers throw, kNoInput when a pattern fits no file, and Error(kBadData) when
-/// the files do not fit each other, the model or the loss.
+/// Throws what the readers throw, kNoInput when a pattern fits no file, kConfiguration when a test
+/// split leaves no sample to test with, and Error(kBadData) when the files do not fit each other,
+/// the model or the loss.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                      std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max());
 

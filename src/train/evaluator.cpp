@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -12,8 +15,34 @@
 
 namespace barestep {
 
-StepSpec evaluation_spec_of(const TrainConfig& config, DeviceKind kind, const Dataset& dataset) {
-  StepSpec spec = spec_of(config, kind, &dataset);
+namespace {
+
+/// Those of all ranks, rank by rank. Every rank calls it.
+std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
+                                         const std::vector<EvaluatedBatch>& mine) {
+  static_assert(std::is_trivially_copyable_v<EvaluatedBatch>);
+  const auto count = static_cast<std::size_t>(ranks.size());
+  const std::int64_t size = std::ssize(mine);
+  std::vector<std::int64_t> sizes(count);
+  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto most = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  std::vector<EvaluatedBatch> padded = mine;
+  padded.resize(most);
+  std::vector<EvaluatedBatch> gathered(count * most);
+  ranks.all_gather(std::as_bytes(std::span(padded)), std::as_writable_bytes(std::span(gathered)));
+  std::vector<EvaluatedBatch> all;
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const auto own =
+        std::span(gathered).subspan(rank * most, static_cast<std::size_t>(sizes[rank]));
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+StepSpec evaluation_spec_of(StepSpec training) {
+  StepSpec spec = std::move(training);
   spec.model.trains = false;
   if (spec.test_rows == 0) spec.test_rows = spec.train_rows;
   spec.train_rows = 0;
@@ -25,7 +54,8 @@ class Evaluator::Input final : public StepInput {
  public:
   Input(const Dataset& dataset, const StepSpec& spec)
       : dataset_(dataset),
-        begin_(dataset.train_rows() + dataset.test_rows() - spec.test_rows),
+        begin_(dataset.train_rows() + dataset.test_rows() - spec.test_rows +
+               spec.own_test_rows().first),
         rows_(static_cast<std::size_t>(spec.batch_size)) {}
 
   void announce(const StepProgram& program, std::int64_t first) {
@@ -43,15 +73,16 @@ class Evaluator::Input final : public StepInput {
 
  private:
   const Dataset& dataset_;
-  std::int64_t begin_;  // of the test set
+  std::int64_t begin_;  // of this rank's part of the test set
   std::vector<std::int64_t> rows_;
   const StepProgram* program_ = nullptr;
   std::int64_t first_ = 0;
 };
 
 Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
-                     const FlatWeights& weights)
+                     const FlatWeights& weights, Communicator* ranks)
     : programs_(programs),
+      ranks_(ranks),
       plan_(programs.buffers()),
       device_(&device),
       runner_({&device_, 1}, nullptr, programs.buffers(), plan_, {.fetch = Fetch::kInStep}),
@@ -68,18 +99,19 @@ Evaluator::~Evaluator() = default;
 
 Evaluation Evaluator::run(std::int64_t warmup,
                           const std::function<void(const EvaluatedBatch&)>& on_batch) {
-  const std::int64_t samples = programs_.spec().test_rows;
+  const std::int64_t samples = programs_.spec().own_test_rows().count;
   const auto step = [&](std::int64_t first) -> const StepProgram& {
     const bool whole = first + programs_.evaluate()->rows <= samples;
     const StepProgram& program = whole ? *programs_.evaluate() : *programs_.last_evaluate();
     input_->announce(program, first);
     return program;
   };
-  for (std::int64_t i = 0; i < warmup; ++i) runner_.step(step(0).program, nullptr, *input_);
+  for (std::int64_t i = 0; i < warmup && samples > 0; ++i)
+    runner_.step(step(0).program, nullptr, *input_);
 
   Evaluation evaluation{.batch_size = programs_.spec().batch_size};
   EvaluationReport& total = evaluation.total;
-  std::vector<double> latencies_s;
+  const auto all_samples = static_cast<double>(programs_.spec().test_rows);
   std::int64_t correct = 0;
   while (total.samples < samples) {
     const StepProgram& program = step(total.samples);
@@ -87,26 +119,49 @@ Evaluation Evaluator::run(std::int64_t warmup,
     runner_.step(program.program, nullptr, *input_);
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
     total.loss += static_cast<double>(*addresses.at(program.tensors.loss_host)) *
-                  static_cast<double>(program.rows) / static_cast<double>(samples);
+                  static_cast<double>(program.rows) / all_samples;
     if (const auto& count = program.tensors.correct_host) {
       correct += *addresses.at<std::int32_t>(*count);
-      total.accuracy = static_cast<double>(correct) / static_cast<double>(samples);
     }
     total.samples += program.rows;
     total.seconds += latency_s;
-    on_batch({static_cast<std::int64_t>(latencies_s.size()), program.rows, latency_s});
-    latencies_s.push_back(latency_s);
+    evaluation.batches.push_back({.rank = programs_.spec().rank,
+                                  .number = std::ssize(evaluation.batches),
+                                  .samples = program.rows,
+                                  .latency_s = latency_s});
+    on_batch(evaluation.batches.back());
   }
+  add_up(evaluation, correct);
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
          {.what = "evaluation",
-          .why = fmt::format("the loss over {} samples is {}", grouped(samples),
+          .why = fmt::format("the loss over {} {} is {}", grouped(total.samples),
+                             noun_for(total.samples, "sample"),
                              std::isnan(total.loss) ? std::abs(total.loss) : total.loss),
           .remedy = "load weights of a training run that did not diverge"});
   }
+  std::vector<double> latencies_s;
+  for (const EvaluatedBatch& batch : evaluation.batches) latencies_s.push_back(batch.latency_s);
   evaluation.latency_s = statistics_of(latencies_s);
-  evaluation.samples_per_s = static_cast<double>(samples) / total.seconds;
+  evaluation.samples_per_s = all_samples / total.seconds;
   return evaluation;
+}
+
+/// Makes of what this rank found in its part, of which `correct` were right, what all found.
+void Evaluator::add_up(Evaluation& evaluation, std::int64_t correct) const {
+  EvaluationReport& total = evaluation.total;
+  if (ranks_ != nullptr && ranks_->size() > 1) {
+    const EvaluationPart all =
+        sum_of_ranks(*ranks_, {total.loss, total.seconds, total.samples, correct});
+    total.loss = all.loss;
+    total.seconds = all.seconds;
+    total.samples = all.samples;
+    correct = all.correct;
+    evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
+  }
+  if (programs_.evaluate()->tensors.correct_host) {
+    total.accuracy = static_cast<double>(correct) / static_cast<double>(total.samples);
+  }
 }
 
 }  // namespace barestep

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "core/communicator.h"
 #include "core/statistics.h"
 #include "train/dataset.h"
 #include "train/runner.h"
@@ -14,33 +16,40 @@
 
 namespace barestep {
 
-/// The test set, or all samples where none is split off. For programs that only evaluate.
-StepSpec evaluation_spec_of(const TrainConfig& config, DeviceKind kind, const Dataset& dataset);
+/// The test set, or all samples where none is split off. For programs that only evaluate, made from
+/// the spec of those that train.
+StepSpec evaluation_spec_of(StepSpec training);
 
 /// One batch of an evaluation.
 struct EvaluatedBatch {
-  std::int64_t number = 0;
+  std::int64_t rank = 0;
+  std::int64_t number = 0;  // of its rank
   std::int64_t samples = 0;
   double latency_s = 0;  // from the samples in the host's memory to the loss there
 };
 
+/// Of all ranks together.
 struct Evaluation {
   std::int64_t batch_size = 0;
-  EvaluationReport total{};
-  Statistics latency_s{};  // of the batches
+  EvaluationReport total{};               // its seconds are those of the slowest rank
+  std::vector<EvaluatedBatch> batches{};  // rank by rank
+  Statistics latency_s{};                 // of the batches
   double samples_per_s = 0;
 };
 
 class Evaluator {
  public:
   /// Allocates what evaluation takes: weights, and the activations of a batch. `programs` are built
-  /// for evaluation_spec_of(); all that is referred to must outlive the evaluator. Blocks.
+  /// for evaluation_spec_of(). `ranks` joins the ranks that they are built for, each of which
+  /// evaluates its share of the samples; it may be null for one. All that is referred to must
+  /// outlive the evaluator. Blocks.
   Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
-            const FlatWeights& weights);
+            const FlatWeights& weights, Communicator* ranks = nullptr);
   ~Evaluator();
 
-  /// `warmup` batches that do not count, then every sample once. Throws Error(kDiverged) when the
-  /// loss is not a finite number. Blocks.
+  /// `warmup` batches that do not count, then every sample once; `on_batch` hears of this rank's.
+  /// Throws Error(kDiverged), on every rank, when the loss is not a finite number. Every rank calls
+  /// it. Blocks.
   Evaluation run(std::int64_t warmup, const std::function<void(const EvaluatedBatch&)>& on_batch);
 
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
@@ -48,7 +57,10 @@ class Evaluator {
  private:
   class Input;
 
+  void add_up(Evaluation& evaluation, std::int64_t correct) const;
+
   const StepPrograms& programs_;
+  Communicator* ranks_;
   MemoryPlan plan_;
   Device* device_;
   Runner runner_;

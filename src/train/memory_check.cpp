@@ -39,13 +39,16 @@ std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const Me
 
 void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
   const std::int64_t needed = needed_bytes(programs, pool);
-  const std::int64_t share_bytes = pool.available_bytes / pool.sharers;
+  const std::int64_t share_bytes = pool.available_bytes / pool.sharers - pool.beside_bytes;
   if (needed <= share_bytes) return;
   const auto batch = fitting_batch(programs, pool, share_bytes);
   const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
   std::string who;
-  if (pool.sharers > 1) who = fmt::format(" in each of {} ranks", pool.sharers);
-  if (pool.devices.size() > 1) who = fmt::format(" for {} devices", pool.devices.size());
+  if (pool.beside_bytes > 0) {
+    who = fmt::format(" and {} for {}", human_bytes(pool.beside_bytes), pool.beside);
+  }
+  if (pool.sharers > 1) who += fmt::format(" in each of {} ranks", pool.sharers);
+  if (pool.devices.size() > 1) who += fmt::format(" for {} devices", pool.devices.size());
   fail(ExitCode::kMemory,
        {.what = "too little memory",
         .value = "",

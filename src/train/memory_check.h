@@ -18,6 +18,8 @@ struct MemoryPool {
   std::int64_t available_bytes = 0;
   int sharers = 1;                 // processes that take as much from it, this one included
   std::vector<int> devices = {0};  // of the programs; those that they do not use count as nothing
+  std::int64_t beside_bytes = 0;   // that something else takes from it, for each sharer
+  std::string_view beside{};       // what that is
 };
 
 /// Throws Error(kMemory) when the plan of `programs` needs more than there is.

@@ -1,8 +1,13 @@
 #include "train/optimizer.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 
@@ -108,6 +113,25 @@ void write_scalars(const TrainingConfig& training, std::int64_t t, int world,
   if (training.optimizer == OptimizerKind::kAdamW) {
     scalars[2] = static_cast<float>(1 - lr * weight_decay_of(training));
   }
+}
+
+std::string divergence_remedy(const TrainingConfig& training) {
+  // Beyond what anybody trains with: PyTorch's defaults are 1e-8, 0 or 0.01, and 0.
+  constexpr double kSmallEps = 1e-12;
+  constexpr double kLargeDecay = 1;
+  constexpr double kLargeMomentum = 0.99;
+  std::vector<std::string> changes;
+  if (training.optimizer != OptimizerKind::kSgd && training.eps < kSmallEps) {
+    changes.push_back(fmt::format("a larger --eps (it is {})", training.eps));
+  }
+  if (const double decay = weight_decay_of(training); decay > kLargeDecay) {
+    changes.push_back(fmt::format("a smaller --weight-decay (it is {})", decay));
+  }
+  if (training.momentum > kLargeMomentum) {
+    changes.push_back(fmt::format("a smaller --momentum (it is {})", training.momentum));
+  }
+  changes.push_back(fmt::format("a smaller --lr (it is {})", training.lr));
+  return fmt::format("use {}", fmt::join(changes, " or "));
 }
 
 double learning_rate(const TrainingConfig& training, std::int64_t t, int world) {

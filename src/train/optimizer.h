@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/config.h"
@@ -74,6 +75,10 @@ std::int64_t scalars_of(const OptimizerSpec& spec);
 /// Those numbers, for step `t`, counted from 1, on `world` ranks.
 void write_scalars(const TrainingConfig& training, std::int64_t t, int world,
                    std::span<float> scalars);
+
+/// What to change when training has diverged: --lr, and before it what is set so unusually that it
+/// may be at fault.
+std::string divergence_remedy(const TrainingConfig& training);
 
 /// lr, times `world` with --lr-scale linear (Goyal et al. 2017), and over the first
 /// --lr-warmup steps the share t / lr_warmup of that.

@@ -16,7 +16,7 @@ namespace barestep {
 struct PreparedNode {
   std::vector<Stream*> streams;  // one per part
   // Per set one event per part; empty where nobody waits for the node.
-  std::array<std::vector<std::unique_ptr<Event>>, kMarkSets> events;
+  std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;
   bool reads_pinned = false;
   bool awaited_outside = false;  // by a data node or by the host: not only inside a captured graph
@@ -51,6 +51,7 @@ struct PreparedProgram {
   std::vector<NodeId> last_of_lane;              // the last node on each lane, data nodes left out
   std::vector<NodeId> last_data_of_lane;         // the same of the data nodes
   std::array<std::unique_ptr<Graph>, 2> graphs;  // of each slot, once captured
+  bool has_run = false;                          // a step of it was queued eagerly
 
  private:
   void find_roles();

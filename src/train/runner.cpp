@@ -17,7 +17,7 @@ Runner::Runner(std::span<Device* const> devices, Communicator* communicator, con
       communicator_(communicator),
       buffers_(buffers),
       options_(options),
-      marks_(std::make_unique<StepMarks>(devices, communicator, options.graph)) {
+      marks_(std::make_unique<StepMarks>(devices, communicator)) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
@@ -118,13 +118,13 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
 
   const Tag tag{.program = program.index, .step = step, .node = id};
   const Addresses& table = addresses(step);
-  marks_->begin(tag, set, made.streams);
+  marks_->begin(tag, made.streams);
   if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
     devices_[static_cast<std::size_t>(node.device)]->run(*op, table, *made.streams[0], tag);
   } else {
     communicator_->run(std::get<Collective>(node.op), table, made.streams, tag);
   }
-  marks_->end(tag, set, made.streams);
+  marks_->end(tag, made.streams);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
     made.events[set][part]->record(*made.streams[part]);
   }
@@ -147,12 +147,24 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
 }
 
 void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
-  if (options_.graph) {
+  if (options_.graph && program.has_run) {
     launch_graph(program, step);
     return;
   }
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kEager);
+  }
+  program.has_run = true;
+  // A graph begins where the main lane is, and takes it that all lanes are there.
+  if (options_.graph) join_main();
+}
+
+void Runner::join_main() {
+  Stream& main = *streams_.at(kMainLane);
+  for (auto& [lane, stream] : streams_) {
+    if (lane == kMainLane) continue;
+    joins_.at(lane)->record(*stream);
+    main.wait(*joins_.at(lane));
   }
 }
 
@@ -190,11 +202,7 @@ void Runner::capture(PreparedProgram& program, std::int64_t step) {
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kCaptured);
   }
-  for (auto& [lane, stream] : streams_) {
-    if (lane == kMainLane) continue;
-    joins_.at(lane)->record(*stream);
-    main.wait(*joins_.at(lane));
-  }
+  join_main();
   program.graphs[slot_of(step)] = devices_[0]->end_capture(main);
 }
 

@@ -2,8 +2,9 @@
 //
 // It queues a step's nodes on their lanes' streams, with an event after every node that others wait
 // for, and marks when the step's work begins and ends on every lane (train/timeline.h).
-// With a graph, the nodes that are not data are captured once per slot and launched as one piece.
-// Nothing is allocated in a step.
+// With a graph, a program's first step runs eagerly, so that libraries load and set up what they
+// need outside of captures; then the nodes that are not data are captured once per slot and
+// launched as one piece. Nothing is allocated in a step.
 #pragma once
 
 #include <array>
@@ -100,7 +101,10 @@ class Runner {
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
+  /// Returns whether it was launched as a graph.
   void queue_work(PreparedProgram& program, std::int64_t step);
+  /// From here on the main lane is behind all others.
+  void join_main();
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);
   void check_for_errors(std::int64_t step);

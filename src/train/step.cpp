@@ -38,8 +38,8 @@ void require_whole_step(const StepSpec& spec) {
   fail(ExitCode::kConfiguration,
        {.what = "--drop-last",
         .value = "",
-        .why = fmt::format("the training set has {} samples, a step takes {}",
-                           grouped(spec.train_rows), grouped(spec.step_rows())),
+        .why = fmt::format("the training set has {} {}, a step takes {}", grouped(spec.train_rows),
+                           noun_for(spec.train_rows, "sample"), grouped(spec.step_rows())),
         .remedy = "use a smaller --batch-size"});
 }
 

@@ -6,10 +6,9 @@
 
 namespace barestep {
 
-StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator, bool graph)
+StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator)
     : devices_(devices.begin(), devices.end()),
       communicator_(communicator),
-      graph_(graph),
       clocks_(devices.size()) {
   for (Device* device : devices_) {
     if (device->kind() == DeviceKind::kCpu) device->set_record_sink(this);
@@ -24,8 +23,8 @@ StepMarks::~StepMarks() {
   if (communicator_ != nullptr) communicator_->set_record_sink(nullptr);
 }
 
-bool StepMarks::is_captured(const NodeRun& run) const {
-  return graph_ && run.phase != Phase::kData;
+std::size_t StepMarks::set_for(const NodeRun& run, std::int64_t step) {
+  return run.phase == Phase::kData ? set_of(step) : slot_of(step);
 }
 
 bool StepMarks::knows_by_itself(const NodeRun& run) const {
@@ -51,32 +50,33 @@ void StepMarks::add(const Program& program) {
     made.by_events = true;
     clock_of(run.lane.device);  // made now, not in a step
     Device& device = *devices_[static_cast<std::size_t>(run.lane.device)];
-    const std::size_t first = is_captured(run) ? kStepSets : 0;
-    const std::size_t last = is_captured(run) ? kMarkSets : kStepSets;
-    for (std::size_t set = first; set < last; ++set) {
+    const std::size_t sets = run.phase == Phase::kData ? kSets : 2;
+    for (std::size_t set = 0; set < sets; ++set) {
       if (!run.follows_directly) made.begin[set] = device.new_event(EventUse::kTime);
       made.end[set] = device.new_event(EventUse::kTime);
     }
   }
 }
 
-void StepMarks::begin(const Tag& tag, std::size_t set, std::span<Stream* const> streams) {
+void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
   MarkedProgram& program = *programs_[static_cast<std::size_t>(tag.program)];
   const auto& parts = program.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (program.plan.runs()[parts[part]].first != tag.node) continue;
     MarkedRun& run = program.runs[parts[part]];
+    const std::size_t set = set_for(program.plan.runs()[parts[part]], tag.step);
     run.spans[set].queued_s = now_s();
     if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
   }
 }
 
-void StepMarks::end(const Tag& tag, std::size_t set, std::span<Stream* const> streams) {
+void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
   MarkedProgram& program = *programs_[static_cast<std::size_t>(tag.program)];
   const auto& parts = program.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (program.plan.runs()[parts[part]].last != tag.node) continue;
     MarkedRun& run = program.runs[parts[part]];
+    const std::size_t set = set_for(program.plan.runs()[parts[part]], tag.step);
     if (run.by_events) run.end[set]->record(*streams[part]);
   }
 }
@@ -85,8 +85,8 @@ void StepMarks::launch(int program, std::int64_t step) {
   MarkedProgram& marked = *programs_[static_cast<std::size_t>(program)];
   const double launched_s = now_s();
   for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    if (!is_captured(marked.plan.runs()[i])) continue;
-    marked.runs[i].spans[captured_set_of(step)].queued_s = launched_s;
+    if (marked.plan.runs()[i].phase == Phase::kData) continue;
+    marked.runs[i].spans[slot_of(step)].queued_s = launched_s;
   }
 }
 
@@ -97,8 +97,7 @@ void StepMarks::on_record(const Record& record) {
   const std::size_t number = program.plan.runs_of(record.tag.node).front();
   const NodeRun& run = program.plan.runs()[number];
   // Collectives of a graph carry the step of their capture, which is one of the same slot.
-  const std::int64_t step = record.tag.step;
-  Span& span = program.runs[number].spans[is_captured(run) ? captured_set_of(step) : set_of(step)];
+  Span& span = program.runs[number].spans[set_for(run, record.tag.step)];
   if (run.first == record.tag.node) span.begin_s = record.start_s;
   if (run.last == record.tag.node) span.end_s = record.end_s;
 }
@@ -120,8 +119,7 @@ void StepMarks::read(int program, StepTimeline& step) {
   step.plan = &marked.plan;
   step.spans.resize(marked.runs.size());
   for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    const bool captured = is_captured(marked.plan.runs()[i]);
-    const std::size_t set = captured ? captured_set_of(step.step) : set_of(step.step);
+    const std::size_t set = set_for(marked.plan.runs()[i], step.step);
     step.spans[i] =
         marked.runs[i].by_events ? read_events(marked, i, set) : marked.runs[i].spans[set];
   }

@@ -19,11 +19,10 @@
 
 namespace barestep {
 
-/// Steps that are on their way at once have marks of their own, in sets. The input of step t + 2
-/// may be fetched before step t is read, so that steps take turns on three sets. The work inside a
-/// captured graph has two of its own, one per slot.
+/// Waits reach at most two steps back, so steps take turns on three sets of events. The work inside
+/// a captured graph has sets of its own, one per slot.
 constexpr int kStepSets = 3;
-constexpr int kMarkSets = kStepSets + 2;
+constexpr int kEventSets = kStepSets + 2;
 
 constexpr std::size_t slot_of(std::int64_t step) {
   return static_cast<std::size_t>(step % 2);
@@ -38,8 +37,8 @@ constexpr std::size_t captured_set_of(std::int64_t step) {
 class StepMarks final : public RecordSink {
  public:
   /// Listens to the devices and the communicator, which may be null, from now on. They must outlive
-  /// it. With `graph`, work that is not data runs inside captured graphs.
-  StepMarks(std::span<Device* const> devices, Communicator* communicator, bool graph);
+  /// it.
+  StepMarks(std::span<Device* const> devices, Communicator* communicator);
 
   /// Listens no more. Nothing may be queued any more.
   ~StepMarks() override;
@@ -49,10 +48,9 @@ class StepMarks final : public RecordSink {
   /// Makes the marks of a program. The n-th added has number n, which tags of its work carry.
   void add(const Program& program);
 
-  /// Before and after a node is queued on its streams, one per part. `set` is that of the node's
-  /// events.
-  void begin(const Tag& tag, std::size_t set, std::span<Stream* const> streams);
-  void end(const Tag& tag, std::size_t set, std::span<Stream* const> streams);
+  /// Before and after a node is queued, or captured, on its streams, one per part.
+  void begin(const Tag& tag, std::span<Stream* const> streams);
+  void end(const Tag& tag, std::span<Stream* const> streams);
 
   /// The graph that holds the step's captured work is about to be launched.
   void launch(int program, std::int64_t step);
@@ -66,11 +64,16 @@ class StepMarks final : public RecordSink {
   void on_record(const Record& record) override;
 
  private:
+  /// The input of step t + 2 may be fetched before step t is read, so that steps take turns on
+  /// three sets of marks; of other work two steps are on their way, and it has a set for each slot,
+  /// which the two graphs of a program share with steps outside of graphs.
+  static constexpr std::size_t kSets = kStepSets;
+
   struct MarkedRun {
     bool by_events = false;
-    std::array<Span, kMarkSets> spans{};  // of records, and when the host queued it
+    std::array<Span, kSets> spans{};  // of records, and when the host queued it
     // A run that follows directly on another one begins at that one's end.
-    std::array<std::unique_ptr<Event>, kMarkSets> begin{}, end{};
+    std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
   struct MarkedProgram {
     explicit MarkedProgram(const Program& program) : plan(program) {}
@@ -79,14 +82,13 @@ class StepMarks final : public RecordSink {
     std::vector<MarkedRun> runs{};
   };
 
-  [[nodiscard]] bool is_captured(const NodeRun& run) const;
+  [[nodiscard]] static std::size_t set_for(const NodeRun& run, std::int64_t step);
   [[nodiscard]] bool knows_by_itself(const NodeRun& run) const;
   EventClock& clock_of(int device);
   [[nodiscard]] Span read_events(const MarkedProgram& program, std::size_t run, std::size_t set);
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
-  bool graph_;
   std::vector<std::unique_ptr<MarkedProgram>> programs_;
   std::vector<std::unique_ptr<EventClock>> clocks_;  // by device; null where no run needs it
 };

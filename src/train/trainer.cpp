@@ -42,13 +42,13 @@ std::int64_t flops_of(const StepProgram* step) {
 
 /// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
 [[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
-                                    double lr) {
+                                    std::string remedy) {
   // A NaN's sign means nothing.
   const double shown = std::isnan(loss) ? std::abs(loss) : loss;
   fail(ExitCode::kDiverged, {.what = "training diverged",
                              .value = "",
                              .why = fmt::format("the {} is {} {}", which, shown, when),
-                             .remedy = fmt::format("use a smaller --lr (it is {})", lr)});
+                             .remedy = std::move(remedy)});
 }
 
 }  // namespace
@@ -73,6 +73,7 @@ class Trainer::Input final : public StepInput {
   }
 
   void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
+  [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
 
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
@@ -83,7 +84,7 @@ class Trainer::Input final : public StepInput {
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
     if (const auto& stop = tensors.stop_host) {
-      *addresses.at(*stop) = stop_asked_ != nullptr && *stop_asked_ ? 1.0F : 0.0F;
+      *addresses.at(*stop) = is_asked_to_stop() ? 1.0F : 0.0F;
     }
     if (loader_) {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
@@ -271,20 +272,29 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   }
 }
 
+/// Every rank reads the same sum, so all stop here or none.
+bool Trainer::is_asked_to_stop(const Batch& batch, const Addresses& addresses) const {
+  const auto& stops = batch.program->tensors.stops_host;
+  return stops ? *addresses.at(*stops) > 0 : input_->is_asked_to_stop();
+}
+
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
   if (!std::isfinite(loss)) {
-    const std::string before =
-        batch.number == 0 ? ""
-                          : fmt::format(", it was {} at step {}", last_loss_, batch.number - 1);
-    refuse_divergence("loss", loss, fmt::format("at step {}{}", batch.number, before),
-                      config_.training.lr);
+    // The first loss is that of weights which no step has changed yet.
+    if (batch.number == 0) {
+      refuse_divergence("loss", loss, "at step 0",
+                        "scale down the samples or the weights of --load");
+    }
+    refuse_divergence(
+        "loss", loss,
+        fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
+        divergence_remedy(config_.training));
   }
   last_loss_ = loss;
-  // Every rank reads the same sum, so all stop here or none. A run that is complete did not stop.
-  if (const auto& stops = batch.program->tensors.stops_host; stops && *addresses.at(*stops) > 0) {
-    was_stopped_ = batch.number + 1 < schedule_.steps();
-  }
+  steps_done_ = batch.number + 1;
+  // A run that is complete did not stop.
+  if (is_asked_to_stop(batch, addresses)) was_stopped_ = steps_done_ < schedule_.steps();
   std::optional<float> own_loss;
   if (communicator_ != nullptr) {
     const StepTensors& tensors = batch.program->tensors;
@@ -301,24 +311,22 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .timeline = &runner_.timeline()});
 }
 
-void Trainer::add_up_evaluations() {
-  struct Part {
-    double loss = 0;
-    double seconds = 0;
-    std::int64_t samples = 0;
-    std::int64_t correct = 0;
-  };
-  const Part mine{evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_};
-  std::vector<Part> parts(static_cast<std::size_t>(programs_.spec().ranks));
-  communicator_->all_gather(std::as_bytes(std::span(&mine, 1)),
-                            std::as_writable_bytes(std::span(parts)));
-  Part all;
-  for (const Part& part : parts) {
+EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
+  std::vector<EvaluationPart> parts(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(parts)));
+  EvaluationPart all;
+  for (const EvaluationPart& part : parts) {
     all.loss += part.loss;
     all.seconds = std::max(all.seconds, part.seconds);
     all.samples += part.samples;
     all.correct += part.correct;
   }
+  return all;
+}
+
+void Trainer::add_up_evaluations() {
+  const EvaluationPart all = sum_of_ranks(
+      *communicator_, {evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_});
   evaluation_.loss = all.loss;
   evaluation_.seconds = all.seconds;
   evaluation_.samples = all.samples;
@@ -345,7 +353,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   evaluation_.loss /= samples;
   if (!std::isfinite(evaluation_.loss)) {
     refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
-                      config_.training.lr);
+                      divergence_remedy(config_.training));
   }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);

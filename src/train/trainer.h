@@ -41,6 +41,18 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
+/// What a rank found in its part of a test set.
+struct EvaluationPart {
+  double loss = 0;  // a sum over samples
+  double seconds = 0;
+  std::int64_t samples = 0;
+  std::int64_t correct = 0;
+};
+
+/// What all ranks found in all of it; the seconds are those of the slowest. Every rank calls it.
+/// Blocks.
+EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine);
+
 /// Told what happens, between steps.
 class TrainObserver {
  public:
@@ -73,8 +85,9 @@ class Trainer {
   /// slots.
   void run(TrainObserver& observer);
 
-  /// As soon as `asked` is true on any rank, all end behind the same step. Before run(); programs
-  /// of ranks only. `asked` must outlive the trainer.
+  /// As soon as `asked` is true, the run ends after the current training step; with several ranks,
+  /// as soon as it is true on any, all end after the same one. Call it before run(). `asked` must
+  /// outlive the trainer.
   void stop_when(const std::atomic<bool>& asked);
 
   /// Whether the run ended so, with steps left.
@@ -86,8 +99,9 @@ class Trainer {
   /// Any flat buffer of the programs (gradients, moments), for inspection. Blocks.
   [[nodiscard]] FlatWeights download(BufferId flat);
 
-  /// Training steps of the whole run.
+  /// Training steps of the whole run, and those done so far.
   [[nodiscard]] std::int64_t steps() const { return schedule_.steps(); }
+  [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
   [[nodiscard]] const StepPrograms& programs() const { return programs_; }
   [[nodiscard]] const Runner& runner() const { return runner_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
@@ -105,6 +119,7 @@ class Trainer {
   [[nodiscard]] bool is_awaited(const Batch& batch) const;
   /// Waits for the oldest batch that is queued, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
+  [[nodiscard]] bool is_asked_to_stop(const Batch& batch, const Addresses& addresses) const;
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
   /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
   void add_up_evaluations();
@@ -122,6 +137,7 @@ class Trainer {
   float last_loss_ = 0;
   EvaluationReport evaluation_;
   std::int64_t correct_ = 0;
+  std::int64_t steps_done_ = 0;
   bool was_stopped_ = false;
 };
 

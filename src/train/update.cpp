@@ -63,8 +63,8 @@ class Update {
       const auto [grad_y, x] = model_.factors(layer, x_);
       add(Gemm{.c = gram_y, .a = grad_y, .b = grad_y, .transpose_b = true}, layer);
       add(Gemm{.c = gram_x, .a = x, .b = x, .transpose_b = true}, layer);
-      const Tensor own{squares.buffer, layer * bytes_of(DType::kF32), 1, 1};
-      add(GramSquares{.out = own, .gram_y = gram_y, .gram_x = gram_x}, layer);
+      add(GramSquares{.out = squares.flat_slice(layer, 1), .gram_y = gram_y, .gram_x = gram_x},
+          layer);
     }
     return squares;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -67,6 +68,37 @@ std::vector<std::string> differences(const std::vector<Entry>& model, const Safe
   return found;
 }
 
+/// A weight that is no finite number.
+struct BadWeight {
+  std::int64_t index;
+  float value;
+};
+
+std::optional<BadWeight> first_bad_weight(std::span<const float> values) {
+  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return std::nullopt;
+  // A NaN's sign means nothing.
+  return BadWeight{bad - values.begin(), std::isnan(*bad) ? std::abs(*bad) : *bad};
+}
+
+/// "3, 0": where element `index` of a row-major tensor is.
+std::string place_of(std::int64_t index, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> place(shape.size());
+  for (std::size_t d = shape.size(); d-- > 0; index /= shape[d]) place[d] = index % shape[d];
+  return fmt::format("{}", fmt::join(place, ", "));
+}
+
+void require_finite_weights(const std::filesystem::path& path, const Entry& entry,
+                            std::span<const float> values) {
+  const auto bad = first_bad_weight(values);
+  if (!bad) return;
+  fail(ExitCode::kBadData, {.what = "weights",
+                            .value = path.string(),
+                            .why = fmt::format("{}[{}] is {}", entry.name,
+                                               place_of(bad->index, entry.shape), bad->value),
+                            .remedy = "load weights of a training run that did not diverge"});
+}
+
 }  // namespace
 
 FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator) {
@@ -94,15 +126,12 @@ std::string state_dict_name(const MlpSpec& spec, int layer, const char* what) {
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights) {
   std::vector<NamedTensor> tensors;
   for (const Entry& entry : entries_of(spec, weights)) {
-    const auto bad =
-        std::ranges::find_if(entry.values, [](float value) { return !std::isfinite(value); });
-    if (bad != entry.values.end()) {
+    if (const auto bad = first_bad_weight(entry.values)) {
       fail(ExitCode::kDiverged,
            {.what = "weights",
             .value = path.string(),
-            .why = fmt::format("{} holds {}, so they are not saved", entry.name,
-                               std::isnan(*bad) ? std::abs(*bad) : *bad),
-            .remedy = "use a smaller --lr"});
+            .why = fmt::format("{} holds {}, so they are not saved", entry.name, bad->value),
+            .remedy = "training diverged in its last step: use a smaller --lr"});
     }
     tensors.push_back({entry.name, entry.shape, entry.values});
   }
@@ -125,7 +154,11 @@ FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec)
                               .why = why,
                               .remedy = "give the options the file was saved with"});
   }
-  for (const Entry& entry : entries) std::ranges::copy(file.f32(entry.name), entry.values.begin());
+  for (const Entry& entry : entries) {
+    const std::span<const float> values = file.f32(entry.name);
+    require_finite_weights(path, entry, values);
+    std::ranges::copy(values, entry.values.begin());
+  }
   return flat;
 }
 

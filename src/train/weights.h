@@ -31,7 +31,7 @@ std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
 
 /// Reads safetensors. Throws Error: kNoInput, or kBadData naming the first differences when names,
-/// shapes or types are not this model's.
+/// shapes or types are not this model's, or the first weight that is not a finite number.
 FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
 
 }  // namespace barestep

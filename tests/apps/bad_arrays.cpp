@@ -50,6 +50,8 @@ void write_bad_arrays(const std::filesystem::path& folder) {
   headed("negative.npy", npy_header("<f4", "-2, 2"));
   headed("cut.npy", npy_header("<f4", "2, 3"));
   headed("longer.npy", npy_header("<f4", "2, 1"));
+  headed("scalar.npy", npy_header("<f4", ""));
+  write("no_columns.npy", npy_with_header(npy_header("<f4", "2, 0"), ""));
   write("good.safetensors",
         safetensors_bytes(R"({"x":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
                           R"("y":{"dtype":"F32","shape":[2,1],"data_offsets":[16,24]}})",
@@ -91,6 +93,12 @@ std::vector<BadInput> bad_arrays() {
        "npy file 'cut.npy': its header says 2 x 3 of f32 = 24 bytes, it holds 16" + no_npy},
       {16, npy("longer.npy"), 65,
        "npy file 'longer.npy': its header says 2 x 1 of f32 = 8 bytes, it holds 16" + no_npy},
+      {16, npy("scalar.npy"), 65,
+       "npy file 'scalar.npy': its header says a scalar of f32 = 4 bytes, it holds 16" + no_npy},
+      {16, npy("no_columns.npy"), 65,
+       "data 'no_columns.npy': its samples have no features; use a file that has some"},
+      {16, npy("x.npy", "no_columns.npy"), 65,
+       "data 'no_columns.npy': its samples have no targets; use a file that has some"},
       {18, safetensors_data("long.safetensors"), 65,
        "safetensors file 'long.safetensors': its tensors have 16 bytes, 20 follow the header; it "
        "is damaged or no safetensors file"},

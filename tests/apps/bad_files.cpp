@@ -30,6 +30,10 @@ Arguments with(Arguments all, const Arguments& more) {
   return all;
 }
 
+Arguments numbers_with_weights(const std::string& weights) {
+  return with(numbers("good", "good"), {"--load", weights});
+}
+
 Arguments small(const Arguments& more) {
   return with(
       {"--dim", "8", "--depth", "1", "--steps", "3", "--warmup", "0", "--gemm", "reference"}, more);
@@ -40,6 +44,17 @@ std::string safetensors(const std::string& header, std::size_t bytes) {
   std::string length(8, '\0');
   length[0] = static_cast<char>(header.size());
   return length + header + std::string(bytes, '\0');
+}
+
+/// The weights of a model of 2 inputs and 2 outputs.
+std::string two_by_two(const std::vector<float>& weight, const std::vector<float>& bias) {
+  std::vector<float> values = weight;
+  values.insert(values.end(), bias.begin(), bias.end());
+  const std::string header =
+      R"({"net.0.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+      R"("net.0.bias":{"dtype":"F32","shape":[2],"data_offsets":[16,24]}})";
+  const std::string bytes = safetensors(header, 0);
+  return bytes + std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
 }
 
 std::vector<BadInput> bad_data_files() {
@@ -83,7 +98,7 @@ std::vector<BadInput> bad_data_files() {
       {17, classes("longer", "labels"), 65,
        "idx file 'longer': its header says 4 x 2 x 2 of u8 = 16 bytes, it holds 17" + no_idx},
       {17, classes("cut.gz", "labels"), 65,
-       "idx file 'cut.gz': its gzip data is cut off behind byte 16 of 16" + no_idx},
+       "idx file 'cut.gz': its gzip data is cut off after byte 16 of 16" + no_idx},
 
       {19, classes("images", "three_labels"), 65,
        "data 'images': has 4 samples, 'three_labels' has 3" + belong},
@@ -100,7 +115,7 @@ std::vector<BadInput> bad_data_files() {
       {20,
        {"--data", "idx:images,labels", "--layers", "4,3"},
        65,
-       "data 'labels': data has 1 targets per sample, --layers ends with 3; end --layers with 1, "
+       "data 'labels': data has 1 target per sample, --layers ends with 3; end --layers with 1, "
        "or use --loss cross-entropy if they are labels"},
 
       {21, classes("images", "large_label"), 65, "data 'large_label': row 2 has label 3" + correct},
@@ -122,8 +137,11 @@ std::vector<BadInput> bad_data_files() {
       {22, numbers("good", "nan"), 65,
        "data 'nan': row 1, column 1 is not a finite 32-bit number, the first of 1" + replace},
 
+      {7, with(numbers("good", "good"), {"--test-split", "0.4"}), 78,
+       "--test-split '0.4': of 2 samples leaves 0 to test with; give a larger share, or leave it "
+       "out"},
       {7, with(numbers("good", "good"), {"--epochs", "2", "--warmup", "2"}), 78,
-       "--warmup '2': the run has 2 steps, and no other would be left to measure; --warmup 1 or "
+       "--warmup '2': the run has 2 steps, and none would be left to measure; --warmup 1 or "
        "--steps 3 fits"},
   };
 }
@@ -154,6 +172,12 @@ std::vector<BadInput> bad_weights_and_outputs() {
       {18, small({"--load", "other.safetensors"}), 65,
        "weights 'other.safetensors': the weights are not this model's: net.0.weight is missing, "
        "net.0.bias is missing, a is not in the model; give the options the file was saved with"},
+      {18, numbers_with_weights("nan.safetensors"), 65,
+       "weights 'nan.safetensors': net.0.weight[1, 0] is nan; load weights of a training run that "
+       "did not diverge"},
+      {18, numbers_with_weights("inf.safetensors"), 65,
+       "weights 'inf.safetensors': net.0.bias[1] is -inf; load weights of a training run that did "
+       "not diverge"},
 
       {24, small({"--lr", "1e30", "--save", "kept"}), 76, diverged, "", true},
 
@@ -237,6 +261,8 @@ void write_bad_files(const std::filesystem::path& folder) {
         safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8));
   write("other.safetensors",
         safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
+  write("nan.safetensors", two_by_two({1, 2, -nan, 4}, {5, 6}));
+  write("inf.safetensors", two_by_two({1, 2, 3, 4}, {5, -std::numeric_limits<float>::infinity()}));
   write("kept", "kept");
   std::filesystem::create_symlink("/dev/full", folder / "full");
   std::filesystem::create_symlink("images", folder / "to_images");

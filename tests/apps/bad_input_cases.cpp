@@ -3,13 +3,9 @@
 namespace barestep {
 namespace {
 
-const std::string kNeedsWidths = "; give 2 to 10001 widths from 1 to 16777216, as 784,512,10";
-const std::string kNeedsSeed =
-    "; give any 64-bit integer, from -9223372036854775808 to 18446744073709551615";
 const std::string kNeedsTwo = "; give two numbers from 0 to below 1, as 0.9,0.999";
 const std::string kNotASize =
     ": is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, 1.5 GiB or 1048576";
-const std::string kNeedsBatch = "; give a whole number from 1 to 2147483647";
 const std::string kNeedsData =
     "; use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
     "safetensors:F with tensors x and y";
@@ -56,7 +52,26 @@ std::vector<BadInput> bad_command_lines() {
       {3, {"--lr", "0"}, 2, "--lr '0': out of range; give a number above 0"},
       {3, {"--lr", "-1"}, 2, "--lr '-1': out of range; give a number above 0"},
       {3, {"--lr", "1e999"}, 2, "--lr '1e999': out of range; give a number above 0"},
-      {3, {"--eps", "0"}, 2, "--eps '0': out of range; give a number above 0"},
+      {3, {"--eps", "-1"}, 2, "--eps '-1': out of range; give a number from 0"},
+      {3, {"--eps", "1e-60"}, 2, "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {3,
+       {"--eps", "1e-320"},
+       2,
+       "--eps '1e-320': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {3,
+       {"--eps", "1e-400"},
+       2,
+       "--eps '1e-400': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {3, {"--lr", "1e-60"}, 2, "--lr '1e-60': rounds to 0 in float32; give at least 1e-45"},
+      {3, {"--lr", "1e308"}, 2, "--lr '1e308': overflows float32; give at most 3.4028235e+38"},
+      {3,
+       {"--weight-decay", "1e308"},
+       2,
+       "--weight-decay '1e308': overflows float32; give at most 3.4028235e+38"},
+      {3,
+       {"--clip-norm", "1e39"},
+       2,
+       "--clip-norm '1e39': overflows float32; give at most 3.4028235e+38"},
       {3, {"--betas", "0.9,1"}, 2, "--betas '0.9,1': out of range" + kNeedsTwo},
       {3, {"--betas", "-0.1,0.9"}, 2, "--betas '-0.1,0.9': out of range" + kNeedsTwo},
       {3, {"--betas", "0.9,nan"}, 2, "--betas '0.9,nan': out of range" + kNeedsTwo},
@@ -239,16 +254,21 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--loss", "cross-entropy"},
        78,
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
+       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
       {7,
        {"--warmup", "20"},
        78,
-       "--warmup '20': the run has 20 steps, and no other would be left to measure; --warmup 19 or "
+       "--warmup '20': the run has 20 steps, and none would be left to measure; --warmup 19 or "
        "--steps 21 fits"},
+      {7,
+       {"--warmup", "1", "--steps", "1"},
+       78,
+       "--warmup '1': the run has 1 step, and none would be left to measure; --warmup 0 or "
+       "--steps 2 fits"},
       {7,
        {"--warmup", "4", "--steps", "3"},
        78,
-       "--warmup '4': the run has 3 steps, and no other would be left to measure; --warmup 2 or "
+       "--warmup '4': the run has 3 steps, and none would be left to measure; --warmup 2 or "
        "--steps 5 fits"},
       {7,
        {"--nesterov"},
@@ -307,90 +327,6 @@ std::vector<BadInput> bad_command_lines() {
       {9, {"--seed", "1.5"}, 2, "--seed '1.5': not a whole number" + kNeedsSeed},
       {9, {"--seed", "0x10"}, 2, "--seed '0x10': not a whole number" + kNeedsSeed},
       {9, {"--seed", "-"}, 2, "--seed '-': not a whole number" + kNeedsSeed},
-  };
-}
-
-std::vector<BadInput> bad_config_files() {
-  const std::vector<std::string> run = {"--config", "run.json"};
-  const std::string one_object = "; a config file is one JSON object";
-  return {
-      {10,
-       {"--config", "missing.json"},
-       66,
-       "config file 'missing.json': No such file or directory; check the path"},
-      {10, {"--config", "."}, 66, "config file '.': Is a directory; check the path"},
-      {10,
-       {"--config", "/dev/null"},
-       66,
-       "config file '/dev/null': is not a regular file; check the path"},
-      {10, run, 78,
-       "run.json:1:16: not JSON: syntax error while parsing object separator - unexpected end of "
-       "input; expected ':'" +
-           one_object,
-       "{\"dim\": 8, \"lr\""},
-      {10, run, 78,
-       "run.json:3:6: not JSON: syntax error while parsing object - unexpected string literal; "
-       "expected '}'" +
-           one_object,
-       "{\n  \"dim\": 8\n  \"lr\": 1\n}\n"},
-      {10, run, 78,
-       "run.json:3:3: unknown key 'batchsize': no option has that name; did you mean batch-size?",
-       "{\n  \"dim\": 8,\n  \"batchsize\": 64\n}\n"},
-      {10, run, 78,
-       "run.json:3:3: unknown key 'batchsize': no option has that name; did you mean batch-size?",
-       "{\r\n  \"dim\": 8,\r\n  \"batchsize\": 64\r\n}\r\n"},
-      {10, run, 78, "run.json:1:2: unknown key '--dim': no option has that name; did you mean dim?",
-       "{\"--dim\": 8}"},
-      {10, run, 78, "run.json:1:2: unknown key 'config': no option has that name; --help lists all",
-       "{\"config\": \"other.json\"}"},
-      {10, run, 78, "run.json:1:12: key 'dim': given twice; give it once",
-       "{\"dim\": 8, \"dim\": 9}"},
-      {10, run, 78, "run.json:1:2: dim: a string where a number should be; --help describes --dim",
-       "{\"dim\": \"8\"}"},
-      {10, run, 78,
-       "run.json:1:2: plan: a number where true or false should be; --help describes --plan",
-       "{\"plan\": 1}"},
-      {10, run, 78,
-       "run.json:1:2: layers: a string where an array of numbers should be; --help describes "
-       "--layers",
-       "{\"layers\": \"784,10\"}"},
-      {10, run, 78,
-       "run.json:1:2: layers: a string where an array of numbers should be; --help describes "
-       "--layers",
-       "{\"layers\": [784, \"10\"]}"},
-      {10, run, 78,
-       "run.json:1:2: layers: an array where an array of numbers should be; --help describes "
-       "--layers",
-       "{\"layers\": [[784, 10]]}"},
-      {10, run, 78, "run.json:1:2: lr: null where a number should be; --help describes --lr",
-       "{\"lr\": null}"},
-      {10, run, 78, "run.json:1:2: lr: an object where a number should be; --help describes --lr",
-       "{\"lr\": {\"x\": 1}}"},
-      {10, run, 78, "run.json:1:2: loss: true where a string should be; --help describes --loss",
-       "{\"loss\": true}"},
-      {10, run, 78,
-       "run.json:1:2: memory: true where a number or a string should be; --help describes --memory",
-       "{\"memory\": true}"},
-      {10, run, 78, "run.json:1:2: batch-size: the value is empty" + kNeedsBatch,
-       "{\"batch-size\": []}"},
-      {10, run, 78,
-       "run.json:1:2: batch-size: a string where a number or an array of numbers should be; --help "
-       "describes --batch-size",
-       "{\"batch-size\": \"8,16\"}"},
-      {10, run, 78, "run.json:2:1: batch-size '0': out of range" + kNeedsBatch,
-       "{\n\"batch-size\": 0}"},
-      {10, run, 78,
-       "run.json:1:2: steps '1e3': not a whole number; give a whole number from 1 to 1000000000",
-       "{\"steps\": 1e3}"},
-      {10, run, 78, "run.json:1:2: layers: the value is empty" + kNeedsWidths, "{\"layers\": []}"},
-      {10, run, 78, "run.json:1:2: seed '18446744073709551616': out of range" + kNeedsSeed,
-       "{\"seed\": 18446744073709551616}"},
-      {10, run, 78, "run.json:1:1: an array where an object should be" + one_object, "[1, 2]"},
-      {10, run, 78, "run.json:1:1: a number where an object should be" + one_object, "3"},
-      {10, run, 78, "run.json:1:2: unknown key 'dimm': no option has that name; did you mean dim?",
-       "\xEF\xBB\xBF{\"dimm\": 8}"},
-      {10, run, 78, "--steps: does not go with --epochs; give one of the two",
-       "{\"steps\": 3, \"epochs\": 1}"},
   };
 }
 

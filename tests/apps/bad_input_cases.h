@@ -16,6 +16,13 @@ struct BadInput {
   bool trains = false;  // refused only after steps were printed
 };
 
+// How the lines about widths, seeds and batch sizes end.
+inline const std::string kNeedsWidths =
+    "; give 2 to 10001 widths from 1 to 16777216, as 784,512,10";
+inline const std::string kNeedsSeed =
+    "; give any 64-bit integer, from -9223372036854775808 to 18446744073709551615";
+inline const std::string kNeedsBatch = "; give a whole number from 1 to 2147483647";
+
 std::vector<BadInput> bad_command_lines();
 std::vector<BadInput> bad_profiling();
 std::vector<BadInput> bad_updates();

@@ -38,6 +38,11 @@ std::vector<BadInput> bad_profiling() {
           "--row-limit '0': out of range; give a whole number from 1 to 1000000"),
       bad({"--trace", "t.json", "--save", "./t.json"}, 78,
           "--trace 't.json': --save writes to the same file; give two files"),
+      bad({"--tensorboard", "d", "--save", "./d"}, 78,
+          "--tensorboard 'd': --save writes to the same file; give two files"),
+      bad({"--tensorboard", "d/runs", "--save", "d"}, 78,
+          "--tensorboard 'd/runs': --save writes the file 'd', which would have to be a folder; "
+          "give two names"),
       bad({"--trace", "t.json", "--batch-size", "1,2"}, 78,
           "--trace: does not go with several batch sizes; give one --batch-size, or leave it out"),
       bad({"--tensorboard", "runs", "--batch-size", "1,2"}, 78,

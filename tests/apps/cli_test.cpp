@@ -74,17 +74,6 @@ TEST_F(MlpSingle, RefusesBadFilesInOneLineAndLeavesNothingBehind) {
   EXPECT_EQ(read_file(folder() / "kept"), "kept");
 }
 
-TEST_F(MlpSingle, EndsInOneLineWhereAFileMayNotGrow) {
-  const std::string command = std::string("ulimit -f 4; exec ") + kProgram +
-                              " --device cpu --dim 8 --depth 1 --steps 300 --metrics records";
-  const auto result = run_process({"/bin/sh", "-c", command}, {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 74);
-  EXPECT_EQ(
-      result.err,
-      "mlp_single: error: output file 'records': writing failed: File too large; free space or "
-      "choose another disk\n");
-}
-
 TEST_F(MlpSingle, RefusesBadArraysInOneLine) {
   write_bad_arrays(folder());
   EXPECT_EQ(run_here({"--data", "npy:x.npy,y.npy", "--layers", "2,1", "--steps", "1"}).err, "");
@@ -255,7 +244,7 @@ TEST_F(MlpSingle, SweepsOverBatchSizesAndClosesWithATable) {
     EXPECT_THAT(result.out, HasSubstr("batch 4\n"));
     const std::string number = R"( +[0-9.]+)";
     const std::string table =
-        "\n\nBatch size  Step time, median \\(s\\) +p5 +p95  Throughput "
+        "\n\nBatch size  Step time, median \\(s\\) +p5 +p95  Throughput at the median "
         "\\(samples/sec\\)\n +16" +
         number + number + number + number + "\n +4" + number + number + number + number + "\n$";
     EXPECT_FALSE(first_match(result.out, table).empty()) << result.out;

@@ -11,6 +11,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/process.h"
@@ -190,6 +191,32 @@ TEST_F(MlpDp, SharesTheCoresFairlyAndSaysWhenTheyAreTooFew) {
               StartsWith("2 devices: cpu:0 32 rows"));
 }
 
+TEST_F(MlpDp, TakesTheCpusItMayUseForThoseOfTheMachine) {
+  const auto result = run_process(
+      Arguments{"/usr/bin/taskset", "-c", std::to_string(allowed_cpus()._Find_first()), MLP_DP} +
+      kTiny + Arguments{"--device", "cpu"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, StartsWith("2 devices: cpu:0 32 rows on 1 thread, cpu:1 32 rows on 1 "
+                                     "thread\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
+}
+
+/// On a busy machine the start may take longer than the limit: then a longer one is tried.
+TEST_F(MlpDp, ThatHangsEndsWithOneLine) {
+  ProcessResult result;
+  for (const char* const limit : {"0.5", "5", "20"}) {
+    result = run({"--devices", "cpu,cpu", "--dim", "8", "--depth", "1", "--delay-ms", "100000",
+                  "--metrics", "m", "--timeout", limit});
+    if (result.err.find("'step 0'") != std::string::npos) break;
+  }
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(
+      result.err,
+      ContainsRegex("^mlp_dp: error: process [0-9]+ on .* 'step 0': not done after [0-9.]+ s; "
+                    "look at what holds it up, or give a larger --timeout\n$"));
+  EXPECT_THAT(read_file(folder() / "m.flight"), HasSubstr("step 0: not ended\n"));
+}
+
 TEST_F(MlpDp, PlansAndExplainsForDevicesThatAreNotHere) {
   const auto plan = run(
       {"--devices", "cuda:0,cuda:1,cuda:0", "--dim", "64", "--depth", "1", "--plan", "--explain"});
@@ -271,7 +298,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "m",
        "--save",
        "w"},
-      {"--transport", "peer", "--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "2"},
+      {"--transport", "peer", "--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "2",
+       "--timeout", "60"},
       {"--devices", "cpu,cpu", "--dim", "8", "--depth", "2", "--steps", "4", "--profile",
        "--profile-steps", "1:2", "--sort-by", "count", "--row-limit", "2", "--trace", "t.json"},
       {"--device", "cpu", "--dim", "8", "--depth", "2", "--load", "w", "--optimizer", "sgd",

@@ -79,14 +79,26 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   file("event.json", R"({"distributedInfo": {"rank": 1}, "baseTimeNanoseconds": 1,
                          "traceEvents": [{"ph": 3}]})");
   file("cut.json.gz", std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13));
-  expect_refused({}, 2, "command line: out is required; see mlp_lab --help");
-  expect_refused({"all.json"}, 2, "command line: in is required; see mlp_lab --help");
+  expect_refused({}, 2, "argument 'out': is missing; mlp_lab merge-traces --help describes it");
+  expect_refused({"all.json"}, 2,
+                 "argument 'in': is missing; mlp_lab merge-traces --help describes it");
   expect_refused({"all.json", "bad.json"}, 65,
                  "trace 'bad.json': is no trace of one rank" + remedy);
   expect_refused({"all.json", "other.json"}, 65,
                  "trace 'other.json': is no trace of one rank" + remedy);
   expect_refused({"all.json", "good.json", "event.json"}, 65,
                  "trace 'event.json': an event of it is not as it should be" + remedy);
+  const std::string head = R"({"distributedInfo": {"rank": 1}, "baseTimeNanoseconds": )";
+  file("deep.json",
+       head + "1, \"traceEvents\": [" + std::string(100000, '[') + std::string(100000, ']') + "]}");
+  file("base.json", head + "1e300, \"traceEvents\": []}");
+  file("late.json", head + R"(1, "traceEvents": [{"ph": "X", "ts": 1e300, "pid": 1}]})");
+  expect_refused({"all.json", "deep.json"}, 65,
+                 "trace 'deep.json': is nested deeper than 64 arrays and objects" + remedy);
+  expect_refused({"all.json", "base.json"}, 65,
+                 "trace 'base.json': is no trace of one rank" + remedy);
+  expect_refused({"all.json", "late.json"}, 65,
+                 "trace 'late.json': an event of it is not as it should be" + remedy);
   expect_refused({"all.json", "cut.json.gz"}, 65,
                  "trace 'cut.json.gz': its gzip stream is broken" + remedy);
   expect_refused({"all.json", "good.json", "good.json"}, 65,
@@ -98,6 +110,20 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
       "output file 'no/all.json': cannot be created: No such file or directory; choose a "
       "path that can be written");
   EXPECT_THAT(run({"--help"}).out, HasSubstr("merge-traces [OPTIONS] out in..."));
+}
+
+TEST_F(MergeTraces, WritesOntoNoneOfItsInputs) {
+  const std::string trace = trace_of_rank(0, 0);
+  file("0.json", trace);
+  std::filesystem::create_symlink("0.json", folder() / "link");
+  std::filesystem::create_hard_link(folder() / "0.json", folder() / "twin");
+  for (const std::string out : {"0.json", "./0.json", "link", "twin"}) {
+    expect_refused(
+        {out, "0.json"}, 78,
+        "output file '" + out +
+            "': merge-traces reads this file, which would be lost; write to another one");
+    EXPECT_EQ(read_file(folder() / "0.json"), trace);
+  }
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -49,7 +52,7 @@ TEST(RunProgram, CallsLackOfMemoryByItsName) {
   const Outcome outcome = outcome_of([](const auto&) { throw std::bad_alloc(); });
   EXPECT_EQ(outcome.code, 71);
   EXPECT_EQ(outcome.err,
-            "mlp_test: error: memory: this machine has no more to give; use a smaller model or "
+            "mlp_test: error: memory: this machine has no more; use a smaller model or "
             "batch\n");
 }
 
@@ -69,6 +72,23 @@ TEST(RunProgram, CallsOtherSystemErrorsInputOutput) {
       [](const auto&) { throw std::system_error(EMFILE, std::generic_category(), "log"); });
   EXPECT_EQ(outcome.code, 74);
   EXPECT_EQ(outcome.err, "mlp_test: error: system: log: Too many open files\n");
+}
+
+TEST(RunProgram, NamesTheFileOfAFilesystemErrorWithoutTheLibrarysWords) {
+  const Outcome outcome =
+      outcome_of([](const auto&) { std::filesystem::copy_file("/nowhere/a", "/nowhere/b"); });
+  EXPECT_EQ(outcome.code, 74);
+  EXPECT_EQ(outcome.err,
+            "mlp_test: error: file '/nowhere/a': No such file or directory; check the path\n");
+}
+
+TEST(RunProgram, ReadingAFolderAsAFileIsReportedWithoutTheLibrarysWords) {
+  const Outcome outcome = outcome_of([](const auto&) {
+    std::ifstream folder("/");
+    const std::string text{std::istreambuf_iterator<char>(folder), {}};
+  });
+  EXPECT_EQ(outcome.code, 74);
+  EXPECT_EQ(outcome.err, "mlp_test: error: file: Is a directory; check the files of this run\n");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "apps/on_cpu.h"
 #include "core/safetensors.h"
 #include "support/arguments.h"
+#include "support/busy_machine.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -33,8 +35,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 class Training : public TempDirTest {
  protected:
   ProcessResult run(const Arguments& arguments) {
-    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments),
-                       {.working_directory = folder(), .timeout_s = 110});
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
   }
 
   /// Standard output of a run that must succeed and complain of nothing.
@@ -90,6 +91,32 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
 
   output_of(kSmall + Arguments{"--steps", "40", "--metrics", "plain.jsonl"});
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
+}
+
+TEST_F(Training, MeasuresPeaksAnewWhereTheirCacheIsSpoiled) {
+  const Arguments cached = {"/usr/bin/env", "XDG_CACHE_HOME=" + folder().string(), MLP_SINGLE};
+  const Arguments steps = on_cpu(kSmall + Arguments{"--steps", "8"});
+  const auto profiled = [&] {
+    const auto result = run_process(cached + steps + Arguments{"--profile"},
+                                    {.working_directory = folder(), .timeout_s = 110});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto peaks = folder() / "barestep" / "peaks.tsv";
+  const std::string note =
+      "Note: the device's peaks are measured anew: peaks' cache '" + peaks.string() + "': ";
+  std::filesystem::create_directory(folder() / "barestep");
+  ASSERT_EQ(::mkfifo(peaks.c_str(), 0600), 0);
+  const auto plain = run_process(cached + steps, {.working_directory = folder()});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(profiled(), HasSubstr(note + "is a FIFO, not a regular file; check the path\n"));
+  std::filesystem::remove(peaks);
+  file("barestep/peaks.tsv", "\x1b[2J\t1e-300\t-1\n");
+  EXPECT_THAT(profiled(), HasSubstr(note + "line 1 is not a device and two rates"));
+  const std::string kept = read_file(peaks);
+  EXPECT_THAT(kept, testing::Not(HasSubstr("1e-300")));
+  EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
+  EXPECT_EQ(read_file(peaks), kept) << "measured once";
 }
 
 /// One step more than was asked for, which readers that drop the last one drop.
@@ -166,7 +193,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
       output_of(some + Arguments{"--monitor", "--metrics", "watched.jsonl", "--delay-ms", "10",
                                  "--profile-steps", "5:30", "--trace", "watched.json"});
   EXPECT_THAT(out, ContainsRegex("\n# monitor  seconds  busy %.*MHz\n  host +[0-9]+\\.[0-9] +"));
-  EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ looks in [0-9.]+ s behind warm-up\n"));
+  EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ looks in [0-9.]+ s after warm-up\n"));
   EXPECT_THAT(out, ContainsRegex("\n  host  resident MiB +[1-9]"));
 
   std::vector<float> watched;
@@ -240,15 +267,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
 
 TEST_F(Training, PlansTheCoursesModelInNoTime) {
   const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6"};
-  double least_s = 1e9;
-  std::string out;
-  for (int i = 0; i < 5 && least_s > 1; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    out = output_of(plan);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    least_s = std::min(least_s, took.count());
-  }
-  EXPECT_LT(least_s, 1);
+  const std::string out = output_of(plan);
   EXPECT_THAT(out, HasSubstr("402,702,336 parameters\n"));
   // 6 x (8192 x 8192 + 8192) numbers of 4 bytes, all multiples of 64 bytes.
   const std::string weights = "1,610,809,344";
@@ -258,6 +277,12 @@ TEST_F(Training, PlansTheCoursesModelInNoTime) {
   // 12 buffers of 64 x 8192 numbers; x and y twice.
   EXPECT_THAT(out, ContainsRegex("activations +25,165,824"));
   EXPECT_THAT(out, ContainsRegex("data +8,39[0-9],[0-9]{3}"));
+  repeat_while_busy([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    output_of(plan);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(took.count(), 1);
+  });
 }
 
 TEST_F(Training, PlanNeedsNoDevice) {
@@ -333,7 +358,7 @@ TEST_F(Training, SavesNothingWhenItDiverges) {
 
 TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
   const ProcessResult result =
-      run(kSmall + Arguments{"--lr", "1e300", "--steps", "1", "--save", "weights"});
+      run(kSmall + Arguments{"--lr", "1e38", "--steps", "1", "--save", "weights"});
   EXPECT_EQ(result.exit_code, 76);
   EXPECT_THAT(result.err, HasSubstr("error: weights 'weights': net.0.weight holds "));
   EXPECT_TRUE(names().empty());

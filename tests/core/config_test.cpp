@@ -59,7 +59,13 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
       {[](auto& c) { c.training.lr = std::numeric_limits<double>::quiet_NaN(); },
        "--lr 'nan': out of range; give a number above 0"},
       {[](auto& c) { c.training.eps = std::numeric_limits<double>::infinity(); },
-       "--eps 'inf': out of range; give a number above 0"},
+       "--eps 'inf': out of range; give a number from 0"},
+      {[](auto& c) { c.training.eps = 1e-60; },
+       "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.training.eps = 0x1p-150; },
+       "--eps '7.006492321624085e-46': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.training.weight_decay = 1e308; },
+       "--weight-decay '1e+308': overflows float32; give at most 3.4028235e+38"},
       {[](auto& c) { c.training.beta2 = 1; },
        "--betas '1': out of range; give a number from 0 to below 1"},
       {[](auto& c) { c.training.momentum = 1; },
@@ -90,6 +96,12 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
   }
 }
 
+TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
+  for (const double eps : {0.0, 1e-45, 1e-40, 3.4028235e38}) {
+    EXPECT_EQ(refusal_of([&](auto& c) { c.training.eps = eps; }).line, "");
+  }
+}
+
 TEST(Config, RefusesOptionsThatDoNotFitTogether) {
   const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
       {[](auto& c) { c.training.steps = c.training.epochs = 1; },
@@ -104,7 +116,7 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        },
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
-       "--loss 'cross-entropy': needs labels, which --data randn has not; use --data with files"},
+       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) { c.training.momentum = 0.9; },
        "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) { c.training.nesterov = true; },
@@ -215,7 +227,7 @@ TEST(WarmupOf, ShrinksUnlessItWasAskedFor) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfiguration);
     EXPECT_STREQ(error.what(),
-                 "--warmup '20': the run has 20 steps, and no other would be left to measure; "
+                 "--warmup '20': the run has 20 steps, and none would be left to measure; "
                  "--warmup 19 or --steps 21 fits");
   }
 }

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "kernels/cpu_device.h"
+#include "support/busy_machine.h"
 
 namespace barestep {
 namespace {
@@ -31,8 +32,10 @@ TEST(EventClock, IsOldASecondAfterItWasCompared) {
   const double compared_s = now_s();
   while (!clock.is_old()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_GT(now_s() - compared_s, 0.9);
-  clock.compare();
-  EXPECT_FALSE(clock.is_old());
+  repeat_while_busy([&] {
+    clock.compare();
+    EXPECT_FALSE(clock.is_old());
+  });
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ TEST_F(Idx, RefusesDamagedFilesWithBothNumbers) {
        "its header says 1048576 x 1048576 x 1048576 of u8 = 1152921504606846976 bytes, it holds 4"},
       {gzipped(idx_header(0x08, {1U << 20, 1U << 20, 1U << 20}) + "four"), "it holds 4;"},
       {packed.substr(0, 5), "too short: 0 bytes before its gzip data is cut off"},
-      {packed.substr(0, packed.size() - 3), "its gzip data is cut off behind byte 6 of 6"},
+      {packed.substr(0, packed.size() - 3), "its gzip data is cut off after byte 6 of 6"},
       {corrupt, "its gzip data is corrupt: incorrect data check"},
       {broken, "its gzip data is corrupt: invalid block type"},
   };

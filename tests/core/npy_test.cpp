@@ -112,7 +112,7 @@ TEST_F(Npy, RefusesHeadersItsGrammarDoesNotKnow) {
   refused("no 'shape'", "{'fortran_order': False, 'descr': '|u1'}");
   refused("4 keys, 3 are known",
           "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), 'x': True}");
-  refused("more behind its dictionary", npy_header("|u1", "1,") + "x");
+  refused("more after its dictionary", npy_header("|u1", "1,") + "x");
 }
 
 TEST_F(Npy, RefusesShapesThatAreNone) {

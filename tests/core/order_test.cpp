@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "core/checker.h"
+#include "support/busy_machine.h"
 #include "support/sample_programs.h"
 
 namespace barestep {
@@ -83,15 +82,16 @@ TEST_F(Order, AcceptsAnEmptyProgram) {
   EXPECT_TRUE(check(program_).empty());
 }
 
-TEST(OrderSpeed, TakesUnderASecondForManyMicroSteps) {
-  SampleShape shape{.widths = std::vector<std::int64_t>(21, 4), .rows = 8, .micro_steps = 8};
-  SampleProgram sample = training_step(shape);
-  EXPECT_GT(sample.program.size(), 640);
-  const auto start = std::chrono::steady_clock::now();
-  order(sample.program);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 1.0);
-  EXPECT_THAT(check(sample.program), IsEmpty());
+TEST(OrderSpeed, IsInProportionToTheMicroSteps) {
+  const auto order_steps = [](std::int64_t micro_steps) {
+    SampleProgram sample = training_step({.widths = std::vector<std::int64_t>(21, 4),
+                                          .rows = micro_steps,
+                                          .micro_steps = static_cast<int>(micro_steps)});
+    order(sample.program);
+    return sample;
+  };
+  EXPECT_THAT(check(order_steps(8).program), IsEmpty());
+  expect_linear_time([&](std::int64_t micro_steps) { order_steps(micro_steps); }, 64);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "core/output_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -111,6 +112,34 @@ TEST_F(Output, StreamIsRefusedWhereItCannotBeCreated) {
   for (const Uncreatable& target : uncreatable()) {
     expect_refused(target, [](const fs::path& path) { OutputFile{path}; });
   }
+}
+
+TEST_F(Output, StreamIsOfOneProgramAtATime) {
+  const fs::path path = folder() / "lines";
+  OutputFile first(path);
+  first.write("kept\n");
+  first.flush();
+  fs::create_symlink(path, folder() / "link");
+  for (const fs::path& name : {path, folder() / "link"}) {
+    const std::string line = fmt::format(
+        "output file '{}': core_test (process {}) writes to it; wait until it ends, or "
+        "choose another file",
+        name.string(), ::getpid());
+    expect_error(ExitCode::kTryAgain, line, [&] { const OutputFile second(name); });
+    expect_error(ExitCode::kTryAgain, line, [&] { require_writable(name); });
+  }
+  EXPECT_EQ(read_file(path), "kept\n") << "it is not emptied before it is locked";
+  first.close();
+  EXPECT_NO_THROW(require_writable(path));
+  const OutputFile next(path);
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST_F(Output, StreamsIntoADeviceAreNotLocked) {
+  EXPECT_NO_THROW(OutputFile("/dev/null").write("a"));
+  OutputFile first("/dev/null");
+  OutputFile second("/dev/null");
+  EXPECT_NO_THROW(second.write("b"));
 }
 
 TEST(OutputToAFullDisk, IsReportedByFlushAndByClose) {
@@ -231,6 +260,31 @@ TEST_F(Output, RequireWritableRefusesAFolderThatMayNotBeWritten) {
                  [](const fs::path& path) { require_writable(path); });
   fs::permissions(folder(), fs::perms::owner_all);
   EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
+  file("file", "");
+  fs::create_symlink("nowhere", folder() / "link");
+  const std::string choose = "; choose one that can be written";
+  for (const auto& [name, why] :
+       {std::pair("file", "Not a directory"), std::pair("file/a/b", "Not a directory"),
+        std::pair("link/a", "No such file or directory")}) {
+    const fs::path path = folder() / name;
+    expect_error(ExitCode::kCannotCreate,
+                 "folder '" + path.string() + "': cannot be created: " + why + choose,
+                 [&] { require_writable_folder(path); });
+  }
+  expect_error(ExitCode::kCannotCreate, "folder '/proc/none/a': cannot be created: ", [] {
+    require_writable_folder("/proc/none/a");
+  });
+  require_writable_folder(folder());
+  require_writable_folder(folder() / "a/b");
+  require_writable_folder("none/a");
+  EXPECT_THAT(names(), UnorderedElementsAre("file", "link"));
+  make_folder(folder() / "a/b");
+  EXPECT_TRUE(fs::is_directory(folder() / "a/b"));
+  expect_error(ExitCode::kCannotCreate, "cannot be created: Not a directory" + choose,
+               [&] { make_folder(folder() / "file/a"); });
 }
 
 }  // namespace

@@ -36,6 +36,15 @@ TEST(Grouped, PutsACommaBeforeEveryThreeDigits) {
   EXPECT_EQ(grouped(std::numeric_limits<std::int64_t>::min()), "-9,223,372,036,854,775,808");
 }
 
+TEST(Counted, PutsTheNounInThePluralUnlessThereIsOne) {
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(20, "step"), "20 steps");
+  EXPECT_EQ(counted(2, "batch"), "2 batches");
+  EXPECT_EQ(counted(60000, "sample"), "60000 samples");
+  EXPECT_EQ(noun_for(1, "sample"), "sample");
+}
+
 TEST(ParseBytes, AcceptsBinaryAndDecimalUnits) {
   EXPECT_EQ(parse_bytes("--memory", "1024"), 1024);
   EXPECT_EQ(parse_bytes("--memory", "7 B"), 7);

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -17,7 +19,10 @@
 #include "core/idx.h"
 #include "core/npy.h"
 #include "core/safetensors.h"
+#include "lab/predict.h"
+#include "lab/study.h"
 #include "options.h"
+#include "profiler/peaks.h"
 
 namespace barestep {
 namespace {
@@ -44,6 +49,29 @@ class FileOfBytes {
 
  private:
   int descriptor_;
+};
+
+/// A folder in which a name leads to such a file, for readers that look at names.
+class FolderOfBytes {
+ public:
+  FolderOfBytes(const char* name, std::span<const std::byte> bytes) : file_(bytes) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "barestep-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) finding("no folder");
+    path_ = pattern;
+    std::filesystem::create_symlink(file_.path(), path_ / name);
+  }
+  ~FolderOfBytes() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  FolderOfBytes(const FolderOfBytes&) = delete;
+  FolderOfBytes& operator=(const FolderOfBytes&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+ private:
+  FileOfBytes file_;
+  std::filesystem::path path_;
 };
 
 /// Reads; what is refused must be refused with one of these codes, in one printable line.
@@ -106,11 +134,43 @@ void run_config(std::span<const std::byte> bytes) {
   });
 }
 
+/// Steps on the machine of every card take a time.
+void run_card(std::span<const std::byte> bytes) {
+  const FolderOfBytes folder("card.json", bytes);
+  reads_or_refuses({ExitCode::kBadData}, [&] {
+    const MachineCard card = load_card((folder.path() / "card.json").string());
+    const PredictedModel model{.dim = 8, .depth = 1, .batch_size = 8};
+    for (const int ranks : {1, std::min(2, card.most_ranks())}) {
+      const double step_s = predicted_step(model, card, ranks).step_s;
+      if (!(step_s > 0) || !std::isfinite(step_s)) finding(fmt::format("a step of {} s", step_s));
+    }
+  });
+}
+
+void run_study(std::span<const std::byte> bytes) {
+  const FolderOfBytes folder("study.json", bytes);
+  reads_or_refuses({ExitCode::kBadData}, [&] {
+    const Study study = Study::open(folder.path());
+    if (!study.measured().empty()) finding("an experiment that was not made");
+  });
+}
+
+void run_peaks(std::span<const std::byte> bytes) {
+  const FileOfBytes file(bytes);
+  reads_or_refuses({ExitCode::kBadData}, [&] {
+    const auto peaks = load_peaks(file.path(), "cpu");
+    const double floor_s = peaks ? peaks->least_s({.flops = 1, .bytes = 1}) : 1;
+    if (!(floor_s > 0) || !std::isfinite(floor_s)) finding(fmt::format("a floor of {} s", floor_s));
+  });
+}
+
 }  // namespace
 
 std::span<const FuzzTarget> fuzz_targets() {
   static constexpr FuzzTarget kTargets[] = {
-      {"idx", run_idx}, {"npy", run_npy}, {"safetensors", run_safetensors}, {"config", run_config}};
+      {"idx", run_idx},       {"npy", run_npy},   {"safetensors", run_safetensors},
+      {"config", run_config}, {"card", run_card}, {"study", run_study},
+      {"peaks", run_peaks}};
   return kTargets;
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "kernels/cuda_device.h"
+#include "parallel/gpu_places.h"
+#include "parallel/nccl_communicator.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -26,8 +28,7 @@ class DdpOnGpu : public TempDirTest {
   /// The losses that rank 0 met, one a step.
   std::vector<double> losses(const std::string& command, const std::string& says) {
     const std::string line = fmt::format(". '{}' && exec {} {}", BARESTEP_MPI_ENV, command, kRun);
-    const auto result =
-        run_process({"/bin/bash", "-c", line}, {.working_directory = folder(), .timeout_s = 100});
+    const auto result = run_process({"/bin/bash", "-c", line}, {.working_directory = folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
     std::vector<double> all;
@@ -58,6 +59,18 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuTrainAsSingleDoes) {
     SCOPED_TRACE(ranks);
     expect_near_single(fmt::format("mpirun -np {} {} --transport mpi", ranks, MLP_DDP),
                        "reduced by MPI through pinned memory");
+  }
+}
+
+TEST_F(DdpOnGpu, RanksThatShareAGpuOverNcclTrainAsSingleDoes) {
+  const std::string why = why_gpus_are_not_shared(nccl_version_code(), "1");
+  if (!why.empty()) GTEST_SKIP() << "NCCL " << why;
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE(ranks);
+    expect_near_single(
+        fmt::format("env NCCL_MULTI_RANK_GPU_ENABLE=1 mpirun -np {} {} --transport nccl", ranks,
+                    MLP_DDP),
+        "reduced by NCCL");
   }
 }
 

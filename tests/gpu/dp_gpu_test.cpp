@@ -27,7 +27,7 @@ class DpOnGpu : public TempDirTest {
          {"--layers", "64,128,32", "--steps", "6", "--fusion", "off", "--metrics", "m.jsonl"}) {
       command.emplace_back(argument);
     }
-    const auto result = run_process(command, {.working_directory = folder(), .timeout_s = 100});
+    const auto result = run_process(command, {.working_directory = folder()});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr(says));
     std::vector<double> all;

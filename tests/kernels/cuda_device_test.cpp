@@ -64,7 +64,7 @@ TEST_F(OnFake, FindsAnArchitectureItHasNoCodeForWhenItOpens) {
 TEST_F(OnFake, EveryCallThatFailsWhileItOpensIsAnErrorAndLeaksNothing) {
   close();
   for (const char* function :
-       {"cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaStreamCreateWithFlags",
+       {"cudaGetDeviceProperties", "cudaDeviceGetAttribute", "cudaStreamCreateWithPriority",
         "cudaMalloc", "cublasLtCreate", "kernel", "cudaStreamSynchronize"}) {
     SCOPED_TRACE(function);
     fake_cuda::reset();
@@ -96,6 +96,17 @@ TEST_F(OnFake, SendsNoRecordsAndSaysSo) {
 }
 
 // Streams and events.
+
+TEST_F(OnFake, CommunicationGoesBeforeOtherWork) {
+  const auto priority_of = [&](Lane lane) {
+    const auto made = device->new_stream(name_of(lane));
+    int priority = 0;
+    EXPECT_EQ(cudaStreamGetPriority(static_cast<cudaStream_t>(made->native()), &priority), 0);
+    return priority;
+  };
+  EXPECT_EQ(priority_of(Lane::kCompute), 0);
+  EXPECT_EQ(priority_of(Lane::kComm), -5) << "the greatest is the least number";
+}
 
 /// Two numbers on the device and ops that fill the first.
 class StreamOfFake : public OnFake {
@@ -285,7 +296,7 @@ TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
   EXPECT_EQ(run.steps.size(), 5U);
 }
 
-TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStep) {
+TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStepButTheFirst) {
   close();
   TrainConfig config;
   config.model.layers = {8, 8};
@@ -293,11 +304,16 @@ TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStep) {
   config.device = {.device = "cuda", .graph = true};
   {
     TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    run.after_step = [](const StepReport& report) {
+      if (report.step > 0) return;
+      EXPECT_EQ(fake_cuda::calls("cudaStreamBeginCapture"), 0);
+      EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 2) << "libraries load outside of captures";
+    };
     run.run();
   }
   EXPECT_EQ(fake_cuda::calls("cudaGraphInstantiate"), 2) << "one graph a slot";
-  EXPECT_EQ(fake_cuda::calls("cudaGraphLaunch"), 4);
-  EXPECT_GT(fake_cuda::replayed(), 4 * 5);
+  EXPECT_EQ(fake_cuda::calls("cudaGraphLaunch"), 3);
+  EXPECT_GT(fake_cuda::replayed(), 3 * 5);
 }
 
 }  // namespace

@@ -259,6 +259,12 @@ class OptimizerArrays {
     moving.nesterov = true;
     moving.weight_decay = 0.25;
     all.emplace_back(moving);
+    for (const float beta : {0.0F, 1.0F, 1.0F / 3}) {
+      all.emplace_back(SumRows{.out = tensors_[0], .in = tensors_[1], .beta = beta});
+      Tensor no_rows = tensors_[0];
+      no_rows.rows = 0;
+      all.emplace_back(SumRows{.out = tensors_[2], .in = no_rows, .beta = beta});
+    }
     return all;
   }
   [[nodiscard]] Addresses addresses() {
@@ -273,7 +279,7 @@ class OptimizerArrays {
   std::vector<std::vector<float>> arrays_;
 };
 
-TEST(CudaOptimizers, HaveTheCpusBitsForEverySizeAndAlignment) {
+TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
   ThreadPool pool(1);
   const auto product = make_reference_product();
   for (const std::int64_t n : kSizes) {
@@ -291,6 +297,15 @@ TEST(CudaOptimizers, HaveTheCpusBitsForEverySizeAndAlignment) {
       }
     }
   }
+}
+
+/// What adds up gradients: a tile of eight rows would leave seven threads of eight idle.
+TEST(CudaFlatOps, AddARowByAThreadForEachFourNumbers) {
+  constexpr std::int64_t kNumbers = 64 * 1024;
+  Memory memory;
+  const Tensor out = memory.add(1, kNumbers);
+  run_as_cuda(SumRows{.out = out, .in = memory.add(1, kNumbers), .beta = 1}, memory, kLarge);
+  EXPECT_EQ(host_cuda::launched_threads(), kNumbers / 4);
 }
 
 TEST(CudaRandn, DrawsWhatTheHostsModelOfPyTorchDraws) {

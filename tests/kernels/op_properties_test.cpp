@@ -1,12 +1,16 @@
-// Single ops: derivatives against finite differences, special numbers, padding, refusals.
+// Single ops: derivatives against finite differences, special numbers, padding, refusals, parts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "core/error.h"
+#include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cpu_ops.h"
 #include "kernels/op_cases.h"
@@ -194,6 +198,63 @@ TEST(CountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
   std::ranges::copy(std::vector{1, 1, 0}, memory.values<std::int32_t>(op.labels).begin());
   run(op, memory);
   EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 3);
+}
+
+/// The op in up to three parts along a dimension; none where it has no such parts.
+std::vector<Op> parts_along(const Op& op, char dimension) {
+  std::optional<std::int64_t> size;
+  for (const Operand& operand : operands_of(op)) {
+    if (operand.rows == dimension) size = operand.tensor->rows;
+    if (operand.cols == dimension) size = operand.tensor->cols;
+  }
+  if (!size) return {};
+  std::vector<Op> parts;
+  try {
+    std::int64_t first = 0;
+    for (const std::int64_t end : {*size / 3, *size - *size / 4, *size}) {
+      if (end > first || *size == 0) parts.push_back(slice(op, dimension, first, end - first));
+      first = end;
+    }
+  } catch (const Error&) {
+    return {};
+  }
+  if (*size == 0) parts.resize(1);
+  return parts;
+}
+
+// Sums are added in another order, all else has the same bits.
+TEST(Slice, GivesPartsThatTogetherDoWhatTheOpDoes) {
+  std::set<std::string> sliced;
+  for (const OpCase& op_case : all_op_cases()) {
+    const Op op = op_case.op;
+    for (const char dimension : {'k', 'm', 'n', 'r'}) {
+      const std::vector<Op> parts = parts_along(op, dimension);
+      if (parts.empty()) continue;
+      SCOPED_TRACE(op_case.name + " along " + dimension);
+      sliced.insert(std::string(label_of(op)) + " " + dimension);
+      Memory whole = op_case.memory;
+      Memory in_parts = op_case.memory;
+      run(op_case.op, whole);
+      for (const Op& part : parts) run(std::get<DeviceOp>(part), in_parts);
+      for (const Operand& operand : operands_of(op)) {
+        if (operand.use == OperandUse::kAccumulates) {
+          EXPECT_THAT(in_parts.values(*operand.tensor),
+                      testing::Pointwise(testing::FloatNear(2e-4F), whole.values(*operand.tensor)));
+        } else if (operand.use != OperandUse::kReads) {
+          EXPECT_TRUE(
+              std::ranges::equal(in_parts.bytes(*operand.tensor), whole.bytes(*operand.tensor)));
+        }
+      }
+    }
+  }
+  for (const char* const name :
+       {"gemm r", "bias_relu r", "relu_grad r", "sum_rows r", "mse_loss r", "cross_entropy r",
+        "adam n", "sgd n", "copy m", "cast m", "fill m"}) {
+    EXPECT_TRUE(sliced.contains(name)) << name;
+  }
+  for (const char* const name : {"adam r", "count_correct r", "cross_entropy n", "linear_adam r"}) {
+    EXPECT_FALSE(sliced.contains(name)) << name;
+  }
 }
 
 }  // namespace

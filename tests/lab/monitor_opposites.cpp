@@ -44,7 +44,7 @@ std::vector<Opposites> opposites_of_monitor() {
   marked.marks = {"cuda:0 was held back: power"};
   all.push_back({"monitor", watched(marked, marked),
                  "Take figures with care: cuda:0 was held back: power.", watched({}, {}),
-                 "How busy the cores were cannot be told here."});
+                 "How busy the cores were cannot be measured here."});
   return all;
 }
 

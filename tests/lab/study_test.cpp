@@ -1,11 +1,16 @@
 // Studies of trainers that only pretend: scripts that write metrics.
 #include "lab/study.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -19,6 +24,7 @@
 namespace barestep {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -93,14 +99,15 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
   trainer(
       "[ $batch = 128 ] && echo 'mlp_single: error: memory: needs 9 GiB, cpu has 1 GiB free; "
       "--batch-size 32 fits' >&2 && exit 71");
-  Study study(output(), identity());
+  std::optional<Study> study(std::in_place, output(), identity());
   expect_error(ExitCode::kMemory,
                "run 'mlp_single --dim 256 --depth 2 --steps 16 --batch-size 128 --device cpu': it "
                "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
-               [&] { run(study); });
+               [&] { run(*study); });
   EXPECT_THAT(log(), SizeIs(3));
-  EXPECT_TRUE(study.measured().empty());
+  EXPECT_TRUE(study->measured().empty());
 
+  study.reset();
   trainer("");
   Study again(output(), identity());
   run(again);
@@ -161,15 +168,86 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
                [&] { Study(output(), other); });
 }
 
+TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
+  std::optional<Study> first(std::in_place, output(), identity());
+  expect_error(ExitCode::kTryAgain,
+               fmt::format("--output '{}': lab_test (process {}) writes into this folder; wait "
+                           "until it ends, or name another folder",
+                           output().string(), ::getpid()),
+               [&] { Study(output(), identity()); });
+  EXPECT_NO_THROW(Study::open(output())) << "it may be read meanwhile";
+  first.reset();
+  EXPECT_NO_THROW(Study(output(), identity()));
+}
+
 TEST_F(StudyTest, RefusesFoldersThatCannotBeMadeOrRead) {
   file("plain", "");
-  expect_error(ExitCode::kCannotCreate, "name a folder that can be written",
+  expect_error(ExitCode::kCannotCreate, "choose one that can be written",
                [&] { Study(folder() / "plain" / "study", identity()); });
-  expect_error(ExitCode::kCannotCreate, "Not a directory; name a folder that can be written",
+  expect_error(ExitCode::kCannotCreate, "Not a directory; choose one that can be written",
                [&] { Study(folder() / "plain", identity()); });
   expect_error(ExitCode::kNoInput, "there is none in this folder", [&] { Study::open(folder()); });
   file("study.json", "{\"format\": 1}");
   expect_error(ExitCode::kBadData, "study.json'", [&] { Study::open(folder()); });
+}
+
+TEST_F(StudyTest, RefusesAStudyThatSomebodySpoiled) {
+  Study(output(), identity());
+  const json good = json::parse(read_file(output() / "study.json"));
+  const auto refused = [&](const json& changes, const std::string& why) {
+    json study = good;
+    study.update(changes);
+    write_file(output() / "study.json", study.dump());
+    expect_error(
+        ExitCode::kBadData,
+        fmt::format("study '{}': {}; name another folder", (output() / "study.json").string(), why),
+        [&] { Study::open(output()); });
+  };
+  refused({{"on_gpu", true}, {"gpus", 0}}, "gpus is 0, not a whole number from 1 to 1048576");
+  refused({{"cores", 0}}, "cores is 0, not a whole number from 1 to 1048576");
+  refused({{"cores", 2.7}}, "cores is 2.7, not a whole number from 1 to 1048576");
+  refused({{"memory_bytes", -1}},
+          "memory_bytes is -1, not a whole number from 0 to 1152921504606846976");
+  refused({{"format", "another"}}, "format is not 'barestep study 1'");
+  refused({{"system", 7}}, "system is 7, not a string");
+
+  std::filesystem::remove(output() / "study.json");
+  ASSERT_EQ(::mkfifo((output() / "study.json").c_str(), 0600), 0);
+  expect_error(ExitCode::kNoInput, "study.json': is a FIFO, not a regular file; check the path",
+               [&] { Study::open(output()); });
+}
+
+TEST_F(StudyTest, RefusesRecordsThatSomebodySpoiled) {
+  Study study(output(), identity());
+  run(study);
+  const auto path = output() / "runs" / "batch-sweep" / "batch-64.1.json";
+  const json good = json::parse(read_file(path));
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    write_file(path, text);
+    expect_error(ExitCode::kBadData, fmt::format("records of a run '{}': {}", path.string(), why),
+                 [&] { report_of(study); });
+  };
+  refused(std::string(100000, '['), "is nested deeper than 64 arrays and objects; remove the file");
+  json spoiled = good;
+  spoiled["ranks"][0]["step_s"][1] = -1;
+  refused(spoiled.dump(),
+          "ranks[0].step_s[1] is -1, not a number from 0 to 1000000000; remove the file");
+  spoiled = good;
+  spoiled["ranks"][0]["loss"].erase(0);
+  refused(spoiled.dump(), "ranks[0].loss has 7 numbers for 8 steps");
+  spoiled = good;
+  spoiled["ranks"] = json::array();
+  refused(spoiled.dump(), "ranks is empty");
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  expect_error(ExitCode::kNoInput, "is a FIFO, not a regular file", [&] { report_of(study); });
+}
+
+TEST(Metrics, AreRefusedWithTheirLine) {
+  expect_error(ExitCode::kBadData,
+               "records of a run 'm:2': rank is 4611686018427387904, not a whole number from 0 to "
+               "1048576",
+               [] { parse_metrics("{\"monitor\": 1}\n{\"rank\": 4611686018427387904}\n", "m"); });
 }
 
 TEST_F(StudyTest, HasNoReportBeforeAnExperimentIsComplete) {

@@ -69,6 +69,14 @@ check 1 'result["machine"] == "nvidia-h200" and result["architecture"] == "90" a
   [n for n in state if state[n] == "failed"] == ["build", "test", "sanitize", "bench", "profile"]'
 printed 'NVIDIA H200, driver 580.1, commit abc'
 
+# A CUPTI that the loader does not find and the Python packages have; what the user names comes first.
+mkdir -p "$work/site/nvidia/cu13/lib"
+touch "$work/site/nvidia/cu13/lib/libcupti.so.13"
+echo 'def CDLL(file): raise OSError' >"$work/site/ctypes.py"
+check 1 'result["cupti"].endswith("/site/nvidia/cu13/lib/libcupti.so.13")' build
+BARESTEP_CUPTI=/mine check 1 'result["cupti"] == "/mine"' build
+rm -r "$work/site/nvidia" "$work/site/ctypes.py"
+
 # Everything is there and goes well, but for PyTorch.
 tool cmake <<'END'
 for build; do :; done

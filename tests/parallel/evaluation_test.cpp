@@ -1,10 +1,12 @@
 // Evaluation by ranks, as threads: each its share of the test set.
 #include <gtest/gtest.h>
 
+#include "kernels/cpu_device.h"
 #include "parallel/ddp.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
+#include "train/evaluator.h"
 
 namespace barestep {
 namespace {
@@ -50,6 +52,47 @@ TEST_F(EvaluationByRanks, ARankEvaluatesItsRowsAlone) {
     EXPECT_LE(programs.evaluate()->rows, 2);
   }
   EXPECT_EQ(rows, 10);
+}
+
+/// --evaluate-only on `ranks` ranks, as each tells it.
+std::vector<Evaluation> evaluations_by(int ranks, const TrainConfig& config, const Dataset& data) {
+  std::vector<Evaluation> found(static_cast<std::size_t>(ranks));
+  on_threads(ranks, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    const StepPrograms programs(
+        evaluation_spec_of(spec_of_rank(config, DeviceKind::kCpu, &data, rank, ranks)));
+    TorchGenerator generator(7);
+    const FlatWeights weights = initial_weights(programs.spec().model.layout, generator);
+    const auto device = make_cpu_device({.threads = 1, .gemm = config.device.gemm});
+    found[static_cast<std::size_t>(rank)] =
+        Evaluator(programs, *device, data, weights, &communicator)
+            .run(1, [](const EvaluatedBatch&) {});
+  });
+  return found;
+}
+
+/// With 12 ranks there are more than samples.
+TEST_F(EvaluationByRanks, AloneFindsTheSameOnAnyNumberOfRanks) {
+  for (const auto run : {&number_run, &class_run}) {
+    TrainConfig config = run(folder());
+    config.data.batch_size = 12;
+    const Dataset data = load_dataset(config.data, widths_of(config.model, 1), config.model.loss);
+    const Evaluation one = evaluations_by(1, config, data)[0];
+    for (const int ranks : {2, 3, 12}) {
+      SCOPED_TRACE(ranks);
+      const std::vector<Evaluation> all = evaluations_by(ranks, config, data);
+      for (const Evaluation& rank : all) {
+        EXPECT_NEAR(rank.total.loss, one.total.loss, 1e-6 * one.total.loss);
+        EXPECT_EQ(rank.total.loss, all[0].total.loss) << "all ranks tell the same";
+        EXPECT_EQ(rank.total.accuracy, one.total.accuracy);
+        EXPECT_EQ(rank.total.samples, 10);
+        std::int64_t samples = 0;
+        for (const EvaluatedBatch& batch : rank.batches) samples += batch.samples;
+        EXPECT_EQ(samples, 10);
+        EXPECT_EQ(rank.batches.back().rank, std::min(ranks, 10) - 1);
+      }
+    }
+  }
 }
 
 }  // namespace

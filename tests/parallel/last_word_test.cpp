@@ -15,6 +15,7 @@
 
 #include "core/clock.h"
 #include "parallel/launcher_server.h"
+#include "support/busy_machine.h"
 
 namespace barestep {
 namespace {
@@ -70,6 +71,8 @@ class FakeServer final : public LauncherServer {
   std::vector<std::unique_ptr<std::promise<WordHolder>>> unanswered_;
 };
 
+constexpr double kSoonSeconds = 60;  // for what happens at once unless the machine is busy
+
 /// A rank with a board of its own.
 struct Rank {
   Rank(Daemons& daemons, int rank, const Hosts& hosts)
@@ -79,7 +82,7 @@ struct Rank {
     board.mine().begin(Track::kPhase, Activity::kStart);
     word.ask(server);
   }
-  /// Looks as often as a watchdog would.
+  /// Looks as often as a watchdog would, for as long as the word is not taken.
   bool is_taken_within(double seconds) {
     for (const double start_s = now_s(); now_s() - start_s < seconds;) {
       if (word.is_taken()) return true;
@@ -113,13 +116,16 @@ void expect_one_of_four_to_have_it() {
   }
 }
 
-/// Three jobs at a time, since claims mostly wait.
+/// Three jobs at a time, since claims mostly wait. Ranks agree by waiting for longer than a
+/// question takes.
 TEST(LastWord, OneRankOfThoseThatClaimItAtOnceHasIt) {
-  std::vector<std::future<void>> jobs;
-  for (int job = 0; job < 3; ++job) {
-    jobs.push_back(std::async(std::launch::async, expect_one_of_four_to_have_it));
-  }
-  for (auto& job : jobs) job.get();
+  repeat_while_busy([] {
+    std::vector<std::future<void>> jobs;
+    for (int job = 0; job < 3; ++job) {
+      jobs.push_back(std::async(std::launch::async, expect_one_of_four_to_have_it));
+    }
+    for (auto& job : jobs) job.get();
+  });
 }
 
 TEST(LastWord, WhoHasItKeepsItAndOthersAreTooLate) {
@@ -141,23 +147,28 @@ TEST(LastWord, WhoIsToTellOfOtherHostsKnowsWithoutClaimingIt) {
   Rank second(daemons, 1, hosts);
   EXPECT_FALSE(first.is_taken_within(0.3));
   EXPECT_TRUE(second.word.claim());
-  EXPECT_TRUE(first.is_taken_within(1));
+  EXPECT_TRUE(first.is_taken_within(kSoonSeconds));
   EXPECT_FALSE(second.is_taken_within(0.3));
 }
 
-TEST(LastWord, AskIsFiveTimesASecondAndOfOthersOnce) {
+TEST(LastWord, AskIsFiveTimesASecond) {
+  repeat_while_busy([] {
+    Daemons daemons;
+    const Hosts hosts = {"a", "a", "b"};
+    Rank first(daemons, 0, hosts);
+    EXPECT_FALSE(first.is_taken_within(1));
+    EXPECT_GE(daemons.questions, 3);
+    EXPECT_LE(daemons.questions, 7);
+  });
+}
+
+/// Ranks 0 and 1 tell of their own dead.
+TEST(LastWord, AskIsOnceOfWhoIsNotToTell) {
   Daemons daemons;
   const Hosts hosts = {"a", "a", "b"};
-  // Ranks 0 and 1 tell of their own dead.
-  Daemons others;
-  Rank third(others, 2, hosts);
-  auto third_is_told = std::async(std::launch::async, [&] { return third.is_taken_within(0.6); });
-  Rank first(daemons, 0, hosts);
-  EXPECT_FALSE(first.is_taken_within(1));
-  EXPECT_GE(daemons.questions, 3);
-  EXPECT_LE(daemons.questions, 7);
-  EXPECT_FALSE(third_is_told.get());
-  EXPECT_EQ(others.questions, 1);
+  Rank third(daemons, 2, hosts);
+  EXPECT_FALSE(third.is_taken_within(0.6));
+  EXPECT_EQ(daemons.questions, 1);
 }
 
 TEST(LastWord, OfADeafServerItIsThatOfWhoIsToTell) {
@@ -183,7 +194,7 @@ TEST(LastWord, MessagesCountWhereTheServerKeepsNoWords) {
   EXPECT_FALSE(third.is_taken_within(0.1));
   EXPECT_TRUE(first.word.claim());
   third.told = true;
-  EXPECT_TRUE(third.is_taken_within(0.1));
+  EXPECT_TRUE(third.is_taken_within(kSoonSeconds));
 }
 
 TEST(LastWord, MessagesDoNotCountWhereTheServerKeepsWords) {
@@ -194,7 +205,7 @@ TEST(LastWord, MessagesDoNotCountWhereTheServerKeepsWords) {
   EXPECT_FALSE(first.is_taken_within(0.1));
   Rank of_three(daemons, 0, {"a", "b", "c"});
   of_three.told = true;
-  EXPECT_TRUE(of_three.is_taken_within(0.1));
+  EXPECT_TRUE(of_three.is_taken_within(kSoonSeconds));
 }
 
 TEST(LastWord, WithoutAServerMessagesCountAndEachHostMayHaveIt) {

@@ -69,6 +69,20 @@ TEST(Zero1, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   }
 }
 
+TEST(Zero1, AddsGradientsUpFromStepToStepWithTheBitsOfDdp) {
+  TrainConfig config = rank_config();
+  config.training.zero_grad = false;
+  const Trained one = train_single(config);
+  for (const int ranks : {1, 2, 3, 7}) {
+    SCOPED_TRACE(ranks);
+    const auto sharded = train_threads_by(Zero1(), ranks, config);
+    EXPECT_EQ(sharded, train_threads(ranks, config));
+    EXPECT_LT(largest_distance(layout_trained(config), sharded[0].parameters, one.parameters),
+              1e-6);
+    EXPECT_LT(relative_distance(sharded[0].losses, one.losses), 1e-6);
+  }
+}
+
 TEST(Zero1, ThePlanHasEachRanksShareOfTheOptimizersMemory) {
   const TrainConfig config = rank_config();
   const ParameterLayout layout = layout_trained(config);
@@ -216,7 +230,9 @@ TEST(Factor, CblasComesNear) {
   const auto all = train_threads_by(Factor(), 3, config);
   EXPECT_EQ(all[0].parameters, all[1].parameters);
   EXPECT_EQ(all[0].parameters, all[2].parameters);
-  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 1e-6);
+  // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product in another way,
+  // and 1.3e-6 was seen.
+  EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
 }
 
 TEST(Factor, RanksWithDataOfTheirOwnGatherItToo) {

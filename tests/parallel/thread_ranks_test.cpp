@@ -198,10 +198,11 @@ TEST(ThreadRanks, PausesOfAnyKindChangeNoBit) {
 TEST(ThreadRanks, AStepWithoutASampleForEachRankIsRefused) {
   TrainConfig config = rank_config();
   config.data.batch_size = 3;
-  expect_error(ExitCode::kConfiguration,
-               "--global-batch-size '3': is not a sample for each of 4 ranks; give at least 4, or "
-               "start fewer ranks",
-               [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "--global-batch-size '3': leaves some of 4 ranks without a sample; give at least 4, or "
+      "start fewer ranks",
+      [&] { spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4); });
   config.parallel.batch_per_rank = true;
   EXPECT_EQ(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 4).batch_size, 12);
   config.data.batch_size = 1 << 30;

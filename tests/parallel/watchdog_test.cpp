@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,10 +20,11 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/stop_request.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
 #include "parallel/launcher_server.h"
-#include "parallel/stop_request.h"
+#include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
@@ -33,23 +36,38 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// A watchdog over place 0 of a board, and what it said and did.
-class WatchdogTest : public TempDirTest {
- protected:
+/// A board, whose place 0 a watchdog looks after, and the code with which it ended all.
+struct Watched {
+  explicit Watched(const std::string& file = "") : board(file, 0, 0) {}
+
   /// What the watchdog writes until it ends all, or for `seconds`.
-  std::string said(WatchdogOptions options, double seconds = 2) {
+  std::string said(WatchdogOptions options, double seconds) {
     std::atomic<bool> ended{false};
     options.program = "test";
-    options.end_all = [&](ExitCode code) {
-      code_ = code;
+    options.ranks = ranks;
+    options.end_all = [&](ExitCode with) {
+      code = with;
       ended = true;
     };
     testing::internal::CaptureStderr();
     {
-      const Watchdog watchdog(board_, word_, options);
+      const Watchdog watchdog(board, word, options);
       for (const double start_s = now_s(); !ended && now_s() - start_s < seconds;) ::usleep(1000);
     }
     return testing::internal::GetCapturedStderr();
+  }
+
+  FlightBoard board;
+  LastWord word{board};
+  int ranks = 2;
+  std::optional<ExitCode> code;
+};
+
+class WatchdogTest : public TempDirTest {
+ protected:
+  /// Who expects nothing waits for the time given, who expects something for as long as it takes.
+  std::string said(const WatchdogOptions& options, double seconds = 60) {
+    return watched_.said(options, seconds);
   }
 
   /// A rank of this host in a process of its own, on place 1, which runs `body`.
@@ -66,9 +84,11 @@ class WatchdogTest : public TempDirTest {
   }
 
   const std::string file_ = folder() / "board";
-  FlightBoard board_{file_, 0, 0};
-  LastWord word_{board_};
-  std::optional<ExitCode> code_;
+  Watched watched_{file_};
+  FlightBoard& board_ = watched_.board;
+  LastWord& word_ = watched_.word;
+  int& ranks_ = watched_.ranks;
+  std::optional<ExitCode>& code_ = watched_.code;
 };
 
 TEST_F(WatchdogTest, NamesTheCollectiveThatLastsTooLong) {
@@ -76,26 +96,30 @@ TEST_F(WatchdogTest, NamesTheCollectiveThatLastsTooLong) {
   board_.mine().begin(Track::kCollective, activity_of(AllReduce{}), 5, 4 << 20);
   const std::string line = said({.limit_s = 0.1});
   EXPECT_THAT(line, StartsWith("test: error: rank 0 on "));
-  EXPECT_THAT(line, ContainsRegex(" 'all_reduce \\(4.00 MiB\\) in step 5': not done after 0.1 s; "
-                                  "look at the ranks that are behind, or give a larger "
-                                  "--timeout\n$"));
+  EXPECT_THAT(line,
+              ContainsRegex(" 'all_reduce \\(4.00 MiB\\) in step 5': not done after [0-9.]+ s; "
+                            "look at the ranks that are behind, or give a larger "
+                            "--timeout\n$"));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
 
 TEST_F(WatchdogTest, SaysNothingWhileEachThingIsDoneInTime) {
-  FlightRecord& record = board_.mine();
-  std::atomic<bool> stop{false};
-  std::thread rank([&] {
-    for (std::int64_t step = 0; !stop; ++step) {
-      record.begin(Track::kPhase, Activity::kStep, step);
-      ::usleep(20'000);
-    }
-    record.end(Track::kPhase);
+  repeat_while_busy([] {
+    Watched watched;
+    FlightRecord& record = watched.board.mine();
+    std::atomic<bool> stop{false};
+    std::thread rank([&] {
+      for (std::int64_t step = 0; !stop; ++step) {
+        record.begin(Track::kPhase, Activity::kStep, step);
+        ::usleep(20'000);
+      }
+      record.end(Track::kPhase);
+    });
+    EXPECT_EQ(watched.said({.limit_s = 0.2}, 0.5), "");
+    stop = true;
+    rank.join();
+    EXPECT_EQ(watched.code, std::nullopt);
   });
-  EXPECT_EQ(said({.limit_s = 0.2}, 0.5), "");
-  stop = true;
-  rank.join();
-  EXPECT_EQ(code_, std::nullopt);
 }
 
 TEST_F(WatchdogTest, NamesARankThatDiedAndKeepsTheRecords) {
@@ -129,13 +153,92 @@ TEST_F(WatchdogTest, TellsWhoIsStopped) {
     board.mine().begin(Track::kPhase, Activity::kStep, 2);
     for (;;) ::pause();
   });
+  while (board_.all()[1].state() != "step 2") ::usleep(1000);
   board_.mine().begin(Track::kHostCall, Activity::kBarrier);
   EXPECT_THAT(said({.limit_s = 0.7}),
-              ContainsRegex(fmt::format("'barrier': not done after 0.7 s, rank 1 \\(process {}\\) "
-                                        "has been stopped for 0.[5-9] s at step 2; ",
+              ContainsRegex(fmt::format("rank 1 on .* 'step 2': process {} has been stopped for "
+                                        "[0-9.]+ s, and rank 0 waits for it in barrier; ",
                                         child)));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
+}
+
+/// Enters what the rank is in, and goes on living.
+template <class F>
+void live(FlightBoard& board, const F& enter) {
+  LastWord word(board);
+  const Watchdog watchdog(board, word, {});
+  enter(board.mine());
+  for (;;) ::pause();
+}
+
+TEST_F(WatchdogTest, BlamesTheRankThatHasNotArrived) {
+  const pid_t child = other_rank([](FlightBoard& board) {
+    live(board, [](FlightRecord& record) { record.begin(Track::kPhase, Activity::kStep, 2); });
+  });
+  board_.mine().begin(Track::kPhase, Activity::kStep, 2);
+  board_.mine().begin(Track::kCollective, activity_of(AllReduce{}), 2, 8);
+  // On a busy machine a rank may seem to be stopped.
+  EXPECT_THAT(
+      said({.limit_s = 0.7}, 60),
+      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|nothing it tells of)': "
+                                "process {} (is not done after|has been stopped for) [0-9.]+ "
+                                "s, and rank 0 waits for it in all_reduce \\(8 B\\) in step "
+                                "2; look at what holds it up, or give a larger --timeout\n$",
+                                child)));
+  EXPECT_EQ(code_, ExitCode::kTryAgain);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchdogTest, ARankForWhichOthersWaitBlamesItself) {
+  const pid_t child = other_rank([](FlightBoard& board) {
+    live(board, [](FlightRecord& record) { record.begin(Track::kHostCall, Activity::kBarrier); });
+  });
+  board_.mine().begin(Track::kPhase, Activity::kStep, 2);
+  EXPECT_THAT(
+      said({.limit_s = 0.3}, 60),
+      ContainsRegex("^test: error: rank 0 on .* 'step 2': not done after [0-9.]+ s; look at "
+                    "what holds it up, or give a larger --timeout\n$"));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
+  board_.mine().begin(Track::kPhase, Activity::kStart);
+  EXPECT_EQ(said({}, 0.4), "") << "it may come yet";
+  const double now = now_s();
+  const WatchdogOptions options{.asked_to_end_s = [now] { return now; }};
+  EXPECT_THAT(said(options, 60),
+              ContainsRegex("^test: error: rank 1 on .*: never came to the start of MPI, and the "
+                            "launcher ends the job; see what it wrote and the system's log, then "
+                            "run again\n$"));
+  EXPECT_EQ(code_, ExitCode::kTryAgain);
+}
+
+TEST_F(WatchdogTest, MissesNobodyWhereRanksHaveNoCommonBoard) {
+  FlightBoard board("", 0, 0);
+  board.mine().begin(Track::kPhase, Activity::kStart);
+  LastWord word(board);
+  bool ended = false;
+  testing::internal::CaptureStderr();
+  {
+    const Watchdog watchdog(board, word,
+                            {.ranks = 2,
+                             .end_all = [&](ExitCode) { ended = true; },
+                             .asked_to_end_s = [] { return 1.0; }});
+    ::usleep(300'000);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_FALSE(ended);
+}
+
+TEST_F(WatchdogTest, AProcessThatIsNoRankIsNamedByItsId) {
+  ranks_ = 1;
+  board_.mine().begin(Track::kPhase, Activity::kStep, 2);
+  EXPECT_THAT(said({.limit_s = 0.1}, 60),
+              ContainsRegex(fmt::format("^test: error: process {} on .* 'step 2': not done after ",
+                                        ::getpid())));
 }
 
 TEST_F(WatchdogTest, LeavesTheWordToTheRankThatHasIt) {
@@ -155,7 +258,7 @@ TEST_F(WatchdogTest, OneThreadOfARankHasTheWord) {
 }
 
 TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
-  const std::string line = said({.poll_error = [] { return "NCCL: remote error"; }}, 4);
+  const std::string line = said({.poll_error = [] { return "NCCL: remote error"; }});
   EXPECT_THAT(line, HasSubstr("': NCCL: remote error; see the errors of the other ranks\n"));
 }
 
@@ -193,9 +296,9 @@ TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
   EXPECT_EQ(said(options, 1.2), "");
 }
 
-TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
-  take_stop_signals();
-  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
+/// A process that stops this one for 0.7 s, as Ctrl-Z and fg do.
+pid_t stop_for_a_while() {
+  take_stop_signals(SecondSignal::kIsIgnored);
   const pid_t child = ::fork();
   if (child == 0) {
     ::usleep(100'000);
@@ -204,10 +307,66 @@ TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
     ::kill(::getppid(), SIGCONT);
     ::_exit(0);
   }
-  EXPECT_EQ(said({.limit_s = 0.3, .continued_s = &continued_s}, 1.8), "");
-  ::waitpid(child, nullptr, 0);
-  // A watchdog that was not stopped does tell.
+  return child;
+}
+
+/// The limit of 3.6 s ends after the 3 s in which it is no judge, and 0.7 s later than it began.
+TEST_F(WatchdogTest, DoesNotCountTheTimeInWhichItWasStopped) {
+  repeat_while_busy([] {
+    Watched watched;
+    watched.board.mine().begin(Track::kPhase, Activity::kStep, 1);
+    const pid_t child = stop_for_a_while();
+    EXPECT_EQ(watched.said({.limit_s = 3.6, .continued_s = &continued_s}, 4.1), "");
+    ::waitpid(child, nullptr, 0);
+  });
+}
+
+TEST_F(WatchdogTest, IsNoJudgeOfOthersWhenItWasStoppedItself) {
+  repeat_while_busy([] {
+    Watched watched;
+    watched.board.mine().begin(Track::kHostCall, Activity::kBarrier);
+    const pid_t child = stop_for_a_while();
+    EXPECT_EQ(watched.said({.limit_s = 0.3, .continued_s = &continued_s}, 1.8), "");
+    ::waitpid(child, nullptr, 0);
+  });
+}
+
+TEST_F(WatchdogTest, IsAJudgeOfOthersWhenItWasNotStopped) {
+  take_stop_signals(SecondSignal::kIsIgnored);
+  board_.mine().begin(Track::kHostCall, Activity::kBarrier);
   EXPECT_THAT(said({.limit_s = 0.3}), HasSubstr("not done after"));
+}
+
+/// In a mount of its own, a folder for less than a board; false where the machine does not let us.
+bool mount_small_disk(const char* folder) {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("small", folder, "tmpfs", 0, "size=4k") == 0;
+}
+
+TEST(FlightBoardTest, IsTheProcessesAloneWhereTheDiskIsFull) {
+  constexpr int kNotAllowed = 77;
+  const std::string folder = std::filesystem::temp_directory_path();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!mount_small_disk(folder.c_str())) ::_exit(kNotAllowed);
+    FlightBoard board(folder + "/board", 1, 1);
+    const bool alone = !board.is_shared() && board.why_alone() == "No space left on device";
+    for (int step = 0; step < 1000; ++step)
+      board.mine().begin(Track::kPhase, Activity::kStep, step);
+    ::_exit(alone && board.mine().state() == "step 999" && board.claim_word() ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotAllowed) GTEST_SKIP() << "no mount allowed";
+  EXPECT_EQ(status, 0) << "a signal, or the wrong board";
+}
+
+TEST(FlightBoardTest, TellsWhyItIsNotShared) {
+  EXPECT_EQ(FlightBoard("", 0, 0).why_alone(), "");
+  const FlightBoard board("/nonexistent/board", 0, 0);
+  EXPECT_FALSE(board.is_shared());
+  EXPECT_EQ(board.why_alone(), "No such file or directory");
 }
 
 TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
@@ -255,6 +414,11 @@ TEST(Launcher, TellsAProcessItsPlace) {
     EXPECT_EQ(place->local_rank, 1);
     EXPECT_FALSE(place->one_host);
   }
+  {
+    const Variables torchrun({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}});
+    EXPECT_EQ(launched_rank()->launcher, "torchrun");
+    EXPECT_EQ(launched_rank()->rank, 1);
+  }
   const Variables slurm({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   EXPECT_EQ(launched_rank()->launcher, "srun");
   const Variables broken({{"SLURM_PROCID", "x"}});
@@ -279,6 +443,33 @@ TEST(Launcher, CopiesThatDoNotSeeEachOtherAreRefused) {
       "ranks: mpirun started 4 copies that do not see each other, as this build has no MPI; "
       "configure with -DBARESTEP_MPI=ON",
       [&] { require_joined(place, 0); });
+  place.launcher = "torchrun";
+  expect_error(
+      ExitCode::kConfiguration,
+      "ranks: torchrun started 4 copies that do not see each other; start them with mpirun "
+      "-np 4, or srun --mpi=pmix -n 4",
+      [&] { require_joined(place, 1); });
+}
+
+TEST(Launcher, TheLowestOfTheCopiesThatAreThereTells) {
+  const auto copy = [](int rank) {
+    return LaunchedRank{.rank = rank, .ranks = 4, .launcher = "test"};
+  };
+  const LoneCopy third(copy(3));
+  EXPECT_TRUE(third.is_first(0.1));
+  const LoneCopy again(copy(3));
+  EXPECT_TRUE(again.is_first(0.1)) << "another start, with the same variables";
+  {
+    const LoneCopy second(copy(2));
+    EXPECT_FALSE(third.is_first(60));
+    EXPECT_TRUE(second.is_first(0.1));
+    const LoneCopy other_launcher(LaunchedRank{.rank = 3, .ranks = 4, .launcher = "other"});
+    EXPECT_TRUE(other_launcher.is_first(0.1));
+  }
+  EXPECT_TRUE(third.is_first(0.1));
+  const LoneCopy first(copy(0));
+  EXPECT_TRUE(first.is_first(60)) << "at once";
+  EXPECT_FALSE(third.is_first(60));
 }
 
 }  // namespace

@@ -15,7 +15,10 @@
 #include "parallel/zero1.h"
 #include "profiler/account.h"
 #include "profiler/clock_alignment.h"
+#include "support/busy_machine.h"
+#include "support/file_runs.h"
 #include "support/rank_run.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
@@ -26,15 +29,27 @@ double shifted_clock() {
   return now_s() + clock_is_ahead_s;
 }
 
-TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
-  on_threads(3, [](Communicator& ranks) {
+/// Of three ranks whose clocks are 0, 5 and -10 s ahead; on each rank.
+void align_shifted_clocks(const std::function<void(const ClockAlignment&)>& expect) {
+  on_threads(3, [&](Communicator& ranks) {
     clock_is_ahead_s = 5.0 * ranks.rank() * (ranks.rank() == 2 ? -1 : 1);
-    const ClockAlignment clocks = align_clocks(ranks, &shifted_clock);
+    expect(align_clocks(ranks, &shifted_clock));
+  });
+}
+
+TEST(ClockAlignment, FindsHowFarClocksAreApartWithinItsBound) {
+  align_shifted_clocks([](const ClockAlignment& clocks) {
     EXPECT_EQ(clocks.shift_s[0], 0);
     EXPECT_LE(std::abs(clocks.shift_s[1] + 5), clocks.error_s[1]);
     EXPECT_LE(std::abs(clocks.shift_s[2] - 10), clocks.error_s[2]);
-    EXPECT_LT(clocks.largest_error_s(), 0.1);
     EXPECT_GT(clocks.largest_error_s(), 0);
+  });
+}
+
+TEST(ClockAlignment, IsWithinATenthOfASecond) {
+  repeat_while_busy([] {
+    align_shifted_clocks(
+        [](const ClockAlignment& clocks) { EXPECT_LT(clocks.largest_error_s(), 0.1); });
   });
 }
 
@@ -197,18 +212,17 @@ std::vector<WaitingCase> waiting_cases() {
 class WaitingFor : public testing::TestWithParam<WaitingCase> {};
 
 /// A rank that is late shows as exposed communication, waited for that rank, in the account of the
-/// step and in that of communication. On a busy machine rank 0 may be late as well, so that the
-/// best of several tries counts.
+/// step and in that of communication. On a busy machine rank 0 may be late as well.
 TEST_P(WaitingFor, ARankIsExposedCommunicationThatNamesIt) {
   TrainConfig config = rank_config();
   config.device.graph = GetParam().graph;
   config.training.log_every = GetParam().log_every;
   const auto scheme = GetParam().scheme();
-  const double pause_s = kPauseMs / 1e3;
-  double nearest_s = 1, most_s = 0;
-  for (int i = 0; i < 5 && std::abs(nearest_s - pause_s) > 0.1 * pause_s; ++i) {
+  constexpr double kPause_s = kPauseMs / 1e3;
+  repeat_while_busy([&] {
     const AccountOfRun run = two_ranks(config, kPauseMs, *scheme, GetParam().by);
-    ASSERT_EQ(run.summary.steps, 5);
+    EXPECT_EQ(run.summary.steps, 5);
+    double most_s = 0;
     for (const StepAccount& step : run.steps_of_rank_0) {
       most_s = std::max(most_s, step[Part::kExposedCommunication]);
       double sum_s = 0;
@@ -218,13 +232,11 @@ TEST_P(WaitingFor, ARankIsExposedCommunicationThatNamesIt) {
       }
       EXPECT_NEAR(sum_s, step.wall_s, 1e-9);
     }
-    if (run.summary.ranks[1].steps_waited_for < 5) continue;
+    EXPECT_GE(most_s, 0.75 * kPause_s);
     EXPECT_EQ(run.summary.ranks[0].steps_waited_for, 0);
-    const double cost_s = run.summary.ranks[1].cost_s;
-    if (std::abs(cost_s - pause_s) < std::abs(nearest_s - pause_s)) nearest_s = cost_s;
-  }
-  EXPECT_NEAR(nearest_s, pause_s, 0.1 * pause_s);
-  EXPECT_GE(most_s, 0.75 * pause_s);
+    EXPECT_EQ(run.summary.ranks[1].steps_waited_for, 5);
+    EXPECT_NEAR(run.summary.ranks[1].cost_s, kPause_s, 0.1 * kPause_s);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(, WaitingFor, testing::ValuesIn(waiting_cases()),
@@ -240,6 +252,40 @@ TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
       EXPECT_LT(each.ready_before_start_s, 10) << each.name << ": not since the clock began";
     }
   }
+}
+
+class UnevenEvaluation : public TempDirTest {};
+
+/// A step's communication on one rank is compared with the same step's on the other, although they
+/// evaluate 2 and 1 batches after each epoch, and a last batch has a program of its own.
+TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
+  TrainConfig config = class_run(folder());
+  config.data.batch_size = 5;
+  config.data.test_split = 0.18;  // 7 of 40 samples: 4 and 3, in batches of 3
+  config.device.threads = 1;
+  config.training.warmup = 2;
+  on_threads(2, [&](Communicator& ranks) {
+    const Dataset dataset =
+        load_dataset(config.data, widths_of(config.model, kDefaultDimCpu), config.model.loss);
+    const Ddp scheme(small_buckets());
+    const StepPrograms programs(
+        spec_of_rank(config, DeviceKind::kCpu, &dataset, ranks.rank(), ranks.size()), &scheme);
+    const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+    CommunicationAccount account(programs, 4 * 7);
+    RankAccount observer(account);
+    {
+      Trainer trainer(config, programs, {device.get()}, &ranks, &dataset);
+      trainer.run(observer);
+      // Four epochs of 33 samples, one of them twice: 6 whole batches and a smaller one.
+      ASSERT_EQ(trainer.steps(), 4 * 7);
+      EXPECT_EQ(trainer.runner().steps(), 4 * (7 + (ranks.rank() == 0 ? 2 : 1)));
+    }
+    const CommunicationSummary summary = account.gather(ranks);
+    EXPECT_EQ(summary.steps, 4 * 6 - 2);
+    double longest_s = 0;
+    for (const StepAccount& step : observer.steps) longest_s = std::max(longest_s, step.wall_s);
+    EXPECT_LE(summary.parts.waiting_s, longest_s);
+  });
 }
 
 TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {

@@ -41,6 +41,7 @@ class Kept final : public RecordSink {
 };
 
 constexpr std::uint32_t kLaunchKernel = 211, kGraphLaunchCall = 311, kEventRecord = 135;
+constexpr std::uint32_t kDriverLaunchKernelEx = 652;  // of the driver's numbers
 
 /// The library.
 std::string fake_cupti_file();
@@ -88,6 +89,13 @@ class Cupti : public testing::Test {
     source().begin({.program = 0, .step = step, .node = node}, "op", device, *stream_);
     source().end(device, *stream_);
     return fake().pushed.empty() ? 0 : fake().pushed.back();
+  }
+
+  /// Queues a node of one kernel, which is launched by such a call.
+  void launch(NodeId node, CUpti_ActivityKind kind, std::uint32_t call, std::uint64_t start) {
+    source().begin({.program = 0, .step = 0, .node = node}, "op", 0, *stream_);
+    add_kernel(fake().call(kind, call, at(start), at(start + 5)), start + 10, start + 20);
+    source().end(0, *stream_);
   }
 
   void add_correlation(

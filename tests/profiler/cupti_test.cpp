@@ -79,7 +79,7 @@ TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {
   queue(1);
   EXPECT_TRUE(fake().pushed.empty());
   turn_on();
-  EXPECT_THAT(fake().enabled, SizeIs(7));
+  EXPECT_THAT(fake().enabled, SizeIs(8));
   EXPECT_TRUE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_OVERHEAD));
   // The kind that makes kernels run one after the other.
   EXPECT_FALSE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_KERNEL));

@@ -15,7 +15,7 @@ TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   turn_on();
   const std::uint64_t product = queue(4, 7);
   const std::uint64_t copy = queue(5, 7, 1);
-  EXPECT_EQ(fake().depth, 0U);
+  EXPECT_TRUE(fake().stack.empty());
   add_correlation(product, 70);
   add_correlation(product, 71);
   add_correlation(copy, 72);
@@ -58,6 +58,24 @@ TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   EXPECT_EQ(source().activities()[2].bytes, 512);
   EXPECT_EQ(source().dropped(), 0);
   EXPECT_EQ(source().source(), "CUPTI 13.0.1");
+}
+
+/// cuBLASLt launches some of its kernels past the runtime, by the driver: CUPTI joins these to
+/// their node only where the driver's calls are recorded too.
+TEST_F(Cupti, TellsWhichNodeWorkIsOfThatTheDriverLaunched) {
+  open();
+  turn_on();
+  launch(4, CUPTI_ACTIVITY_KIND_DRIVER, kDriverLaunchKernelEx, 100);
+  launch(5, CUPTI_ACTIVITY_KIND_RUNTIME, kLaunchKernel, 200);
+  // The same number is another call of the driver's, and that one launches nothing.
+  fake().call(CUPTI_ACTIVITY_KIND_DRIVER, kLaunchKernel, at(300), at(305));
+  source().finish();
+  ASSERT_THAT(sink_.records, SizeIs(2));
+  EXPECT_EQ(sink_.records[0].tag.node, 4);
+  expect_at(sink_.records[0].start_s, 110);
+  EXPECT_EQ(sink_.records[1].tag.node, 5);
+  EXPECT_THAT(names(), ElementsAre("cuLaunchKernelEx", "barestep::adam(float*)", "cudaLaunchKernel",
+                                   "barestep::adam(float*)"));
 }
 
 TEST_F(Cupti, ReadsFillsPeerCopiesAndItsOwnOverhead) {

@@ -80,8 +80,25 @@ CUptiResult cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle, CUpti_Callback
   return CUPTI_SUCCESS;
 }
 
-CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain, uint32_t id, const char** name) {
+// The domains number their calls by themselves: 311 is a launch of a graph in one of them and no
+// launch in the other.
+CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char** name) {
   ANSWER(cuptiGetCallbackName);
+  if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
+    switch (id) {
+      case 211:
+        *name = "cuProfilerStart";
+        return CUPTI_SUCCESS;
+      case 307:
+        *name = "cuLaunchKernel";
+        return CUPTI_SUCCESS;
+      case 652:
+        *name = "cuLaunchKernelEx";
+        return CUPTI_SUCCESS;
+      default:
+        return CUPTI_ERROR_INVALID_PARAMETER;
+    }
+  }
   switch (id) {
     case 211:
       *name = "cudaLaunchKernel_v7000";
@@ -178,14 +195,15 @@ CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext, uint32_t, size_t* dropp
 CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind, uint64_t id) {
   ANSWER(cuptiActivityPushExternalCorrelationId);
   state.pushed.push_back(id);
-  ++state.depth;
+  state.stack.push_back(id);
   return CUPTI_SUCCESS;
 }
 
-CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, uint64_t*) {
+CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, uint64_t* last) {
   ANSWER(cuptiActivityPopExternalCorrelationId);
-  if (state.depth == 0) return CUPTI_ERROR_QUEUE_EMPTY;
-  --state.depth;
+  if (state.stack.empty()) return CUPTI_ERROR_QUEUE_EMPTY;
+  *last = state.stack.back();
+  state.stack.pop_back();
   return CUPTI_SUCCESS;
 }
 

@@ -22,11 +22,38 @@ struct FakeCupti {
   bool is_subscribed = false;
   std::map<int, int> enabled;         // by kind
   std::vector<std::uint64_t> pushed;  // numbers, in their order
-  std::size_t depth = 0;              // of pushes without a pop
   CUpti_CallbackFunc on_event = nullptr;
   void* user = nullptr;
   std::uint64_t (*clock)() = nullptr;
   int refused_buffers = 0;  // none was to be had
+
+  std::uint32_t calls = 0;           // made by call(), and their correlations
+  std::vector<std::uint64_t> stack;  // of numbers pushed
+
+  /// A call of the runtime or of the driver, as CUPTI tells of it: of kinds that are enabled only,
+  /// and with the numbers that are pushed only where the call itself is recorded. Returns its
+  /// correlation, which the work that it queues carries.
+  std::uint32_t call(CUpti_ActivityKind kind, std::uint32_t id, std::uint64_t start,
+                     std::uint64_t end) {
+    const std::uint32_t correlation = ++calls;
+    if (!enabled.contains(kind)) return correlation;
+    if (!stack.empty() && enabled.contains(CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION)) {
+      CUpti_ActivityExternalCorrelation external{};
+      external.kind = CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION;
+      external.externalKind = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
+      external.externalId = stack.back();
+      external.correlationId = correlation;
+      add(external);
+    }
+    CUpti_ActivityAPI made{};
+    made.kind = kind;
+    made.cbid = id;
+    made.correlationId = correlation;
+    made.start = start;
+    made.end = end;
+    add(made);
+    return correlation;
+  }
 
   /// Appends a record as CUPTI lays it out, which is packed.
   template <class Record>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "support/busy_machine.h"
 #include "support/sample_profile.h"
 #include "support/sample_programs.h"
 #include "support/trace_rules.h"
@@ -83,7 +84,7 @@ TEST(MemoryTable, ShowsWhatChangesAndTheHighWaterMark) {
   const Chain chain;
   const MemoryPlan plan(chain.buffers);
   const std::string table = memory_table(chain.program, plan, 0, 100);
-  EXPECT_THAT(table, HasSubstr("#2 forward fill               +512       1,280           -512\n"));
+  EXPECT_THAT(table, HasSubstr("#2 forward fill               +512       1,280          -512\n"));
   EXPECT_EQ(table.find("#1 "), std::string::npos) << table;
   EXPECT_THAT(
       table,
@@ -120,6 +121,21 @@ TEST(AddMemory, WritesEventsThatSumUp) {
   }
   EXPECT_EQ(sum, 0) << "what comes into use goes out of use";
   EXPECT_GT(changes, 0);
+}
+
+TEST(MemoryTimeline, TakesTimeInProportionToTheProgram) {
+  const auto with_layers = [](std::int64_t layers) {
+    return training_step(
+        {.widths = std::vector<std::int64_t>(static_cast<std::size_t>(layers), 4)});
+  };
+  const SampleProgram small = with_layers(2000);
+  const SampleProgram large = with_layers(4000);
+  expect_linear_time(
+      [&](std::int64_t layers) {
+        const SampleProgram& sample = layers == 2000 ? small : large;
+        memory_timeline(sample.program, MemoryPlan(*sample.buffers), 0);
+      },
+      2000);
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ TEST_F(Nvml, LooksNoMoreAtAGpuThatIsLost) {
   fake_->status.clear();
   for (const double value : look(*gpu)) EXPECT_TRUE(std::isnan(value));
   EXPECT_EQ(gpu->trouble(),
-            "nvmlDeviceGetMemoryInfo failed: GPU is lost (15); it was not looked at any more");
+            "nvmlDeviceGetMemoryInfo failed: GPU is lost (15); it is no longer read");
 }
 
 TEST_F(Nvml, TakesTheLibraryThatTheEnvironmentNames) {

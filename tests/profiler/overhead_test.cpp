@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "profiler/profiled_device.h"
+#include "support/busy_machine.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {
@@ -65,12 +66,11 @@ TEST(Overhead, IsOneSentence) {
       HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, with, "
                 "without).\n"));
   EXPECT_THAT(overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
-              HasSubstr("is not known: it takes four steps behind warm-up that are not profiled"));
+              HasSubstr("is not known: it takes four steps after warm-up that are not profiled"));
 }
 
-/// Steps of 1024 x 2 in groups of four. Other work on the machine makes the interval wide; it fails
-/// only where it is sure.
-TEST(Overhead, IsBelowThreePercentOfAStepOf1024x2) {
+/// Of steps of 1024 x 2, in groups of four.
+Overhead measured_overhead() {
   TrainConfig config;
   config.model.dim = 1024;
   config.model.depth = 2;
@@ -87,9 +87,16 @@ TEST(Overhead, IsBelowThreePercentOfAStepOf1024x2) {
   for (const StepReport& report : run.steps) {
     if (report.step >= 4) wall_s.push_back(report.wall_s);
   }
-  const Overhead overhead = overhead_of(wall_s);
-  EXPECT_TRUE(overhead.is_95);
-  EXPECT_LT(overhead.low_s, 0.03 * overhead.plain_s) << overhead_text(overhead);
+  return overhead_of(wall_s);
+}
+
+/// Fails only where it is sure.
+TEST(Overhead, IsBelowThreePercentOfAStepOf1024x2) {
+  repeat_while_busy([] {
+    const Overhead overhead = measured_overhead();
+    EXPECT_TRUE(overhead.is_95);
+    EXPECT_LT(overhead.low_s, 0.03 * overhead.plain_s) << overhead_text(overhead);
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "profiler/peaks.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -48,6 +49,48 @@ class CountingDevice final : public ForwardingDevice {
   }
   int held = 0;
 };
+
+/// A GPU with so much free memory, which it only pretends to have: it notes what is copied.
+class PretendedGpu final : public ForwardingDevice {
+ public:
+  PretendedGpu(Device& inner, std::int64_t free_bytes)
+      : ForwardingDevice(inner), free_bytes_(free_bytes) {}
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  [[nodiscard]] DeviceInfo info() const override {
+    DeviceInfo info = inner().info();
+    info.free_bytes = free_bytes_;
+    return info;
+  }
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
+    most_asked = std::max(most_asked, bytes);
+    return inner().allocate(std::min(bytes, kReal), kind);
+  }
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
+    if (const auto* copy = std::get_if<Copy>(&op)) copied = copy->to.bytes();
+    for (const Access& access : accesses_of(op)) {
+      if (access.tensor.end_bytes() > kReal) return;
+    }
+    inner().run(op, addresses, stream, tag);
+  }
+
+  std::int64_t copied = 0, most_asked = 0;
+
+ private:
+  static constexpr std::int64_t kReal = std::int64_t{48} << 20;
+  std::int64_t free_bytes_;
+};
+
+/// The caches of a GPU would keep a good part of 128 MiB.
+TEST(Peaks, OfAGpuAreOfAGibibyteOrWhatItsMemoryAllows) {
+  const auto cpu = make_cpu_device({.threads = 1});
+  PretendedGpu large(*cpu, std::int64_t{100} << 30);
+  measure_peaks(large);
+  EXPECT_EQ(large.copied, std::int64_t{1} << 30);
+  PretendedGpu small(*cpu, (std::int64_t{400} << 20) + 4);
+  measure_peaks(small);
+  EXPECT_EQ(small.copied, std::int64_t{100} << 20);
+  EXPECT_LE(small.most_asked, std::int64_t{200} << 20);
+}
 
 TEST(Peaks, AreMeasuredAndLeaveNothingBehind) {
   const auto cpu = make_cpu_device({.threads = 1});
@@ -108,27 +151,54 @@ class PeaksFile : public TempDirTest {
 TEST_F(PeaksFile, KeepsThePeaksOfSeveralDevices) {
   EXPECT_FALSE(load_peaks(path_, "one"));
   save_peaks(path_, "one", {.flops_per_s = 1.5e12, .bytes_per_s = 3e9});
-  save_peaks(path_, "two", {.flops_per_s = 7, .bytes_per_s = 8});
+  save_peaks(path_, "two", {.flops_per_s = 7e6, .bytes_per_s = 8e6});
   save_peaks(path_, "one", {.flops_per_s = 2e12, .bytes_per_s = 4e9});
   const auto one = load_peaks(path_, "one");
   ASSERT_TRUE(one);
   EXPECT_EQ(one->flops_per_s, 2e12);
   EXPECT_EQ(one->bytes_per_s, 4e9);
-  EXPECT_EQ(load_peaks(path_, "two")->bytes_per_s, 8);
+  EXPECT_EQ(load_peaks(path_, "two")->bytes_per_s, 8e6);
   EXPECT_FALSE(load_peaks(path_, "on"));
-  EXPECT_EQ(read_file(path_), "two\t7\t8\none\t2e+12\t4e+09\n");
+  EXPECT_EQ(read_file(path_), "two\t7e+06\t8e+06\none\t2e+12\t4e+09\n");
 }
 
 TEST_F(PeaksFile, IsReadAroundWhatIsBroken) {
   std::filesystem::create_directories(path_.parent_path());
-  for (const char* line : {"one\n", "one\t\n", "one\t5\n", "one\t0\t3\n", "one\t-1\t3\n",
-                           "one\tnan\t3\n", "one\tinf\t3\n", "\n", "\xff\xfe"}) {
-    write_file(path_, line);
-    EXPECT_FALSE(load_peaks(path_, "one")) << line;
-    write_file(path_, std::string(line) + "\none\t5\t6\n");
+  for (const std::string line :
+       {"one", "one\t", "one\t5e9", "one\t0\t3e9", "one\t-1\t3e9", "one\tnan\t3e9", "one\tinf\t3e9",
+        "one\t1e-300\t3e9", "one\t5e9\t1e300", "one\t5e9\t6e9\t7", "", "\xff\xfe"}) {
+    write_file(path_, line + "\n");
+    expect_error(ExitCode::kBadData,
+                 "peaks.tsv': line 1 is not a device and two rates from 1e+06 to 1e+18",
+                 [&] { load_peaks(path_, "one"); });
+    write_file(path_, line + "\none\t5e9\t6e9\n");
     ASSERT_TRUE(load_peaks(path_, "one")) << line;
-    EXPECT_EQ(load_peaks(path_, "one")->flops_per_s, 5);
+    EXPECT_EQ(load_peaks(path_, "one")->flops_per_s, 5e9);
+    save_peaks(path_, "two", {.flops_per_s = 7e6, .bytes_per_s = 8e6});
+    EXPECT_EQ(read_file(path_), "one\t5e+09\t6e+09\ntwo\t7e+06\t8e+06\n") << line;
   }
+}
+
+TEST_F(PeaksFile, IsReadOnlyWhereItIsRegularAndSmall) {
+  std::filesystem::create_directories(path_.parent_path());
+  const Peaks peaks{.flops_per_s = 7e6, .bytes_per_s = 8e6};
+  write_file(path_, std::string((1 << 20) + 1, 'x'));
+  expect_error(ExitCode::kNoInput, "peaks.tsv': is larger than 1 MiB; check the path",
+               [&] { load_peaks(path_, "one"); });
+  save_peaks(path_, "one", peaks);
+  EXPECT_EQ(read_file(path_), "one\t7e+06\t8e+06\n");
+
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  expect_error(ExitCode::kNoInput, "peaks.tsv': is a FIFO, not a regular file; check the path",
+               [&] { load_peaks(path_, "one"); });
+  expect_error(ExitCode::kCannotCreate, "No such device or address",
+               [&] { save_peaks(path_, "one", peaks); });
+
+  std::filesystem::remove(path_);
+  std::filesystem::create_symlink("/dev/zero", path_);
+  expect_error(ExitCode::kNoInput, "peaks.tsv': is not a regular file; check the path",
+               [&] { load_peaks(path_, "one"); });
 }
 
 TEST_F(PeaksFile, SaysWhyItsFolderCannotBeMade) {

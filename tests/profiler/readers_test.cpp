@@ -85,8 +85,7 @@ class Readers : public TempDirTest {
     const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
     const ProcessResult result =
         run_process({"/usr/bin/env", python != nullptr ? python : "python3", READERS_PY, reader,
-                     (folder() / "trace.json").string()},
-                    {.timeout_s = 100});
+                     (folder() / "trace.json").string()});
     if (result.exit_code == 77 || result.exit_code == 127) return std::nullopt;
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const std::size_t line = result.out.rfind("\n{");

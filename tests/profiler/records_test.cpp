@@ -12,6 +12,7 @@
 #include "profiler/gpu_event_records.h"
 #include "profiler/profiled_communicator.h"
 #include "profiler/profiled_device.h"
+#include "support/busy_machine.h"
 #include "train/runner.h"
 
 namespace barestep {
@@ -188,7 +189,7 @@ TEST(ProfiledCommunicatorTest, MeasuresEachPartInItsStream) {
 }
 
 /// What every device can do: its events tell the times that its own records have.
-TEST(EventRecordsTest, AreNearTheRecordsOfTheDevice) {
+void expect_events_near_records() {
   const auto device = make_cpu_device({.threads = 1});
   RecordCollector own({.first = 0, .end = 10}, 100);
   RecordCollector by_events({.first = 0, .end = 10}, 100);
@@ -208,7 +209,6 @@ TEST(EventRecordsTest, AreNearTheRecordsOfTheDevice) {
   stream->synchronize();
   events.finish();
   ASSERT_EQ(by_events.records().size(), 5U);
-  // As far apart as a loaded machine puts two looks at a clock.
   constexpr double kNear = 0.02;
   for (std::size_t i = 0; i < 5; ++i) {
     const Record& event = by_events.records()[i];
@@ -217,6 +217,10 @@ TEST(EventRecordsTest, AreNearTheRecordsOfTheDevice) {
     EXPECT_NEAR(event.start_s, own.records()[i].start_s, kNear);
     EXPECT_NEAR(event.end_s, own.records()[i].end_s, kNear);
   }
+}
+
+TEST(EventRecordsTest, AreNearTheRecordsOfTheDevice) {
+  repeat_while_busy(expect_events_near_records);
 }
 
 }  // namespace

@@ -69,6 +69,8 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   report.accuracy.reset();
   report.epochs = 0;
   EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 2000 samples in 0.01230s");
+  report.samples = 1;
+  EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 1 sample in 0.01230s");
 }
 
 /// A step whose parts differ from each other.
@@ -116,6 +118,14 @@ std::map<std::string, std::pair<double, double>> rows_of(const std::string& summ
   return rows;
 }
 
+TEST(RunSummary, OfOneStepSaysSoInTheSingular) {
+  RunSummary summary(1);
+  summary.add(measured(0));
+  const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  EXPECT_THAT(summary.text(*device, "separate"),
+              HasSubstr("Summary of 1 step after 0 of warm-up, cpu: "));
+}
+
 TEST(RunSummary, AccountsForTheWholeWallTime) {
   RunSummary summary(20);
   StepFigures warmup = measured(0);
@@ -156,6 +166,21 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
       summary.text(*device, "fused", 0.0825),
       HasSubstr(
           "120.0 % of the mean: what fits caches is faster, or the machine was slower then\n\n"));
+}
+
+/// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.
+TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
+  RunSummary summary(3);
+  for (const double wall_s : {0.01, 0.02, 0.09}) summary.add(report_of(0, 3, wall_s));
+  StepReport last = report_of(2, 3, 0.02);
+  last.samples = 32;
+  summary.add(last);
+  EXPECT_EQ(summary.step_samples(), 64);
+  const SweepRow row{16, summary.step_samples(), summary.step_time_s()};
+  const std::string table = sweep_table(std::vector{row});
+  EXPECT_THAT(table, HasSubstr("Step time, median (s)"));
+  EXPECT_THAT(table, HasSubstr("Throughput at the median (samples/sec)\n"));
+  EXPECT_THAT(table, testing::ContainsRegex("\n +16 +0\\.02000 .* 3200\\.00\n"));
 }
 
 TEST(UpdateText, NamesTheLevelAndItsBytes) {

@@ -78,6 +78,7 @@ class Reach {
 }  // namespace fake_cuda
 
 struct CUstream_st {
+  int priority = 0;
   std::shared_ptr<fake_cuda::Capture> capture;
   fake_cuda::Clock clock;
 };

@@ -86,6 +86,7 @@ class Grid {
 Grid* active = nullptr;  // tests run kernels on one thread
 Order first_order = Order::kFirstThread;
 int launch_count = 0;
+std::uint64_t last_threads = 0;
 Queue taker = nullptr;
 
 /// A thread that ends without waiting leaves its stack to the next one, which saves most switches.
@@ -257,8 +258,13 @@ int launches() {
   return launch_count;
 }
 
-void count_launch() {
+void count_launch(std::uint64_t threads) {
   ++launch_count;
+  last_threads = threads;
+}
+
+std::uint64_t launched_threads() {
+  return last_threads;
 }
 
 void* dynamic_shared() {

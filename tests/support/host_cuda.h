@@ -47,7 +47,9 @@ int queue(void* stream, std::function<void()> work);
 
 /// Launches that were asked for so far, those that were refused included.
 int launches();
-void count_launch();
+void count_launch(std::uint64_t threads);
+/// The threads of the last one, all blocks together.
+std::uint64_t launched_threads();
 
 /// Memory that the threads of a block share, of the size that its launch asked for.
 void* dynamic_shared();

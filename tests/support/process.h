@@ -17,7 +17,7 @@ struct ProcessOptions {
   Stdout stdout_to = Stdout::kCapture;
   std::string stdout_file{};
   std::filesystem::path working_directory{};  // empty: this process's
-  double timeout_s = 60;
+  double timeout_s = 300;                     // for what hangs: far more than a busy machine needs
 };
 
 struct ProcessResult {

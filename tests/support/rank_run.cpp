@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -34,7 +36,7 @@ class Losses final : public TrainObserver {
   explicit Losses(Trained& trained) : trained_(trained) {}
   void on_step(const StepReport& report) override {
     trained_.losses.push_back(report.loss);
-    trained_.own_losses.push_back(report.own_loss.value());
+    if (report.own_loss) trained_.own_losses.push_back(*report.own_loss);
   }
   void on_evaluation(const EvaluationReport& report) override {
     trained_.losses.push_back(static_cast<float>(report.loss));
@@ -50,7 +52,7 @@ class Losses final : public TrainObserver {
 Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const TrainConfig& config,
                       const std::atomic<bool>* stop) {
   std::optional<Dataset> dataset;
-  if (config.data.kind == DataKind::kIdx) {
+  if (config.data.kind != DataKind::kRandn) {
     dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
   }
   const Dataset* const data = dataset ? &*dataset : nullptr;
@@ -69,6 +71,15 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
   return trained;
 }
 
+Trained train_single(const TrainConfig& config) {
+  TrainerHarness run(config);
+  Trained trained;
+  Losses losses(trained);
+  run.trainer->run(losses);
+  trained.parameters = run.trainer->weights();
+  return trained;
+}
+
 Trained train_rank(Communicator& communicator, const TrainConfig& config,
                    const DdpSettings& settings) {
   return train_rank_by(Ddp(settings), communicator, config);
@@ -77,10 +88,22 @@ Trained train_rank(Communicator& communicator, const TrainConfig& config,
 void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::exception_ptr failed;  // what ended the others
   for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&group, &body, rank] { body(*group.join(rank)); });
+    threads.emplace_back([&, rank] {
+      const auto communicator = group.join(rank);
+      try {
+        body(*communicator);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failed) failed = std::current_exception();
+        communicator->abort(ExitCode::kBug);
+      }
+    });
   }
   for (std::thread& thread : threads) thread.join();
+  if (failed) std::rethrow_exception(failed);
 }
 
 std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const TrainConfig& config) {

@@ -55,7 +55,11 @@ Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_
 std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_config(),
                                    const DdpSettings& settings = small_buckets());
 
-/// Runs body(communicator) on a thread for each rank and waits for all.
+/// The run of mlp_single: one device, no ranks, no scheme. `own_losses` stays empty.
+Trained train_single(const TrainConfig& config);
+
+/// Runs body(communicator) on a thread for each rank and waits for all. Throws what the first of
+/// them throws, which ends the others.
 void on_threads(int ranks, const std::function<void(Communicator&)>& body);
 
 /// L2 norm of the difference over that of b.

@@ -28,7 +28,7 @@ class LossList final : public TrainObserver {
 SpreadRun train(const TrainConfig& config, const Scheme* scheme, std::int64_t most_numbers,
                 const OpenDevice& open) {
   std::optional<Dataset> dataset;
-  if (config.data.kind == DataKind::kIdx) {
+  if (config.data.kind != DataKind::kRandn) {
     dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
   }
   const Dataset* const data = dataset ? &*dataset : nullptr;

@@ -35,7 +35,7 @@ class TrainerHarness final : public TrainObserver {
     if (device == nullptr) {
       device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
     }
-    if (c.data.kind == DataKind::kIdx) {
+    if (c.data.kind != DataKind::kRandn) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, kDefaultDimCpu), c.model.loss));
     }
     const Dataset* data = dataset ? &*dataset : nullptr;

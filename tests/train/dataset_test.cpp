@@ -175,17 +175,24 @@ TEST_F(DatasetFiles, TakesSamplesOfOneNumber) {
 }
 
 TEST_F(DatasetFiles, TakesTheLastShareAsTestSet) {
+  const auto split_ten = [&](double split) {
+    return load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
+                idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)), {1, 1},
+                LossKind::kCrossEntropy, split);
+  };
   struct Case {
     double split;
     std::int64_t train, test;
   };
-  for (const Case& c : {Case{0, 10, 0}, {0.2, 8, 2}, {0.29, 8, 2}, {0.05, 10, 0}, {1, 0, 10}}) {
-    const Dataset data = load(idx_bytes<std::uint8_t>(kU8, {10, 1}, std::vector<std::uint8_t>(10)),
-                              idx_bytes<std::uint8_t>(kU8, {10}, std::vector<std::uint8_t>(10)),
-                              {1, 1}, LossKind::kCrossEntropy, c.split);
+  for (const Case& c : {Case{0, 10, 0}, {0.1, 9, 1}, {0.2, 8, 2}, {0.29, 8, 2}, {1, 0, 10}}) {
+    const Dataset data = split_ten(c.split);
     EXPECT_EQ(data.train_rows(), c.train) << c.split;
     EXPECT_EQ(data.test_rows(), c.test) << c.split;
   }
+  expect_error(ExitCode::kConfiguration,
+               "--test-split '0.05': of 10 samples leaves 0 to test with; give a larger share, or "
+               "leave it out",
+               [&] { split_ten(0.05); });
 }
 
 TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
@@ -204,18 +211,17 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
       kTwoImages, float_labels, {3, 2}, kClasses);
   expect_refused("/y.idx': has 3 numbers per sample, cross-entropy needs 1", kTwoImages, kTwoImages,
                  {3, 2}, kClasses);
+  expect_refused("/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1",
+                 kTwoImages, float_labels, {3, 5}, LossKind::kMse);
   expect_refused(
-      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1",
-      kTwoImages, float_labels, {3, 5}, LossKind::kMse);
-  expect_refused(
-      "/y.idx': data has 1 targets per sample, --layers ends with 5; end --layers with 1, or use "
+      "/y.idx': data has 1 target per sample, --layers ends with 5; end --layers with 1, or use "
       "--loss cross-entropy if they are labels",
       kTwoImages, kTwoLabels, {3, 5}, LossKind::kMse);
 }
 
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
   expect_refused(
-      "/y.idx': row 0 has label 1, the last of --layers gives 1 classes, numbered from "
+      "/y.idx': row 0 has label 1, the last of --layers gives 1 class, numbered from "
       "0; correct the labels or widen the last layer",
       kTwoImages, kTwoLabels, {3, 1}, LossKind::kCrossEntropy);
   expect_refused("row 1 has label -1,", kTwoImages, idx_bytes<std::int8_t>(kI8, {2}, {0, -1}),

@@ -19,7 +19,8 @@ class EvaluatorTest : public TempDirTest {
   Evaluation evaluate(TrainerHarness& run, std::int64_t batch_size, const FlatWeights& weights) {
     TrainConfig config = run.config;
     config.data.batch_size = batch_size;
-    const StepPrograms programs(evaluation_spec_of(config, DeviceKind::kCpu, *run.dataset));
+    const StepPrograms programs(
+        evaluation_spec_of(spec_of(config, DeviceKind::kCpu, &*run.dataset)));
     for (const StepProgram* step : programs.all()) expect_ordered(step->program);
     const auto device =
         make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
@@ -76,7 +77,7 @@ TEST_F(EvaluatorTest, TakesAllSamplesWhereNoneAreSplitOff) {
 TEST_F(EvaluatorTest, TakesTheMemoryOfWeightsAndActivationsAlone) {
   const TrainConfig config = class_run(folder());
   TrainerHarness run(config);
-  const StepPrograms programs(evaluation_spec_of(config, DeviceKind::kCpu, *run.dataset));
+  const StepPrograms programs(evaluation_spec_of(spec_of(config, DeviceKind::kCpu, &*run.dataset)));
   const MemoryPlan plan(programs.buffers());
   EXPECT_EQ(plan.category_bytes(0, Category::kGradients), 0);
   EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 0);

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "profiler/account.h"
+#include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"
@@ -92,11 +93,13 @@ TEST_F(LoaderOfFiles, WorkersTakeTheDelayOutOfTheStep) {
     return sum_s / static_cast<double>(run.steps.size());
   };
   EXPECT_GE(seconds_of_a_step(0, Part::kInjected), 0.008);
-  // The steps take next to nothing, so that they wait for the one worker, and half as long for two.
-  const double one_s = seconds_of_a_step(1, Part::kDataWait);
-  EXPECT_GT(one_s, 0.004);
-  EXPECT_LT(seconds_of_a_step(4, Part::kDataWait), one_s);
   EXPECT_EQ(seconds_of_a_step(1, Part::kInjected), 0);
+  // The steps take next to nothing, so they wait for one worker, and less for several.
+  repeat_while_busy([&] {
+    const double one_s = seconds_of_a_step(1, Part::kDataWait);
+    EXPECT_GT(one_s, 0.004);
+    EXPECT_LT(seconds_of_a_step(4, Part::kDataWait), one_s);
+  });
 }
 
 TEST_F(LoaderOfFiles, HandsOnWhatAWorkerMet) {

@@ -30,6 +30,23 @@ TEST(RequireMemory, LetsARunThroughThatFitsToTheByte) {
   EXPECT_THROW(require(64, device_bytes(64) - 1, DeviceKind::kCuda), Error);
 }
 
+TEST(RequireMemory, LeavesRoomForWhatALibraryTakes) {
+  const StepPrograms programs(spec_of_batch(64));
+  MemoryPool pool{.name = "cuda:0",
+                  .kind = DeviceKind::kCuda,
+                  .available_bytes = device_bytes(64) + 1000,
+                  .beside_bytes = 1000,
+                  .beside = "NCCL"};
+  EXPECT_NO_THROW(require_memory(programs, pool));
+  pool.beside_bytes = 1001;
+  expect_error(ExitCode::kMemory,
+               fmt::format("too little memory: needs {} and {} for NCCL, cuda:0 has {} free; "
+                           "--batch-size 32 fits",
+                           human_bytes(device_bytes(64)), human_bytes(1001),
+                           human_bytes(device_bytes(64) + 1000)),
+               [&] { require_memory(programs, pool); });
+}
+
 TEST(RequireMemory, CountsPinnedMemoryWhereItIsTheDevicesOwn) {
   const std::int64_t all = device_bytes(64) + pinned_bytes(64);
   ASSERT_GT(pinned_bytes(64), 0);

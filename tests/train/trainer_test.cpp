@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <vector>
 
+#include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"
@@ -89,17 +92,19 @@ TEST(Trainer, StepsThatOverlapOnTheHostAddUpToTheTimeOfTheRun) {
   TrainConfig config = random_run(12);
   config.training.log_every = 100;
   config.data.io_delay_ms = 5;
-  TrainerHarness run(config);
-  const auto start = std::chrono::steady_clock::now();
-  run.run();
-  const double all_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  double sum_s = 0;
-  for (const StepReport& report : run.steps) {
-    EXPECT_GT(report.wall_s, 0.004);
-    sum_s += report.wall_s;
-  }
-  EXPECT_LE(sum_s, all_s);
+  repeat_while_busy([&] {
+    TrainerHarness run(config);
+    const auto start = std::chrono::steady_clock::now();
+    run.run();
+    const double all_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    double sum_s = 0;
+    for (const StepReport& report : run.steps) {
+      EXPECT_GT(report.wall_s, 0.004);
+      sum_s += report.wall_s;
+    }
+    EXPECT_LE(sum_s, all_s);
+  });
 }
 
 TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
@@ -113,14 +118,81 @@ TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
                [&] { again.run(); });
 }
 
+/// Whether the host waits for each step or queues the next one first.
+TEST(Trainer, AskedToStopEndsAfterTheCurrentStep) {
+  for (const std::int64_t log_every : {1, 100}) {
+    TrainConfig config = random_run(50);
+    config.training.log_every = log_every;
+    TrainerHarness harness(config);
+    std::atomic<bool> asked{false};
+    harness.trainer->stop_when(asked);
+    harness.after_step = [&](const StepReport& report) { asked = report.step == 10; };
+    harness.run();
+    EXPECT_TRUE(harness.trainer->was_stopped());
+    EXPECT_EQ(harness.trainer->steps_done(), log_every == 1 ? 12 : 13);
+    EXPECT_EQ(std::ssize(harness.steps), harness.trainer->steps_done());
+    TrainerHarness unasked(config);
+    unasked.run();
+    EXPECT_FALSE(unasked.trainer->was_stopped());
+    EXPECT_EQ(harness.trainer->weights().size(), unasked.trainer->weights().size());
+  }
+}
+
+TEST(Trainer, AskedToStopInItsLastStepIsComplete) {
+  TrainConfig config = random_run(50);
+  config.training.steps = 4;
+  TrainerHarness harness(config);
+  std::atomic<bool> asked{false};
+  harness.trainer->stop_when(asked);
+  harness.after_step = [&](const StepReport& report) { asked = report.step == 2; };
+  harness.run();
+  EXPECT_EQ(harness.trainer->steps_done(), 4);
+  EXPECT_FALSE(harness.trainer->was_stopped());
+}
+
 TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
   TrainConfig config = random_run(2);
   TrainerHarness built(config);
   FlatWeights weights = built.trainer->weights();
   for (float& weight : weights) weight *= 1e30F;
   Trainer trainer(built.config, *built.programs, {built.device.get()}, nullptr, nullptr, weights);
-  expect_error(ExitCode::kDiverged, "training diverged: the loss is nan at step 0; use a smaller",
+  expect_error(ExitCode::kDiverged,
+               "training diverged: the loss is nan at step 0; scale down the samples or the "
+               "weights of --load",
                [&] { trainer.run(built); });
+}
+
+TEST(Trainer, DivergenceNamesWhatIsSetUnusuallyBeforeTheLearningRate) {
+  const auto expect_remedy = [](const std::function<void(TrainingConfig&)>& change,
+                                const std::string& remedy) {
+    TrainConfig config = random_run(20);
+    change(config.training);
+    TrainerHarness run(config);
+    expect_error(ExitCode::kDiverged, "; use " + remedy, [&] { run.run(); });
+  };
+  const std::string lr = " or a smaller --lr (it is 0.001)";
+  expect_remedy([](auto& training) { training.eps = 0; }, "a larger --eps (it is 0)" + lr);
+  expect_remedy(
+      [](auto& training) {
+        training.optimizer = OptimizerKind::kAdamW;
+        training.weight_decay = 1e30;
+      },
+      "a smaller --weight-decay (it is 1e+30)" + lr);
+  expect_remedy(
+      [](auto& training) {
+        training.optimizer = OptimizerKind::kSgd;
+        training.momentum = 0.999;
+        training.lr = 1e20;
+      },
+      "a smaller --momentum (it is 0.999) or a smaller --lr (it is 1e+20)");
+}
+
+TEST(Trainer, KeepsADenormalEpsilonAboveZero) {
+  TrainConfig config = random_run(20);
+  config.training.eps = 1e-40;  // 0 where denormal numbers are flushed: a dead unit's 0 / 0 is NaN
+  TrainerHarness run(config);
+  run.run();
+  EXPECT_EQ(run.steps.size(), 20U);
 }
 
 TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {

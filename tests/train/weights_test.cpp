@@ -108,6 +108,23 @@ TEST_F(WeightFiles, AreRefusedWhenTheyAreOfAnotherType) {
                });
 }
 
+TEST_F(WeightFiles, AreRefusedWhenAWeightIsNoNumber) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float weight[] = {0, 1, 2, 3, 4, -nan};
+  const float bias[] = {1, 2};
+  const std::vector<NamedTensor> tensors = {{"net.0.weight", {2, 3}, weight},
+                                            {"net.0.bias", {2}, bias}};
+  save_safetensors(path(), tensors);
+  expect_error(
+      ExitCode::kBadData,
+      fmt::format("weights '{}': net.0.weight[1, 2] is nan; load weights of a training run "
+                  "that did not diverge",
+                  path().string()),
+      [&] {
+        load_weights(path(), {.layout = ParameterLayout({3, 2})});
+      });
+}
+
 TEST_F(WeightFiles, AreRefusedWhenTheFileIsMissing) {
   expect_error(ExitCode::kNoInput, fmt::format("'{}': No such file or directory", path().string()),
                [&] { load_weights(path(), small_model()); });
@@ -118,8 +135,8 @@ TEST_F(WeightFiles, AreNotSavedWhenAWeightIsNoNumber) {
   FlatWeights weights(static_cast<std::size_t>(small_model().layout.bytes()) / 4);
   bias_in(weights, small_model().layout, 1)[2] = std::numeric_limits<float>::quiet_NaN();
   expect_error(ExitCode::kDiverged,
-               fmt::format("weights '{}': net.2.bias holds nan, so they are not saved; use a "
-                           "smaller --lr",
+               fmt::format("weights '{}': net.2.bias holds nan, so they are not saved; training "
+                           "diverged in its last step: use a smaller --lr",
                            path().string()),
                [&] { save_weights(path(), small_model(), weights); });
   EXPECT_EQ(read_file(path()), "the last good ones");

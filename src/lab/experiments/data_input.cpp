@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/units.h"
 #include "lab/data_set.h"
 #include "lab/experiments/all.h"
 #include "lab/words.h"
@@ -49,8 +50,8 @@ std::string hidden_sentence(const Results& results) {
   for (const int workers : {1, 2, 4}) {
     const Measurement& each = results.at(workers_key(workers));
     if (each.step_s().median < 1.1 * fast.step_s().median) {
-      return fmt::format("{} worker{} hide{} the disk: a step takes {}, as without the delay ({}).",
-                         workers, workers == 1 ? "" : "s", workers == 1 ? "s" : "",
+      return fmt::format("{} {} the disk: a step takes {}, as without the delay ({}).",
+                         counted(workers, "worker"), workers == 1 ? "hides" : "hide",
                          time_text(each.step_s()), time_text(fast.step_s().median));
     }
     if (each.step_s().median < best->step_s().median) best = &each;

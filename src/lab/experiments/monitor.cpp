@@ -94,7 +94,8 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
   const Level a = level_of(small, names.source, names.busy);
   const Level b = level_of(large, names.source, names.busy);
   const char* device = results.setting.on_gpu ? "GPU" : "cores";
-  if (!a.told || !b.told) return fmt::format("How busy the {} were cannot be told here.", device);
+  if (!a.told || !b.told)
+    return fmt::format("How busy the {} were cannot be measured here.", device);
   const std::string end = fmt::format("{:.0f} % at {}, {:.0f} % at {}", a.mean, batch_text(small),
                                       b.mean, batch_text(large));
   std::string text =
@@ -110,7 +111,7 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
   const Level a = level_of(results.cases.front(), names.source, names.memory);
   const Level b = level_of(results.cases.back(), names.source, names.memory);
-  if (!a.told || !b.told) return "How much memory is in use cannot be told here.";
+  if (!a.told || !b.told) return "How much memory is in use cannot be measured here.";
   const std::string end =
       fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", a.most, batch_text(results.cases.front()),
                   b.most, batch_text(results.cases.back()));
@@ -131,7 +132,7 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
     all.most = std::max(all.most, level.most);
     all.told = true;
   }
-  if (!all.told) return "The clock cannot be told here.";
+  if (!all.told) return "The clock cannot be read here.";
   if (all.most <= kSteadyShare * all.least) {
     return fmt::format("The clock held: {:.0f} to {:.0f} MHz.", all.least, all.most);
   }
@@ -152,7 +153,7 @@ std::string energy_sentence(const Results& results) {
       thriftiest = &each;
     }
   }
-  if (thriftiest == nullptr) return "No power is told here, so energy is not known.";
+  if (thriftiest == nullptr) return "No power is reported here, so energy is not known.";
   return fmt::format("A sample takes least energy at {}: {} mJ, against {} mJ at most.",
                      batch_text(*thriftiest), number_text(1e3 * least), number_text(1e3 * most));
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/words.h"
 
@@ -49,8 +50,8 @@ std::string drop_sentence(const Results& results, bool is_strong) {
     const auto last =
         std::ranges::find_if(results.cases.rbegin(), results.cases.rend(),
                              [](const Measurement& each) { return !each.what().beyond_cores; });
-    return fmt::format("Efficiency stays above {} up to {} ranks, where it is {}.",
-                       percent_text(kGoodEfficiency), last->workload().ranks,
+    return fmt::format("Efficiency stays above {} up to {}, where it is {}.",
+                       percent_text(kGoodEfficiency), counted(last->workload().ranks, "rank"),
                        percent_text(efficiency_of(results, *last, is_strong).median));
   }
   const int ranks = drop->workload().ranks;
@@ -104,7 +105,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                           each.what().beyond_cores ? "beyond the cores" : ""});
     measured.points.push_back(plot_point(ranks, gain));
     ideal.points.push_back(plot_point(ranks, ranks));
-    labels.push_back(fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s"));
+    labels.push_back(counted(ranks, "rank"));
   }
   return {.sentences = {drop_sentence(results, is_strong), best_sentence(results, is_strong)},
           .tables = {table},

@@ -25,7 +25,8 @@ bool differ(const Estimate& a, const Estimate& b) {
 
 const std::vector<std::string>& account_phases() {
   static const std::vector<std::string> phases = {
-      "data", "injected", "forward", "loss", "backward", "reduce", "optimizer", "other_device", "host", "idle"};
+      "data",   "injected",  "forward",      "loss", "backward",
+      "reduce", "optimizer", "other_device", "host", "idle"};
   return phases;
 }
 

@@ -66,10 +66,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                Arguments&&... arguments) {
   const dim3& grid = config->gridDim;
   const dim3& block = config->blockDim;
-  host_cuda::count_launch();
   constexpr unsigned kMaxThreads = 1024;
   constexpr unsigned kMaxBlocks = 65535;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  host_cuda::count_launch(threads * grid.x * grid.y * grid.z);
   if (threads == 0 || threads > kMaxThreads || block.z > 64) return cudaErrorInvalidConfiguration;
   if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > kMaxBlocks || grid.z == 0 ||
       grid.z > kMaxBlocks) {

@@ -1,4 +1,4 @@
-#include "parallel/stop_request.h"
+#include "core/stop_request.h"
 
 #include <csignal>
 
@@ -7,7 +7,10 @@
 namespace barestep {
 namespace {
 
+constexpr double kSameRequestSeconds = 0.2;
+
 std::atomic<bool> stop_asked{false};
+std::atomic<double> signalled_at_s{0};
 std::atomic<double> ended_at_s{0};
 std::atomic<double> continued_at_s{0};
 
@@ -17,7 +20,18 @@ static_assert(std::atomic<double>::is_always_lock_free);
 extern "C" void note_stop_signal(int signal) {
   double never = 0;
   if (signal == SIGTERM) ended_at_s.compare_exchange_strong(never, now_s());
+  never = 0;
+  signalled_at_s.compare_exchange_strong(never, now_s());
   stop_asked = true;
+}
+
+/// The default action ends the process as soon as the handler returns.
+extern "C" void note_stop_signal_or_end(int signal) {
+  const double first_s = signalled_at_s;
+  note_stop_signal(signal);
+  if (first_s == 0 || now_s() - first_s < kSameRequestSeconds) return;
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 extern "C" void note_continuation(int /*signal*/) {
@@ -26,14 +40,20 @@ extern "C" void note_continuation(int /*signal*/) {
 
 }  // namespace
 
-void take_stop_signals() {
+void take_stop_signals(SecondSignal second) {
   struct sigaction action {};
-  action.sa_handler = &note_stop_signal;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = &note_stop_signal;
   sigaction(SIGUSR1, &action, nullptr);
+  if (second == SecondSignal::kEndsAtOnce) action.sa_handler = &note_stop_signal_or_end;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = &note_continuation;
   sigaction(SIGCONT, &action, nullptr);
+}
+
+void ask_to_stop() {
+  stop_asked = true;
 }
 
 const std::atomic<bool>& stop_is_asked_for() {

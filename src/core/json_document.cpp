@@ -1,0 +1,181 @@
+#include "core/json_document.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <limits>
+
+#include "core/error.h"
+#include "core/input_file.h"
+
+namespace barestep {
+namespace {
+
+const nlohmann::json& json_of(const void* json) {
+  return *static_cast<const nlohmann::json*>(json);
+}
+
+/// "[json.exception...] parse error at line 1, column 2: syntax error ...": without the brackets.
+std::string reason_of(const nlohmann::json::exception& error) {
+  const std::string text = error.what();
+  const std::size_t end = text.find("] ");
+  return end == std::string::npos ? text : text.substr(end + 2);
+}
+
+/// The value as a message shows it.
+std::string shown_value(const nlohmann::json& value) {
+  constexpr std::size_t kMostBytes = 40;
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  const std::string text = value.dump(-1, ' ', true);  // ASCII: may be cut anywhere
+  return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
+}
+
+bool is_within(const nlohmann::json& value, double least, double most) {
+  return value.is_number() && value.get<double>() >= least && value.get<double>() <= most;
+}
+
+}  // namespace
+
+bool is_shallow_json(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;  // whatever is escaped ends no string
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMostJsonDepth) return false;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return true;
+}
+
+JsonValue JsonValue::member(const char* key, const void* json) const {
+  return {json, *source_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
+}
+
+JsonValue JsonValue::item(std::size_t index, const void* json) const {
+  return {json, *source_, fmt::format("{}[{}]", path_, index)};
+}
+
+bool JsonValue::has(const char* key) const {
+  if (!json_of(json_).is_object()) refuse_kind("an object");
+  return json_of(json_).contains(key);
+}
+
+JsonValue JsonValue::at(const char* key) const {
+  if (!has(key)) member(key, nullptr).refuse("is missing");
+  return member(key, &json_of(json_)[key]);
+}
+
+std::vector<std::pair<std::string, JsonValue>> JsonValue::members() const {
+  if (!json_of(json_).is_object()) refuse_kind("an object");
+  std::vector<std::pair<std::string, JsonValue>> all;
+  for (const auto& [key, value] : json_of(json_).items()) {
+    all.emplace_back(on_one_line(key), member(key.c_str(), &value));
+  }
+  return all;
+}
+
+std::vector<JsonValue> JsonValue::items() const {
+  if (!json_of(json_).is_array()) refuse_kind("an array");
+  std::vector<JsonValue> all;
+  for (const nlohmann::json& each : json_of(json_)) all.push_back(item(all.size(), &each));
+  return all;
+}
+
+std::vector<JsonValue> JsonValue::items(std::size_t count) const {
+  std::vector<JsonValue> all = items();
+  if (all.size() != count) refuse(fmt::format("has {} items, not {}", all.size(), count));
+  return all;
+}
+
+bool JsonValue::is_number() const {
+  return json_of(json_).is_number();
+}
+
+double JsonValue::number(double least, double most) const {
+  if (!is_within(json_of(json_), least, most)) {
+    refuse_kind(fmt::format("a number from {} to {}", least, most));
+  }
+  return json_of(json_).get<double>();
+}
+
+std::vector<double> JsonValue::numbers(double least, double most) const {
+  if (!json_of(json_).is_array()) refuse_kind("an array");
+  std::vector<double> all;
+  all.reserve(json_of(json_).size());
+  for (const nlohmann::json& each : json_of(json_)) {
+    // Only one that is refused needs its path.
+    all.push_back(is_within(each, least, most) ? each.get<double>()
+                                               : item(all.size(), &each).number(least, most));
+  }
+  return all;
+}
+
+std::int64_t JsonValue::whole(std::int64_t least, std::int64_t most) const {
+  const nlohmann::json& json = json_of(json_);
+  constexpr auto kMostSigned = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool is_signed = json.is_number_integer() &&
+                         (!json.is_number_unsigned() || json.get<std::uint64_t>() <= kMostSigned);
+  if (!is_signed || json.get<std::int64_t>() < least || json.get<std::int64_t>() > most) {
+    refuse_kind(fmt::format("a whole number from {} to {}", least, most));
+  }
+  return json.get<std::int64_t>();
+}
+
+bool JsonValue::boolean() const {
+  if (!json_of(json_).is_boolean()) refuse_kind("true or false");
+  return json_of(json_).get<bool>();
+}
+
+std::string JsonValue::text() const {
+  if (!json_of(json_).is_string()) refuse_kind("a string");
+  return on_one_line(json_of(json_).get<std::string>());
+}
+
+std::vector<std::string> JsonValue::texts() const {
+  std::vector<std::string> all;
+  for (const JsonValue& each : items()) all.push_back(each.text());
+  return all;
+}
+
+void JsonValue::refuse(const std::string& why) const {
+  fail(ExitCode::kBadData,
+       {.what = source_->what,
+        .value = source_->name,
+        .why = fmt::format("{} {}", path_.empty() ? "the whole of it" : path_, why),
+        .remedy = source_->remedy});
+}
+
+void JsonValue::refuse_kind(const std::string& wanted) const {
+  refuse(fmt::format("is {}, not {}", shown_value(json_of(json_)), wanted));
+}
+
+JsonDocument::JsonDocument(std::string_view text, JsonSource source) : source_(std::move(source)) {
+  const auto refuse = [this](const std::string& why) {
+    fail(ExitCode::kBadData,
+         {.what = source_.what, .value = source_.name, .why = why, .remedy = source_.remedy});
+  };
+  if (!is_shallow_json(text)) {
+    refuse(fmt::format("is nested deeper than {} arrays and objects", kMostJsonDepth));
+  }
+  try {
+    json_ = std::make_shared<nlohmann::json>(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception& error) {
+    refuse("is not JSON: " + reason_of(error));
+  }
+}
+
+JsonDocument::JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes,
+                           std::string what, std::string remedy)
+    : JsonDocument(InputFile(file, what).text(most_bytes),
+                   {.what = what, .name = file.string(), .remedy = std::move(remedy)}) {}
+
+}  // namespace barestep

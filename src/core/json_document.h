@@ -1,0 +1,86 @@
+// JSON that a person may have touched, taken apart value by value. Whatever is wrong with it is one
+// line that names the file, the value and what is allowed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace barestep {
+
+/// How deep arrays and objects may be nested; whoever walks through them may recurse.
+constexpr int kMostJsonDepth = 64;
+
+/// Whether `text`, if it is JSON, is nested no deeper than kMostJsonDepth.
+bool is_shallow_json(std::string_view text);
+
+/// Where JSON is from, for messages: `<what> '<name>': <why>; <remedy>`.
+struct JsonSource {
+  std::string what;  // "machine card"
+  std::string name;  // of the file
+  std::string remedy;
+};
+
+/// A value of a JsonDocument, which must outlive it. Whatever reads a value throws Error(kBadData)
+/// where it is missing, of another kind or out of range; ranges include both ends.
+class JsonValue {
+ public:
+  /// Of an object.
+  [[nodiscard]] bool has(const char* key) const;
+  [[nodiscard]] JsonValue at(const char* key) const;
+  [[nodiscard]] std::vector<std::pair<std::string, JsonValue>> members() const;
+  /// Of an array, which must have `count` of them where that is given.
+  [[nodiscard]] std::vector<JsonValue> items() const;
+  [[nodiscard]] std::vector<JsonValue> items(std::size_t count) const;
+
+  [[nodiscard]] bool is_number() const;
+  [[nodiscard]] double number(double least, double most) const;
+  [[nodiscard]] std::vector<double> numbers(double least, double most) const;
+  [[nodiscard]] std::int64_t whole(std::int64_t least, std::int64_t most) const;
+  [[nodiscard]] bool boolean() const;
+  /// Safe to show: as on_one_line() makes it.
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::vector<std::string> texts() const;
+
+  /// Throws Error(kBadData): "<path> <why>".
+  [[noreturn]] void refuse(const std::string& why) const;
+
+ private:
+  friend class JsonDocument;
+
+  JsonValue(const void* json, const JsonSource& source, std::string path)
+      : json_(json), source_(&source), path_(std::move(path)) {}
+
+  [[nodiscard]] JsonValue member(const char* key, const void* json) const;
+  [[nodiscard]] JsonValue item(std::size_t index, const void* json) const;
+  [[noreturn]] void refuse_kind(const std::string& wanted) const;
+
+  const void* json_;  // nlohmann's, which headers do not include
+  const JsonSource* source_;
+  std::string path_;  // "device.launch_s.value"; empty for the whole document
+};
+
+class JsonDocument {
+ public:
+  /// Throws Error(kBadData) for what is no JSON, or nested deeper than kMostJsonDepth.
+  JsonDocument(std::string_view text, JsonSource source);
+  /// Reads a file, with the errors of InputFile too. Throws Error(kNoInput) for one of more than
+  /// `most_bytes`.
+  JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes, std::string what,
+               std::string remedy);
+  JsonDocument(const JsonDocument&) = delete;
+  JsonDocument& operator=(const JsonDocument&) = delete;
+
+  [[nodiscard]] JsonValue root() const { return {json_.get(), source_, ""}; }
+
+ private:
+  JsonSource source_;
+  std::shared_ptr<const void> json_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,269 @@
+#include "core/operands.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+using Operands = std::vector<Operand>;
+
+/// Null for an operand that the op does without; the list then leaves it out.
+const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
+  return tensor ? &*tensor : nullptr;
+}
+
+DType type_of_first(const std::vector<Tensor>& tensors) {
+  return tensors.empty() ? DType::kF32 : tensors.front().dtype;
+}
+
+Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
+  Operands list;
+  for (const Tensor& tensor : tensors) {
+    list.push_back(each);
+    list.back().tensor = &tensor;
+    list.back().part = static_cast<int>(list.size()) - 1;
+  }
+  return list;
+}
+
+/// The lists, which are all there is to say about an op's tensors.
+struct Lists {
+  using enum OperandUse;
+
+  Operands operator()(const Gemm& o) const {
+    // A weight's gradient sums over the rows of the batch; other products compute row by row. A
+    // Gram matrix multiplies every row by every other, so no part of it belongs to some of them.
+    const bool is_gram = o.a == o.b && !o.transpose_a && o.transpose_b;
+    const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
+    const char n = is_gram ? 'N' : 'n';
+    const char k = o.transpose_a ? 'r' : 'k';
+    // Parts of a sum that end in a bias or a ReLU do not add up.
+    const bool only_adds = !o.bias && !o.relu;
+    const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
+    return {{"c", &o.c, use, m, n},
+            {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
+            {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
+            {"bias", optional_tensor(o.bias), kReads, '1', n}};
+  }
+  Operands operator()(const BiasRelu& o) const {
+    return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
+  }
+  Operands operator()(const ReluGrad& o) const {
+    return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const SumRows& o) const {
+    return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const MseLoss& o) const {
+    return {{"loss", &o.loss, kAccumulates, '1', '1'},
+            {"grad", &o.grad, kWrites, 'r', 'n'},
+            {"output", &o.output, kReads, 'r', 'n'},
+            {"target", &o.target, kReads, 'r', 'n'}};
+  }
+  Operands operator()(const CrossEntropy& o) const {
+    return {{"loss", &o.loss, kAccumulates, '1', '1'},
+            {"grad", &o.grad, kWrites, 'r', 'N'},
+            {"logits", &o.logits, kReads, 'r', 'N'},
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+  }
+  Operands operator()(const CountCorrect& o) const {
+    return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
+            {"logits", &o.logits, kReads, 'r', 'N'},
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+  }
+  Operands operator()(const Adam& o) const {
+    return {{"weights", &o.weights, kUpdates, '1', 'n'},
+            {"grads", &o.grads, kReads, '1', 'n'},
+            {"moments1", &o.moments1, kUpdates, '1', 'n'},
+            {"moments2", &o.moments2, kUpdates, '1', 'n'},
+            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const Sgd& o) const {
+    return {{"weights", &o.weights, kUpdates, '1', 'n'},
+            {"grads", &o.grads, kReads, '1', 'n'},
+            {"scalars", &o.scalars, kReads, '1', '1'},
+            {"velocities", optional_tensor(o.velocities), kUpdates, '1', 'n'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const LinearAdam& o) const {
+    return {{"weight", &o.weight, kUpdates, 'm', 'n'},
+            {"weight_moments1", &o.weight_moments1, kUpdates, 'm', 'n'},
+            {"weight_moments2", &o.weight_moments2, kUpdates, 'm', 'n'},
+            {"bias", &o.bias, kUpdates, '1', 'm'},
+            {"bias_moments1", &o.bias_moments1, kUpdates, '1', 'm'},
+            {"bias_moments2", &o.bias_moments2, kUpdates, '1', 'm'},
+            {"grad_y", &o.grad_y, kReads, 'r', 'm'},
+            {"x", &o.x, kReads, 'r', 'n'},
+            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
+            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  }
+  Operands operator()(const SumSquares& o) const {
+    return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};
+  }
+  Operands operator()(const GramSquares& o) const {
+    return {{"out", &o.out, kWrites, '1', '1'},
+            {"gram_y", &o.gram_y, kReads, 'N', 'N'},
+            {"gram_x", &o.gram_x, kReads, 'N', 'N'}};
+  }
+  Operands operator()(const ClipFactor& o) const {
+    return {{"factor", &o.factor, kWrites, '1', '1'}, {"squares", &o.squares, kReads, '1', 'n'}};
+  }
+  Operands operator()(const Copy& o) const {
+    return {{"to", &o.to, kWrites, 'm', 'n', o.from.dtype},
+            {"from", &o.from, kReads, 'm', 'n', o.from.dtype}};
+  }
+  Operands operator()(const Cast& o) const {
+    const bool narrows = o.to.dtype == DType::kBF16;
+    return {{"to", &o.to, kWrites, 'm', 'n', narrows ? DType::kBF16 : DType::kF32},
+            {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : DType::kBF16}};
+  }
+  Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }
+  /// Numbers are drawn one after the other. The state's size is a rule of its own.
+  Operands operator()(const Randn& o) const {
+    return {{"out", &o.out, kWrites, '*', '*'},
+            {"state", &o.state, kUpdates, '*', '*', DType::kU8}};
+  }
+  Operands operator()(const Delay& o) const {
+    return {{"more_seconds", optional_tensor(o.more_seconds), kReads, '1', '1'}};
+  }
+  Operands operator()(const AllReduce& o) const {
+    const bool is_bf16 = type_of_first(o.tensors) == DType::kBF16;
+    const DType dtype = is_bf16 ? DType::kBF16 : DType::kF32;
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', dtype});
+  }
+  /// Which of the tensors is the root's is known to the communicator alone: a rank counts over all
+  /// processes. So every tensor counts as read and written.
+  Operands operator()(const Broadcast& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(o.tensors)});
+  }
+  Operands operator()(const Reduce& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
+  }
+  /// Nor is it known here which rows are a rank's own.
+  Operands operator()(const ReduceScatter& o) const {
+    return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
+  }
+  Operands operator()(const AllGather& o) const {
+    const OperandUse use = o.own.empty() ? kUpdates : kWrites;
+    const DType dtype = type_of_first(o.tensors);
+    Operands list = list_of(o.tensors, {"tensor", nullptr, use, 'M', 'n', dtype});
+    const Operands own = list_of(o.own, {"own", nullptr, kReads, '*', 'n', dtype});
+    list.insert(list.end(), own.begin(), own.end());
+    return list;
+  }
+};
+
+template <class AnyOp, class Function>
+auto visit_op(AnyOp& op, const Function& function) {
+  return std::visit([&](auto& variant) { return std::visit(function, variant); }, op);
+}
+
+bool has(const Operand& operand, char dimension) {
+  return operand.rows == dimension || operand.cols == dimension;
+}
+
+bool writes(const Operand& operand) {
+  return operand.use != OperandUse::kReads;
+}
+
+bool reads(const Op& op, const Operand& operand) {
+  if (operand.use != OperandUse::kAccumulates) return operand.use != OperandUse::kWrites;
+  return visit_op(op, [](const auto& o) {
+    if constexpr (requires { o.beta; }) return o.beta != 0;
+    return false;
+  });
+}
+
+/// What the op accumulates is added to what is there.
+void add_to_old(Op& op) {
+  visit_op(op, [](auto& o) {
+    if constexpr (requires { o.beta; }) o.beta = 1;
+  });
+}
+
+/// Numbers or rows first .. first + count - 1 of an operand that has the dimension.
+Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int64_t count) {
+  const Tensor& whole = *operand.tensor;
+  const bool by_rows = operand.rows == dimension;
+  BARESTEP_REQUIRE(by_rows || whole.rows == 1,
+                   "a part of the columns of several rows is no tensor");
+  BARESTEP_REQUIRE(first >= 0 && count >= 0 && first + count <= (by_rows ? whole.rows : whole.cols),
+                   "a part lies inside its dimension");
+  return by_rows ? whole.row_slice(first, count) : whole.flat_slice(first, count);
+}
+
+}  // namespace
+
+std::vector<Operand> operands_of(const Op& op) {
+  Operands list = visit_op(op, Lists{});
+  std::erase_if(list, [](const Operand& operand) { return operand.tensor == nullptr; });
+  return list;
+}
+
+std::vector<std::vector<Access>> parts_of(const Op& op) {
+  std::vector<std::vector<Access>> parts(1);
+  const Operands operands = operands_of(op);
+  for (const OperandUse use :
+       {OperandUse::kReads, OperandUse::kWrites, OperandUse::kAccumulates, OperandUse::kUpdates}) {
+    for (const Operand& operand : operands) {
+      const auto part = static_cast<std::size_t>(operand.part);
+      if (part >= parts.size()) parts.resize(part + 1);
+      if (operand.use != use) continue;
+      if (reads(op, operand)) parts[part].push_back({*operand.tensor, false});
+      if (writes(operand)) parts[part].push_back({*operand.tensor, true});
+    }
+  }
+  return parts;
+}
+
+std::vector<Access> accesses_of(const Op& op) {
+  std::vector<Access> all;
+  for (const auto& part : parts_of(op)) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+Op with_tensors(Op op, const std::function<Tensor(const Operand&)>& replacement) {
+  for (const Operand& operand : operands_of(op)) {
+    // It is a member of `op`, which is this function's own.
+    const_cast<Tensor&>(*operand.tensor) = replacement(operand);
+  }
+  return op;
+}
+
+bool sums_over(const Op& op, char dimension) {
+  const Operands operands = operands_of(op);
+  const auto has_it = [&](const Operand& operand) { return has(operand, dimension); };
+  return std::ranges::any_of(operands, has_it) &&
+         std::ranges::none_of(operands, [&](const Operand& o) { return writes(o) && has_it(o); });
+}
+
+Op slice(const Op& op, char dimension, std::int64_t first, std::int64_t count) {
+  BARESTEP_REQUIRE(std::islower(dimension), "what is cut is a dimension, and no capital");
+  const std::string name = std::string(label_of(op)) + " along '" + dimension + "'";
+  bool is_cut = false;
+  bool adds_up = false;
+  Op part = with_tensors(op, [&](const Operand& operand) {
+    if (has(operand, dimension)) {
+      is_cut = true;
+      return cut(operand, dimension, first, count);
+    }
+    BARESTEP_REQUIRE(operand.use == OperandUse::kReads || operand.use == OperandUse::kAccumulates,
+                     "no parts make up " + name);
+    adds_up = adds_up || operand.use == OperandUse::kAccumulates;
+    return *operand.tensor;
+  });
+  BARESTEP_REQUIRE(is_cut, "there is no " + name);
+  if (adds_up && first > 0) add_to_old(part);
+  return part;
+}
+
+}  // namespace barestep

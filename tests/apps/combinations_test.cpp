@@ -1,0 +1,359 @@
+// Every pair of the options of mlp_ddp: the ranks train what one rank alone does, or the run is
+// refused. Ranks are threads of this process.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command_line.h"
+#include "core/error.h"
+#include "parallel/rank_scheme.h"
+#include "support/covering_set.h"
+#include "support/idx_bytes.h"
+#include "support/npy_bytes.h"
+#include "support/rank_run.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+/// What can be given to mlp_ddp, each level as typed behind mpirun. A new option is a new line.
+/// The ranks stand with the scheme, so that every option meets every scheme on every number of
+/// ranks: what goes wrong between ranks needs more than one.
+const std::vector<Factor>& options() {
+  static const std::vector<Factor> all = {
+      {"-np 1 --scheme ddp", "-np 2 --scheme ddp", "-np 3 --scheme ddp", "-np 4 --scheme ddp",
+       "-np 1 --scheme zero1", "-np 2 --scheme zero1", "-np 3 --scheme zero1",
+       "-np 4 --scheme zero1", "-np 1 --scheme factor", "-np 2 --scheme factor",
+       "-np 3 --scheme factor", "-np 4 --scheme factor"},
+      {"--data randn", "--data idx:x.idx,y.idx", "--data npy:x.npy,y.npy",
+       "--data idx:x.idx,classes.idx --loss cross-entropy",
+       "--data npy:x.npy,classes.npy --loss cross-entropy"},
+      {"--update separate", "--update fused", "--update per-bucket"},
+      {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9"},
+      // Of 12, 1 to 4 ranks have equal shares. 7 leaves a last batch of 1 of the training set.
+      {"--global-batch-size 12", "--global-batch-size 10", "--global-batch-size 7"},
+      {"", "--test-split 0.25"},
+      {"", "--accumulate 3"},
+      {"", "--clip-norm 0.05"},
+      {"", "--no-zero-grad"},
+      {"", "--grad-dtype bf16"},
+      {"", "--lr-warmup 3"},
+      {"", "--first-bucket whole"},
+      {"", "--no-overlap"},
+      {"", "--log-every 3"},
+  };
+  return all;
+}
+
+/// Two options that are refused together, whatever else is given, and what is then told. `beside`
+/// is what they need not to be refused for something else first.
+struct Refusal {
+  const char* one;
+  const char* other;
+  const char* told;
+  const char* beside = "";
+};
+
+constexpr Refusal kRefusals[] = {
+    {"--scheme zero1", "--update per-bucket",
+     "--update per-bucket: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
+    {"--scheme factor", "--update per-bucket",
+     "--update per-bucket: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
+    {"--scheme zero1", "--first-bucket whole",
+     "--first-bucket whole: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
+    {"--scheme factor", "--first-bucket whole",
+     "--first-bucket whole: is about the buckets of --scheme ddp; leave it out, or use --scheme "
+     "ddp"},
+    {"--scheme zero1", "--grad-dtype bf16",
+     "--grad-dtype bf16: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+    {"--scheme factor", "--grad-dtype bf16",
+     "--grad-dtype bf16: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+    {"--scheme zero1", "--no-overlap",
+     "--no-overlap: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+    {"--scheme factor", "--no-overlap",
+     "--no-overlap: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},
+    {"--scheme ddp", "--update fused",
+     "--update 'fused': stores no gradients, which several ranks or devices exchange; use --update "
+     "separate"},
+    {"--scheme zero1", "--update fused",
+     "--update 'fused': stores no gradients, which several ranks or devices exchange; use --update "
+     "separate"},
+    {"--update fused", "--optimizer sgd",
+     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
+     "adamw, or --update separate"},
+    {"--update fused", "--no-zero-grad",
+     "--no-zero-grad: --update fused stores no gradients that could add up; use --update "
+     "separate"},
+    {"--update fused", "--clip-norm 0.05",
+     "--clip-norm '0.05': --scheme factor clips stored gradients only; use --update separate",
+     "--scheme factor"},
+    {"--no-zero-grad", "--grad-dtype bf16",
+     "--no-zero-grad: --grad-dtype bf16 rounds the whole sum in each step, which loses the "
+     "gradients added; use --grad-dtype fp32"},
+    {"--update per-bucket", "--clip-norm 0.05",
+     "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
+     "separate"},
+    {"--no-zero-grad", "--clip-norm 0.05",
+     "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
+     "the two"},
+    {"--data randn", "--test-split 0.25",
+     "--test-split: --data randn is not a fixed set of samples; use --data with files"},
+};
+
+const Refusal* refusal_of(const std::string& a, const std::string& b) {
+  const auto gives = [](const std::string& level, const char* option) {
+    return level.find(option) != std::string::npos;
+  };
+  const auto* const found = std::ranges::find_if(kRefusals, [&](const Refusal& refusal) {
+    return (gives(a, refusal.one) && gives(b, refusal.other)) ||
+           (gives(b, refusal.one) && gives(a, refusal.other));
+  });
+  return found == std::end(kRefusals) ? nullptr : found;
+}
+
+bool may_meet(const std::string& a, const std::string& b) {
+  return refusal_of(a, b) == nullptr;
+}
+
+/// 36 samples to train with and 12 to test with, or 48: of both, 1 to 4 ranks have equal shares.
+/// Where they have not, ranks train on the first samples once more, as PyTorch's do.
+constexpr std::uint32_t kSamples = 48;
+constexpr std::uint32_t kFeatures = 6;
+constexpr std::uint32_t kTargets = 4;
+constexpr const char* kSame =
+    "--layers 6,12,7,4 --no-last-relu --steps 8 --lr 0.01 --device cpu --threads 1 "
+    "--gemm reference --bucket-mib 0.0002";
+
+constexpr std::int64_t kFirstBucket = 100;  // bytes; --bucket-mib is as small
+
+struct RankCase {
+  int ranks = 1;
+  TrainConfig config;
+};
+
+class Combinations : public TempDirTest {
+ protected:
+  void SetUp() override;
+
+  /// What the case's command line asks for, as mlp_ddp reads it.
+  [[nodiscard]] RankCase parsed(const std::string& command) const;
+};
+
+void Combinations::SetUp() {
+  std::vector<float> x;
+  std::vector<float> y;
+  std::vector<std::uint8_t> classes;
+  std::vector<std::int64_t> wide_classes;
+  for (std::uint32_t i = 0; i < kSamples; ++i) {
+    for (std::uint32_t f = 0; f < kFeatures; ++f) {
+      x.push_back(static_cast<float>((37 * i + 91 * f * f + 5 * i * f) % 64) / 32 - 1);
+    }
+    for (std::uint32_t t = 0; t < kTargets; ++t) y.push_back(static_cast<float>((i + t) % 5) / 4);
+    classes.push_back(static_cast<std::uint8_t>((i * i + 1) % kTargets));
+    wide_classes.push_back(classes.back());
+  }
+  file("x.idx", idx_bytes(0x0D, {kSamples, kFeatures}, x));
+  file("y.idx", idx_bytes(0x0D, {kSamples, kTargets}, y));
+  file("classes.idx", idx_bytes(0x08, {kSamples}, classes));
+  file("x.npy", npy_bytes("<f4", fmt::format("{}, {}", kSamples, kFeatures), x));
+  file("y.npy", npy_bytes("<f4", fmt::format("{}, {}", kSamples, kTargets), y));
+  file("classes.npy", npy_bytes("<i8", fmt::format("{},", kSamples), wide_classes));
+}
+
+RankCase Combinations::parsed(const std::string& command) const {
+  RankCase run;
+  std::vector<std::string> arguments;
+  std::istringstream words(command + " " + kSame);
+  for (std::string word; words >> word;) {
+    if (word == "-np") {
+      words >> run.ranks;
+    } else {
+      arguments.push_back(word);
+    }
+  }
+  run.config = parse_command_line("mlp_ddp", arguments).config;
+  for (auto* const path : {&run.config.data.x, &run.config.data.y}) *path = folder() / *path;
+  return run;
+}
+
+/// As mlp_ddp finds it before it trains: by the options alone, then by the programs.
+std::optional<Error> error_of(const RankCase& run, int rank) {
+  const TrainConfig& config = run.config;
+  try {
+    validate(config);
+    std::optional<Dataset> data;
+    if (config.data.kind != DataKind::kRandn) {
+      data.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
+    }
+    const auto scheme = rank_scheme_of(config.parallel);
+    const StepPrograms programs(
+        spec_of_rank(config, DeviceKind::kCpu, data ? &*data : nullptr, rank, run.ranks),
+        scheme.get());
+    return std::nullopt;
+  } catch (const Error& error) {
+    return error;
+  }
+}
+
+/// Whether the run is refused, by all ranks alike, and by one line.
+std::optional<std::string> refused(const RankCase& run) {
+  const std::optional<Error> first = error_of(run, 0);
+  for (int rank = 1; rank < run.ranks; ++rank) {
+    const std::optional<Error> other = error_of(run, rank);
+    EXPECT_EQ(other.has_value(), first.has_value());
+    if (first && other) EXPECT_STREQ(other->what(), first->what());
+  }
+  if (!first) return std::nullopt;
+  const std::string told = first->what();
+  EXPECT_EQ(first->code(), ExitCode::kConfiguration) << told;
+  EXPECT_EQ(told.find('\n'), std::string::npos) << told;
+  EXPECT_NE(told.find("; "), std::string::npos) << "says what to do: " << told;
+  return told;
+}
+
+std::string command_of(const Case& levels) {
+  std::string command;
+  for (const std::string& level : levels) {
+    if (!level.empty()) command += (command.empty() ? "" : " ") + level;
+  }
+  return command;
+}
+
+/// A gradient is a sum over ranks where one rank has a sum over rows, so both are rounded in other
+/// places: by some 1e-7 in a loss and in a tensor of weights after these few steps. Wrong numbers
+/// differ by 1e-4 and more.
+constexpr double kBound = 1e-6;
+/// Gradients that were rounded to bf16 are within 1/256 (parallel/ddp.h), and so are losses. Where
+/// a gradient nearly cancels, that is all of it, and Adam's step goes elsewhere.
+constexpr double kBf16Bound = 1.0 / 256;
+constexpr double kBf16WeightBound = 1.0 / 64;
+
+void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
+  const bool bf16 = run.config.parallel.bf16_gradients;
+  const double bound = bf16 ? kBf16Bound : kBound;
+  ASSERT_EQ(rank.losses.size(), one.losses.size());  // with those of evaluations
+  for (std::size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(rank.losses[i], one.losses[i], bound * one.losses[i]) << "loss " << i;
+  }
+  ASSERT_EQ(rank.evaluations.size(), one.evaluations.size());
+  for (std::size_t i = 0; i < one.evaluations.size(); ++i) {
+    EXPECT_EQ(rank.evaluations[i].samples, one.evaluations[i].samples);
+    if (!bf16) EXPECT_EQ(rank.evaluations[i].accuracy, one.evaluations[i].accuracy);
+  }
+  EXPECT_LT(
+      largest_distance(ParameterLayout(run.config.model.layers), rank.parameters, one.parameters),
+      bf16 ? kBf16WeightBound : kBound);
+}
+
+/// When buckets are reduced and updated changes no bit of what was rounded to bf16.
+void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& run) {
+  const ParallelConfig plain{.bf16_gradients = run.config.parallel.bf16_gradients};
+  EXPECT_EQ(all, train_threads_by(*rank_scheme_of(plain), run.ranks, run.config));
+}
+
+TEST_F(Combinations, TrainWhatOneRankDoes) {
+  for (const Case& levels : cover_pairs(options(), may_meet).cases) {
+    const std::string command = command_of(levels);
+    SCOPED_TRACE(command);
+    const RankCase run = parsed(command);
+    ASSERT_EQ(refused(run), std::nullopt);
+    const Trained one = train_single(run.config);
+    const auto scheme = rank_scheme_of(run.config.parallel, kFirstBucket);
+    const auto all = train_threads_by(*scheme, run.ranks, run.config);
+    for (const Trained& rank : all) {
+      expect_near(rank, one, run);
+      EXPECT_EQ(rank.parameters, all[0].parameters) << "ranks differ";
+    }
+    if (run.config.parallel.bf16_gradients) expect_bits_of_plain_ddp(all, run);
+  }
+}
+
+TEST_F(Combinations, AreRefusedInOneLineOrElseTrain) {
+  const CoveringSet set = cover_pairs(options(), [](const auto&, const auto&) { return true; });
+  for (const Case& levels : set.cases) {
+    const std::string command = command_of(levels);
+    SCOPED_TRACE(command);
+    std::vector<std::string> told;  // what it may be refused for
+    for (std::size_t a = 0; a < levels.size(); ++a) {
+      for (std::size_t b = a + 1; b < levels.size(); ++b) {
+        if (const Refusal* refusal = refusal_of(levels[a], levels[b])) {
+          told.emplace_back(refusal->told);
+        }
+      }
+    }
+    const std::optional<std::string> line = refused(parsed(command));
+    EXPECT_EQ(line.has_value(), !told.empty()) << line.value_or("");
+    if (line) EXPECT_THAT(told, testing::Contains(*line));
+  }
+}
+
+TEST_F(Combinations, AreRefusedForTwoOptionsAlone) {
+  for (const Refusal& refusal : kRefusals) {
+    const std::string command =
+        fmt::format("-np 2 {} {} {}", refusal.beside, refusal.one, refusal.other);
+    SCOPED_TRACE(command);
+    EXPECT_EQ(refused(parsed(command)), refusal.told);
+  }
+}
+
+/// How many pairs of levels there are, and how many of them the cases have.
+std::pair<std::size_t, std::size_t> pairs_in(const std::vector<Factor>& factors,
+                                             const std::vector<Case>& cases) {
+  std::size_t all = 0;
+  std::size_t covered = 0;
+  for (std::size_t f = 0; f < factors.size(); ++f) {
+    for (std::size_t g = f + 1; g < factors.size(); ++g) {
+      std::set<std::pair<std::string, std::string>> met;
+      for (const Case& levels : cases) met.emplace(levels.at(f), levels.at(g));
+      all += factors[f].size() * factors[g].size();
+      covered += met.size();
+    }
+  }
+  return {all, covered};
+}
+
+TEST(CoveringSet, HasEveryPairOfOptionsButThoseRefused) {
+  const CoveringSet set = cover_pairs(options(), may_meet);
+  for (const Case& levels : set.cases) {
+    for (std::size_t a = 0; a < levels.size(); ++a) {
+      EXPECT_THAT(options()[a], testing::Contains(levels[a]));
+      for (std::size_t b = a + 1; b < levels.size(); ++b) {
+        EXPECT_TRUE(may_meet(levels[a], levels[b])) << levels[a] << " and " << levels[b];
+      }
+    }
+  }
+  const auto [all, covered] = pairs_in(options(), set.cases);
+  EXPECT_EQ(covered + set.impossible.size(), all);
+  EXPECT_LT(set.impossible.size(), all / 10) << "most options go together";
+  EXPECT_LT(set.cases.size(), 100U);
+  EXPECT_EQ(cover_pairs(options(), may_meet).cases, set.cases) << "not the same cases again";
+}
+
+TEST(CoveringSet, TellsThePairsThatNoCaseCanHave) {
+  const auto may_meet = [](const std::string& a, const std::string& b) {
+    return a + b != "ae" && a + b != "cf";
+  };
+  const CoveringSet set = cover_pairs({{"a", "b"}, {"c", "d"}, {"e", "f"}}, may_meet);
+  // a leaves f of the last two, which c does not go with.
+  EXPECT_THAT(set.impossible, testing::ElementsAre(testing::Pair("a", "c"), testing::Pair("a", "e"),
+                                                   testing::Pair("c", "f")));
+  EXPECT_THAT(set.cases, testing::UnorderedElementsAre(testing::ElementsAre("a", "d", "f"),
+                                                       testing::ElementsAre("b", "c", "e"),
+                                                       testing::ElementsAre("b", "d", "e"),
+                                                       testing::ElementsAre("b", "d", "f")));
+}
+
+}  // namespace
+}  // namespace barestep

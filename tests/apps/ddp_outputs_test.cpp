@@ -1,0 +1,189 @@
+// What the ranks of mlp_ddp made is kept, whatever happens to their other outputs.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "support/pattern.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+const std::string kRanksRun = " --device cpu --threads 1 --dim 8 --depth 1 --save weights ";
+
+class RanksOutputs : public TempDirTest {
+ protected:
+  /// A line of bash behind scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  ProcessResult bash(const std::string& line) {
+    const std::string script =
+        fmt::format(". '{}' && ln -sf '{}' mlp_ddp && ln -sf /dev/full full && {}",
+                    BARESTEP_MPI_ENV, MLP_DDP, line);
+    return run_process({"/bin/bash", "-c", script},
+                       {.working_directory = folder(), .timeout_s = 100});
+  }
+  void expect_weights() {
+    EXPECT_TRUE(std::filesystem::exists(folder() / "weights"));
+    std::filesystem::remove(folder() / "weights");
+  }
+};
+
+struct UnevenEvaluation {
+  int ranks;
+  int batch;
+  const char* test_split;
+};
+
+class UnevenRanks : public RanksOutputs, public ::testing::WithParamInterface<UnevenEvaluation> {};
+
+/// Their parts of the test set make different numbers of batches.
+TEST_P(UnevenRanks, SaveTheirWeightsAndTellOfTheirCommunication) {
+  const auto [ranks, batch, test_split] = GetParam();
+  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
+  const auto result = bash(fmt::format(
+      "exec mpirun -np {} ./mlp_ddp --device cpu --data "
+      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,64,10 --no-last-relu --loss "
+      "cross-entropy --epochs 2 --test-split {} --global-batch-size {} --log-every 500 --save "
+      "weights",
+      ranks, data, data, test_split, batch));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of "));
+  expect_weights();
+}
+
+INSTANTIATE_TEST_SUITE_P(, UnevenRanks,
+                         ::testing::Values(UnevenEvaluation{3, 7, "0.2"},
+                                           UnevenEvaluation{2, 7, "0.0999"},
+                                           UnevenEvaluation{4, 64, "0.2561"}),
+                         [](const auto& info) {
+                           return fmt::format("{}RanksOf{}", info.param.ranks, info.param.batch);
+                         });
+
+/// More steps than the account has room for. A step holds all of its communication.
+TEST_F(RanksOutputs, TheAccountOfALongRunIsWithinItsSteps) {
+  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
+  const auto result = bash(fmt::format(
+      "exec mpirun -np 3 ./mlp_ddp --device cpu --data "
+      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,10 --no-last-relu --loss "
+      "cross-entropy --epochs 12 --test-split 0.2 --global-batch-size 7 --log-every 5000 "
+      "--metrics m",
+      data, data));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("\nCommunication of a step, mean of 10000 steps and 3 ranks\n"));
+  const auto waiting = first_match(result.out, "\n  exposed, waiting +([0-9.]+) ms\n");
+  ASSERT_FALSE(waiting.empty()) << result.out;
+  double total_s = 0;
+  int records = 0;
+  std::ifstream file(folder() / "m");
+  for (std::string line; std::getline(file, line); ++records) {
+    total_s += json::parse(line).at("step_time_s").get<double>();
+  }
+  ASSERT_EQ(records, 3 * 12 * 1143);
+  EXPECT_LE(std::stod(waiting[1]), 2 * 1e3 * total_s / records);
+}
+
+/// Rank 0 alone finds that its disk is full.
+TEST_F(RanksOutputs, AFullDiskUnderTheMetricsCostsARunNothingElse) {
+  const auto result = bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun +
+                           "--steps 300 --log-every 100 --metrics full");
+  EXPECT_EQ(result.exit_code, 74);
+  const std::string why =
+      "output file 'full': writing failed: No space left on device; free space or choose another "
+      "disk";
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: note: " + why + "; the run goes on without it\n"));
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: " + why + "\n"));
+  EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
+  expect_weights();
+}
+
+TEST_F(RanksOutputs, WeightsThatCannotBeWrittenCostNoReport) {
+  const auto result =
+      bash("exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 9 --save full");
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: output file 'full': writing failed: "));
+  EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 4 steps and 2 ranks\n"));
+}
+
+/// Only the rank that writes the weights knows, while the others are on their way to the report.
+TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
+  const auto result = bash(
+      "exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --optimizer adamw --lr 1e38 "
+      "--weight-decay 1e38 --steps 1 --save w "
+      "--timeout 20");
+  EXPECT_EQ(result.exit_code, 76) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));
+}
+
+/// Of mlp_ddp itself: mpirun kills a job whose output nobody reads.
+TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
+  const auto alone =
+      bash("./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1; exit ${PIPESTATUS[0]}");
+  EXPECT_EQ(alone.exit_code, 74);
+  EXPECT_EQ(alone.err,
+            "mlp_ddp: error: standard output: Broken pipe; read it to its end, or send it to a "
+            "file\n");
+  expect_weights();
+}
+
+TEST_F(RanksOutputs, NotesThatNobodyCanReadEndNoRun) {
+  const auto result = bash("exec ./mlp_ddp --dim 8 --depth 1 --steps 2 --save weights 2>/dev/full");
+  EXPECT_EQ(result.exit_code, 0);
+  expect_weights();
+}
+
+TEST_F(RanksOutputs, NoneIsOpenedBeforeAllAreChecked) {
+  file("m", "the last good ones");
+  const auto result =
+      bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--metrics m --tensorboard m/runs");
+  EXPECT_EQ(result.exit_code, 73);
+  EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: folder 'm/runs': cannot be created: Not a "
+                                    "directory; choose one that can be written\n"));
+  EXPECT_EQ(read_file(folder() / "m"), "the last good ones");
+}
+
+TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
+  const auto result =
+      bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun + "--steps 3 --tensorboard runs");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder() / "runs")) {
+    ++files;
+    const std::string bytes = read_file(entry.path());
+    for (const char* tag : {"loss", "step_time_s", "samples_per_s", "utilisation"}) {
+      EXPECT_THAT(bytes, HasSubstr(tag));
+    }
+  }
+  EXPECT_EQ(files, 1);
+}
+
+/// The step is that of training: batches of evaluation do not count.
+TEST_F(RanksOutputs, AStoppedRunNamesTheTrainingStepAfterWhichItEnded) {
+  const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
+  const auto result = bash(fmt::format(
+      "{{ mpirun -np 2 ./mlp_ddp --device cpu --data "
+      "idx:{}images-idx3-ubyte.gz,{}labels-idx1-ubyte.gz --layers 784,10 --no-last-relu --loss "
+      "cross-entropy --epochs 100000 --test-split 0.9 --batch-size 250 --log-every 1 --metrics m "
+      "> out & }} && job=$! && until grep -q '^Epoch 2/' out; do sleep 0.01; done && kill -USR1 "
+      "$job; wait $job",
+      data, data));
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  std::ifstream file(folder() / "m");
+  std::int64_t last = 0;
+  for (std::string line; std::getline(file, line);) last = json::parse(line).at("step");
+  EXPECT_THAT(result.err, HasSubstr(fmt::format("mlp_ddp: note: asked to stop, all ranks ended "
+                                                "after step {}\n",
+                                                last)));
+}
+
+}  // namespace
+}  // namespace barestep

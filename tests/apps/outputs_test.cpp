@@ -1,0 +1,213 @@
+// What training made is kept, whatever happens to the other outputs of mlp_single and mlp_dp.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+const std::string kRun =
+    " --device cpu --dim 8 --depth 1 --batch-size 4 --gemm reference --save weights ";
+
+/// 72 numbers, their names and shapes.
+constexpr std::uintmax_t kWeightsBytes = 72 * 4;
+
+class Outputs : public TempDirTest {
+ protected:
+  /// A line of bash, with ./mlp_single, ./mlp_dp and ./mlp_lab in its folder.
+  ProcessResult bash(const std::string& line) {
+    const std::string script = fmt::format("ln -sf '{}' '{}' '{}' . && ln -sf /dev/full full && {}",
+                                           MLP_SINGLE, MLP_DP, MLP_LAB, line);
+    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+  }
+
+  void expect_weights() {
+    ASSERT_TRUE(std::filesystem::exists(folder() / "weights"));
+    EXPECT_GT(std::filesystem::file_size(folder() / "weights"), kWeightsBytes);
+    std::filesystem::remove(folder() / "weights");
+  }
+};
+
+class OutputsOf : public Outputs, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, OutputsOf, ::testing::Values("mlp_single", "mlp_dp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(OutputsOf, AFullDiskUnderItsMetricsCostsARunNothingElse) {
+  const auto result =
+      bash(fmt::format("exec ./{}{}--steps 300 --log-every 100 --metrics full", GetParam(), kRun));
+  EXPECT_EQ(result.exit_code, 74);
+  const std::string why =
+      "output file 'full': writing failed: No space left on device; free space or choose another "
+      "disk";
+  EXPECT_EQ(result.err, fmt::format("{0}: note: {1}; the run goes on without it\n{0}: error: {1}\n",
+                                    GetParam(), why));
+  EXPECT_THAT(result.out, HasSubstr("\nStep 299 | "));
+  EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
+  expect_weights();
+}
+
+TEST_P(OutputsOf, AReaderThatGoesAwayCostsARunNothingElse) {
+  const auto result =
+      bash(fmt::format("./{}{}--steps 300 | head -n 1; exit ${{PIPESTATUS[0]}}", GetParam(), kRun));
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err,
+            fmt::format("{}: error: standard output: Broken pipe; read it to its end, or send it "
+                        "to a file\n",
+                        GetParam()));
+  expect_weights();
+}
+
+/// Of a run of a thousand hours.
+TEST_P(OutputsOf, WithoutAReaderARunThatWritesNoFileEnds) {
+  const auto result = bash(fmt::format(
+      "./{} --device cpu --dim 8 --depth 1 --steps 1000000000 --delay-ms 4 | head -n 1; exit "
+      "${{PIPESTATUS[0]}}",
+      GetParam()));
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_THAT(result.err, HasSubstr(": error: standard output: Broken pipe; "));
+}
+
+TEST_P(OutputsOf, AFullDiskUnderStdoutCostsARunNothingElse) {
+  const auto result = bash(fmt::format("exec ./{}{}--steps 3 >/dev/full", GetParam(), kRun));
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err, fmt::format("{}: error: standard output: No space left on device; send it "
+                                    "where there is room\n",
+                                    GetParam()));
+  expect_weights();
+}
+
+/// The note: the command line wins over the config file.
+TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
+  file("run.json", R"({"steps": 2})");
+  const std::string noted = fmt::format("./{}{}--config run.json --steps 3", GetParam(), kRun);
+  EXPECT_THAT(bash("exec " + noted).err, HasSubstr(": note: "));
+  expect_weights();
+  const auto result = bash("exec " + noted + " 2>/dev/full");
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  expect_weights();
+  // And whatever --device auto has to say.
+  const auto automatic = bash(
+      fmt::format("exec ./{} --device auto --dim 8 --depth 1 --steps 2 --save weights 2>/dev/full",
+                  GetParam()));
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.out;
+  expect_weights();
+}
+
+/// One signal ends the run after the current step; the steps are said in the metrics.
+TEST_P(OutputsOf, SignalsEndARunAfterTheCurrentStep) {
+  for (const char* const signal : {"INT", "TERM", "USR1"}) {
+    for (const int log_every : {1, 7}) {
+      SCOPED_TRACE(fmt::format("{}, --log-every {}", signal, log_every));
+      const auto result = bash(fmt::format(
+          "rm -f m && set -m && {{ ./{}{}--steps 1000000 --delay-ms 2 --log-every {} --metrics m & "
+          "}} && job=$! && until [ -s m ]; do sleep 0.01; done && kill -{} $job; wait $job",
+          GetParam(), kRun, log_every, signal));
+      EXPECT_EQ(result.exit_code, 75) << result.err;
+      const std::string records = read_file(folder() / "m");
+      const auto steps = std::count(records.begin(), records.end(), '\n');
+      EXPECT_THAT(result.err,
+                  HasSubstr(fmt::format("{}: note: asked to stop, ended after step {} and wrote "
+                                        "'weights'\n",
+                                        GetParam(), steps - 1)));
+      EXPECT_THAT(result.out, HasSubstr("\nSummary of "));
+      expect_weights();
+    }
+  }
+}
+
+/// A step that lasts ten minutes.
+TEST_P(OutputsOf, ASecondSignalEndsARunAtOnce) {
+  for (const auto& [signal, number] : {std::pair("INT", 2), std::pair("TERM", 15)}) {
+    const auto result = bash(fmt::format(
+        "set -m && {{ ./{} --device cpu --dim 8 --depth 1 --delay-ms 600000 > out & }} && job=$! "
+        "&& until [ -s out ]; do sleep 0.01; done && sleep 0.3 && kill -{} $job && sleep 0.5 && "
+        "kill -{} $job; wait $job",
+        GetParam(), signal, signal));
+    EXPECT_EQ(result.exit_code, 128 + number) << result.err;
+  }
+}
+
+/// timeout(1) signals its child, and then its process group; here during warm-up.
+TEST_P(OutputsOf, TheSameSignalTwiceInARowIsOneRequest) {
+  const auto result =
+      bash(fmt::format("timeout 2 ./{}{}--steps 1000000000 --warmup 1000 "
+                       "--delay-ms 300 >/dev/null; exit 0",
+                       GetParam(), kRun));
+  EXPECT_THAT(result.err, HasSubstr(": note: asked to stop, ended after step "));
+  expect_weights();
+}
+
+TEST_F(Outputs, AFullDiskUnderTensorBoardsFilesCostsARunNothingElse) {
+  const auto result =
+      bash("ulimit -f 4; exec ./mlp_single" + kRun + "--steps 300 --tensorboard runs --metrics m");
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_THAT(result.err,
+              ContainsRegex("mlp_single: note: output file 'runs/events[^']*': writing "
+                            "failed: File too large; .*; the run goes on without it\n"));
+  EXPECT_THAT(result.err, ContainsRegex("mlp_single: note: output file 'm': writing failed: File "
+                                        "too large; .*; the run goes on without it\n"));
+  EXPECT_THAT(result.err, ContainsRegex("\nmlp_single: error: output file 'm': writing failed: "));
+  EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
+  expect_weights();
+}
+
+TEST_F(Outputs, WeightsThatCannotBeWrittenCostNoMetricsAndNoReport) {
+  const auto result = bash(
+      "exec ./mlp_single --device cpu --dim 8 --depth 1 --steps 300 --log-every 100 --save "
+      "full --metrics m --trace t.json");
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_EQ(result.err,
+            "mlp_single: error: output file 'full': writing failed: No space left on device; free "
+            "space or choose another disk\n");
+  const std::string records = read_file(folder() / "m");
+  EXPECT_EQ(std::count(records.begin(), records.end(), '\n'), 300);
+  EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
+  EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
+}
+
+TEST_F(Outputs, NoneIsOpenedBeforeAllAreChecked) {
+  file("m", "the last good ones");
+  for (const char* const bad : {"--tensorboard m/runs", "--save none/w", "--trace none/t.json"}) {
+    const auto result = bash(
+        std::string("exec ./mlp_single --device cpu --dim 8 --depth 1 --steps 2 --metrics m ") +
+        bad);
+    EXPECT_EQ(result.exit_code, 73) << bad;
+    EXPECT_THAT(result.err, HasSubstr("cannot be created: "));
+    EXPECT_EQ(read_file(folder() / "m"), "the last good ones") << bad;
+  }
+}
+
+TEST_F(Outputs, AFullDiskUnderTheMetricsOfAnEvaluationCostsItNothingElse) {
+  file("x", std::string("\0\0\x08\x02\0\0\2\0\0\0\0\1", 12) + std::string(512, '\1'));
+  file("y", std::string("\0\0\x08\x02\0\0\2\0\0\0\0\1", 12) + std::string(512, '\2'));
+  const std::string data =
+      " --device cpu --data idx:x,y --layers 1,1 --batch-size 1 --log-every 1000 ";
+  ASSERT_EQ(bash("exec ./mlp_single" + data + "--steps 6 --save w").err, "");
+  const auto result = bash("exec ./mlp_single" + data + "--evaluate-only --load w --metrics full");
+  EXPECT_EQ(result.exit_code, 74);
+  EXPECT_THAT(result.err, MatchesRegex("mlp_single: note: .*\nmlp_single: error: .*\n"));
+  EXPECT_THAT(result.out, StartsWith("w of 512 samples\n"));
+}
+
+/// A note comes first; without the memory that it needs, nothing is run.
+TEST_F(Outputs, ANoteThatNobodyCanReadDoesNotEndTheLab) {
+  const auto result =
+      bash("PATH=/nowhere exec ./mlp_lab run all --device cpu --quick --memory 1KiB 2>/dev/full");
+  EXPECT_EQ(result.exit_code, 71);
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,106 @@
+// A profile that lacks a node's record is an error, wherever records come from.
+#include "profiling.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/forwarding_device.h"
+#include "kernels/cpu_device.h"
+#include "support/expect_error.h"
+#include "train/trainer.h"
+
+namespace barestep {
+namespace {
+
+/// Sends no records of products. It may say that it is a GPU, of which CUPTI tells.
+class LossyDevice final : public ForwardingDevice, public RecordSink {
+ public:
+  LossyDevice(Device& inner, DeviceKind kind) : ForwardingDevice(inner), kind_(kind) {}
+  [[nodiscard]] DeviceKind kind() const override { return kind_; }
+  void set_record_sink(RecordSink* sink) override {
+    sink_ = sink;
+    inner().set_record_sink(sink == nullptr ? nullptr : this);
+  }
+  void on_record(const Record& record) override {
+    if (record.label != "gemm") sink_->on_record(record);
+  }
+
+ private:
+  DeviceKind kind_;
+  RecordSink* sink_ = nullptr;
+};
+
+class Silent final : public TrainObserver {
+  void on_step(const StepReport& /*report*/) override {}
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+};
+
+TrainConfig profiled_config() {
+  TrainConfig config;
+  config.model.layers = {4, 4, 4};
+  config.training.steps = 3;
+  config.output.profile_steps = {1, 2};
+  return config;
+}
+
+/// Trains, profiled, and hands over what was recorded.
+template <class F>
+void with_profile(Device& device, const TrainConfig& config, const F& look) {
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  const ProfilingScope scope{.program = "test", .devices = {&device}};
+  Profiling profiling(config, programs, scope);
+  Silent silent;
+  {
+    Trainer trainer(config, programs, profiling.devices(), nullptr, nullptr);
+    profiling.begin(silent);
+    trainer.run(profiling);
+  }
+  profiling.end();
+  look(profiling);
+}
+
+TEST(Profiling, OfACpuNamesANodeThatHasNoRecord) {
+  const auto cpu = make_cpu_device({.threads = 1});
+  LossyDevice device(*cpu, DeviceKind::kCpu);
+  TrainConfig config = profiled_config();
+  config.output.profile = true;
+  with_profile(device, config, [](const Profiling& profiling) {
+    EXPECT_EQ(profiling.text(), "") << "a table without products would be wrong";
+    expect_error(ExitCode::kBug,
+                 "profile 'gemm of layer 0 in forward, step 1': has no record from the CPU; this "
+                 "is a bug, please report it",
+                 [&] { profiling.require_records(); });
+  });
+  with_profile(*cpu, config, [](const Profiling& profiling) {
+    EXPECT_NE(profiling.text(), "");
+    profiling.require_records();
+  });
+}
+
+TEST(Profiling, ByEventsHasARecordOfEachNode) {
+  ::setenv("BARESTEP_CUPTI", "none", 1);
+  const auto cpu = make_cpu_device({.threads = 1});
+  LossyDevice device(*cpu, DeviceKind::kCuda);
+  with_profile(device, profiled_config(),
+               [](const Profiling& profiling) { profiling.require_records(); });
+  ::unsetenv("BARESTEP_CUPTI");
+}
+
+/// The library stands for one that tells of no work at all.
+TEST(Profiling, ByCuptiNamesANodeThatHasNoRecordAndTheWayRound) {
+  if (std::string_view(FAKE_CUPTI).empty()) GTEST_SKIP() << "this build has no CUPTI";
+  ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);
+  const auto cpu = make_cpu_device({.threads = 1});
+  LossyDevice device(*cpu, DeviceKind::kCuda);
+  with_profile(device, profiled_config(), [](const Profiling& profiling) {
+    expect_error(ExitCode::kBug,
+                 "profile 'randn in data, step 1': has no record from CUPTI 13.0.1; set "
+                 "BARESTEP_CUPTI=none, which profiles by CUDA events",
+                 [&] { profiling.require_records(); });
+  });
+  ::unsetenv("BARESTEP_CUPTI");
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,241 @@
+// Ranks over NCCL, which a library stands for that needs no GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "core/forwarding_communicator.h"
+#include "core/forwarding_device.h"
+#include "kernels/cpu_device.h"
+#include "parallel/factor.h"
+#include "parallel/gpu_places.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/nccl_devices.h"
+#include "parallel/zero1.h"
+#include "support/expect_error.h"
+#include "support/fake_nccl.h"
+#include "support/file_runs.h"
+#include "support/rank_run.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Another stream whose native() is that stream: what the library gets for a CUDA stream.
+class NativeStream final : public Stream {
+ public:
+  explicit NativeStream(Stream& inner) : inner_(inner) {}
+  void wait(const Event& event) override { inner_.wait(event); }
+  void call(void (*function)(void*), void* argument) override { inner_.call(function, argument); }
+  void synchronize() override { inner_.synchronize(); }
+  void check() override { inner_.check(); }
+  [[nodiscard]] void* native() const override { return &inner_; }
+
+ private:
+  Stream& inner_;
+};
+
+Stream& unwrapped(Stream& stream) {
+  return *static_cast<Stream*>(stream.native());
+}
+
+class UnwrappingEvent final : public Event {
+ public:
+  explicit UnwrappingEvent(std::unique_ptr<Event> inner) : inner_(std::move(inner)) {}
+  void record(Stream& stream) override { inner_->record(unwrapped(stream)); }
+  [[nodiscard]] bool reached() const override { return inner_->reached(); }
+  void synchronize() const override { inner_->synchronize(); }
+  [[nodiscard]] double seconds_since(const Event& earlier) const override {
+    return inner_->seconds_since(*static_cast<const UnwrappingEvent&>(earlier).inner_);
+  }
+
+ private:
+  std::unique_ptr<Event> inner_;
+};
+
+/// Takes NativeStreams.
+class UnwrappingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Event> new_event(EventUse use) override {
+    return std::make_unique<UnwrappingEvent>(inner().new_event(use));
+  }
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override {
+    inner().run(op, addresses, unwrapped(stream), tag);
+  }
+};
+
+/// Hands NativeStreams on.
+class WrappingCommunicator final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void run(const Collective& collective, const Addresses& addresses,
+           std::span<Stream* const> streams, Tag tag) override {
+    NativeStream native(*streams[0]);
+    Stream* const wrapped = &native;
+    inner().run(collective, addresses, std::span(&wrapped, 1), tag);
+  }
+};
+
+/// A rank over NCCL, on a CPU device.
+class NcclRank {
+ public:
+  explicit NcclRank(Communicator& host, FlightRecord* record = nullptr)
+      : nccl_(join_nccl(host, device_, record)), wrapping_(*nccl_) {}
+  [[nodiscard]] Communicator& get() { return wrapping_; }
+
+ private:
+  std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
+  UnwrappingDevice device_{*cpu_};
+  std::unique_ptr<Communicator> nccl_;
+  WrappingCommunicator wrapping_;
+};
+
+class OverNccl : public TempDirTest {
+ protected:
+  OverNccl() { fake_nccl::reset(); }
+  ~OverNccl() override {
+    EXPECT_THAT(fake_nccl::complaints(), IsEmpty());
+    EXPECT_EQ(fake_nccl::threads_started(), 0) << "each costs a collective tens of microseconds";
+    EXPECT_EQ(fake_nccl::calls("ncclRedOpCreatePreMulSum"), 0)
+        << "only plain sums of fp32 are computed by NVLink switches";
+  }
+
+  static std::vector<Trained> train(const Scheme& scheme, int ranks, const TrainConfig& config) {
+    std::vector<Trained> results(static_cast<std::size_t>(ranks));
+    on_threads(ranks, [&](Communicator& host) {
+      NcclRank rank(host);
+      results[static_cast<std::size_t>(host.rank())] = train_rank_by(scheme, rank.get(), config);
+    });
+    return results;
+  }
+
+  static void expect_bits_of_threads(const Scheme& scheme, int ranks, const TrainConfig& config) {
+    EXPECT_TRUE(train(scheme, ranks, config) == train_threads_by(scheme, ranks, config))
+        << ranks << " ranks";
+  }
+};
+
+TEST_F(OverNccl, RanksComputeTheBitsOfThreads) {
+  DdpSettings bf16 = small_buckets();
+  bf16.bf16_gradients = true;
+  for (const int ranks : {1, 2, 3}) {
+    expect_bits_of_threads(Ddp(small_buckets()), ranks, rank_config());
+    expect_bits_of_threads(Ddp(bf16), ranks, rank_config());
+    expect_bits_of_threads(Zero1(), ranks, rank_config());
+    expect_bits_of_threads(Factor(), ranks, rank_config());
+  }
+}
+
+/// The last of 30 samples is a batch by itself: the first rank's share of it is all, the second's
+/// is nothing, and yet they have to call the same operation.
+TEST_F(OverNccl, RanksCallTheSameOperationWhateverTheirSharesAre) {
+  TrainConfig config = class_run(folder());
+  config.data.batch_size = 29;
+  expect_bits_of_threads(Ddp(small_buckets()), 2, config);
+  expect_bits_of_threads(Zero1(), 2, config);
+}
+
+TEST_F(OverNccl, AnyThreadMayAskForErrors) {
+  on_threads(2, [&](Communicator& host) {
+    NcclRank rank(host);
+    std::atomic<bool> done = false;
+    std::thread watchdog([&] {
+      while (!done) EXPECT_EQ(rank.get().poll_error(), "");
+    });
+    train_rank_by(Ddp(small_buckets()), rank.get());
+    done = true;
+    watchdog.join();
+  });
+}
+
+TEST_F(OverNccl, WhatWasGivenUpIsAskedNoMore) {
+  on_threads(1, [&](Communicator& host) {
+    NcclRank rank(host);
+    rank.get().abort(ExitCode::kTryAgain);
+    EXPECT_EQ(rank.get().poll_error(), "");
+  });
+}
+
+TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
+  FlightRecord record{};
+  const auto cpu = make_cpu_device({.threads = 1});
+  const auto stream = cpu->new_stream("comm");
+  std::vector<float> numbers(256, 1.0F);
+  const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+  const Collective first = AllReduce{.tensors = {Tensor{0, 0, 1, 256}}};
+  const Collective second = Broadcast{.tensors = {Tensor{0, 0, 1, 64}}};
+  on_threads(1, [&](Communicator& host) {
+    NcclRank rank(host, &record);
+    Stream* const streams[] = {stream.get()};
+    std::atomic<bool> may_go_on = false;
+    stream->call([](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); },
+                 &may_go_on);
+    rank.get().prepare(first);
+    rank.get().prepare(second);
+    rank.get().run(first, addresses, streams, {.program = 0, .step = 7, .node = 1});
+    rank.get().run(second, addresses, streams, {.program = 0, .step = 7, .node = 2});
+    EXPECT_EQ(rank.get().poll_error(), "");
+    EXPECT_EQ(record.state(), "all_reduce (1.00 KiB) in step 7");
+    may_go_on = true;
+    may_go_on.notify_all();
+    stream->synchronize();
+    EXPECT_EQ(rank.get().poll_error(), "");
+    EXPECT_FALSE(record.open(Track::kCollective));
+  });
+  EXPECT_THAT(record.text(), HasSubstr("all_reduce (1.00 KiB) in step 7"));
+}
+
+/// Two devices of one process, which are one GPU.
+void add_up_on_one_gpu() {
+  const auto nccl = join_devices_by_nccl({0, 0});
+  const auto cpu = make_cpu_device({.threads = 1});
+  const std::unique_ptr<Stream> streams[] = {cpu->new_stream("comm"), cpu->new_stream("comm")};
+  std::vector<float> numbers{1, 2, 30, 40};
+  const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+  const Collective sum = Reduce{.tensors = {Tensor{0, 0, 1, 2}, Tensor{0, 8, 1, 2}}, .root = 0};
+  nccl->prepare(sum);
+  NativeStream first(*streams[0]);
+  NativeStream second(*streams[1]);
+  Stream* const wrapped[] = {&first, &second};
+  nccl->run(sum, addresses, wrapped, {});
+  for (const auto& stream : streams) stream->synchronize();
+  EXPECT_THAT(numbers, ElementsAre(31, 42, 30, 40));
+}
+
+TEST(FakeNccl, JoinsDevicesOnOneGpuWhereItIsAskedToAndCan) {
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  fake_nccl::reset(23003);
+  add_up_on_one_gpu();
+  EXPECT_EQ(why_gpus_are_not_shared(), "");
+  fake_nccl::reset(22809);
+  expect_error(ExitCode::kTryAgain, "NCCL call 'ncclCommInitAll': ", &add_up_on_one_gpu);
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  EXPECT_THAT(fake_nccl::complaints(), IsEmpty());
+}
+
+/// What the library refuses, so that a test that passes says something.
+TEST(FakeNccl, TellsOfRanksThatCallDifferentOperations) {
+  fake_nccl::reset();
+  on_threads(2, [&](Communicator& host) {
+    NcclRank rank(host);
+    const auto cpu = make_cpu_device({.threads = 1});
+    const auto stream = cpu->new_stream("comm");
+    std::vector<float> numbers(8);
+    const Addresses addresses(std::vector{reinterpret_cast<std::byte*>(numbers.data())});
+    const Collective sum = AllReduce{.tensors = {Tensor{0, 0, 1, 4 + host.rank()}}};
+    rank.get().prepare(sum);
+    Stream* const streams[] = {stream.get()};
+    rank.get().run(sum, addresses, streams, {});
+    stream->synchronize();
+  });
+  EXPECT_THAT(fake_nccl::complaints(), ElementsAre(HasSubstr("where another calls")));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,83 @@
+// Building the programs of a deep model takes time in proportion to its depth.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "parallel/data_parallel.h"
+#include "parallel/ddp.h"
+#include "parallel/factor.h"
+#include "parallel/zero1.h"
+#include "support/busy_machine.h"
+
+namespace barestep {
+namespace {
+
+/// What is built, and how; `depth` is that of the test's smaller model.
+struct Growing {
+  const char* name;
+  std::function<void(const TrainConfig&)> build;
+  std::int64_t depth = 2000;
+};
+
+void build_alone(const TrainConfig& config) {
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+}
+
+void build_of_rank(const Scheme& scheme, const TrainConfig& config) {
+  const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 2), &scheme);
+}
+
+std::vector<Growing> all_growing() {
+  return {
+      {"Separate", build_alone},
+      {"Fused",
+       [](TrainConfig config) {
+         config.training.fused_update = true;
+         config.training.clip_norm = 1;
+         build_alone(config);
+       }},
+      {"MicroSteps",
+       [](TrainConfig config) {
+         config.training.accumulate = *config.model.depth;
+         config.model.depth = 4;
+         build_alone(config);
+       },
+       400},
+      {"DataParallel",
+       [](const TrainConfig& config) {
+         const DataParallel scheme(3, true);
+         const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+       },
+       4000},
+      {"Ddp",
+       [](const TrainConfig& config) {
+         DdpSettings settings;
+         settings.bucket_bytes = settings.first_bucket_bytes = 1;  // a bucket for each tensor
+         settings.update_per_bucket = true;
+         build_of_rank(Ddp(settings), config);
+       }},
+      {"Zero1", [](const TrainConfig& config) { build_of_rank(Zero1(), config); }},
+      {"Factor", [](const TrainConfig& config) { build_of_rank(Factor(), config); }},
+  };
+}
+
+class ProgramGrowth : public testing::TestWithParam<Growing> {};
+
+TEST_P(ProgramGrowth, IsInProportionToTheModel) {
+  TrainConfig config;
+  config.model.dim = 4;
+  config.data.batch_size = 8;
+  expect_linear_time(
+      [&](std::int64_t depth) {
+        config.model.depth = depth;
+        GetParam().build(config);
+      },
+      GetParam().depth);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ProgramGrowth, testing::ValuesIn(all_growing()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+}  // namespace
+}  // namespace barestep

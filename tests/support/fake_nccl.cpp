@@ -1,0 +1,425 @@
+#include "support/fake_nccl.h"
+
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "core/bf16.h"
+#include "core/device.h"
+
+namespace {
+
+using barestep::Bf16;
+
+constexpr std::chrono::seconds kPatience(20);
+
+struct State {
+  std::mutex mutex;
+  int version = 22809;
+  std::map<std::string, int, std::less<>> calls;
+  int threads = 0;
+  std::vector<std::string> complaints;
+  int ids = 0;
+};
+State& state() {
+  static State the;
+  return the;
+}
+
+void count(std::string_view function) {
+  const std::lock_guard lock(state().mutex);
+  ++state().calls[std::string(function)];
+}
+
+void complain(const std::string& text) {
+  const std::lock_guard lock(state().mutex);
+  state().complaints.push_back(text);
+}
+
+enum class Kind { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather };
+
+/// What all ranks have to agree about.
+struct Signature {
+  Kind kind;
+  std::size_t count;
+  int type, op, root;
+
+  friend bool operator==(const Signature&, const Signature&) = default;
+  [[nodiscard]] std::string text() const {
+    return "kind " + std::to_string(static_cast<int>(kind)) + ", count " + std::to_string(count) +
+           ", type " + std::to_string(type) + ", op " + std::to_string(op) + ", root " +
+           std::to_string(root);
+  }
+};
+
+struct Part {
+  const void* from = nullptr;
+  void* to = nullptr;
+  float scale = 1;
+};
+
+/// One collective of all ranks.
+struct Meeting {
+  std::vector<Part> parts;
+  std::unique_ptr<Signature> signature;
+  int here = 0;
+  bool done = false;
+};
+
+/// The ranks of a communicator.
+struct World {
+  explicit World(int ranks) : ranks(ranks) {}
+  const int ranks;
+  int joined = 0;
+  bool broken = false;  // somebody gave up, or ranks disagree
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::uint64_t, Meeting> meetings;
+};
+
+std::map<int, std::shared_ptr<World>>& worlds() {
+  static std::map<int, std::shared_ptr<World>> all;
+  return all;
+}
+
+std::size_t bytes_of_type(int type) {
+  if (type == ncclBfloat16) return 2;
+  return type == ncclUint8 ? 1 : 4;
+}
+
+double number(const Part& part, int type, std::size_t i) {
+  if (type == ncclBfloat16) return float_of(static_cast<const Bf16*>(part.from)[i]);
+  return static_cast<const float*>(part.from)[i];
+}
+
+/// The sum of all ranks' numbers from `first` on, in rank order, as the result of one rank.
+void sum(const Meeting& meeting, std::size_t first, std::size_t count, std::vector<char>& to) {
+  const int type = meeting.signature->type;
+  for (std::size_t i = 0; i < count; ++i) {
+    float total = 0;
+    for (const Part& part : meeting.parts) {
+      total += part.scale * static_cast<float>(number(part, type, first + i));
+    }
+    if (type == ncclBfloat16) {
+      reinterpret_cast<Bf16*>(to.data())[i] = barestep::bf16_of(total);
+    } else {
+      reinterpret_cast<float*>(to.data())[i] = total;
+    }
+  }
+}
+
+/// By the last rank that comes; what is in place may be read by others, so results come last.
+void compute(const Meeting& meeting) {
+  const Signature& of = *meeting.signature;
+  const std::size_t bytes = of.count * bytes_of_type(of.type);
+  std::vector<std::vector<char>> results;
+  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
+    auto& result = results.emplace_back(bytes);
+    switch (of.kind) {
+      case Kind::kBroadcast:
+        std::memcpy(result.data(), meeting.parts[static_cast<std::size_t>(of.root)].from, bytes);
+        break;
+      case Kind::kAllGather:
+        result.resize(bytes * meeting.parts.size());
+        for (std::size_t i = 0; i < meeting.parts.size(); ++i) {
+          std::memcpy(result.data() + i * bytes, meeting.parts[i].from, bytes);
+        }
+        break;
+      case Kind::kReduceScatter:
+        sum(meeting, rank * of.count, of.count, result);
+        break;
+      default:
+        sum(meeting, 0, of.count, result);
+    }
+  }
+  for (std::size_t rank = 0; rank < meeting.parts.size(); ++rank) {
+    if (of.kind == Kind::kReduce && static_cast<int>(rank) != of.root) continue;
+    std::memcpy(meeting.parts[rank].to, results[rank].data(), results[rank].size());
+  }
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  bool blocking = true;
+  bool alive = true;
+  bool in_progress = false;
+  std::thread::id owner{};
+  std::uint64_t next = 0;
+  std::vector<float> scales;  // of PreMulSum ops
+};
+
+namespace {
+
+/// A collective of one rank, as its stream runs it.
+struct Queued {
+  std::shared_ptr<World> world;
+  std::uint64_t number;
+  int rank;
+  Signature signature;
+  Part part;
+};
+
+void run_queued(void* argument) {
+  const std::unique_ptr<Queued> mine(static_cast<Queued*>(argument));
+  World& world = *mine->world;
+  std::unique_lock lock(world.mutex);
+  if (world.broken) return;
+  Meeting& meeting = world.meetings[mine->number];
+  meeting.parts.resize(static_cast<std::size_t>(world.ranks));
+  meeting.parts[static_cast<std::size_t>(mine->rank)] = mine->part;
+  if (meeting.signature == nullptr)
+    meeting.signature = std::make_unique<Signature>(mine->signature);
+  if (*meeting.signature != mine->signature) {
+    complain("rank " + std::to_string(mine->rank) + " calls " + mine->signature.text() +
+             " where another calls " + meeting.signature->text());
+    world.broken = true;
+    world.changed.notify_all();
+    return;
+  }
+  if (++meeting.here == world.ranks) {
+    compute(meeting);
+    meeting.done = true;
+    world.changed.notify_all();
+    return;
+  }
+  const bool met =
+      world.changed.wait_for(lock, kPatience, [&] { return meeting.done || world.broken; });
+  if (met) return;
+  complain("rank " + std::to_string(mine->rank) + " waits for ever in " + mine->signature.text());
+  world.broken = true;
+}
+
+/// A custom op's number is its place; those of NCCL stand for themselves.
+int kind_of(ncclRedOp_t op) {
+  return op < ncclNumOps ? static_cast<int>(op) : static_cast<int>(ncclNumOps);
+}
+
+ncclResult_t queue(ncclComm_t comm, const Signature& signature, const Part& part,
+                   cudaStream_t stream) {
+  if (!comm->alive) {
+    complain("a collective on a communicator that is no more");
+    return ncclInvalidArgument;
+  }
+  auto* const made = new Queued{comm->world, comm->next++, comm->rank, signature, part};
+  reinterpret_cast<barestep::Stream*>(stream)->call(&run_queued, made);
+  if (comm->blocking) return ncclSuccess;
+  const std::lock_guard lock(state().mutex);
+  ++state().threads;
+  comm->in_progress = true;
+  comm->owner = std::this_thread::get_id();
+  return ncclInProgress;
+}
+
+float scale_of(ncclComm_t comm, ncclRedOp_t op) {
+  return op < ncclNumOps ? 1 : comm->scales[static_cast<std::size_t>(op) - ncclNumOps];
+}
+
+ncclComm_t join(const std::shared_ptr<World>& world, int rank, bool blocking) {
+  auto* const comm = new ncclComm;  // never freed, so that later uses are seen
+  comm->world = world;
+  comm->rank = rank;
+  comm->blocking = blocking;
+  static std::vector<std::unique_ptr<ncclComm>> all;
+  const std::lock_guard lock(state().mutex);
+  all.emplace_back(comm);
+  return comm;
+}
+
+ncclResult_t end(ncclComm_t comm, const char* how) {
+  if (!comm->alive) {
+    complain(std::string(how) + " of a communicator that is no more");
+    return ncclInvalidArgument;
+  }
+  comm->alive = false;
+  return ncclSuccess;
+}
+
+}  // namespace
+
+namespace fake_nccl {
+
+void reset(int version) {
+  const std::lock_guard lock(state().mutex);
+  state().version = version;
+  state().calls.clear();
+  state().threads = 0;
+  state().complaints.clear();
+}
+
+int calls(std::string_view function) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().calls.find(function);
+  return found == state().calls.end() ? 0 : found->second;
+}
+
+int threads_started() {
+  const std::lock_guard lock(state().mutex);
+  return state().threads;
+}
+
+std::vector<std::string> complaints() {
+  const std::lock_guard lock(state().mutex);
+  return state().complaints;
+}
+
+}  // namespace fake_nccl
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = state().version;
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t) {
+  return "the fake refuses";
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+  return "";
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(state().mutex);
+  *id = {};
+  const int number = ++state().ids;
+  std::memcpy(id->internal, &number, sizeof number);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  count(__func__);
+  int number = 0;
+  std::memcpy(&number, id.internal, sizeof number);
+  std::shared_ptr<World> world;
+  {
+    const std::lock_guard lock(state().mutex);
+    auto& made = worlds()[number];
+    if (made == nullptr) made = std::make_shared<World>(ranks);
+    world = made;
+  }
+  std::unique_lock lock(world->mutex);
+  ++world->joined;
+  world->changed.notify_all();
+  if (!world->changed.wait_for(lock, kPatience, [&] { return world->joined == ranks; })) {
+    complain("not all ranks joined");
+    return ncclSystemError;
+  }
+  lock.unlock();
+  *comm = join(world, rank, config->blocking != 0);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count_of, const int* ordinals) {
+  count(__func__);
+  const bool shares = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") != nullptr;
+  if (std::set<int>(ordinals, ordinals + count_of).size() < static_cast<std::size_t>(count_of) &&
+      (!shares || state().version < 23003)) {
+    return ncclInvalidUsage;
+  }
+  const auto world = std::make_shared<World>(count_of);
+  for (int i = 0; i < count_of; ++i) comms[i] = join(world, i, true);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return comm->alive ? ncclSuccess : ncclInvalidArgument;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  return end(comm, "destroy");
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  {
+    const std::lock_guard lock(comm->world->mutex);
+    comm->world->broken = true;
+    comm->world->changed.notify_all();
+  }
+  return end(comm, "abort");
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  if (comm == nullptr || !comm->alive) {
+    complain("the state is asked of a communicator that is no more");
+    return ncclInvalidArgument;
+  }
+  bool joined = false;
+  {
+    const std::lock_guard lock(state().mutex);
+    joined = comm->in_progress;
+    comm->in_progress = false;
+  }
+  if (joined && comm->owner != std::this_thread::get_id()) {
+    complain("another thread joins and frees the job of a call in progress");
+  }
+  *error = ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t,
+                                      ncclScalarResidence_t, ncclComm_t comm) {
+  count(__func__);
+  *op = static_cast<ncclRedOp_t>(ncclNumOps + comm->scales.size());
+  comm->scales.push_back(*static_cast<const float*>(scalar));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) {
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t numbers, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue(comm, {Kind::kAllReduce, numbers, type, kind_of(op), 0},
+               {from, to, scale_of(comm, op)}, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t numbers, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue(comm, {Kind::kBroadcast, numbers, type, 0, root}, {from, to}, stream);
+}
+
+ncclResult_t ncclReduce(const void* from, void* to, size_t numbers, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue(comm, {Kind::kReduce, numbers, type, kind_of(op), root},
+               {from, to, scale_of(comm, op)}, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t numbers, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue(comm, {Kind::kReduceScatter, numbers, type, kind_of(op), 0},
+               {from, to, scale_of(comm, op)}, stream);
+}
+
+ncclResult_t ncclAllGather(const void* from, void* to, size_t numbers, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  count(__func__);
+  return queue(comm, {Kind::kAllGather, numbers, type, 0, 0}, {from, to}, stream);
+}
+
+ncclResult_t ncclGroupStart() {
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  return ncclSuccess;
+}
+
+}  // extern "C"
