@@ -101,7 +101,7 @@ class Runner {
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
-  /// Returns whether it was launched as a graph.
+
   void queue_work(PreparedProgram& program, std::int64_t step);
   /// From here on the main lane is behind all others.
   void join_main();
