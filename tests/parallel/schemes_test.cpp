@@ -230,8 +230,8 @@ TEST(Factor, CblasComesNear) {
   const auto all = train_threads_by(Factor(), 3, config);
   EXPECT_EQ(all[0].parameters, all[1].parameters);
   EXPECT_EQ(all[0].parameters, all[2].parameters);
-  // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product in another way, and
-  // 1.3e-6 was seen.
+  // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product in another way,
+  // and 1.3e-6 was seen.
   EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
 }
 
