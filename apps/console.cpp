@@ -41,17 +41,18 @@ void Console::draw_bar(const StepReport& report) {
   bar_shown_ = true;
 }
 
-void Console::on_step(const StepReport& report) {
-  summary_.add(report);
-  write_record(metrics_record(report, 0));
-  if (scalars_) scalars_->write([&](ScalarLog& log) { log.add(report); });
+void Console::show_step(const StepFigures& step) {
+  const StepReport& report = step.report;
+  summary_.add(step);
+  write_record(metrics_record(step, 0));
+  if (scalars_) scalars_->write([&](ScalarLog& log) { log.add(step); });
   const bool last = report.step + 1 == report.steps;
   if (report.step % config_.training.log_every == 0 || last) print_line(step_line(report));
   if (is_terminal_ && !last) draw_bar(report);
 }
 
-void Console::on_step_of(int rank, const StepReport& report) {
-  write_record(metrics_record(report, rank));
+void Console::on_step_of(int rank, const StepFigures& step) {
+  write_record(metrics_record(step, rank));
 }
 
 void Console::on_evaluation(const EvaluationReport& report) {

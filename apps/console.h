@@ -11,9 +11,9 @@
 
 #include "core/config.h"
 #include "core/output_file.h"
+#include "profiler/report.h"
 #include "run_file.h"
 #include "scalar_log.h"
-#include "train/report.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -24,11 +24,12 @@ class Console final : public TrainObserver {
   /// names the program in notes, and must outlive it; `steps` are those of the whole run.
   Console(std::string_view program, const TrainConfig& config, std::int64_t steps);
 
-  void on_step(const StepReport& report) override;
+  void on_step(const StepReport& report) override { show_step(StepFigures(report)); }
+  void show_step(const StepFigures& step);
   void on_evaluation(const EvaluationReport& report) override;
 
   /// A step as another rank met it, for the metrics only.
-  void on_step_of(int rank, const StepReport& report);
+  void on_step_of(int rank, const StepFigures& step);
 
   /// Removes the progress bar and prints the summary, `more` following it. `names` are those of
   /// the devices, where there are more than `device`.

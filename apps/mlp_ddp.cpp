@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "command_line.h"
-#include "communication_records.h"
 #include "console.h"
 #include "core/error.h"
 #include "core/stop_request.h"
@@ -24,6 +23,7 @@
 #include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/watchdog.h"
+#include "profiler/communication_account.h"
 #include "profiling.h"
 #include "rank_evaluation.h"
 #include "rank_profiling.h"
@@ -121,7 +121,7 @@ void or_end_all(Communicator& ranks, LastWord& word, const F& work) {
 class RankObserver final : public TrainObserver {
  public:
   RankObserver(const RankSetup& setup, Communicator& ranks, FlightRecord& record,
-               CommunicationRecords& communication)
+               CommunicationAccount& communication)
       : ranks_(ranks),
         record_(record),
         communication_(communication),
@@ -131,17 +131,15 @@ class RankObserver final : public TrainObserver {
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
-  void on_batch() override {
-    communication_.take(batches_);
-    record_.begin(Track::kPhase, Activity::kStep, ++batches_);
-  }
+  void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
-    static_assert(std::is_trivially_copyable_v<StepReport>);
-    if (console_) console_->on_step(report);
+    static_assert(std::is_trivially_copyable_v<StepFigures>);
+    communication_.add(report);
+    const StepFigures step(report);
+    if (console_) console_->show_step(step);
     if (!gathers_) return;
-    ranks_.all_gather(std::as_bytes(std::span(&report, 1)),
-                      std::as_writable_bytes(std::span(all_)));
+    ranks_.all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
     if (!console_) return;
     for (std::size_t rank = 1; rank < all_.size(); ++rank) {
       console_->on_step_of(static_cast<int>(rank), all_[rank]);
@@ -158,17 +156,16 @@ class RankObserver final : public TrainObserver {
  private:
   Communicator& ranks_;
   FlightRecord& record_;
-  CommunicationRecords& communication_;
+  CommunicationAccount& communication_;
   std::int64_t batches_ = 0;
   bool gathers_;
   std::optional<Console> console_;
-  std::vector<StepReport> all_;
+  std::vector<StepFigures> all_;
 };
 
 /// What outlives the end of all ranks: its streams may be inside a collective.
 struct RankRun {
   std::unique_ptr<Profiling> profiling;
-  std::optional<CommunicationRecords> communication;
   std::unique_ptr<Trainer> trainer;
 };
 
@@ -194,8 +191,8 @@ void run_steps(RankRun& run, Communicator& ranks, TrainObserver& observer, const
 }
 
 /// Ends the run on all ranks. What comes after the weights and the metrics has collectives.
-void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run, Monitoring* monitoring,
-               Console* console) {
+void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run,
+               const CommunicationAccount& account, Monitoring* monitoring, Console* console) {
   const TrainConfig& config = setup.config();
   std::string seen;
   const auto close = [&] {
@@ -203,7 +200,8 @@ void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run, Monito
     if (console != nullptr) console->close();
   };
   const auto report = [&] {
-    const std::string communication = run.communication->text();
+    const double error_s = run.trainer->runner().clock_error_s();
+    const std::string communication = account.gather(ranks, error_s).text();
     if (monitoring != nullptr) seen = setup.text_of_all(seen);
     if (console == nullptr) return;
     console->show_summary(*run.trainer, setup.device(), communication);
@@ -230,15 +228,13 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
     scope.devices = run.profiling->devices();
     scope.communicator = run.profiling->communicator();
   }
-  run.communication.emplace(setup, *scope.devices[0], *scope.communicator, ranks);
-  CommunicationRecords& communication = *run.communication;
-  run.trainer = setup.new_trainer(communication.device(), communication.transport());
+  run.trainer = setup.new_trainer(*scope.devices[0], *scope.communicator);
+  CommunicationAccount communication(setup.programs(), run.trainer->steps());
   run.trainer->stop_when(stop_is_asked_for());
   RankObserver observer(setup, ranks, record, communication);
   if (Console* const console = observer.console()) {
     console->print(setup.text() + run_header(setup.programs(), setup.device()));
   }
-  communication.begin();
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
     monitoring.emplace(setup.monitor_scope(), warmup_of(config.training, run.trainer->steps()),
@@ -246,9 +242,9 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
   run_steps(run, ranks, monitoring ? static_cast<TrainObserver&>(*monitoring) : observer, monitor);
-  communication.end();
   record.begin(Track::kPhase, Activity::kEnd);
-  end_ranks(setup, ranks, run, monitoring ? &*monitoring : nullptr, observer.console());
+  end_ranks(setup, ranks, run, communication, monitoring ? &*monitoring : nullptr,
+            observer.console());
 }
 
 void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightRecord& record,

@@ -19,7 +19,6 @@
 #include "parallel/data_parallel_account.h"
 #include "parallel/flight_record.h"
 #include "parallel/last_word.h"
-#include "parallel/step_meter.h"
 #include "parallel/watchdog.h"
 #include "profiling.h"
 #include "run_end.h"
@@ -48,9 +47,6 @@ class SpreadObserver final : public TrainObserver {
         console_(kMlpDp, config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
-  /// From now on the account is of what `meter` measures.
-  void listen_to(const StepMeter& meter) { meter_ = &meter; }
-
   void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
 
   void on_step(const StepReport& report) override {
@@ -58,7 +54,7 @@ class SpreadObserver final : public TrainObserver {
     StepReport shown = report;
     shown.own_loss.reset();  // this process has all rows
     console_.on_step(shown);
-    if (meter_ != nullptr) account_.add(*meter_, report);
+    account_.add(report);
   }
 
   void on_evaluation(const EvaluationReport& report) override { console_.on_evaluation(report); }
@@ -92,7 +88,6 @@ class SpreadObserver final : public TrainObserver {
   std::int64_t batches_ = 0;
   Console console_;
   DataParallelAccount account_;
-  const StepMeter* meter_ = nullptr;
 };
 
 /// Trains on opened devices and tells of it.
@@ -103,11 +98,9 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
   SpreadObserver observer(config, programs, scheme, setup, steps, record);
-  const StepMeter meter(programs.all(), setup.opened(), setup.names(), communicator.get());
-  if (!config.device.graph) observer.listen_to(meter);
   ProfilingScope scope{.program = kMlpDp,
-                       .devices = meter.devices(),
-                       .communicator = meter.communicator(),
+                       .devices = setup.opened(),
+                       .communicator = communicator.get(),
                        .backend = setup.backend()};
   std::optional<Profiling> profiling;
   if (config.output.records()) {

@@ -182,9 +182,10 @@ void Profiling::turn_for(std::int64_t number) {
 
 void Profiling::on_step(const StepReport& report) {
   told_->on_step(report);
-  const HostTimes& host = report.times.host;
+  const StepTimeline& step = *report.timeline->at(0);
+  const HostTimes& host = step.host;
   if (kept_.contains(report.step) && steps_.size() < steps_.capacity()) {
-    steps_.push_back({.step = report.times.step,
+    steps_.push_back({.step = step.step,
                       .number = report.step,
                       .begin_s = host.begin_s,
                       .start_s = host.start_s,
@@ -196,7 +197,7 @@ void Profiling::on_step(const StepReport& report) {
                       .overlaps_next = host.overlaps_next,
                       .joins_lanes = host.joins_lanes});
   }
-  if (for_overhead_) overhead_wall_s_.push_back(report.times.wall_s);
+  if (for_overhead_) overhead_wall_s_.push_back(report.wall_s);
   if (gpu_ != nullptr) gpu_->collect();
   turn_for(report.step + 1);
 }

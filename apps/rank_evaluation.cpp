@@ -8,7 +8,7 @@
 #include "core/units.h"
 #include "run_program.h"
 #include "train/evaluator.h"
-#include "train/report.h"
+#include "profiler/report.h"
 
 namespace barestep {
 

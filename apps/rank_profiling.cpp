@@ -3,7 +3,7 @@
 #include <span>
 
 #include "core/clock.h"
-#include "parallel/clock_alignment.h"
+#include "profiler/clock_alignment.h"
 
 namespace barestep {
 

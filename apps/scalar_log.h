@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "profiler/event_file.h"
-#include "train/trainer.h"
+#include "profiler/report.h"
 
 namespace barestep {
 
@@ -14,7 +14,7 @@ class ScalarLog {
   explicit ScalarLog(const std::filesystem::path& folder) : file_(folder) {}
 
   /// Both throw Error(kInputOutput).
-  void add(const StepReport& report);
+  void add(const StepFigures& step);
   void add(const EvaluationReport& report);
 
   /// Throws Error(kInputOutput) if the file may be incomplete.

@@ -68,7 +68,7 @@ class OpTimes final : public RecordSink {
 class StepTimesOnly final : public TrainObserver {
  public:
   void on_step(const StepReport& report) override {
-    if (!report.warmup) wall_s.push_back(report.times.wall_s);
+    if (!report.warmup) wall_s.push_back(report.wall_s);
   }
   void on_evaluation(const EvaluationReport& /*report*/) override {}
 

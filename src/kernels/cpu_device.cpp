@@ -35,12 +35,13 @@ class CpuDevice final : public Device, private CpuExecutor {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
       : index_(options.index),
+        name_(options.name),
         model_(processor_model()),
         pool_(options.threads > 0 ? options.threads : usable_cpus()),
         product_(make_product(options.gemm)),
         ops_(pool_, *product_) {}
 
-  [[nodiscard]] std::string_view name() const override { return "cpu"; }
+  [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
   [[nodiscard]] int index() const override { return index_; }
 
@@ -123,6 +124,7 @@ class CpuDevice final : public Device, private CpuExecutor {
   }
 
   int index_;
+  std::string name_;
   std::string model_;
   ThreadPool pool_;
   std::unique_ptr<Product> product_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/config.h"
 #include "core/device.h"
@@ -10,6 +11,7 @@ namespace barestep {
 
 struct CpuDeviceOptions {
   int index = 0;
+  std::string name = "cpu";
   int threads = 0;  // 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
 };

@@ -13,10 +13,14 @@ DeviceKind device_kind(std::string_view name) {
   return name.starts_with("cuda") ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
-std::unique_ptr<Device> make_device(const DeviceConfig& config, int index) {
+std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
+                                    std::string_view cpu_name) {
   if (device_kind(config.device) == DeviceKind::kCuda) return make_cuda_device(config, index);
   require_fit_for_cpu(config);
-  return make_cpu_device({.index = index, .threads = config.threads, .gemm = config.gemm});
+  return make_cpu_device({.index = index,
+                          .name = std::string(cpu_name),
+                          .threads = config.threads,
+                          .gemm = config.gemm});
 }
 
 }  // namespace barestep

@@ -75,19 +75,21 @@ DataParallelAccount::DataParallelAccount(const StepPrograms& programs, const Dat
       traffic_(traffic_of(programs.train().program, static_cast<int>(names_.size()), route)),
       loads_(names_.size()) {}
 
-void DataParallelAccount::add(const StepMeter& meter, const StepReport& report) {
+void DataParallelAccount::add(const StepReport& report) {
   if (report.warmup) return;
   ++steps_;
-  wall_s_ += report.times.wall_s;
-  meter.visit(report.times.step, [&](const Program& program, const BusySpan& span, double seconds) {
-    const Node& node = program.nodes()[static_cast<std::size_t>(span.first)];
-    Load& load = loads_[static_cast<std::size_t>(span.lane.device)];
-    if (node.phase == Phase::kReduce) {
-      load.exchange_s[static_cast<std::size_t>(exchange_of(node))] += seconds;
-    } else {
-      load.phase_s[static_cast<std::size_t>(node.phase)] += seconds;
-    }
-  });
+  wall_s_ += report.wall_s;
+  const StepTimeline& step = *report.timeline->at(0);
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const NodeRun& run = step.plan->runs()[i];
+    if (run.phase == Phase::kData) continue;
+    const Node& node = step.plan->program().nodes()[static_cast<std::size_t>(run.first)];
+    Load& load = loads_[static_cast<std::size_t>(run.lane.device)];
+    double& sum_s = run.phase == Phase::kReduce
+                        ? load.exchange_s[static_cast<std::size_t>(exchange_of(node))]
+                        : load.phase_s[static_cast<std::size_t>(run.phase)];
+    sum_s += step.spans[i].end_s - step.spans[i].begin_s;
+  }
 }
 
 std::int64_t DataParallelAccount::memory_bytes(std::size_t device) const {

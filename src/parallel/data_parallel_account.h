@@ -9,7 +9,6 @@
 
 #include "core/plan.h"
 #include "parallel/data_parallel.h"
-#include "parallel/step_meter.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -35,7 +34,7 @@ class DataParallelAccount {
                       std::vector<std::string> names, Route route);
 
   /// A training step that is finished.
-  void add(const StepMeter& meter, const StepReport& report);
+  void add(const StepReport& report);
 
   /// A row for each device and for each exchange, and in a sentence what device 0 has more than the
   /// others. Empty without a step behind warm-up.

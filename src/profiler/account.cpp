@@ -108,9 +108,9 @@ class CauseWalk {
     if (run(held).previous) {
       consider({*run(held).previous, held.steps_back});
     } else if (before != nullptr) {
-      for (const auto& [lane, last_run] : before->plan->last_of_lane()) {
+      for (const auto& [lane, runs] : before->plan->lanes()) {
         if (step.host.joins_lanes || lane == run(held).lane) {
-          consider({last_run, held.steps_back + 1});
+          consider({runs.back(), held.steps_back + 1});
         }
       }
     }
@@ -130,7 +130,9 @@ class CauseWalk {
   int device_;
 };
 
-/// Cuts the newest step's wall time into stretches, walking along a lane.
+using StretchVisitor = std::function<void(const Stretch&)>;
+
+/// Cuts the newest step's wall time into stretches, walking along a lane. Allocates nothing.
 class LaneWalk {
  public:
   LaneWalk(const Timeline& timeline, LaneId lane)
@@ -140,45 +142,43 @@ class LaneWalk {
         wall_(timeline.wall_of_newest(lane)),
         now_s_(wall_.begin_s) {}
 
-  std::vector<Stretch> stretches() {
-    const std::vector<NodeRun>& runs = step_.plan->runs();
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      if (runs[i].lane != lane_) continue;
-      wait_for(i, step_.spans[i].begin_s);
-      spend(
-          {.part = part_of(runs[i], lane_.device), .is_own_work = true, .held_by = RunOfStep{i, 0}},
-          step_.spans[i].end_s);
+  void visit_stretches(const StretchVisitor& visit) {
+    for (const std::size_t i : step_.plan->runs_on(lane_)) {
+      wait_for(i, step_.spans[i].begin_s, visit);
+      spend({.part = part_of(step_.plan->runs()[i], lane_.device),
+             .is_own_work = true,
+             .held_by = RunOfStep{i, 0}},
+            step_.spans[i].end_s, visit);
     }
-    wait_for_other_lanes();
+    wait_for_other_lanes(visit);
     if (step_.host.fetched_s > step_.host.queued_s) {
-      spend({.part = Part::kHost}, step_.host.queued_s);
-      spend({.part = Part::kDataWait}, step_.host.fetched_s);
+      spend({.part = Part::kHost}, step_.host.queued_s, visit);
+      spend({.part = Part::kDataWait}, step_.host.fetched_s, visit);
     }
-    spend({.part = Part::kIdle}, wall_.end_s);
-    return std::move(stretches_);
+    spend({.part = Part::kIdle}, wall_.end_s, visit);
   }
 
  private:
   /// Everything up to `until_s` has the stretch's cause.
-  void spend(Stretch stretch, double until_s) {
+  void spend(Stretch stretch, double until_s, const StretchVisitor& visit) {
     stretch.begin_s = now_s_;
     stretch.end_s = std::min(until_s, wall_.end_s);
     if (stretch.end_s <= now_s_) return;
     now_s_ = stretch.end_s;
-    stretches_.push_back(stretch);
+    visit(stretch);
   }
 
   /// Until `until_s` the lane waits for one of this step's runs.
-  void wait_for(std::size_t run, double until_s) {
+  void wait_for(std::size_t run, double until_s, const StretchVisitor& visit) {
     until_s = std::min(until_s, wall_.end_s);
     while (now_s_ < until_s) {
       const Stretch cause = walk_.cause({run, 0}, now_s_);
-      spend(cause, std::min(cause.end_s, until_s));
+      spend(cause, std::min(cause.end_s, until_s), visit);
     }
   }
 
   /// What other lanes still do when this one is done, where the step ends on the host.
-  void wait_for_other_lanes() {
+  void wait_for_other_lanes(const StretchVisitor& visit) {
     const std::vector<NodeRun>& runs = step_.plan->runs();
     while (now_s_ < wall_.end_s) {
       std::optional<std::size_t> last;
@@ -187,7 +187,7 @@ class LaneWalk {
         if (step_.spans[i].end_s > (last ? step_.spans[*last].end_s : now_s_)) last = i;
       }
       if (!last) return;
-      wait_for(*last, step_.spans[*last].end_s);
+      wait_for(*last, step_.spans[*last].end_s, visit);
     }
   }
 
@@ -196,19 +196,20 @@ class LaneWalk {
   CauseWalk walk_;
   WallTime wall_;
   double now_s_;
-  std::vector<Stretch> stretches_;
 };
 
-/// Seconds of the stretch in which the step's communication ran on the device.
-double communicated_s(const StepTimeline& step, int device, const Stretch& stretch) {
+/// Seconds between the two in which communication of the last two steps ran on the device.
+double communicated_s(const Timeline& timeline, int device, double begin_s, double end_s) {
   double seconds = 0;
-  const std::vector<NodeRun>& runs = step.plan->runs();
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (runs[i].lane != LaneId{device, Lane::kComm}) continue;
-    if (part_of(runs[i], device) != Part::kExposedCommunication) continue;
-    const double begin_s = std::max(step.spans[i].begin_s, stretch.begin_s);
-    const double end_s = std::min(step.spans[i].end_s, stretch.end_s);
-    seconds += std::max(0.0, end_s - begin_s);
+  // What the step before left on the lane of communication may run beside the newest.
+  for (const int steps_back : {0, 1}) {
+    const StepTimeline* const step = timeline.at(steps_back);
+    if (step == nullptr) continue;
+    for (const std::size_t i : step->plan->runs_on({device, Lane::kComm})) {
+      if (part_of(step->plan->runs()[i], device) != Part::kExposedCommunication) continue;
+      const Span& span = step->spans[i];
+      seconds += std::max(0.0, std::min(span.end_s, end_s) - std::max(span.begin_s, begin_s));
+    }
   }
   return seconds;
 }
@@ -344,32 +345,30 @@ std::string_view name_of(Part part) {
   return kNames[static_cast<std::size_t>(part)];
 }
 
-std::vector<Stretch> stretches_of(const Timeline& timeline, LaneId lane) {
-  return LaneWalk(timeline, lane).stretches();
+void visit_stretches(const Timeline& timeline, LaneId lane, const StretchVisitor& visit) {
+  LaneWalk(timeline, lane).visit_stretches(visit);
 }
 
 StepAccount account_of(const Timeline& timeline, LaneId lane) {
-  StepAccount account{.wall_s = timeline.wall_of_newest(lane).seconds()};
-  for (const Stretch& stretch : stretches_of(timeline, lane)) {
+  const WallTime wall = timeline.wall_of_newest(lane);
+  StepAccount account{.wall_s = wall.seconds()};
+  double hidden_s = communicated_s(timeline, lane.device, wall.begin_s, wall.end_s);
+  visit_stretches(timeline, lane, [&](const Stretch& stretch) {
     account[stretch.part] += stretch.seconds();
-    if (stretch.part == Part::kExposedCommunication) continue;
-    // What the step before left on the lane of communication may run beside this one.
-    for (const int steps_back : {0, 1}) {
-      if (const StepTimeline* const step = timeline.at(steps_back)) {
-        account.hidden_communication_s += communicated_s(*step, lane.device, stretch);
-      }
-    }
-  }
+    if (stretch.part != Part::kExposedCommunication) return;
+    hidden_s -= communicated_s(timeline, lane.device, stretch.begin_s, stretch.end_s);
+  });
+  account.hidden_communication_s = std::max(0.0, hidden_s);
   return account;
 }
 
 RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
   RankWaits waits{.waited_for_s = std::vector<double>(ranks.size())};
   for (const Timeline& rank : ranks) {
-    for (const Stretch& stretch : stretches_of(rank, lane)) {
-      if (!stretch.held_by || stretch.is_own_work) continue;
+    visit_stretches(rank, lane, [&](const Stretch& stretch) {
+      if (!stretch.held_by || stretch.is_own_work) return;
       const RunOfStep held = *stretch.held_by;
-      if (!rank.at(held.steps_back)->plan->runs()[held.run].is_collective) continue;
+      if (!rank.at(held.steps_back)->plan->runs()[held.run].is_collective) return;
       const auto begin_s = [&](const Timeline& other) {
         return other.at(held.steps_back)->spans[held.run].begin_s;
       };
@@ -379,7 +378,7 @@ RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
       waits.waited_for_s[static_cast<std::size_t>(last - ranks.begin())] +=
           all_there_s - stretch.begin_s;
       waits.moving_s += stretch.end_s - all_there_s;
-    }
+    });
     waits.hidden_s += account_of(rank, lane).hidden_communication_s;
   }
   return waits;

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,9 +53,10 @@ struct Stretch {
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };
 
-/// The wall time of the timeline's newest step from begin to end, without gaps or overlaps.
-/// `lane` is a compute lane.
-std::vector<Stretch> stretches_of(const Timeline& timeline, LaneId lane);
+/// Calls visit(stretch) along the wall time of the timeline's newest step, from its begin to its
+/// end without gaps or overlaps. `lane` is a compute lane. Allocates nothing.
+void visit_stretches(const Timeline& timeline, LaneId lane,
+                     const std::function<void(const Stretch&)>& visit);
 
 struct StepAccount {
   std::int64_t number = 0;  // of the training step
@@ -69,7 +71,8 @@ struct StepAccount {
   }
 };
 
-/// Of the timeline's newest step. `number` is left to the caller.
+/// Of the timeline's newest step; allocates nothing. `number` and `since_previous_s` are left to
+/// the caller.
 StepAccount account_of(const Timeline& timeline, LaneId lane);
 
 /// Exposed communication of one step of all ranks, summed over the ranks. Each stretch that a

@@ -5,23 +5,6 @@
 namespace barestep {
 namespace {
 
-EventPerSet new_events(Device& device, EventUse use) {
-  EventPerSet events;
-  for (auto& event : events) event = device.new_event(use);
-  return events;
-}
-
-/// What a node's waits are for: communication before data, where it waits for both.
-std::optional<Phase> awaited_phase(const PreparedProgram& program, const Node& node) {
-  std::optional<Phase> found;
-  for (const Wait& wait : node.waits) {
-    const Phase phase = program.node(wait.node).phase;
-    if (phase == Phase::kReduce) return phase;
-    if (phase == Phase::kData) found = phase;
-  }
-  return found;
-}
-
 /// The last node on every lane, of the data nodes or of the others.
 std::vector<NodeId> last_of_lanes(const Program& program, bool data) {
   std::map<LaneId, NodeId> last;
@@ -55,35 +38,7 @@ void PreparedProgram::find_roles() {
   }
 }
 
-void PreparedProgram::find_borders(Device& main) {
-  for (NodeId id = 0; id < program->size(); ++id) {
-    const bool on_main = std::holds_alternative<DeviceOp>(node(id).op) && !at(id).is_data &&
-                         LaneId{node(id).device, node(id).lane} == kMainLane;
-    if (!on_main) continue;
-    if (borders.empty() || borders.back().phase != node(id).phase) {
-      const bool shares = !borders.empty() && node(id).waits.empty();
-      borders.push_back({.first = id,
-                         .last = id,
-                         .phase = node(id).phase,
-                         .waits_for = awaited_phase(*this, node(id)),
-                         .shares_begin = shares,
-                         .begin = shares ? EventPerSet{} : new_events(main, EventUse::kTime),
-                         .end = new_events(main, EventUse::kTime)});
-    }
-    borders.back().last = id;
-    at(id).border = static_cast<int>(borders.size()) - 1;
-  }
-}
-
-void PreparedProgram::find_last_reduced(Device& main) {
-  for (NodeId id = 0; id < program->size(); ++id) {
-    if (lanes_of(*program, node(id)).front() == LaneId{0, Lane::kComm}) last_reduced = id;
-  }
-  if (last_reduced >= 0) reduced = new_events(main, EventUse::kTime);
-}
-
 void PreparedProgram::make_events(std::span<Device* const> devices) {
-  start = new_events(*devices[0], EventUse::kTime);
   std::vector<bool> awaited(nodes.size(), false);
   for (const Node& node : program->nodes()) {
     for (const Wait& wait : node.waits) awaited[static_cast<std::size_t>(wait.node)] = true;

@@ -4,23 +4,20 @@
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <string>
 
 #include "core/clock.h"
 #include "core/error.h"
 
 namespace barestep {
-double StepTimes::residue_s() const {
-  return wall_s - std::accumulate(phase_s.begin(), phase_s.end(), idle_s);
-}
 
 Runner::Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
                const MemoryPlan& plan, RunnerOptions options)
     : devices_(devices.begin(), devices.end()),
       communicator_(communicator),
       buffers_(buffers),
-      options_(options) {
+      options_(options),
+      marks_(std::make_unique<StepMarks>(devices, communicator)) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
@@ -74,6 +71,7 @@ void Runner::add(const Program& program) {
       communicator_->prepare(std::get<Collective>(node.op));
     }
   }
+  marks_->add(program);
   programs_.push_back(
       std::make_unique<PreparedProgram>(program, static_cast<int>(programs_.size()), devices_,
                                         [this](const LaneId& lane) { return stream_of(lane); }));
@@ -116,24 +114,17 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   const Node& node = program.node(id);
   PreparedNode& made = program.at(id);
   const std::size_t set = mode == Mode::kCaptured ? captured_set_of(step) : set_of(step);
-  PhaseBorder* border =
-      made.border < 0 ? nullptr : &program.borders[static_cast<std::size_t>(made.border)];
-
   queue_waits(program, step, id, mode);
-  if (border != nullptr && border->first == id && !border->shares_begin) {
-    border->begin[set]->record(*made.streams[0]);
-  }
 
   const Tag tag{.program = program.index, .step = step, .node = id};
   const Addresses& table = addresses(step);
+  marks_->begin(tag, made.streams);
   if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
     devices_[static_cast<std::size_t>(node.device)]->run(*op, table, *made.streams[0], tag);
   } else {
     communicator_->run(std::get<Collective>(node.op), table, made.streams, tag);
   }
-
-  if (border != nullptr && border->last == id) border->end[set]->record(*made.streams[0]);
-  if (program.last_reduced == id) program.reduced[set]->record(*made.streams[0]);
+  marks_->end(tag, made.streams);
   for (std::size_t part = 0; part < made.events[set].size(); ++part) {
     made.events[set][part]->record(*made.streams[part]);
   }
@@ -155,10 +146,10 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
   fetched_ = step;
 }
 
-bool Runner::queue_work(PreparedProgram& program, std::int64_t step) {
+void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
   if (options_.graph && program.has_run) {
     launch_graph(program, step);
-    return true;
+    return;
   }
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kEager);
@@ -166,7 +157,6 @@ bool Runner::queue_work(PreparedProgram& program, std::int64_t step) {
   program.has_run = true;
   // A graph begins where the main lane is, and takes it that all lanes are there.
   if (options_.graph) join_main();
-  return false;
 }
 
 void Runner::join_main() {
@@ -193,6 +183,7 @@ void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
       }
     }
   }
+  marks_->launch(program.index, step);
   devices_[0]->launch(*graph, main, step);
   // What is outside waits for the whole graph.
   for (PreparedNode& node : program.nodes) {
@@ -231,40 +222,14 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
 
   unfinished.host.start_s = now_s();
   unfinished.host.overlaps_previous = queued_ > finished_;
-  now.start[set_of(step)]->record(*streams_.at(kMainLane));
   if (fetched_ != step) fetch(now, step, input);
-  unfinished.in_graph = queue_work(now, step);
+  queue_work(now, step);
   ++queued_;
   unfinished.host.queued_s = unfinished.host.fetched_s = now_s();
   if (options_.fetch == Fetch::kAhead && next == &program) {
     fetch(now, step + 1, input);
     unfinished.host.fetched_s = now_s();
   }
-}
-
-StepTimes Runner::times_of(const PreparedProgram& program, std::int64_t step) const {
-  const bool in_graph = unfinished_[slot_of(step)].in_graph;
-  const std::size_t set = in_graph ? captured_set_of(step) : set_of(step);
-  StepTimes times;
-  const Event* previous = program.start[set_of(step)].get();
-  for (const PhaseBorder& border : program.borders) {
-    const Event& begin = border.shares_begin ? *previous : *border.begin[set];
-    const Event& end = *border.end[set];
-    const double gap_s = begin.seconds_since(*previous);
-    if (border.waits_for) {
-      times.phase_s[static_cast<std::size_t>(*border.waits_for)] += gap_s;
-    } else {
-      times.idle_s += gap_s;
-    }
-    times.phase_s[static_cast<std::size_t>(border.phase)] += end.seconds_since(begin);
-    previous = &end;
-  }
-  // Updates behind each bucket's reduction end the step on their own lane.
-  if (program.last_reduced >= 0) {
-    const double behind_s = program.reduced[set]->seconds_since(*previous);
-    times.phase_s[static_cast<std::size_t>(Phase::kReduce)] += std::max(0.0, behind_s);
-  }
-  return times;
 }
 
 void Runner::check_for_errors(std::int64_t step) {
@@ -277,14 +242,7 @@ void Runner::check_for_errors(std::int64_t step) {
   }
 }
 
-double Runner::seconds_to_next(const PreparedProgram& program, std::int64_t step) const {
-  const PreparedProgram& next = *unfinished_[slot_of(step + 1)].program;
-  const Event& next_start = *next.start[set_of(step + 1)];
-  next_start.synchronize();
-  return next_start.seconds_since(*program.start[set_of(step)]);
-}
-
-StepTimes Runner::finish_step() {
+void Runner::finish_step() {
   BARESTEP_REQUIRE(finished_ < queued_, "no step is queued");
   const std::int64_t step = finished_;
   const Unfinished& unfinished = unfinished_[slot_of(step)];
@@ -298,32 +256,17 @@ StepTimes Runner::finish_step() {
   ++finished_;
   check_for_errors(step);
 
-  StepTimes times = times_of(program, step);
-  times.step = step;
-  times.host = unfinished.host;
-  times.host.end_s = end_s;
-  times.host.overlaps_next = queued_ > finished_;
-  const double device_s = -times.residue_s();
-  double fetching_s = 0;  // while the device stood still
-  if (times.host.overlaps_previous || times.host.overlaps_next) {
-    // Of steps in a row the host sees an end when it wakes up, perhaps late. The main lane knows
-    // when each began.
-    times.wall_s = times.host.overlaps_next ? seconds_to_next(program, step) : device_s;
-    fetching_s = std::min(times.host.fetched_s - times.host.queued_s, times.wall_s - device_s);
-  } else {
-    times.wall_s = end_s - times.host.start_s;
-    // A step behind which nothing was fetched ends when it is queued, as far as the host goes.
-    if (times.host.fetched_s > times.host.queued_s) {
-      fetching_s = times.host.fetched_s - times.host.start_s - device_s;
-    }
-  }
-  times.phase_s[static_cast<std::size_t>(Phase::kData)] += std::max(0.0, fetching_s);
-  return times;
+  StepTimeline& done = timeline_.next();
+  done.step = step;
+  done.host = unfinished.host;
+  done.host.end_s = end_s;
+  done.host.overlaps_next = queued_ > finished_;
+  marks_->read(program.index, done);
 }
 
-StepTimes Runner::step(const Program& program, const Program* next, StepInput& input) {
+void Runner::step(const Program& program, const Program* next, StepInput& input) {
   queue_step(program, next, input);
-  return finish_step();
+  finish_step();
 }
 
 }  // namespace barestep

@@ -1,7 +1,7 @@
 // The runner: carries out programs on devices, step after step.
 //
-// It queues a step's nodes on their lanes' streams, with an event behind every node that others
-// wait for, and measures the step by phase with one event at each phase border of the main lane.
+// It queues a step's nodes on their lanes' streams, with an event after every node that others wait
+// for, and marks when the step's work begins and ends on every lane (train/timeline.h).
 // With a graph, a program's first step runs eagerly, so that libraries load and set up what they
 // need outside of captures; then the nodes that are not data are captured once per slot and
 // launched as one piece. Nothing is allocated in a step.
@@ -20,6 +20,7 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "train/prepared_program.h"
+#include "train/step_marks.h"
 #include "train/timeline.h"
 
 namespace barestep {
@@ -31,21 +32,6 @@ class StepInput {
 
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
-};
-
-/// Where the time of a step went. phase_s[kData] is the wait for data, phase_s[kReduce] the
-/// communication that nothing hid; the others are what the compute lane of device 0 did.
-struct StepTimes {
-  std::int64_t step = 0;  // of the runner: what the tags of its work carry
-  HostTimes host{};
-  /// From host.start_s to host.end_s. Where steps are queued before the one before them is
-  /// finished: from the step's start on the main lane to that of the next.
-  double wall_s = 0;
-  std::array<double, kPhases> phase_s{};
-  double idle_s = 0;  // before the first phase, where no wait explains it
-
-  /// The wall time that no part accounts for: queueing, and waking up the host.
-  [[nodiscard]] double residue_s() const;
 };
 
 enum class Fetch {
@@ -78,11 +64,18 @@ class Runner {
   /// a pinned slot is in use.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
-  /// Blocks until the oldest queued step is done. Throws what a device or communicator reported.
-  StepTimes finish_step();
+  /// Blocks until the oldest queued step is done; it is the newest of the timeline then. Throws
+  /// what a device or communicator reported.
+  void finish_step();
 
   /// queue_step, then finish_step.
-  StepTimes step(const Program& program, const Program* next, StepInput& input);
+  void step(const Program& program, const Program* next, StepInput& input);
+
+  /// The finished steps, as long as they are kept.
+  [[nodiscard]] const Timeline& timeline() const { return timeline_; }
+
+  /// By how much the timeline's times may be off at most, in seconds.
+  [[nodiscard]] double clock_error_s() const { return marks_->clock_error_s(); }
 
   /// Steps queued so far, which is the number of the next one.
   [[nodiscard]] std::int64_t steps() const { return queued_; }
@@ -108,16 +101,13 @@ class Runner {
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
-  /// Returns whether it was launched as a graph.
-  bool queue_work(PreparedProgram& program, std::int64_t step);
+
+  void queue_work(PreparedProgram& program, std::int64_t step);
   /// From here on the main lane is behind all others.
   void join_main();
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);
   void check_for_errors(std::int64_t step);
-  /// From the start of `step` on the main lane to that of the next one, which is queued.
-  [[nodiscard]] double seconds_to_next(const PreparedProgram& program, std::int64_t step) const;
-  [[nodiscard]] StepTimes times_of(const PreparedProgram& program, std::int64_t step) const;
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
@@ -125,6 +115,8 @@ class Runner {
   RunnerOptions options_;
   std::vector<Arena> arenas_;
   std::array<Addresses, 2> addresses_;
+  std::unique_ptr<StepMarks> marks_;
+  Timeline timeline_;
   std::map<LaneId, std::unique_ptr<Stream>> streams_;
   std::map<LaneId, std::unique_ptr<Event>>
       joins_;  // where lanes meet: programs change, graphs begin
@@ -141,7 +133,6 @@ class Runner {
   struct Unfinished {
     PreparedProgram* program = nullptr;
     HostTimes host{};
-    bool in_graph = false;
   };
   std::array<Unfinished, 2> unfinished_;  // by step mod 2
 };

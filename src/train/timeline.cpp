@@ -15,8 +15,8 @@ bool is_copy_node(const Node& node) {
 
 /// When the lane ended its last work of the step. Where it had none, the end of all work.
 double end_on_lane(const StepTimeline& step, LaneId lane) {
-  const auto last = step.plan->last_of_lane().find(lane);
-  if (last != step.plan->last_of_lane().end()) return step.spans[last->second].end_s;
+  const auto runs = step.plan->runs_on(lane);
+  if (!runs.empty()) return step.spans[runs.back()].end_s;
   double end_s = step.host.start_s;
   for (const Span& span : step.spans) end_s = std::max(end_s, span.end_s);
   return end_s;
@@ -33,8 +33,8 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
   for (NodeId id = 0; id < program.size(); ++id) {
     const Node& node = program.nodes()[static_cast<std::size_t>(id)];
     for (const LaneId& lane : lanes_of(program, node)) {
-      const auto open = last_of_lane_.find(lane);
-      const NodeRun* const before = open == last_of_lane_.end() ? nullptr : &runs_[open->second];
+      const auto earlier = runs_on(lane);
+      const NodeRun* const before = earlier.empty() ? nullptr : &runs_[earlier.back()];
       const bool continues = detail == RunDetail::kRuns && before != nullptr &&
                              node.waits.empty() && std::holds_alternative<DeviceOp>(node.op) &&
                              !before->is_collective && before->phase == node.phase &&
@@ -55,30 +55,36 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
 
 void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
   const Node& node = program_->nodes()[static_cast<std::size_t>(id)];
-  const auto open = last_of_lane_.find(lane);
+  std::vector<std::size_t>& on_lane = lanes_[lane];
   if (starts_run) {
     NodeRun run{.lane = lane,
                 .first = id,
                 .phase = node.phase,
                 .is_collective = std::holds_alternative<Collective>(node.op),
                 .is_copy = is_copy_node(node)};
-    if (open != last_of_lane_.end()) run.previous = open->second;
-    last_of_lane_[lane] = runs_.size();
+    if (!on_lane.empty()) {
+      const NodeRun& before = runs_[on_lane.back()];
+      run.previous = on_lane.back();
+      // Input is queued a step ahead of what comes after it in the program.
+      run.follows_directly = node.waits.empty() && !run.is_collective && !before.is_collective &&
+                             (before.phase == Phase::kData) == (run.phase == Phase::kData);
+    }
+    on_lane.push_back(runs_.size());
     runs_.push_back(std::move(run));
   }
-  const std::size_t number = last_of_lane_.at(lane);
-  runs_[number].last = id;
-  runs_of_node_[static_cast<std::size_t>(id)].push_back(number);
+  runs_[on_lane.back()].last = id;
+  runs_of_node_[static_cast<std::size_t>(id)].push_back(on_lane.back());
 }
 
-void Timeline::add(StepTimeline step) {
-  if (steps_.size() == kSteps) steps_.pop_back();
-  steps_.push_front(std::move(step));
+StepTimeline& Timeline::next() {
+  newest_ = (newest_ + 1) % kSteps;
+  count_ = std::min(count_ + 1, kSteps);
+  return steps_[newest_];
 }
 
 const StepTimeline* Timeline::at(int steps_back) const {
-  const auto index = static_cast<std::size_t>(steps_back);
-  return index < steps_.size() ? &steps_[index] : nullptr;
+  const auto back = static_cast<std::size_t>(steps_back);
+  return back < count_ ? &steps_[(newest_ + kSteps - back) % kSteps] : nullptr;
 }
 
 WallTime Timeline::wall_of_newest(LaneId lane) const {

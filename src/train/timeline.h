@@ -6,11 +6,13 @@
 // profiler/account.h has the folds.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/program.h"
@@ -31,6 +33,7 @@ struct NodeRun {
   Phase phase = Phase::kForward;
   bool is_collective = false;
   bool is_copy = false;
+  bool follows_directly = false;          // begins where the run before it on its lane ends
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<Awaited> awaited{};
   std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
@@ -45,7 +48,7 @@ enum class RunDetail {
 /// The runs of a program. `program` must outlive it.
 class RunPlan {
  public:
-  RunPlan(const Program& program, RunDetail detail);
+  explicit RunPlan(const Program& program, RunDetail detail = RunDetail::kRuns);
 
   [[nodiscard]] const Program& program() const { return *program_; }
   [[nodiscard]] const std::vector<NodeRun>& runs() const { return runs_; }
@@ -55,8 +58,15 @@ class RunPlan {
     return runs_of_node_[static_cast<std::size_t>(node)];
   }
 
-  /// The last run of each lane that the program uses.
-  [[nodiscard]] const std::map<LaneId, std::size_t>& last_of_lane() const { return last_of_lane_; }
+  /// The runs of each lane that the program uses, in their order.
+  [[nodiscard]] const std::map<LaneId, std::vector<std::size_t>>& lanes() const { return lanes_; }
+
+  /// The runs of one lane; empty where the program does not use it.
+  [[nodiscard]] std::span<const std::size_t> runs_on(LaneId lane) const {
+    const auto found = lanes_.find(lane);
+    if (found == lanes_.end()) return {};
+    return found->second;
+  }
 
  private:
   void add_part(NodeId id, const LaneId& lane, bool starts_run);
@@ -64,7 +74,7 @@ class RunPlan {
   const Program* program_;
   std::vector<NodeRun> runs_;
   std::vector<std::vector<std::size_t>> runs_of_node_;
-  std::map<LaneId, std::size_t> last_of_lane_;
+  std::map<LaneId, std::vector<std::size_t>> lanes_;
 };
 
 /// A run as it ran, in seconds of core/clock.h.
@@ -102,12 +112,19 @@ struct WallTime {
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };
 
+/// The lane whose work the account of a step is about.
+constexpr LaneId kMainLane{0, Lane::kCompute};
+
 /// The last steps, newest first: as many as a wait can reach.
 class Timeline {
  public:
   static constexpr std::size_t kSteps = 3;
 
-  void add(StepTimeline step);
+  void add(StepTimeline step) { next() = std::move(step); }
+
+  /// A step that is the newest from now on, for the caller to fill in. It takes the memory of the
+  /// one that is forgotten for it.
+  StepTimeline& next();
 
   /// The step `steps_back` steps before the newest; null if it is not kept.
   [[nodiscard]] const StepTimeline* at(int steps_back) const;
@@ -119,7 +136,9 @@ class Timeline {
   [[nodiscard]] WallTime wall_of_newest(LaneId lane) const;
 
  private:
-  std::deque<StepTimeline> steps_;
+  std::array<StepTimeline, kSteps> steps_;
+  std::size_t newest_ = 0;
+  std::size_t count_ = 0;
 };
 
 }  // namespace barestep

@@ -263,12 +263,12 @@ bool Trainer::is_awaited(const Batch& batch) const {
 
 void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   const Addresses& addresses = runner_.addresses(runner_.finished());
-  const StepTimes times = runner_.finish_step();
+  runner_.finish_step();
   observer.on_batch();
   if (batch.evaluates) {
-    report_evaluation(batch, times, addresses, observer);
+    report_evaluation(batch, addresses, observer);
   } else {
-    report_step(batch, times, addresses, observer);
+    report_step(batch, addresses, observer);
   }
 }
 
@@ -278,8 +278,7 @@ bool Trainer::is_asked_to_stop(const Batch& batch, const Addresses& addresses) c
   return stops ? *addresses.at(*stops) > 0 : input_->is_asked_to_stop();
 }
 
-void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
-                          TrainObserver& observer) {
+void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
   if (!std::isfinite(loss)) {
     // The first loss is that of weights which no step has changed yet.
@@ -308,7 +307,8 @@ void Trainer::report_step(const Batch& batch, const StepTimes& times, const Addr
                     .loss = loss,
                     .own_loss = own_loss,
                     .warmup = batch.number < warmup_of(config_.training, schedule_.steps()),
-                    .times = times});
+                    .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
+                    .timeline = &runner_.timeline()});
 }
 
 EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
@@ -333,8 +333,8 @@ void Trainer::add_up_evaluations() {
   correct_ = all.correct;
 }
 
-void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
-                                const Addresses& addresses, TrainObserver& observer) {
+void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
+                                TrainObserver& observer) {
   if (batch.number == 0) {
     evaluation_ = {.epoch = batch.epoch, .epochs = config_.training.epochs.value_or(0)};
     correct_ = 0;
@@ -344,7 +344,7 @@ void Trainer::report_evaluation(const Batch& batch, const StepTimes& times,
   evaluation_.loss += static_cast<double>(*addresses.at(tensors.loss_host)) *
                       static_cast<double>(batch.program->rows);
   evaluation_.samples += batch.program->rows;
-  evaluation_.seconds += times.wall_s;
+  evaluation_.seconds += runner_.timeline().wall_of_newest(kMainLane).seconds();
   if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
   if (!batch.ends_evaluation) return;
   if (programs_.spec().ranks > 1) add_up_evaluations();

@@ -28,7 +28,8 @@ struct StepReport {
   float loss = 0;                   // over the rows of all ranks
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
   bool warmup = false;
-  StepTimes times;
+  double wall_s = 0;                   // from the step before it, or from its start on the host
+  const Timeline* timeline = nullptr;  // whose newest step it is, until the report was told
 };
 
 struct EvaluationReport {
@@ -119,12 +120,10 @@ class Trainer {
   /// Waits for the oldest batch that is queued, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
   [[nodiscard]] bool is_asked_to_stop(const Batch& batch, const Addresses& addresses) const;
-  void report_step(const Batch& batch, const StepTimes& times, const Addresses& addresses,
-                   TrainObserver& observer);
+  void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
   /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
   void add_up_evaluations();
-  void report_evaluation(const Batch& batch, const StepTimes& times, const Addresses& addresses,
-                         TrainObserver& observer);
+  void report_evaluation(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
 
   const TrainConfig& config_;
   const StepPrograms& programs_;

@@ -14,7 +14,7 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
     rank.loss.push_back(step.loss);
     rank.queued_s.push_back(step.queued_s);
     for (const std::string phase : {"data", "injected", "forward", "loss", "backward", "reduce",
-                                    "optimizer", "idle", "residue"}) {
+                                    "optimizer", "host", "idle"}) {
       const auto found = step.phase_s.find(phase);
       rank.phase_s[phase].push_back(found == step.phase_s.end() ? 0 : found->second);
     }

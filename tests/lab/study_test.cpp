@@ -17,9 +17,9 @@
 #include "lab/child_process.h"
 #include "lab/report.h"
 #include "profiler/monitor_report.h"
+#include "profiler/report.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
-#include "train/report.h"
 
 namespace barestep {
 namespace {
@@ -268,22 +268,22 @@ TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
 }
 
 TEST(Metrics, AreReadAsTrainersWriteThem) {
-  StepReport report;
-  report.samples = 64;
-  report.loss = 0.1F;
-  report.times.wall_s = 0.5;
-  report.times.host.start_s = 7;
-  report.times.host.queued_s = 7.25;
-  report.times.phase_s[static_cast<std::size_t>(Phase::kBackward)] = 0.125;
-  const std::string lines = metrics_record(report, 0) + "\n" + metrics_record(report, 1) + "\n" +
-                            metrics_record(report, 0) + "\n";
+  StepFigures step;
+  step.report.samples = 64;
+  step.report.loss = 0.1F;
+  step.report.wall_s = 0.5;
+  step.queued_s = 0.25;
+  step.account[Part::kBackward] = 0.125;
+  step.account[Part::kHost] = 0.375;
+  const std::string lines = metrics_record(step, 0) + "\n" + metrics_record(step, 1) + "\n" +
+                            metrics_record(step, 0) + "\n";
   const std::vector<RankSteps> ranks = parse_metrics(lines, "metrics");
   ASSERT_THAT(ranks, SizeIs(2));
   EXPECT_THAT(ranks[0].step_s, ElementsAre(0.5, 0.5));
   EXPECT_THAT(ranks[1].queued_s, ElementsAre(0.25));
   EXPECT_THAT(ranks[1].loss, ElementsAre(double{0.1F}));
   EXPECT_THAT(ranks[0].phase_s.at("backward"), ElementsAre(0.125, 0.125));
-  EXPECT_THAT(ranks[0].phase_s.at("residue"), ElementsAre(0.375, 0.375));
+  EXPECT_THAT(ranks[0].phase_s.at("host"), ElementsAre(0.375, 0.375));
   EXPECT_THAT(parse_start(json_of(Start{.command = "a", .ranks = ranks}), "start").ranks,
               SizeIs(2));
 }
@@ -309,11 +309,11 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
     return monitor_record(source, {.source = 0, .at_s = 1, .values = {percent, watts, 7}}, 0, 0) +
            "\n";
   };
-  StepReport step;
-  step.samples = 64;
-  step.times.wall_s = 0.5;
-  StepReport cold = step;
-  cold.warmup = true;
+  StepFigures step;
+  step.report.samples = 64;
+  step.report.wall_s = 0.5;
+  StepFigures cold = step;
+  cold.report.warmup = true;
   SourceSummary summary{.name = "cuda:0", .gauges = source.gauges(), .end_s = 2};
   summary.values.resize(3);
   summary.values[1].add(GaugeKind::kPower, 100);

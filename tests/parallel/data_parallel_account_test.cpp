@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
-#include <set>
 
 #include "core/order.h"
 #include "kernels/cpu_device.h"
@@ -54,76 +54,59 @@ TEST(Traffic, OfARingGoesFromNeighbourToNeighbour) {
   EXPECT_EQ(traffic.in_bytes[1], 2 * flat + 22 * 8 * 4);
 }
 
-// Each lane's nodes are in one span of it, and only those that nothing may come between share one.
-TEST(BusySpans, CoverEveryNodeThatIsNotDataOnce) {
+// Each lane's nodes are in one run of it, and only those that nothing may come between share one.
+TEST(RunPlan, CoversEveryNodeOnce) {
   const ThreeDevices three;
   const Program& program = three.program();
-  std::map<LaneId, std::multiset<NodeId>> expected;
-  std::map<LaneId, std::multiset<NodeId>> covered;
+  const RunPlan plan(program);
   for (NodeId id = 0; id < program.size(); ++id) {
     const Node& node = program.nodes()[static_cast<std::size_t>(id)];
-    if (node.phase == Phase::kData) continue;
-    for (const LaneId& lane : lanes_of(program, node)) expected[lane].insert(id);
-  }
-  for (const BusySpan& span : busy_spans(program)) {
-    const Phase phase = program.nodes()[static_cast<std::size_t>(span.first)].phase;
-    for (NodeId id = span.first; id <= span.last; ++id) {
-      const Node& node = program.nodes()[static_cast<std::size_t>(id)];
-      const auto lanes = lanes_of(program, node);
-      if (std::ranges::find(lanes, span.lane) == lanes.end()) continue;
-      covered[span.lane].insert(id);
-      EXPECT_EQ(node.phase, phase);
-      EXPECT_TRUE(id == span.first || node.waits.empty());
+    const auto lanes = lanes_of(program, node);
+    ASSERT_EQ(plan.runs_of(id).size(), lanes.size());
+    for (std::size_t part = 0; part < lanes.size(); ++part) {
+      const NodeRun& run = plan.runs()[plan.runs_of(id)[part]];
+      EXPECT_EQ(run.lane, lanes[part]);
+      EXPECT_EQ(run.phase, node.phase);
+      EXPECT_TRUE(run.first <= id && id <= run.last);
+      EXPECT_TRUE(id == run.first || node.waits.empty());
     }
   }
-  EXPECT_EQ(covered, expected);
 }
 
-/// Two devices that pause, so that times are known from below.
-class Pauses : public testing::Test {
- protected:
-  Pauses() : program_("pauses", buffers_) {
-    const auto add = [&](int device, double seconds, Phase phase) {
-      program_.add({.op = DeviceOp{Delay{seconds}}, .device = device, .phase = phase});
-    };
-    add(0, 0.002, Phase::kForward);
-    add(1, 0.004, Phase::kForward);
-    add(0, 0.001, Phase::kForward);
-    add(0, 0.005, Phase::kBackward);
-    for (int i = 0; i < 2; ++i) {
-      opened_.push_back(make_cpu_device({.index = i, .threads = 1}));
-      devices_.push_back(opened_.back().get());
-    }
-  }
-
-  Buffers buffers_;
-  Program program_;
-  std::vector<std::unique_ptr<Device>> opened_;
-  std::vector<Device*> devices_;
+/// No input but time.
+class NoInput final : public StepInput {
+ public:
+  void fill(std::int64_t /*step*/, const Program& /*program*/,
+            const Addresses& /*addresses*/) override {}
 };
 
-TEST_F(Pauses, AreMeasuredOnTheDeviceThatMakesThem) {
-  const StepProgram step{.program = program_, .rows = 1, .tensors = {}};
-  const StepMeter meter({&step}, devices_, {"one", "two"}, nullptr);
-  EXPECT_EQ(meter.devices()[1]->name(), "two");
-  EXPECT_EQ(meter.communicator(), nullptr);
-  const auto first = meter.devices()[0]->new_stream("compute");
-  const auto second = meter.devices()[1]->new_stream("compute");
-  const Addresses addresses;
-  for (std::int64_t number = 0; number < 5; ++number) {
-    for (NodeId id = 0; id < step.program.size(); ++id) {
-      const Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
-      meter.devices()[static_cast<std::size_t>(node.device)]->run(
-          std::get<DeviceOp>(node.op), addresses, node.device == 0 ? *first : *second,
-          {.program = 0, .step = number, .node = id});
-    }
-    first->synchronize();
-    second->synchronize();
+/// Two devices that pause, so that times are known from below.
+TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
+  Buffers buffers;
+  Program program("pauses", buffers);
+  const auto add = [&](int device, double seconds, Phase phase) {
+    program.add({.op = DeviceOp{Delay{seconds}}, .device = device, .phase = phase});
+  };
+  add(0, 0.002, Phase::kForward);
+  add(1, 0.004, Phase::kForward);
+  add(0, 0.001, Phase::kForward);
+  add(0, 0.005, Phase::kBackward);
+  const auto first = make_cpu_device({.index = 0, .threads = 1});
+  const auto second = make_cpu_device({.index = 1, .name = "two", .threads = 1});
+  EXPECT_EQ(second->name(), "two");
+  const std::array<Device*, 2> devices = {first.get(), second.get()};
+  const MemoryPlan plan(buffers);
+  Runner runner(devices, nullptr, buffers, plan, {});
+  runner.add(program);
+  NoInput input;
+  for (int step = 0; step < 5; ++step) {
+    runner.step(program, &program, input);
+    const StepTimeline& done = *runner.timeline().at(0);
     std::map<std::pair<int, Phase>, double> seconds;
-    meter.visit(number, [&](const Program& program, const BusySpan& span, double busy_s) {
-      const Node& node = program.nodes()[static_cast<std::size_t>(span.first)];
-      seconds[{span.lane.device, node.phase}] += busy_s;
-    });
+    for (std::size_t i = 0; i < done.spans.size(); ++i) {
+      const NodeRun& run = done.plan->runs()[i];
+      seconds[{run.lane.device, run.phase}] += done.spans[i].end_s - done.spans[i].begin_s;
+    }
     ASSERT_EQ(seconds.size(), 3U);
     EXPECT_GE((seconds[{0, Phase::kForward}]), 0.003);
     EXPECT_GE((seconds[{1, Phase::kForward}]), 0.004);
@@ -133,14 +116,12 @@ TEST_F(Pauses, AreMeasuredOnTheDeviceThatMakesThem) {
 
 class Accounted final : public TrainObserver {
  public:
-  Accounted(DataParallelAccount& account, const StepMeter& meter)
-      : account_(account), meter_(meter) {}
-  void on_step(const StepReport& report) override { account_.add(meter_, report); }
+  explicit Accounted(DataParallelAccount& account) : account_(account) {}
+  void on_step(const StepReport& report) override { account_.add(report); }
   void on_evaluation(const EvaluationReport& /*report*/) override {}
 
  private:
   DataParallelAccount& account_;
-  const StepMeter& meter_;
 };
 
 TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
@@ -153,14 +134,13 @@ TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
   }
   LocalCommunicator local(devices, std::nullopt);
   const std::vector<std::string> names = {"cpu:0", "cpu:1", "cpu:2"};
-  const StepMeter meter(three.programs->all(), devices, names, &local);
   // Every second step is waited for only after the next one is queued.
   three.config.training.log_every = 2;
   three.config.injected.delay_ms = 0;
-  Trainer trainer(three.config, *three.programs, meter.devices(), meter.communicator(), nullptr);
+  Trainer trainer(three.config, *three.programs, devices, &local, nullptr);
   DataParallelAccount account(*three.programs, three.scheme, names, Route::kStar);
   EXPECT_EQ(account.text(), "");
-  Accounted observer(account, meter);
+  Accounted observer(account);
   trainer.run(observer);
   const std::string text = account.text();
   EXPECT_THAT(

@@ -173,11 +173,11 @@ class RandomRun {
     EXPECT_GE(account.hidden_communication_s, 0);
 
     double at_s = wall.begin_s, own_s = 0;
-    for (const Stretch& stretch : stretches_of(nodes_, lane)) {
+    visit_stretches(nodes_, lane, [&](const Stretch& stretch) {
       EXPECT_EQ(stretch.begin_s, at_s) << "stretches leave a gap or overlap";
       at_s = stretch.end_s;
       if (stretch.is_own_work) own_s += stretch.seconds();
-    }
+    });
     double ran_s = 0;  // by the nodes' own times
     for (NodeId id = 0; id < step.program->size(); ++id) {
       const auto index = static_cast<std::size_t>(id);
@@ -377,6 +377,8 @@ TEST(RunPlan, CutsALaneWhereItWaitsAndWhereItIsWaitedFor) {
   EXPECT_EQ(plan.runs()[0].last, 1);
   EXPECT_EQ(plan.runs()[1].awaited.at(0).steps_back, 1);
   EXPECT_EQ(plan.runs()[2].first, 3);
+  EXPECT_TRUE(plan.runs()[2].follows_directly) << "one event marks the border of both";
+  EXPECT_FALSE(plan.runs()[1].follows_directly) << "it waits";
   EXPECT_EQ(plan.runs()[3].awaited.at(0).run, 1U);
   EXPECT_EQ(RunPlan(maker.program, RunDetail::kNodes).runs().size(), 5U);
 }

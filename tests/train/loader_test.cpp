@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "profiler/account.h"
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -82,22 +83,22 @@ TEST_F(LoaderOfFiles, WorkersTakeTheDelayOutOfTheStep) {
   config.training.epochs = 5;
   config.training.warmup = 0;
   config.data.io_delay_ms = 8;
-  const auto seconds_of_a_step = [&](int workers, Phase phase) {
+  const auto seconds_of_a_step = [&](int workers, Part part) {
     TrainerHarness run(with_workers(config, workers));
-    run.run();
     double sum_s = 0;
-    for (const StepReport& step : run.steps) {
-      sum_s += step.times.phase_s[static_cast<std::size_t>(phase)];
-    }
+    run.after_step = [&](const StepReport& step) {
+      sum_s += account_of(*step.timeline, kMainLane)[part];
+    };
+    run.run();
     return sum_s / static_cast<double>(run.steps.size());
   };
-  EXPECT_GE(seconds_of_a_step(0, Phase::kInjected), 0.008);
-  EXPECT_EQ(seconds_of_a_step(1, Phase::kInjected), 0);
+  EXPECT_GE(seconds_of_a_step(0, Part::kInjected), 0.008);
+  EXPECT_EQ(seconds_of_a_step(1, Part::kInjected), 0);
   // The steps take next to nothing, so they wait for one worker, and less for several.
   repeat_while_busy([&] {
-    const double one_s = seconds_of_a_step(1, Phase::kData);
+    const double one_s = seconds_of_a_step(1, Part::kDataWait);
     EXPECT_GT(one_s, 0.004);
-    EXPECT_LT(seconds_of_a_step(4, Phase::kData), one_s);
+    EXPECT_LT(seconds_of_a_step(4, Part::kDataWait), one_s);
   });
 }
 

@@ -5,9 +5,7 @@
 
 #include <chrono>
 #include <deque>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "core/error.h"
 #include "core/order.h"
 #include "kernels/cpu_device.h"
+#include "profiler/account.h"
 #include "support/busy_machine.h"
 
 namespace barestep {
@@ -26,23 +25,6 @@ constexpr std::int64_t kBytes = bytes_of(DType::kF32);
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-/// When each node of each step ran.
-class Intervals final : public RecordSink {
- public:
-  void on_record(const Record& record) override {
-    const std::lock_guard lock(mutex_);
-    records_[{record.tag.step, record.tag.node}] = record;
-  }
-  Record of(std::int64_t step, NodeId node) {
-    const std::lock_guard lock(mutex_);
-    return records_.at({step, node});
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::pair<std::int64_t, NodeId>, Record> records_;
-};
 
 /// Input that writes the step's number into a pinned slot, if there is one.
 class Counting final : public StepInput {
@@ -160,9 +142,10 @@ TEST_P(RunnerTest, InputMadeBeforeTheClockIsNotPartOfTheStep) {
   Counting input;
   for (int i = 0; i < 5; ++i) {
     const double begin_s = now_s();
-    const StepTimes times = runner_->step(program, &program, input);
+    runner_->step(program, &program, input);
     const double all_s = now_s() - begin_s;
-    EXPECT_GE(all_s - times.wall_s, kDelay_s) << "the clock starts when the input is there";
+    EXPECT_GE(all_s - runner_->timeline().wall_of_newest(kMainLane).seconds(), kDelay_s)
+        << "the clock starts when the input is there";
   }
   EXPECT_EQ(input.filled.size(), 5U) << "nothing is fetched ahead";
 }
@@ -179,51 +162,22 @@ TEST_P(RunnerTest, TheAccountNamesEveryMillisecond) {
   start({&program});
   Counting input;
   repeat_while_busy([&] {
-    const StepTimes times = runner_->step(program, nullptr, input);
-    const auto phase = [&](Phase p) { return times.phase_s[static_cast<std::size_t>(p)]; };
-    EXPECT_GE(phase(Phase::kForward), 0.002);
-    EXPECT_GE(phase(Phase::kBackward), 0.004);
-    EXPECT_GE(times.wall_s, 0.012);
-    EXPECT_GE(times.idle_s, 0);
-    EXPECT_GE(times.residue_s(), -1e-9) << "no part is counted twice";
-    const double parts_s = std::accumulate(times.phase_s.begin(), times.phase_s.end(), 0.0);
-    EXPECT_NEAR(parts_s, phase(Phase::kData) + phase(Phase::kForward) + phase(Phase::kBackward),
+    runner_->step(program, nullptr, input);
+    const StepAccount account = account_of(runner_->timeline(), kMainLane);
+    EXPECT_GE(account[Part::kForward], 0.002);
+    EXPECT_GE(account[Part::kBackward], 0.004);
+    EXPECT_GE(account.wall_s, 0.012);
+    const double parts_s = std::accumulate(account.part_s.begin(), account.part_s.end(), 0.0);
+    EXPECT_NEAR(parts_s, account.wall_s, 1e-12);
+    const double unexplained_s = account[Part::kHost] + account[Part::kIdle];
+    EXPECT_NEAR(parts_s,
+                account[Part::kDataWait] + account[Part::kForward] + account[Part::kBackward] +
+                    unexplained_s,
                 1e-12)
-        << "phases that the program has not";
-    EXPECT_LT(times.idle_s + times.residue_s(), 0.002);
-    EXPECT_GT(phase(Phase::kData), 0.004);
+        << "parts that the program does not have";
+    EXPECT_LT(unexplained_s, 0.002);
+    EXPECT_GT(account[Part::kDataWait], 0.004);
   });
-}
-
-/// On a GPU's critical chain each event costs about as much as a small kernel.
-TEST_P(RunnerTest, PhasesThatFollowEachOtherShareTheEventBetweenThem) {
-  const Tensor host = take("host", 2, true);
-  const Tensor x = take("x", 2);
-  const Tensor out = take("out");
-  const Tensor message = take("message");
-  Program& program = new_program("phases");
-  add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
-  add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
-  add(program, Lane::kCompute, Phase::kBackward, Fill{.out = out, .value = 1});
-  add(program, Lane::kComm, Phase::kReduce, Copy{.to = message, .from = out});
-  add(program, Lane::kCompute, Phase::kOptimizer, Copy{.to = out, .from = message});
-  start({&program});
-  std::vector<Device*> devices{device_.get()};
-  std::map<LaneId, std::unique_ptr<Stream>> streams;
-  const PreparedProgram prepared(program, 0, devices, [&](const LaneId& lane) {
-    auto& stream = streams[lane];
-    if (stream == nullptr) stream = device_->new_stream("lane");
-    return stream.get();
-  });
-  ASSERT_EQ(prepared.borders.size(), 3U);
-  EXPECT_FALSE(prepared.borders[0].shares_begin) << "it waits for data";
-  EXPECT_TRUE(prepared.borders[1].shares_begin);
-  EXPECT_EQ(prepared.borders[1].begin[0], nullptr);
-  EXPECT_FALSE(prepared.borders[2].shares_begin) << "it waits for communication";
-  Counting input(host);
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_GE(runner_->step(program, &program, input).residue_s(), -1e-9);
-  }
 }
 
 /// Work of two lanes inside a step meets where waits say so, and nowhere else.
@@ -239,21 +193,18 @@ TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
   add(program, Lane::kCompute, Phase::kBackward, Delay{.seconds = 0.02});
   add(program, Lane::kCompute, Phase::kOptimizer, Copy{.to = out, .from = message});
   start({&program});
-  Intervals intervals;
-  device_->set_record_sink(&intervals);  // until the runner is gone, with what it queued ahead
   Counting input(host);
   const auto overlap_in = [&](std::int64_t step) {
     runner_->step(program, &program, input);
     EXPECT_EQ(value(out, step), static_cast<float>(step));
-    EXPECT_GE(intervals.of(step, 4).start_s, intervals.of(step, 1).end_s);
-    const Record comm = intervals.of(step, 2);
-    const Record compute = intervals.of(step, 3);
-    return comm.start_s < compute.end_s && compute.start_s < comm.end_s;
+    const StepTimeline& done = *runner_->timeline().at(0);
+    const auto span = [&](NodeId node) { return done.spans[done.plan->runs_of(node).front()]; };
+    EXPECT_GE(span(4).begin_s, span(1).end_s);
+    return span(2).begin_s < span(3).end_s && span(3).begin_s < span(2).end_s;
   };
   std::int64_t step = 0;
   while (step < 4) overlap_in(step++);
   repeat_while_busy([&] { EXPECT_TRUE(overlap_in(step++)); });
-  runner_.reset();
 }
 
 TEST_P(RunnerTest, RefusesAProgramItDoesNotKnow) {

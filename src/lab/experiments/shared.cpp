@@ -25,7 +25,8 @@ bool differ(const Estimate& a, const Estimate& b) {
 
 const std::vector<std::string>& account_phases() {
   static const std::vector<std::string> phases = {
-      "data", "injected", "forward", "loss", "backward", "reduce", "optimizer", "idle", "residue"};
+      "data",   "injected",  "forward",      "loss", "backward",
+      "reduce", "optimizer", "other_device", "host", "idle"};
   return phases;
 }
 
@@ -36,7 +37,8 @@ std::string phase_words(const std::string& phase) {
                                                            {"optimizer", "the optimizer"},
                                                            {"loss", "the loss"},
                                                            {"idle", "idle gaps"},
-                                                           {"residue", "the host"}};
+                                                           {"other_device", "the other devices"},
+                                                           {"host", "the host"}};
   const auto found = words.find(phase);
   return found == words.end() ? phase : found->second;
 }

@@ -77,11 +77,11 @@ Findings conclude_sync(const Results& results) {
   }
   return {.sentences = {answer},
           .tables = {{.title = "How often the loss is read",
-                      .columns = {"loss read", "step time", "host (residue)"},
+                      .columns = {"loss read", "step time", "host"},
                       .rows = {{"every step", time_text(often.step_s()),
-                                time_text(often.phase_s("residue"))},
+                                time_text(often.phase_s("host"))},
                                {"every 100 steps", time_text(seldom.step_s()),
-                                time_text(seldom.phase_s("residue"))}}}},
+                                time_text(seldom.phase_s("host"))}}}},
           .plots = {account_plot(results.cases, {"every step", "every 100 steps"})}};
 }
 

@@ -1,4 +1,4 @@
-#include "train/report.h"
+#include "profiler/report.h"
 
 #include <fmt/format.h>
 
@@ -34,11 +34,34 @@ std::string device_text(const Device& device) {
   return text;
 }
 
-/// What a phase is called in the account of a step.
-std::string_view account_name(Phase phase) {
-  if (phase == Phase::kData) return "data wait";
-  if (phase == Phase::kReduce) return "exposed communication";
-  return name_of(phase);
+/// The rows of the account of a step, and their keys in a record.
+struct AccountRow {
+  std::string_view key;
+  std::string_view name;
+  bool always = true;  // also where it is 0
+  std::vector<Part> parts;
+};
+
+const std::vector<AccountRow>& account_rows() {
+  static const std::vector<AccountRow> kRows = {
+      {"data", "data wait", true, {Part::kDataWait, Part::kHostToDevice}},
+      {"injected", "injected", false, {Part::kInjected}},
+      {"forward", "forward", true, {Part::kForward}},
+      {"loss", "loss", true, {Part::kLoss}},
+      {"backward", "backward", true, {Part::kBackward}},
+      {"reduce", "exposed communication", false, {Part::kExposedCommunication}},
+      {"optimizer", "optimizer", true, {Part::kOptimizer}},
+      {"other_device", "other device", false, {Part::kOtherDevice}},
+      {"host", "host", true, {Part::kHost}},
+      {"idle", "idle", true, {Part::kIdle}},
+  };
+  return kRows;
+}
+
+double seconds_of(const StepAccount& account, const AccountRow& row) {
+  double seconds = 0;
+  for (const Part part : row.parts) seconds += account[part];
+  return seconds;
 }
 
 }  // namespace
@@ -69,7 +92,7 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
 std::string step_line(const StepReport& report) {
   const auto last = std::to_string(std::max<std::int64_t>(report.steps - 1, 0));
   const auto width = std::max<std::size_t>(2, last.size());
-  const double seconds = report.times.wall_s;
+  const double seconds = report.wall_s;
   return fmt::format(
       "Step {:0{}} | Step time: {}s | Throughput: {:.2f} samples/sec | Loss: {:.6f}{}", report.step,
       width, seconds_text(seconds), static_cast<double>(report.samples) / seconds, report.loss,
@@ -85,25 +108,31 @@ std::string evaluation_line(const EvaluationReport& report) {
                             seconds_text(report.seconds));
 }
 
-std::string metrics_record(const StepReport& report, int rank) {
+StepFigures::StepFigures(const StepReport& told)
+    : report(told), account(account_of(*told.timeline, kMainLane)) {
+  const HostTimes& host = told.timeline->at(0)->host;
+  queued_s = host.queued_s - host.start_s;
+}
+
+std::string metrics_record(const StepFigures& step, int rank) {
+  const StepReport& report = step.report;
   // The loss is a float32; widened to double its shortest text is what Python prints for
   // loss.item().
   const double loss = report.loss;
-  std::string record =
-      fmt::format(R"({{"step": {}, "rank": {}, "loss": {}, "step_time_s": {}, "samples_per_s": {})",
-                  report.step, rank, loss, report.times.wall_s,
-                  static_cast<double>(report.samples) / report.times.wall_s);
+  std::string record = fmt::format(
+      R"({{"step": {}, "rank": {}, "loss": {}, "step_time_s": {}, "samples_per_s": {})",
+      report.step, rank, loss, report.wall_s, static_cast<double>(report.samples) / report.wall_s);
   if (report.own_loss) {
     record += fmt::format(R"(, "own_loss": {})", static_cast<double>(*report.own_loss));
   }
-  record += fmt::format(R"(, "queued_s": {}, "warmup": {}, "phases_s": {{)",
-                        report.times.host.queued_s - report.times.host.start_s, report.warmup);
-  for (int phase = 0; phase < kPhases; ++phase) {
-    record += fmt::format(R"("{}": {}, )", name_of(static_cast<Phase>(phase)),
-                          report.times.phase_s[static_cast<std::size_t>(phase)]);
+  record += fmt::format(R"(, "queued_s": {}, "warmup": {}, "phases_s": {{)", step.queued_s,
+                        report.warmup);
+  std::string_view separator;
+  for (const AccountRow& row : account_rows()) {
+    record += fmt::format(R"({}"{}": {})", separator, row.key, seconds_of(step.account, row));
+    separator = ", ";
   }
-  return record + fmt::format(R"("idle": {}, "residue": {}}}}})", report.times.idle_s,
-                              report.times.residue_s());
+  return record + "}}";
 }
 
 RunSummary::RunSummary(std::int64_t steps) {
@@ -111,18 +140,16 @@ RunSummary::RunSummary(std::int64_t steps) {
   wall_s_.reserve(static_cast<std::size_t>(std::min(steps, kMostReserved)));
 }
 
-void RunSummary::add(const StepReport& report) {
-  if (report.warmup) {
+void RunSummary::add(const StepFigures& step) {
+  if (step.report.warmup) {
     ++warmup_steps_;
     return;
   }
-  wall_s_.push_back(report.times.wall_s);
-  for (std::size_t i = 0; i < phase_s_.size(); ++i) phase_s_[i] += report.times.phase_s[i];
-  idle_s_ += report.times.idle_s;
-  residue_s_ += report.times.residue_s();
-  samples_ += report.samples;
-  step_samples_ = std::max(step_samples_, report.samples);
-  flops_ += report.flops;
+  wall_s_.push_back(step.report.wall_s);
+  for (std::size_t i = 0; i < kParts; ++i) sum_.part_s[i] += step.account.part_s[i];
+  samples_ += step.report.samples;
+  step_samples_ = std::max(step_samples_, step.report.samples);
+  flops_ += step.report.flops;
 }
 
 double RunSummary::total_s() const {
@@ -166,16 +193,10 @@ std::string RunSummary::text(const Device& device, const std::string& update,
     text += fmt::format("  {:<24}{:>12.4f} ms{:>8.2f} %\n", name, 1e3 * seconds / steps,
                         100 * seconds / total_s);
   };
-  for (int i = 0; i < kPhases; ++i) {
-    const auto phase = static_cast<Phase>(i);
-    const double seconds = phase_s_[static_cast<std::size_t>(i)];
-    const bool always = phase == Phase::kForward || phase == Phase::kLoss ||
-                        phase == Phase::kBackward || phase == Phase::kOptimizer ||
-                        phase == Phase::kData;
-    if (always || seconds > 0) row(account_name(phase), seconds);
+  for (const AccountRow& each : account_rows()) {
+    const double seconds = seconds_of(sum_, each);
+    if (each.always || seconds > 0) row(each.name, seconds);
   }
-  row("idle", idle_s_);
-  row("residue (host)", residue_s_);
   row("wall time", total_s);
   return text;
 }

@@ -1,4 +1,4 @@
-#include "parallel/clock_alignment.h"
+#include "profiler/clock_alignment.h"
 
 #include <algorithm>
 #include <chrono>

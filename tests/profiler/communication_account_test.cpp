@@ -1,4 +1,4 @@
-#include "parallel/communication_account.h"
+#include "profiler/communication_account.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
+#include <memory>
 
 #include "core/clock.h"
+#include "core/forwarding_communicator.h"
 #include "kernels/cpu_device.h"
-#include "parallel/clock_alignment.h"
-#include "parallel/event_records.h"
+#include "parallel/factor.h"
+#include "parallel/zero1.h"
+#include "profiler/account.h"
+#include "profiler/clock_alignment.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
@@ -57,8 +60,8 @@ TEST(ClockAlignment, OfOneRankIsExact) {
 
 /// Rank 0 computes until 4 and reduces from 1 to 7; rank 1 comes at 5 and computes until then.
 std::vector<CommunicatedStep> late_rank_1() {
-  return {{.computing_end_s = 4, .collectives = {{.ready_s = 0.5, .start_s = 1, .end_s = 7}}},
-          {.computing_end_s = 5, .collectives = {{.ready_s = 5, .start_s = 5, .end_s = 7.5}}}};
+  return {{{.ready_s = 0.5, .start_s = 1, .end_s = 7, .held_from_s = 4, .held_to_s = 7}},
+          {{.ready_s = 5, .start_s = 5, .end_s = 7.5, .held_from_s = 5, .held_to_s = 7.5}}};
 }
 
 TEST(CommunicationSummary, SplitsCommunicationIntoHiddenWaitingAndMoving) {
@@ -78,7 +81,7 @@ TEST(CommunicationSummary, SplitsCommunicationIntoHiddenWaitingAndMoving) {
 
 TEST(CommunicationSummary, NamesARankOnlyWhereSomebodyWaited) {
   std::vector<CommunicatedStep> step = late_rank_1();
-  step[0].computing_end_s = 6;  // longer than rank 1 needs
+  step[0][0].held_from_s = 6;  // it computes for longer than rank 1 needs
   const CommunicationSummary summary = summary_of(std::vector<std::vector<CommunicatedStep>>{step});
   EXPECT_DOUBLE_EQ(summary.parts.waiting_s, 0);
   EXPECT_EQ(summary.ranks[1].steps_waited_for, 0);
@@ -109,101 +112,141 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "The ranks' clocks are aligned within 2.5 us\n\n");
 }
 
-/// What a run of ranks as threads hears, with a pause on rank 1.
-enum class By { kRecords, kEvents, kEventsInGraphs };
-
-struct Heard {
+/// What a run of two ranks as threads comes to.
+struct AccountOfRun {
   CommunicationSummary summary;
-  std::vector<StepTimes> times_of_rank_0;
+  std::vector<StepAccount> steps_of_rank_0;
 };
 
-class Times final : public TrainObserver {
+class RankAccount final : public TrainObserver {
  public:
-  explicit Times(EventRecords* records) : records_(records) {}
-  void on_batch() override {
-    if (records_ != nullptr) records_->send(steps_);
-    ++steps_;
+  explicit RankAccount(CommunicationAccount& account) : account_(account) {}
+  void on_step(const StepReport& report) override {
+    account_.add(report);
+    steps.push_back(account_of(*report.timeline, kMainLane));
   }
-  void on_step(const StepReport& report) override { all.push_back(report.times); }
   void on_evaluation(const EvaluationReport& /*report*/) override {}
-  std::vector<StepTimes> all;
+  std::vector<StepAccount> steps;
 
  private:
-  EventRecords* records_;
-  std::int64_t steps_ = 0;
+  CommunicationAccount& account_;
 };
 
-Heard heard(double pause_ms, const DdpSettings& settings = small_buckets(), By by = By::kRecords) {
-  TrainConfig config = rank_config();
+/// How the collectives of a run are marked.
+enum class By { kRecords, kEvents };
+
+/// Host memory's communicator, which says that it cannot measure.
+class SilentCommunicator final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] bool sends_records() const override { return false; }
+  void set_record_sink(RecordSink* /*sink*/) override {}
+};
+
+/// Two ranks whose second pauses before backward. The steps are queued while others run, or one by
+/// one; `by` is how collectives are marked.
+AccountOfRun two_ranks(TrainConfig config, double pause_ms, const Scheme& scheme,
+                       By by = By::kRecords) {
   config.training.steps = 7;
-  config.device.graph = by == By::kEventsInGraphs;
+  config.training.warmup = 2;
   config.injected.slow_rank = SlowRank{1, pause_ms};
-  Heard result;
+  AccountOfRun result;
   on_threads(2, [&](Communicator& ranks) {
-    const Ddp scheme(settings);
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, nullptr, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-    CommunicationAccount account(programs, config.training, 2);
-    std::optional<EventRecords> events;
-    if (by != By::kRecords) {
-      events.emplace(*device, ranks, programs.train().program, account.nodes(), account);
-    }
-    Times times(events ? &*events : nullptr);
+    SilentCommunicator silent(ranks);
+    CommunicationAccount account(programs, 7);
+    RankAccount observer(account);
+    double error_s = 0;
     {
-      Trainer trainer(config, programs, {events ? &events->device() : device.get()},
-                      events ? &events->communicator() : &ranks, nullptr);
-      if (!events) {
-        device->set_record_sink(&account);
-        ranks.set_record_sink(&account);
-      }
-      trainer.run(times);
-      device->set_record_sink(nullptr);
-      ranks.set_record_sink(nullptr);
+      Communicator& transport = by == By::kEvents ? static_cast<Communicator&>(silent) : ranks;
+      Trainer trainer(config, programs, {device.get()}, &transport, nullptr);
+      trainer.run(observer);
+      error_s = trainer.runner().clock_error_s();
     }
-    const CommunicationSummary mine = account.gather(ranks, events ? events->clock_error_s() : 0);
-    if (ranks.rank() == 0) result = {mine, times.all};
+    const CommunicationSummary mine = account.gather(ranks, error_s);
+    if (ranks.rank() == 0) result = {mine, observer.steps};
   });
   return result;
 }
 
-/// Wherever the update stands, the wait is in the account of the step as communication.
-TEST(CommunicationAccount, AndTheStepsAccountBothShowTheWait) {
-  repeat_while_busy([] {
-    for (const bool per_bucket : {false, true}) {
-      DdpSettings settings = small_buckets();
-      settings.update_per_bucket = per_bucket;
-      const Heard result = heard(20, settings);
-      EXPECT_GT(result.summary.parts.waiting_s, 0);
-      double most_s = 0;
-      for (const StepTimes& times : result.times_of_rank_0) {
-        most_s = std::max(most_s, times.phase_s[static_cast<std::size_t>(Phase::kReduce)]);
+AccountOfRun of_ddp(double pause_ms, const DdpSettings& settings = small_buckets(),
+                    By by = By::kRecords) {
+  return two_ranks(rank_config(), pause_ms, Ddp(settings), by);
+}
+
+constexpr double kPauseMs = 20;
+
+struct WaitingCase {
+  const char* name;
+  std::function<std::unique_ptr<Scheme>()> scheme;
+  bool graph = false;
+  std::int64_t log_every = 1;
+  By by = By::kRecords;
+};
+
+std::vector<WaitingCase> waiting_cases() {
+  const auto ddp = [](bool per_bucket) {
+    DdpSettings settings = small_buckets();
+    settings.update_per_bucket = per_bucket;
+    return std::make_unique<Ddp>(settings);
+  };
+  std::vector<WaitingCase> cases;
+  for (const std::int64_t log_every : {1, 100}) {
+    const bool rows = log_every > 1;
+    cases.push_back({rows ? "ddp_rows" : "ddp", [=] { return ddp(false); }, false, log_every});
+    cases.push_back(
+        {rows ? "per_bucket_rows" : "per_bucket", [=] { return ddp(true); }, false, log_every});
+    cases.push_back({rows ? "zero1_rows" : "zero1", [] { return std::make_unique<Zero1>(); }, false,
+                     log_every});
+    cases.push_back({rows ? "factor_rows" : "factor", [] { return std::make_unique<Factor>(); },
+                     false, log_every});
+  }
+  cases.push_back({"graph", [=] { return ddp(false); }, true});
+  cases.push_back({"events", [=] { return ddp(false); }, false, 1, By::kEvents});
+  cases.push_back({"events_in_a_graph", [=] { return ddp(false); }, true, 1, By::kEvents});
+  return cases;
+}
+
+class WaitingFor : public testing::TestWithParam<WaitingCase> {};
+
+/// A rank that is late shows as exposed communication, waited for that rank, in the account of the
+/// step and in that of communication. On a busy machine rank 0 may be late as well.
+TEST_P(WaitingFor, ARankIsExposedCommunicationThatNamesIt) {
+  TrainConfig config = rank_config();
+  config.device.graph = GetParam().graph;
+  config.training.log_every = GetParam().log_every;
+  const auto scheme = GetParam().scheme();
+  constexpr double kPause_s = kPauseMs / 1e3;
+  repeat_while_busy([&] {
+    const AccountOfRun run = two_ranks(config, kPauseMs, *scheme, GetParam().by);
+    EXPECT_EQ(run.summary.steps, 5);
+    double most_s = 0;
+    for (const StepAccount& step : run.steps_of_rank_0) {
+      most_s = std::max(most_s, step[Part::kExposedCommunication]);
+      double sum_s = 0;
+      for (const double part_s : step.part_s) {
+        EXPECT_GE(part_s, 0);
+        sum_s += part_s;
       }
-      EXPECT_GE(most_s, 0.015) << "of 0.02";
+      EXPECT_NEAR(sum_s, step.wall_s, 1e-9);
     }
+    EXPECT_GE(most_s, 0.75 * kPause_s);
+    EXPECT_EQ(run.summary.ranks[0].steps_waited_for, 0);
+    EXPECT_EQ(run.summary.ranks[1].steps_waited_for, 5);
+    EXPECT_NEAR(run.summary.ranks[1].cost_s, kPause_s, 0.1 * kPause_s);
   });
 }
 
-class CommunicationAccountBy : public testing::TestWithParam<By> {};
-
-TEST_P(CommunicationAccountBy, NamesTheRankThatIsLateAndWhatItCosts) {
-  constexpr double kPause_s = 0.02;
-  repeat_while_busy([] {
-    const CommunicationSummary summary = heard(1e3 * kPause_s, small_buckets(), GetParam()).summary;
-    EXPECT_EQ(summary.ranks[0].steps_waited_for, 0);
-    EXPECT_EQ(summary.ranks[1].steps_waited_for, 5);
-    EXPECT_NEAR(summary.ranks[1].cost_s, kPause_s, 0.1 * kPause_s);
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(, CommunicationAccountBy,
-                         testing::Values(By::kRecords, By::kEvents, By::kEventsInGraphs));
+INSTANTIATE_TEST_SUITE_P(, WaitingFor, testing::ValuesIn(waiting_cases()),
+                         [](const auto& each) { return each.param.name; });
 
 TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
   DdpSettings settings = small_buckets();
   settings.bf16_gradients = true;
   for (const By by : {By::kRecords, By::kEvents}) {
-    const CommunicationSummary summary = heard(0, settings, by).summary;
+    const CommunicationSummary summary = of_ddp(0, settings, by).summary;
     for (const auto& each : summary.collectives) {
       EXPECT_GE(each.ready_before_start_s, 0) << each.name;
       EXPECT_LT(each.ready_before_start_s, 10) << each.name << ": not since the clock began";
@@ -220,6 +263,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
   config.data.batch_size = 5;
   config.data.test_split = 0.18;  // 7 of 40 samples: 4 and 3, in batches of 3
   config.device.threads = 1;
+  config.training.warmup = 2;
   on_threads(2, [&](Communicator& ranks) {
     const Dataset dataset =
         load_dataset(config.data, widths_of(config.model, kDefaultDimCpu), config.model.loss);
@@ -227,15 +271,11 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, &dataset, ranks.rank(), ranks.size()), &scheme);
     const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
-    CommunicationAccount account(programs, config.training, 2);
-    Times times(nullptr);
+    CommunicationAccount account(programs, 4 * 7);
+    RankAccount observer(account);
     {
       Trainer trainer(config, programs, {device.get()}, &ranks, &dataset);
-      device->set_record_sink(&account);
-      ranks.set_record_sink(&account);
-      trainer.run(times);
-      device->set_record_sink(nullptr);
-      ranks.set_record_sink(nullptr);
+      trainer.run(observer);
       // Four epochs of 33 samples, one of them twice: 6 whole batches and a smaller one.
       ASSERT_EQ(trainer.steps(), 4 * 7);
       EXPECT_EQ(trainer.runner().steps(), 4 * (7 + (ranks.rank() == 0 ? 2 : 1)));
@@ -243,14 +283,13 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
     const CommunicationSummary summary = account.gather(ranks);
     EXPECT_EQ(summary.steps, 4 * 6 - 2);
     double longest_s = 0;
-    for (const StepTimes& step : times.all) longest_s = std::max(longest_s, step.wall_s);
+    for (const StepAccount& step : observer.steps) longest_s = std::max(longest_s, step.wall_s);
     EXPECT_LE(summary.parts.waiting_s, longest_s);
   });
 }
 
 TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {
-  const CommunicationSummary summary = heard(0).summary;
-  EXPECT_EQ(summary.steps, 5);
+  const CommunicationSummary summary = of_ddp(0).summary;
   std::vector<std::string> names;
   std::int64_t bytes = 0;
   for (const auto& each : summary.collectives) {

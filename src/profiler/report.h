@@ -2,7 +2,6 @@
 // program's.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 #include "core/device.h"
 #include "core/plan.h"
 #include "core/statistics.h"
+#include "profiler/account.h"
 #include "train/evaluator.h"
 #include "train/trainer.h"
 
@@ -30,9 +30,21 @@ std::string update_text(const StepPrograms& programs);
 /// `Epoch 1/5 | Test loss: 0.3012 | Test accuracy: 91.25% | 0.0123s`
 std::string evaluation_line(const EvaluationReport& report);
 
-/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s
-/// (until the host had queued the step's work) and the phases.
-std::string metrics_record(const StepReport& report, int rank);
+/// A finished step of one rank, with where its time went. Trivially copyable, so that ranks can
+/// send theirs; the report's timeline is this process's only.
+struct StepFigures {
+  StepReport report;
+  StepAccount account{};
+  double queued_s = 0;  // from the step's start until the host had queued its work
+
+  StepFigures() = default;
+  /// Folds the report's timeline.
+  explicit StepFigures(const StepReport& told);
+};
+
+/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s and
+/// the parts of the account.
+std::string metrics_record(const StepFigures& step, int rank);
 
 /// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
 /// then not for the first million steps.
@@ -40,7 +52,7 @@ class RunSummary {
  public:
   explicit RunSummary(std::int64_t steps);
 
-  void add(const StepReport& report);
+  void add(const StepFigures& step);
 
   /// Mean, spread and percentiles of the step time, throughput, GFLOP/s, and the account by phase.
   /// `update` is update_text() of the run's programs, `floor_s` the least seconds that a step takes
@@ -57,9 +69,7 @@ class RunSummary {
   [[nodiscard]] double total_s() const;
 
   std::vector<double> wall_s_;
-  std::array<double, kPhases> phase_s_{};
-  double idle_s_ = 0;
-  double residue_s_ = 0;
+  StepAccount sum_;
   std::int64_t samples_ = 0;
   std::int64_t step_samples_ = 0;
   std::int64_t flops_ = 0;

@@ -1,4 +1,4 @@
-#include "train/report.h"
+#include "profiler/report.h"
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ StepReport report_of(std::int64_t step, std::int64_t steps, double wall_s) {
   report.steps = steps;
   report.samples = 64;
   report.loss = 1.036895F;
-  report.times.wall_s = wall_s;
+  report.wall_s = wall_s;
   return report;
 }
 
@@ -73,45 +73,43 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 1 sample in 0.01230s");
 }
 
-/// A step whose parts differ from each other and leave 1 ms over.
-StepReport measured(std::int64_t step) {
-  StepReport report = report_of(step, 20, 0);
-  double sum = 0;
-  for (int phase = 0; phase < kPhases; ++phase) {
-    report.times.phase_s[static_cast<std::size_t>(phase)] =
-        0.001 * (phase + 1 + 0.1 * static_cast<double>(step));
-    sum += report.times.phase_s[static_cast<std::size_t>(phase)];
+/// A step whose parts differ from each other.
+StepFigures measured(std::int64_t step) {
+  StepFigures figures;
+  figures.report = report_of(step, 20, 0);
+  figures.report.flops = 1'000'000'000;
+  for (int part = 0; part < kParts; ++part) {
+    const double seconds = 0.001 * (part + 1 + 0.1 * static_cast<double>(step));
+    figures.account.part_s[static_cast<std::size_t>(part)] = seconds;
+    figures.report.wall_s += seconds;
   }
-  report.times.idle_s = 0.0005;
-  report.times.wall_s = sum + 0.0005 + 0.001;
-  report.flops = 1'000'000'000;
-  return report;
+  return figures;
 }
 
 TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
-  StepReport report = measured(3);
-  report.loss = std::nextafter(1.036895F, 2.0F);
-  report.warmup = true;
-  const std::string line = metrics_record(report, 2);
+  StepFigures step = measured(3);
+  const StepReport& report = step.report;
+  step.report.loss = std::nextafter(1.036895F, 2.0F);
+  step.report.warmup = true;
+  const std::string line = metrics_record(step, 2);
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto record = nlohmann::json::parse(line);
   EXPECT_EQ(record.at("step"), 3);
   EXPECT_EQ(record.at("rank"), 2);
   EXPECT_EQ(record.at("loss").get<double>(), static_cast<double>(report.loss));
-  EXPECT_EQ(record.at("step_time_s").get<double>(), report.times.wall_s);
-  EXPECT_EQ(record.at("samples_per_s").get<double>(), 64 / report.times.wall_s);
+  EXPECT_EQ(record.at("step_time_s").get<double>(), report.wall_s);
+  EXPECT_EQ(record.at("samples_per_s").get<double>(), 64 / report.wall_s);
   EXPECT_EQ(record.at("warmup"), true);
   const auto& phases = record.at("phases_s");
-  EXPECT_EQ(phases.size(), static_cast<std::size_t>(kPhases) + 2);
+  EXPECT_EQ(phases.size(), static_cast<std::size_t>(kParts) - 1);  // input in one
   double sum = 0;
   for (const auto& [name, seconds] : phases.items()) sum += seconds.get<double>();
-  EXPECT_NEAR(sum, report.times.wall_s, 1e-12);
-  EXPECT_EQ(phases.at("backward").get<double>(),
-            report.times.phase_s[static_cast<std::size_t>(Phase::kBackward)]);
+  EXPECT_NEAR(sum, report.wall_s, 1e-12);
+  EXPECT_EQ(phases.at("backward").get<double>(), step.account[Part::kBackward]);
 }
 
 /// The milliseconds and percents of the account's rows, by name.
-std::map<std::string, std::pair<double, double>> account_of(const std::string& summary) {
+std::map<std::string, std::pair<double, double>> rows_of(const std::string& summary) {
   std::map<std::string, std::pair<double, double>> rows;
   for (const auto& row :
        all_matches(summary, R"(\n  (\S[^\d\n]*?) +(-?[\d.]+) ms +(-?[\d.]+) %)")) {
@@ -130,9 +128,9 @@ TEST(RunSummary, OfOneStepSaysSoInTheSingular) {
 
 TEST(RunSummary, AccountsForTheWholeWallTime) {
   RunSummary summary(20);
-  StepReport warmup = measured(0);
-  warmup.warmup = true;
-  warmup.times.wall_s = 1000;
+  StepFigures warmup = measured(0);
+  warmup.report.warmup = true;
+  warmup.report.wall_s = 1000;
   summary.add(warmup);
   for (int step = 1; step < 5; ++step) summary.add(measured(step));
   const auto device = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
@@ -140,7 +138,7 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
   EXPECT_THAT(text, HasSubstr("Summary of 4 steps after 1 of warm-up, cpu: "));
   EXPECT_THAT(text, HasSubstr(", 1 thread, products by reference\n"));
 
-  const auto rows = account_of(text);
+  const auto rows = rows_of(text);
   ASSERT_TRUE(rows.contains("wall time")) << text;
   double milliseconds = 0;
   double percents = 0;
@@ -149,22 +147,23 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
     milliseconds += values.first;
     percents += values.second;
   }
-  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kPhases) + 3);
+  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kParts));  // input in one, and the wall time
   EXPECT_NEAR(milliseconds, rows.at("wall time").first, 0.0001 * static_cast<double>(rows.size()));
   EXPECT_NEAR(percents, 100, 0.01 * static_cast<double>(rows.size()));
-  EXPECT_NEAR(rows.at("residue (host)").first, 1, 1e-4);
-  EXPECT_NEAR(rows.at("idle").first, 0.5, 1e-4);
-  // Steps 1 to 4 take 39.5, 40.3, 41.1 and 41.9 ms less what step 0 has.
-  EXPECT_THAT(text, HasSubstr("  Step time    mean 0.03950s, "));
-  EXPECT_THAT(text, HasSubstr("  Throughput   1620.25 samples/sec\n"));
-  EXPECT_THAT(text, HasSubstr("  Rate         25.32 GFLOP/s\n"));
+  EXPECT_NEAR(rows.at("data wait").first, 1 + 2 + 2 * 0.25, 1e-4);
+  EXPECT_NEAR(rows.at("host").first, 10 + 0.25, 1e-4);
+  EXPECT_NEAR(rows.at("idle").first, 11 + 0.25, 1e-4);
+  // The parts of step n add up to 66 + 1.1 n ms.
+  EXPECT_THAT(text, HasSubstr("  Step time    mean 0.06875s, "));
+  EXPECT_THAT(text, HasSubstr("  Throughput   930.91 samples/sec\n"));
+  EXPECT_THAT(text, HasSubstr("  Rate         14.55 GFLOP/s\n"));
   EXPECT_THAT(text, HasSubstr("  Update       fused, 31.3 bytes a parameter in a step\n\n"));
   EXPECT_THAT(
-      summary.text(*device, "fused", 0.0079),
+      summary.text(*device, "fused", 0.01375),
       HasSubstr("  Update       fused\n"
-                "  Floor        0.007900s at the rates measured here, 20.0 % of the mean\n\n"));
+                "  Floor        0.01375s at the rates measured here, 20.0 % of the mean\n\n"));
   EXPECT_THAT(
-      summary.text(*device, "fused", 0.0474),
+      summary.text(*device, "fused", 0.0825),
       HasSubstr(
           "120.0 % of the mean: what fits caches is faster, or the machine was slower then\n\n"));
 }

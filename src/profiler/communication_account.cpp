@@ -1,0 +1,261 @@
+#include "profiler/communication_account.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/clock.h"
+#include "core/text_table.h"
+#include "core/units.h"
+#include "profiler/account.h"
+
+namespace barestep {
+namespace {
+
+/// When what a collective reduces was complete: what it waits for of its own step. Where its
+/// numbers are narrowed first, on its own lane, that waits in its place.
+double ready_time(const StepTimeline& step, const NodeRun& collective) {
+  const std::vector<NodeRun>& runs = step.plan->runs();
+  const bool waits = !collective.awaited.empty() || !collective.previous ||
+                     runs[*collective.previous].is_collective;
+  const NodeRun& waiting = waits ? collective : runs[*collective.previous];
+  double ready_s = 0;
+  for (const NodeRun::Awaited& awaited : waiting.awaited) {
+    if (awaited.steps_back > 0 || runs[awaited.run].phase == Phase::kData) continue;
+    ready_s = std::max(ready_s, step.spans[awaited.run].end_s);
+  }
+  return ready_s;
+}
+
+/// What all ranks have to say, rank after rank; each has as much. Every rank calls it. Blocks.
+template <class Number>
+std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine) {
+  std::vector<Number> all(static_cast<std::size_t>(ranks.size()) * mine.size());
+  ranks.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.4f}", 1e3 * seconds);
+}
+
+/// What the collectives of a program are called, in their order; gradients are counted as buckets.
+std::vector<std::string> titles_of(const Program& program, std::span<const NodeId> collectives) {
+  std::vector<std::string> titles;
+  int buckets = 0;
+  for (const NodeId id : collectives) {
+    const auto& collective = std::get<Collective>(program.nodes()[static_cast<std::size_t>(id)].op);
+    const Tensor reduced = parts_of(collective).front().front().tensor;
+    const std::string& buffer = program.buffers()[reduced.buffer].name;
+    if (const auto* gather = std::get_if<AllGather>(&collective)) {
+      titles.push_back(program.buffers()[gather->tensors[0].buffer].name + ", gathered");
+    } else if (std::holds_alternative<ReduceScatter>(collective)) {
+      titles.emplace_back("gradients, scattered");
+    } else if (buffer == "global_loss") {
+      titles.emplace_back("loss");
+    } else if (buffer == "grad_squares") {
+      titles.emplace_back("squares of gradients");
+    } else {
+      titles.push_back(fmt::format("bucket {}", ++buckets));
+    }
+  }
+  return titles;
+}
+
+/// One collective of one step: adds what it came to on every rank to `of_collective`, and to
+/// `waited_for_s` how long each rank was waited for.
+void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t index,
+                    CommunicationSummary::OfCollective& of_collective,
+                    std::vector<double>& waited_for_s) {
+  std::size_t last = 0;
+  for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank][index].start_s > ranks[last][index].start_s) last = rank;
+  }
+  const double all_there_s = ranks[last][index].start_s;
+  for (const CommunicatedStep& rank : ranks) {
+    const CollectiveTimes& times = rank[index];
+    const double border_s = std::clamp(all_there_s, times.held_from_s, times.held_to_s);
+    const double exposed_s = times.held_to_s - times.held_from_s;
+    const CommunicationParts parts{
+        .hidden_s = std::max(0.0, times.end_s - times.start_s - exposed_s),
+        .waiting_s = border_s - times.held_from_s,
+        .moving_s = times.held_to_s - border_s};
+    of_collective.parts += parts;
+    of_collective.ready_before_start_s += times.start_s - times.ready_s;
+    waited_for_s[last] += parts.waiting_s;
+  }
+}
+
+}  // namespace
+
+CommunicationParts& CommunicationParts::operator+=(const CommunicationParts& other) {
+  hidden_s += other.hidden_s;
+  waiting_s += other.waiting_s;
+  moving_s += other.moving_s;
+  return *this;
+}
+
+CommunicationParts& CommunicationParts::operator/=(double divisor) {
+  hidden_s /= divisor;
+  waiting_s /= divisor;
+  moving_s /= divisor;
+  return *this;
+}
+
+CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps) {
+  CommunicationSummary summary{.steps = static_cast<std::int64_t>(steps.size())};
+  if (steps.empty()) return summary;
+  const std::size_t ranks = steps.front().size();
+  summary.ranks.resize(ranks);
+  summary.collectives.resize(steps.front().front().size());
+  for (const std::vector<CommunicatedStep>& step : steps) {
+    std::vector<double> waited_for_s(ranks);
+    for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
+      add_collective(step, i, summary.collectives[i], waited_for_s);
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      summary.ranks[rank].cost_s += waited_for_s[rank];
+    }
+    const auto longest = std::ranges::max_element(waited_for_s);
+    if (*longest > 0) {
+      ++summary.ranks[static_cast<std::size_t>(longest - waited_for_s.begin())].steps_waited_for;
+    }
+  }
+  const auto count = static_cast<double>(steps.size());
+  for (auto& of_collective : summary.collectives) {
+    of_collective.parts /= count * static_cast<double>(ranks);
+    of_collective.ready_before_start_s /= count * static_cast<double>(ranks);
+    summary.parts += of_collective.parts;
+  }
+  for (auto& rank : summary.ranks) {
+    rank.cost_s /= count * std::max(1.0, static_cast<double>(ranks) - 1);
+  }
+  return summary;
+}
+
+std::string CommunicationSummary::text() const {
+  if (steps == 0) return "";
+  std::string text =
+      fmt::format("Communication of a step, mean of {} step{} and {} rank{}\n", steps,
+                  steps == 1 ? "" : "s", ranks.size(), ranks.size() == 1 ? "" : "s");
+  const double total_s = parts.hidden_s + parts.waiting_s + parts.moving_s;
+  const auto row = [&](const char* name, double seconds) {
+    text += fmt::format("  {:<24}{:>12} ms\n", name, milliseconds(seconds));
+  };
+  row("all", total_s);
+  row("hidden", parts.hidden_s);
+  row("exposed, waiting", parts.waiting_s);
+  row("exposed, moving bytes", parts.moving_s);
+  text += "\n";
+  TextTable table({{"Reduced", Align::kLeft},
+                   {"Size", Align::kRight},
+                   {"Queued (ms)", Align::kRight},
+                   {"Hidden", Align::kRight},
+                   {"Waiting", Align::kRight},
+                   {"Moving", Align::kRight}});
+  for (const OfCollective& each : collectives) {
+    table.add_row({each.name, human_bytes(each.bytes), milliseconds(each.ready_before_start_s),
+                   milliseconds(each.parts.hidden_s), milliseconds(each.parts.waiting_s),
+                   milliseconds(each.parts.moving_s)});
+  }
+  text += table.text() + "\n";
+  if (ranks.size() == 1) return text;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    text += fmt::format("Waited for rank {}: longest in {} of {} steps, {} ms a step\n", rank,
+                        ranks[rank].steps_waited_for, steps, milliseconds(ranks[rank].cost_s));
+  }
+  return text +
+         fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);
+}
+
+CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)
+    : program_(programs.train().program) {
+  for (NodeId id = 0; id < program_.size(); ++id) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
+    if (std::holds_alternative<Collective>(node.op)) collectives_.push_back(id);
+  }
+  times_.resize(static_cast<std::size_t>(std::min(steps, kMostSteps)) * collectives_.size());
+}
+
+void CommunicationAccount::add(const StepReport& report) {
+  const Timeline& timeline = *report.timeline;
+  const StepTimeline& step = *timeline.at(0);
+  const std::size_t count = collectives_.size();
+  const bool follows = steps_ > 0 && last_step_ + 1 == step.step;
+  const bool is_counted =
+      !report.warmup && &step.plan->program() == &program_ && (steps_ + 1) * count <= times_.size();
+  if (is_counted) {
+    keep(step);
+    last_step_ = step.step;
+    ++steps_;
+  }
+  // What a step leaves unfinished holds up the step after it.
+  visit_stretches(timeline, kMainLane, [&](const Stretch& stretch) {
+    if (!stretch.held_by || stretch.is_own_work) return;
+    const int back = stretch.held_by->steps_back;
+    const bool is_kept = back == 0 ? is_counted : back == 1 && follows;
+    const NodeRun& run = timeline.at(back)->plan->runs()[stretch.held_by->run];
+    if (!is_kept || !run.is_collective) return;
+    const std::size_t place = steps_ - 1 - (back == 1 && is_counted ? 1 : 0);
+    CollectiveTimes& times = times_[place * count + place_of(run)];
+    if (times.held_from_s == times.held_to_s) times.held_from_s = stretch.begin_s;
+    times.held_to_s = stretch.end_s;
+  });
+}
+
+void CommunicationAccount::keep(const StepTimeline& step) {
+  const auto times = std::span(times_).subspan(steps_ * collectives_.size(), collectives_.size());
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const NodeRun& run = step.plan->runs()[i];
+    if (!run.is_collective) continue;
+    const Span& span = step.spans[i];
+    times[place_of(run)] = {.ready_s = ready_time(step, run),
+                            .start_s = span.begin_s,
+                            .end_s = span.end_s,
+                            .held_from_s = span.end_s,
+                            .held_to_s = span.end_s};
+  }
+}
+
+std::size_t CommunicationAccount::place_of(const NodeRun& collective) const {
+  const auto found = std::ranges::lower_bound(collectives_, collective.first);
+  return static_cast<std::size_t>(found - collectives_.begin());
+}
+
+CommunicationSummary CommunicationAccount::gather(Communicator& ranks, double own_error_s) const {
+  const ClockAlignment clocks = align_clocks(ranks, &now_s);
+  const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&own_error_s, 1));
+  // A run that ends early may end between two ranks' reports of the same step.
+  const std::size_t steps = std::ranges::min(gather_all<std::size_t>(ranks, std::span(&steps_, 1)));
+  const auto size = static_cast<std::size_t>(ranks.size());
+  const std::size_t count = collectives_.size();
+  const std::vector<CollectiveTimes> times =
+      gather_all<CollectiveTimes>(ranks, std::span(times_).first(steps * count));
+
+  std::vector<std::vector<CommunicatedStep>> all(steps, std::vector<CommunicatedStep>(size));
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      const double shift_s = clocks.shift_s[rank];
+      for (std::size_t i = 0; i < count; ++i) {
+        CollectiveTimes shifted = times[(rank * steps + step) * count + i];
+        for (double* const at : {&shifted.ready_s, &shifted.start_s, &shifted.end_s,
+                                 &shifted.held_from_s, &shifted.held_to_s}) {
+          *at += shift_s;
+        }
+        all[step][rank].push_back(shifted);
+      }
+    }
+  }
+  CommunicationSummary summary = summary_of(all);
+  summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
+  const std::vector<std::string> titles = titles_of(program_, collectives_);
+  for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
+    const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
+    summary.collectives[i].name = titles[i];
+    summary.collectives[i].bytes = cost_of(node.op).message_bytes;
+  }
+  return summary;
+}
+
+}  // namespace barestep

@@ -1,0 +1,91 @@
+// Where the time of communication goes: hidden beside computing, waiting for a rank, moving bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/communicator.h"
+#include "profiler/clock_alignment.h"
+#include "train/step.h"
+#include "train/trainer.h"
+
+namespace barestep {
+
+/// When one rank was at the points of a collective, in seconds of core/clock.h.
+struct CollectiveTimes {
+  double ready_s = 0;      // what it reduces was complete
+  double start_s = 0;      // the rank began
+  double end_s = 0;        // it was done
+  double held_from_s = 0;  // from when to when it held up the rank's computing; equal where it
+  double held_to_s = 0;    // did not
+};
+
+/// The collectives of one step of one rank, in the order of the program.
+using CommunicatedStep = std::vector<CollectiveTimes>;
+
+/// Seconds of communication: beside other work, and holding it up, which is what costs.
+struct CommunicationParts {
+  double hidden_s = 0;
+  double waiting_s = 0;  // exposed, until the last rank began
+  double moving_s = 0;   // exposed, since then
+
+  CommunicationParts& operator+=(const CommunicationParts& other);
+  CommunicationParts& operator/=(double divisor);
+};
+
+/// What steps came to; times are means of ranks and steps.
+struct CommunicationSummary {
+  struct OfCollective {
+    std::string name;  // "loss", "bucket 1", ...
+    std::int64_t bytes = 0;
+    double ready_before_start_s = 0;  // it waited for the collective before it
+    CommunicationParts parts{};
+  };
+  struct OfRank {
+    std::int64_t steps_waited_for = 0;  // in which it was waited for longer than any other
+    double cost_s = 0;                  // of a step to each other rank: exposed waiting for it
+  };
+  std::int64_t steps = 0;
+  CommunicationParts parts{};
+  std::vector<OfCollective> collectives{};
+  std::vector<OfRank> ranks{};
+  double clock_error_s = 0;
+
+  [[nodiscard]] std::string text() const;
+};
+
+/// Adds up `steps[step][rank]`, all on one clock. The last rank to begin a collective is the one
+/// the others wait for. `names` and `bytes` of the collectives are left to the caller.
+CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps);
+
+/// Keeps the times of this rank's collectives, and adds up at the end what all ranks kept.
+class CommunicationAccount final {
+ public:
+  /// Of the training steps after warm-up that run `programs.train()`, 10,000 at most: `steps` are
+  /// those of the run. Takes all its memory. `programs` must outlive the account.
+  CommunicationAccount(const StepPrograms& programs, std::int64_t steps);
+
+  /// A training step that is finished, the newest of the report's timeline. Every rank calls it for
+  /// the same steps, whatever it evaluates between them.
+  void add(const StepReport& report);
+
+  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. This rank's
+  /// times may be off by `own_error_s`. Blocks.
+  [[nodiscard]] CommunicationSummary gather(Communicator& ranks, double own_error_s = 0) const;
+
+ private:
+  static constexpr std::int64_t kMostSteps = 10'000;
+
+  void keep(const StepTimeline& step);
+  [[nodiscard]] std::size_t place_of(const NodeRun& collective) const;
+
+  const Program& program_;
+  std::vector<NodeId> collectives_;     // in their order
+  std::vector<CollectiveTimes> times_;  // by step and collective
+  std::size_t steps_ = 0;               // that are kept
+  std::int64_t last_step_ = -1;         // the runner's number of the last of them
+};
+
+}  // namespace barestep
