@@ -258,7 +258,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
   EXPECT_THAT(out, ContainsRegex("\nStep 02 " + line + "\n"));
   EXPECT_THAT(out, HasSubstr("\nSummary of 2 steps after 1 of warm-up, cpu: "));
   for (const char* row : {"  data wait ", "  forward ", "  loss ", "  backward ", "  optimizer ",
-                          "  idle ", "  residue (host) ", "  wall time "}) {
+                          "  idle ", "  host ", "  wall time "}) {
     EXPECT_THAT(out, HasSubstr(std::string("\n") + row));
   }
   EXPECT_THAT(out, HasSubstr("gradients"));

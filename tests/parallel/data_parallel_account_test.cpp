@@ -83,6 +83,7 @@ class NoInput final : public StepInput {
 /// Two devices that pause, so that times are known from below.
 TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
   Buffers buffers;
+  for (const int device : {0, 1}) buffers.get("any", Category::kActivations, 64, device);
   Program program("pauses", buffers);
   const auto add = [&](int device, double seconds, Phase phase) {
     program.add({.op = DeviceOp{Delay{seconds}}, .device = device, .phase = phase});

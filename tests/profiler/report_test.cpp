@@ -171,10 +171,10 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
 /// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.
 TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
   RunSummary summary(3);
-  for (const double wall_s : {0.01, 0.02, 0.09}) summary.add(report_of(0, 3, wall_s));
+  for (const double wall_s : {0.01, 0.02, 0.09}) summary.add(StepFigures(report_of(0, 3, wall_s)));
   StepReport last = report_of(2, 3, 0.02);
   last.samples = 32;
-  summary.add(last);
+  summary.add(StepFigures(last));
   EXPECT_EQ(summary.step_samples(), 64);
   const SweepRow row{16, summary.step_samples(), summary.step_time_s()};
   const std::string table = sweep_table(std::vector{row});
