@@ -222,13 +222,10 @@ void end_ranks(const RankSetup& setup, Communicator& ranks, RankRun& run,
 
 void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, RankRun& run) {
   const TrainConfig& config = setup.config();
-  ProfilingScope scope = setup.profiling_scope();
   if (config.output.records()) {
-    run.profiling = std::make_unique<Profiling>(config, setup.programs(), scope);
-    scope.devices = run.profiling->devices();
-    scope.communicator = run.profiling->communicator();
+    run.profiling = std::make_unique<Profiling>(config, setup.programs(), setup.profiling_scope());
   }
-  run.trainer = setup.new_trainer(*scope.devices[0], *scope.communicator);
+  run.trainer = setup.new_trainer(run.profiling.get());
   CommunicationAccount communication(setup.programs(), run.trainer->steps());
   run.trainer->stop_when(stop_is_asked_for());
   RankObserver observer(setup, ranks, record, communication);

@@ -98,18 +98,15 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   const auto communicator = setup.join(programs);
   SpreadObserver observer(config, programs, scheme, setup, steps, record);
-  ProfilingScope scope{.program = kMlpDp,
-                       .devices = setup.opened(),
-                       .communicator = communicator.get(),
-                       .backend = setup.backend()};
+  const ProfilingScope scope{.program = kMlpDp,
+                             .devices = setup.opened(),
+                             .communicator = communicator.get(),
+                             .backend = setup.backend()};
   std::optional<Profiling> profiling;
-  if (config.output.records()) {
-    profiling.emplace(config, programs, scope);
-    scope.devices = profiling->devices();
-    scope.communicator = profiling->communicator();
-  }
-  auto trainer = std::make_unique<Trainer>(config, programs, scope.devices, scope.communicator,
-                                           dataset, std::move(loaded));
+  if (config.output.records()) profiling.emplace(config, programs, scope);
+  auto trainer =
+      std::make_unique<Trainer>(config, programs, scope.devices, scope.communicator, dataset,
+                                std::move(loaded), profiling ? &*profiling : nullptr);
   const Device& first = *scope.devices[0];
   observer.console().print(setup.text(scheme.split(spec.batch_size)) + run_header(programs, first));
   TrainObserver* told = &observer;

@@ -42,15 +42,15 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
     const MonitorScope scope{.devices = {&device}};
     observer = &monitoring.emplace(scope, warmup_of(config.training, steps), &console, *observer);
   }
-  std::vector<Device*> devices{&device};
+  const std::vector<Device*> devices{&device};
   std::optional<Profiling> profiling;
   if (config.output.records()) {
     const ProfilingScope scope{.program = kMlpSingle, .devices = devices};
-    devices = profiling.emplace(config, programs, scope).devices();
+    profiling.emplace(config, programs, scope);
   }
   const Monitor* const monitor = monitoring ? &monitoring->monitor() : nullptr;
-  auto trainer =
-      std::make_unique<Trainer>(config, programs, devices, nullptr, dataset, std::move(loaded));
+  auto trainer = std::make_unique<Trainer>(config, programs, devices, nullptr, dataset,
+                                           std::move(loaded), profiling ? &*profiling : nullptr);
   console.print(run_header(programs, device));
   run_training(trainer, *observer, kMlpSingle, profiling ? &*profiling : nullptr, monitor);
   std::string seen;

@@ -10,7 +10,6 @@
 #include "core/price.h"
 #include "profiler/account.h"
 #include "profiler/breakdown.h"
-#include "profiler/gpu_records.h"
 #include "profiler/memory_timeline.h"
 #include "profiler/monitor_report.h"
 #include "profiler/operator_table.h"
@@ -21,38 +20,14 @@
 namespace barestep {
 namespace {
 
-/// The most records of a kind: 16 MiB of them.
+/// The most spans that are kept, and of a GPU the most pieces of work: 8 MiB of spans.
 constexpr std::int64_t kMostRecords = 1 << 18;
-constexpr std::size_t kMostOverheadSteps = 1 << 16;
+constexpr std::int64_t kMostOverheadSteps = 1 << 16;
 
-/// The programs of a run, in the order in which a trainer hands them to its runner.
 std::vector<const Program*> programs_of(const StepPrograms& programs) {
   std::vector<const Program*> all;
   for (const StepProgram* step : programs.all()) all.push_back(&step->program);
   return all;
-}
-
-/// The runner's steps from training step numbers.first to the last of them; batches of evaluation
-/// are steps of the runner too.
-StepRange runner_steps(const TrainConfig& config, const StepPrograms& programs, StepRange numbers) {
-  StepRange steps;
-  Schedule schedule(config.training, programs);
-  for (std::int64_t step = 0;; ++step) {
-    const std::optional<Batch> batch = schedule.next();
-    BARESTEP_REQUIRE(batch.has_value(), "a run ends before a step that it has");
-    if (batch->evaluates) continue;
-    if (batch->number == numbers.first) steps.first = step;
-    steps.end = step + 1;
-    if (batch->number + 1 == numbers.end) return steps;
-  }
-}
-
-std::int64_t capacity_for(const StepPrograms& programs, std::int64_t steps) {
-  std::int64_t parts = 0;
-  for (const Program* program : programs_of(programs)) {
-    parts = std::max(parts, parts_of(*program));
-  }
-  return std::min(kMostRecords, parts * std::min(steps, kMostRecords));
 }
 
 std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& programs) {
@@ -62,20 +37,6 @@ std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& program
 StepRange kept_steps(const TrainConfig& config, StepRange numbers, std::int64_t steps) {
   const bool closes = !config.output.trace.empty() && numbers.end < steps;
   return {numbers.first, numbers.end + (closes ? 1 : 0)};
-}
-
-/// Null on the CPU, whose streams send records.
-std::unique_ptr<GpuRecords> gpu_records_for(const TrainConfig& config, const ProfilingScope& scope,
-                                            RecordCollector& collector) {
-  if (scope.devices[0]->kind() == DeviceKind::kCpu) return nullptr;
-  auto gpu = open_gpu_records(scope.devices, collector, kMostRecords);
-  if (config.device.graph && !gpu->knows_graphs()) {
-    fail(ExitCode::kConfiguration,
-         {.what = config.output.profile ? "--profile" : "--trace",
-          .why = fmt::format("the ops of a graph cannot be told apart by {}", gpu->source()),
-          .remedy = "leave out --graph"});
-  }
-  return gpu;
 }
 
 std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
@@ -111,26 +72,31 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
       numbers_(profiled_steps_of(config, steps_of_run(config, programs))),
       kept_(kept_steps(config, numbers_, steps_of_run(config, programs))),
       first_counted_(warmup_of(config.training, steps_of_run(config, programs))),
-      collector_(runner_steps(config, programs, kept_),
-                 capacity_for(programs, runner_steps(config, programs, kept_).size())),
-      gpu_(gpu_records_for(config, scope, collector_)) {
-  for (Device* device : scope.devices) {
-    devices_.push_back(std::make_unique<ProfiledDevice>(*device, collector_, gpu_.get()));
-  }
-  if (scope.communicator != nullptr) {
-    communicator_ = std::make_unique<ProfiledCommunicator>(*scope.communicator, collector_,
-                                                           *devices_[0], gpu_.get());
-  }
+      all_programs_(programs_of(programs)),
+      schedule_(config.training, programs),
+      source_("the CPU"),
+      steps_(all_programs_, kept_.size(), kMostRecords),
+      forgotten_(all_programs_, 1, kMostRecords) {
+  if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
   // Nothing is allocated in a step.
-  steps_.reserve(static_cast<std::size_t>(std::min(kept_.size(), kMostRecords)));
-  overhead_wall_s_.reserve(kMostOverheadSteps);
+  overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
   if (tells()) find_peaks();
 }
 
-std::vector<Device*> Profiling::devices() const {
-  std::vector<Device*> all;
-  for (const auto& device : devices_) all.push_back(device.get());
-  return all;
+void Profiling::open_gpu() {
+  std::string why;
+  gpu_ = open_cupti(scope_.devices, kMostRecords, cupti_files(), why);
+  if (gpu_ != nullptr) return;
+  source_ = fmt::format("CUDA events, to about a microsecond: CUPTI cannot be used: {}", why);
+  if (!config_.device.graph) return;
+  fail(ExitCode::kConfiguration,
+       {.what = config_.output.profile ? "--profile" : "--trace",
+        .why = fmt::format("the ops of a graph cannot be told apart by {}", source_),
+        .remedy = "leave out --graph"});
+}
+
+std::string Profiling::source() const {
+  return gpu_ == nullptr ? source_ : gpu_->source();
 }
 
 void Profiling::find_peaks() {
@@ -165,39 +131,58 @@ void Profiling::begin(TrainObserver& told) {
   turn_for(0);
 }
 
-void Profiling::turn(bool on, bool keeps) {
-  if (gpu_ != nullptr) gpu_->turn(on, keeps);
-  for (const auto& device : devices_) device->turn(on);
-  if (communicator_ != nullptr) communicator_->turn(on);
+std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const {
+  // The step before those that are kept fetches the first one's input.
+  const StepRange wanted{kept_.first - 1, kept_.end};
+  if (number < first_counted_ || wanted.contains(number)) return std::nullopt;
+  std::int64_t place = number - first_counted_;
+  if (number >= wanted.end) {
+    place -= std::max(std::int64_t{0}, wanted.end - std::max(wanted.first, first_counted_));
+  }
+  if (place >= kMostOverheadSteps) return std::nullopt;
+  return place;
+}
+
+bool Profiling::is_profiled(std::int64_t number) const {
+  const auto place = overhead_place(number);
+  return kept_.contains(number) || (place && is_profiled_for_overhead(*place));
+}
+
+RunDetail Profiling::detail_of(std::int64_t /*step*/) {
+  const std::optional<Batch> batch = schedule_.next();
+  // CUPTI tells of nodes, and more exactly than events do.
+  const bool by_nodes = gpu_ == nullptr && batch && !batch->evaluates && is_profiled(batch->number);
+  return by_nodes ? RunDetail::kNodes : RunDetail::kRuns;
+}
+
+void Profiling::before_work(const Tag& tag, std::string_view label, int device) {
+  if (gpu_ != nullptr) gpu_->begin(tag, label, device);
+}
+
+void Profiling::after_work() {
+  if (gpu_ != nullptr) gpu_->end();
+}
+
+void Profiling::on_capture(bool on) {
+  if (gpu_ != nullptr) gpu_->capture(on);
 }
 
 void Profiling::turn_for(std::int64_t number) {
-  // The step before the first one fetches that one's input.
-  const bool wanted = kept_.contains(number) || number + 1 == kept_.first;
-  for_overhead_ =
-      !wanted && number >= first_counted_ && overhead_wall_s_.size() < kMostOverheadSteps;
-  const auto index = static_cast<std::int64_t>(overhead_wall_s_.size());
-  turn(wanted || (for_overhead_ && is_profiled_for_overhead(index)), wanted);
+  if (gpu_ == nullptr) return;
+  const bool keeps = kept_.contains(number) || number + 1 == kept_.first;
+  gpu_->turn(keeps || is_profiled(number), keeps);
 }
 
 void Profiling::on_step(const StepReport& report) {
   told_->on_step(report);
   const StepTimeline& step = *report.timeline->at(0);
-  const HostTimes& host = step.host;
-  if (kept_.contains(report.step) && steps_.size() < steps_.capacity()) {
-    steps_.push_back({.step = step.step,
-                      .number = report.step,
-                      .begin_s = host.begin_s,
-                      .start_s = host.start_s,
-                      .queued_s = host.queued_s,
-                      .fetched_s = host.fetched_s,
-                      .end_s = host.end_s,
-                      .reported_s = now_s(),
-                      .overlaps_previous = host.overlaps_previous,
-                      .overlaps_next = host.overlaps_next,
-                      .joins_lanes = host.joins_lanes});
+  if (kept_.contains(report.step)) {
+    steps_.add(report.step, step, now_s());
+  } else if (is_profiled(report.step)) {
+    forgotten_.clear();
+    forgotten_.add(report.step, step, now_s());
   }
-  if (for_overhead_) overhead_wall_s_.push_back(report.wall_s);
+  if (overhead_place(report.step)) overhead_wall_s_.push_back(report.wall_s);
   if (gpu_ != nullptr) gpu_->collect();
   turn_for(report.step + 1);
 }
@@ -207,56 +192,53 @@ void Profiling::on_evaluation(const EvaluationReport& report) {
 }
 
 void Profiling::end() {
+  if (gpu_ == nullptr) return;
   try {
-    if (gpu_ != nullptr) gpu_->finish();
-    turn(false, false);
+    gpu_->finish();
+    gpu_->turn(false, false);
+    steps_.amend(*gpu_);
   } catch (const Error& error) {
     note_ += fmt::format("Note: the last records are missing: {}\n", error.what());
   }
 }
 
-Profile Profiling::profile() const {
-  Profile all = join(programs_of(programs_), collector_, steps_);
-  if (gpu_ != nullptr) {
-    all.dropped += gpu_->dropped();
-    all.activities.assign(gpu_->activities().begin(), gpu_->activities().end());
-  }
-  if (steps_.empty()) return all.of({});
-  // Of the step that failed, and of the next one's input, there may be parts.
-  return all.of({steps_.front().number, steps_.back().number + 1});
+bool Profiling::exchanges() const {
+  return scope_.communicator != nullptr && scope_.communicator->size() > 1;
 }
 
-std::string Profiling::node_without_record(const Profile& profile) const {
-  const bool exchanges = scope_.communicator != nullptr && scope_.communicator->size() > 1;
-  return barestep::node_without_record(programs_of(programs_), profile, exchanges);
+Profile Profiling::profile() const {
+  const std::int64_t dropped = steps_.dropped() + (gpu_ == nullptr ? 0 : gpu_->dropped());
+  Profile all = profile_of(steps_.kept(), dropped, exchanges(),
+                           gpu_ == nullptr ? std::span<const GpuActivity>() : gpu_->activities());
+  if (all.steps.empty()) return all;
+  // CUPTI saw parts of the steps before and behind these.
+  return all.of({all.steps.front().number, all.steps.back().number + 1});
 }
 
 void Profiling::require_records() const {
   const Profile profile = this->profile();
-  const std::string node = node_without_record(profile);
+  const std::string node = node_without_record(profile.steps, exchanges());
   if (node.empty()) return;
   std::string remedy = "this is a bug, please report it";
-  if (gpu_ != nullptr && gpu_->knows_graphs()) {
-    remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
-  }
+  if (gpu_ != nullptr) remedy = "set BARESTEP_CUPTI=none, which profiles by CUDA events";
   if (profile.dropped > 0) remedy = "profile fewer steps with --profile-steps";
   fail(ExitCode::kBug,
        {.what = "profile",
         .value = node,
         .why = fmt::format(
-            "has no record from {}{}", gpu_ == nullptr ? "the CPU" : gpu_->source(),
+            "has no record from {}{}", source(),
             profile.dropped > 0 ? fmt::format(", which dropped {}", profile.dropped) : ""),
         .remedy = remedy});
 }
 
 std::filesystem::path Profiling::trace_of(const Device& device) const {
   const auto& path = config_.output.trace;
-  return devices_.size() > 1 ? numbered_trace(path, "device", device.index()) : path;
+  return scope_.devices.size() > 1 ? numbered_trace(path, "device", device.index()) : path;
 }
 
 TraceContext Profiling::context_of(const Device& device) const {
   const DeviceInfo info = device.info();
-  const int devices = static_cast<int>(devices_.size());
+  const int devices = static_cast<int>(scope_.devices.size());
   // A device's index stands where a process has its number; in a container that may be small.
   constexpr std::int64_t kSmall = 1000;
   return {.program = scope_.program,
@@ -282,8 +264,8 @@ void Profiling::write_trace(const Profile& profile, const Device& device,
   add_profile(events, profile, context);
   add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
   if (monitor != nullptr && !profile.steps.empty()) {
-    add_monitor(events, *monitor, host_row(context), profile.steps.front().begin_s,
-                profile.steps.back().end_s);
+    add_monitor(events, *monitor, host_row(context), profile.steps.front().host().begin_s,
+                profile.steps.back().host().end_s);
   }
   events.close();
   barestep::write_trace(context.trace_name, events.file(trace_head(context), context.trace_name));
@@ -291,7 +273,7 @@ void Profiling::write_trace(const Profile& profile, const Device& device,
 
 std::string Profiling::write_files(const Monitor* monitor) const {
   if (config_.output.trace.empty()) return "";
-  if (steps_.empty()) {
+  if (steps_.kept().empty()) {
     return fmt::format("no profiled step was done, so '{}' is not written",
                        trace_of(*scope_.devices[0]).string());
   }
@@ -308,17 +290,19 @@ std::string Profiling::write_files_of_failed_run(const Monitor* monitor) const {
     return error.what();
   }
   return fmt::format("'{}' holds the profiled steps before that: {} to {}",
-                     trace_of(*scope_.devices[0]).string(), steps_.front().number,
-                     steps_.back().number);
+                     trace_of(*scope_.devices[0]).string(), steps_.kept().front().number,
+                     steps_.kept().back().number);
 }
 
 std::string Profiling::title(const Profile& profile) const {
   const std::int64_t last = profile.dropped > 0 ? numbers_.end - 1 : profile.steps.back().number;
   std::string text = fmt::format("Profile of the steps {} to {}, ", numbers_.first, last);
   if (scope_.ranks > 1) text += fmt::format("rank {} of {}, ", scope_.rank, scope_.ranks);
-  if (devices_.size() > 1) text += fmt::format("{} devices, each ", devices_.size());
+  if (scope_.devices.size() > 1) text += fmt::format("{} devices, each ", scope_.devices.size());
   text += peaks_key(*scope_.devices[0], config_.device.precision) + "\n";
-  if (gpu_ != nullptr) text += fmt::format("The GPU's times are from {}\n", gpu_->source());
+  if (scope_.devices[0]->kind() != DeviceKind::kCpu) {
+    text += fmt::format("The GPU's times are from {}\n", source());
+  }
   if (profile.dropped > 0) {
     text += fmt::format(
         "There was no room for {} of the records: this is about the first {} of these steps.\n",
@@ -347,7 +331,7 @@ std::string Profiling::tables(const Profile& profile) const {
 std::string Profiling::breakdowns(const Profile& profile) const {
   std::string text;
   for (const Device* device : scope_.devices) {
-    if (devices_.size() > 1) text += fmt::format("{}: ", device->name());
+    if (scope_.devices.size() > 1) text += fmt::format("{}: ", device->name());
     text += breakdown_text(breakdown_of(profile, device->index()));
   }
   return text;
@@ -361,9 +345,9 @@ std::string Profiling::text() const {
         "There is nothing to show of the steps {} to {}: {}\n", numbers_.first, numbers_.end - 1,
         profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
   }
-  if (!node_without_record(profile).empty()) return "";
+  if (!node_without_record(profile.steps, exchanges()).empty()) return "";
   const auto accounts = accounts_of(profile);
-  const int devices = static_cast<int>(devices_.size());
+  const int devices = static_cast<int>(scope_.devices.size());
   std::string text = title(profile) + tables(profile);
   text += account_table(accounts) + "\n";
   text += bottleneck(profile, accounts, peaks_) + backward_ratio(profile);

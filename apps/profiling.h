@@ -1,9 +1,10 @@
-// The profiler as a run sees it: devices to run on, an observer to tell, a report at the end.
+// The profiler as a run sees it: it says how finely steps are measured, keeps some, and reports.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,10 +16,8 @@
 #include "profiler/monitor.h"
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
-#include "profiler/profiled_communicator.h"
-#include "profiler/profiled_device.h"
-#include "profiler/records.h"
 #include "profiler/trace.h"
+#include "train/schedule.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -38,16 +37,13 @@ struct ProfilingScope {
 std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
                                                std::string_view what, int count);
 
-class Profiling final : public TrainObserver {
+class Profiling final : public TrainObserver, public StepProfiler {
  public:
-  /// Takes the memory for all records; for --profile on rank 0, measures the device's peaks unless
-  /// an earlier run has. All that is referred to must outlive it. Throws Error(kConfiguration) for
-  /// steps that the run has not, and for a graph whose ops cannot be told apart.
+  /// Takes the memory for all steps that are kept; for --profile on rank 0, measures the device's
+  /// peaks unless an earlier run has. All that is referred to must outlive it. Throws
+  /// Error(kConfiguration) for steps that the run has not, and for a graph whose ops cannot be told
+  /// apart.
   Profiling(const TrainConfig& config, const StepPrograms& programs, const ProfilingScope& scope);
-
-  /// What the trainer is to run on; the communicator is null where the scope's is.
-  [[nodiscard]] std::vector<Device*> devices() const;
-  [[nodiscard]] Communicator* communicator() const { return communicator_.get(); }
 
   /// Call it when the trainer is set up, which is work of no step. `told` hears of everything.
   void begin(TrainObserver& told);
@@ -55,6 +51,11 @@ class Profiling final : public TrainObserver {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
   void on_batch() override { told_->on_batch(); }
+
+  RunDetail detail_of(std::int64_t step) override;
+  void before_work(const Tag& tag, std::string_view label, int device) override;
+  void after_work() override;
+  void on_capture(bool on) override;
 
   /// Call it once nothing runs any more, before what follows. Never throws: what fails is noted.
   void end();
@@ -84,13 +85,19 @@ class Profiling final : public TrainObserver {
   [[nodiscard]] std::string write_files_of_failed_run(const Monitor* monitor) const;
 
  private:
-  /// Turns profiling on or off for the training step `number`.
+  /// The place of a training step among those that tell what profiling costs.
+  [[nodiscard]] std::optional<std::int64_t> overhead_place(std::int64_t number) const;
+  [[nodiscard]] bool is_profiled(std::int64_t number) const;
+  /// Turns the GPU's tool on or off for the training step `number`.
   void turn_for(std::int64_t number);
-  void turn(bool on, bool keeps);
   void find_peaks();
   [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
-  [[nodiscard]] std::string node_without_record(const Profile& profile) const;
+  [[nodiscard]] bool exchanges() const;
+  /// Opens CUPTI if it can be had.
+  void open_gpu();
+  /// Where the times of the device's work come from.
+  [[nodiscard]] std::string source() const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
   [[nodiscard]] TraceContext context_of(const Device& device) const;
   void write_trace(const Profile& profile, const Device& device, const Monitor* monitor) const;
@@ -107,15 +114,15 @@ class Profiling final : public TrainObserver {
   std::int64_t first_counted_;  // behind warm-up
   ClockOrigin origin_ = clock_origin();
   double clock_error_s_ = 0;
-  RecordCollector collector_;
-  std::unique_ptr<GpuRecords> gpu_;  // null on the CPU
-  std::vector<std::unique_ptr<ProfiledDevice>> devices_;
-  std::unique_ptr<ProfiledCommunicator> communicator_;
+  std::vector<const Program*> all_programs_;
+  Schedule schedule_;                // of the runner's coming steps
+  std::unique_ptr<GpuRecords> gpu_;  // null where marks alone tell
+  std::string source_;               // of times
+  ProfiledSteps steps_;
+  ProfiledSteps forgotten_;  // those that only tell what keeping one costs
   Peaks peaks_;
   std::string note_;
-  std::vector<HostStep> steps_;
   std::vector<double> overhead_wall_s_;
-  bool for_overhead_ = false;  // the coming step is one of those
 };
 
 }  // namespace barestep

@@ -193,9 +193,9 @@ ProfilingScope RankSetup::profiling_scope() const {
           .ranks = ranks_.size()};
 }
 
-std::unique_ptr<Trainer> RankSetup::new_trainer(Device& device, Communicator& transport) {
-  return std::make_unique<Trainer>(config_, *programs_, std::vector{&device}, &transport, data(),
-                                   std::move(loaded_));
+std::unique_ptr<Trainer> RankSetup::new_trainer(StepProfiler* profiler) {
+  return std::make_unique<Trainer>(config_, *programs_, std::vector<Device*>{device_.get()},
+                                   transport_, data(), std::move(loaded_), profiler);
 }
 
 FlatWeights RankSetup::weights_of_all() {

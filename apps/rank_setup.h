@@ -59,8 +59,8 @@ class RankSetup {
   /// Training steps of the run.
   [[nodiscard]] std::int64_t steps() const;
 
-  /// On device() and transport(), or on what stands between them and the trainer.
-  std::unique_ptr<Trainer> new_trainer(Device& device, Communicator& transport);
+  /// On device() and transport(). `profiler` may be null.
+  std::unique_ptr<Trainer> new_trainer(StepProfiler* profiler);
 
   /// This rank's part of what --monitor looks at: each host and each GPU by one of its ranks.
   [[nodiscard]] MonitorScope monitor_scope() const;

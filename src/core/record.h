@@ -15,6 +15,10 @@ struct Tag {
   NodeId node = 0;
 };
 
+/// What the host queues in one piece carries this instead of a node: the launch of a graph.
+constexpr NodeId kGraphLaunch = -1;
+constexpr std::string_view kGraphLaunchLabel = "launch graph";
+
 /// Work that is a piece of another node's, which tells of the whole.
 constexpr NodeId kPartOfNode = -2;
 

@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <limits>
 #include <map>
 #include <utility>
 
-#include "core/error.h"
 #include "profiler/operator_table.h"
 
 namespace barestep {
@@ -47,9 +44,6 @@ Part part_of(const TimedOp& op) {
   const bool is_copy = device_op != nullptr && std::holds_alternative<Copy>(*device_op);
   return part_of(op.node->phase, is_copy, {op.device, op.node->lane}, 0);
 }
-
-/// A run of the step that many steps ago.
-using RunOfStep = NodeRun::Awaited;
 
 /// Finds what holds a run that has not ended.
 class CauseWalk {
@@ -99,9 +93,10 @@ class CauseWalk {
       if (span(other).end_s > (last ? span(*last).end_s : now_s)) last = other;
     };
     for (const NodeRun::Awaited& awaited : run(held).awaited) {
-      if (is_reached(held.steps_back, awaited.steps_back)) {
-        consider({awaited.run, held.steps_back + awaited.steps_back});
-      }
+      if (!is_reached(held.steps_back, awaited.steps_back)) continue;
+      const int steps_back = held.steps_back + awaited.steps_back;
+      const RunPlan& plan = *timeline_.at(steps_back)->plan;
+      consider({plan.runs_of(awaited.node)[awaited.part], steps_back});
     }
     const StepTimeline& step = *timeline_.at(held.steps_back);
     const StepTimeline* const before = timeline_.at(held.steps_back + 1);
@@ -123,7 +118,8 @@ class CauseWalk {
     for (int step = from; step < from + steps_back; ++step) {
       if (timeline_.at(step + 1) == nullptr || timeline_.at(step)->host.joins_lanes) return false;
     }
-    return timeline_.at(from + steps_back)->plan == timeline_.at(from)->plan;
+    return &timeline_.at(from + steps_back)->plan->program() ==
+           &timeline_.at(from)->plan->program();
   }
 
   const Timeline& timeline_;
@@ -213,60 +209,6 @@ double communicated_s(const Timeline& timeline, int device, double begin_s, doub
   }
   return seconds;
 }
-
-/// Makes timelines of a profile's records.
-class ProfiledSteps {
- public:
-  explicit ProfiledSteps(const Profile& profile) : profile_(profile) {
-    for (const TimedOp& op : profile.ops) ops_[op.tag.step].push_back(&op);
-    for (const Record& record : profile.queued) {
-      queued_s_.try_emplace({record.tag.step, record.tag.node}, record.start_s);
-    }
-  }
-
-  [[nodiscard]] bool has(const HostStep& step) const { return ops_.contains(step.step); }
-
-  StepTimeline timeline_of(const HostStep& step) {
-    const auto& ops = ops_.at(step.step);
-    const Program& program = *ops.front()->program;
-    const auto plan = plans_.try_emplace(&program, program, RunDetail::kNodes).first;
-    StepTimeline timeline{.plan = &plan->second,
-                          .step = step.step,
-                          .host = {.begin_s = step.begin_s,
-                                   .start_s = step.start_s,
-                                   .queued_s = step.queued_s,
-                                   .fetched_s = step.fetched_s,
-                                   .end_s = step.end_s,
-                                   .overlaps_previous = step.overlaps_previous,
-                                   .overlaps_next = step.overlaps_next,
-                                   .joins_lanes = step.joins_lanes},
-                          .spans = std::vector<Span>(plan->second.runs().size())};
-    for (const TimedOp* op : ops) {
-      const auto lanes = lanes_of(program, *op->node);
-      const auto part = std::ranges::find(lanes, op->device, &LaneId::device);
-      BARESTEP_REQUIRE(part != lanes.end(), "a record is of a device that its node is not on");
-      const auto index = static_cast<std::size_t>(part - lanes.begin());
-      timeline.spans[plan->second.runs_of(op->tag.node)[index]] = {
-          .queued_s = queued_s(step, *op), .begin_s = op->start_s, .end_s = op->end_s};
-    }
-    return timeline;
-  }
-
- private:
-  /// When the host queued the op, or the graph that holds it.
-  [[nodiscard]] double queued_s(const HostStep& step, const TimedOp& op) const {
-    for (const NodeId node : {op.tag.node, kGraphLaunch}) {
-      const auto found = queued_s_.find({step.step, node});
-      if (found != queued_s_.end()) return found->second;
-    }
-    return step.start_s;
-  }
-
-  const Profile& profile_;
-  std::map<std::int64_t, std::vector<const TimedOp*>> ops_;
-  std::map<std::pair<std::int64_t, NodeId>, double> queued_s_;
-  std::map<const Program*, RunPlan> plans_;
-};
 
 StepAccount mean_of(const std::vector<StepAccount>& accounts) {
   StepAccount mean;
@@ -385,21 +327,18 @@ RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
 }
 
 std::vector<StepAccount> accounts_of(const Profile& profile) {
-  constexpr LaneId kLane{0, Lane::kCompute};
-  ProfiledSteps profiled(profile);
   std::vector<StepAccount> accounts;
   Timeline timeline;
   std::int64_t kept_step = -1;  // the newest of the timeline
   double previous_end_s = 0;
-  for (const HostStep& step : profile.steps) {
-    if (!profiled.has(step)) continue;
-    const bool follows = kept_step >= 0 && step.step == kept_step + 1;
+  for (const ProfiledStep& step : profile.steps) {
+    const bool follows = kept_step >= 0 && step.timeline.step == kept_step + 1;
     if (!follows) timeline = {};
-    timeline.add(profiled.timeline_of(step));
-    kept_step = step.step;
-    const WallTime wall = timeline.wall_of_newest(kLane);
-    if (follows || !step.overlaps_previous) {
-      accounts.push_back(account_of(timeline, kLane));
+    timeline.add(step.timeline);
+    kept_step = step.timeline.step;
+    const WallTime wall = timeline.wall_of_newest(kMainLane);
+    if (follows || !step.timeline.host.overlaps_previous) {
+      accounts.push_back(account_of(timeline, kMainLane));
       accounts.back().number = step.number;
       accounts.back().since_previous_s = follows ? wall.begin_s - previous_end_s : 0;
     }

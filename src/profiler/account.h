@@ -41,14 +41,19 @@ constexpr int kParts = 11;
 
 std::string_view name_of(Part part);
 
+/// A run of the step that many steps before the newest.
+struct RunOfStep {
+  std::size_t run = 0;
+  int steps_back = 0;
+};
+
 /// A stretch of time with one cause, in seconds of core/clock.h.
 struct Stretch {
   double begin_s = 0;
   double end_s = 0;
   Part part = Part::kIdle;
-  bool is_own_work = false;  // the lane itself ran
-  /// What ran meanwhile, on whatever lane: a run of the step `steps_back` steps ago.
-  std::optional<NodeRun::Awaited> held_by{};
+  bool is_own_work = false;            // the lane itself ran
+  std::optional<RunOfStep> held_by{};  // what ran meanwhile, on whatever lane
 
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };

@@ -22,8 +22,9 @@ double ready_time(const StepTimeline& step, const NodeRun& collective) {
   const NodeRun& waiting = waits ? collective : runs[*collective.previous];
   double ready_s = 0;
   for (const NodeRun::Awaited& awaited : waiting.awaited) {
-    if (awaited.steps_back > 0 || runs[awaited.run].phase == Phase::kData) continue;
-    ready_s = std::max(ready_s, step.spans[awaited.run].end_s);
+    const std::size_t run = step.plan->runs_of(awaited.node)[awaited.part];
+    if (awaited.steps_back > 0 || runs[run].phase == Phase::kData) continue;
+    ready_s = std::max(ready_s, step.spans[run].end_s);
   }
   return ready_s;
 }

@@ -1,5 +1,5 @@
 // Stands in for CUPTI in builds without its headers.
-#include "profiler/cupti_source.h"
+#include "profiler/gpu_records.h"
 
 namespace barestep {
 
@@ -8,7 +8,7 @@ std::vector<std::string> cupti_files() {
 }
 
 std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& /*devices*/,
-                                       RecordSink& /*sink*/, std::int64_t /*capacity*/,
+                                       std::int64_t /*capacity*/,
                                        const std::vector<std::string>& /*files*/,
                                        std::string& why) {
   why = "this build has no CUPTI";

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <tuple>
 #include <utility>
 
-#include "profiler/cupti_source.h"
-#include "profiler/records.h"
+#include "core/clock.h"
 
 namespace barestep {
 namespace {
@@ -41,9 +39,8 @@ std::uint64_t CUPTIAPI host_ns() {
 std::atomic<CuptiRecords*> CuptiRecords::active{nullptr};
 
 CuptiRecords::CuptiRecords(std::unique_ptr<const CuptiLibrary> library,
-                           const std::vector<Device*>& devices, RecordSink& sink,
-                           std::int64_t capacity)
-    : library_(std::move(library)), sink_(sink), reader_(*library_, capacity) {
+                           const std::vector<Device*>& devices, std::int64_t capacity)
+    : library_(std::move(library)), reader_(*library_, capacity) {
   for (const Device* device : devices) ordinals_.push_back(device->info().ordinal);
   queued_.reserve(static_cast<std::size_t>(capacity));
 }
@@ -128,8 +125,8 @@ void CuptiRecords::turn(bool on, bool keeps) {
   if (const std::string why = enable_all(); !why.empty()) keep(why);
 }
 
-void CuptiRecords::begin(const Tag& tag, std::string_view label, int device, Stream& /*stream*/) {
-  const Queued queued{tag, label, device};
+void CuptiRecords::begin(const Tag& tag, std::string_view label, int device) {
+  const Record queued{.tag = tag, .label = label, .device = device, .start_s = now_s()};
   if (capturing_) {
     capturing_node_ = queued;
     is_capturing_node_ = true;
@@ -145,12 +142,14 @@ void CuptiRecords::begin(const Tag& tag, std::string_view label, int device, Str
   if (check(library_->push.name, library_->push.function(kOurs, number))) ++depth_;
 }
 
-void CuptiRecords::end(int /*device*/, Stream& /*stream*/) {
+void CuptiRecords::end() {
   is_capturing_node_ = false;
   if (depth_ == 0) return;
   --depth_;
   std::uint64_t last = 0;
-  check(library_->pop.name, library_->pop.function(kOurs, &last));
+  if (!check(library_->pop.name, library_->pop.function(kOurs, &last))) return;
+  if (last == kNoCorrelatedNode || last > queued_.size()) return;
+  queued_[last - 1].end_s = now_s();
 }
 
 void CUPTIAPI CuptiRecords::take_buffer(std::uint8_t** buffer, std::size_t* bytes,
@@ -215,10 +214,9 @@ void CuptiRecords::finish() {
   }
   reader_.finish();
   resolve();
-  send_records();
 }
 
-const CuptiRecords::Queued* CuptiRecords::queued_of(const GpuActivity& activity) const {
+const Record* CuptiRecords::queued_of(const GpuActivity& activity) const {
   const std::uint64_t number = reader_.tag_number(activity.correlation);
   if (number == kNoCorrelatedNode || number > queued_.size()) return nullptr;
   return &queued_[number - 1];
@@ -233,7 +231,7 @@ int CuptiRecords::device_of(const GpuActivity& activity, int queued_for) const {
 
 void CuptiRecords::resolve() {
   for (GpuActivity& activity : reader_.activities()) {
-    const Queued* const queued = queued_of(activity);
+    const Record* const queued = queued_of(activity);
     const bool is_work = activity.is_work();
     activity.device = is_work ? device_of(activity, queued == nullptr ? 0 : queued->device) : 0;
     if (queued == nullptr) continue;
@@ -247,22 +245,6 @@ void CuptiRecords::resolve() {
     activity.tag = node->second.tag;
     activity.tag.step = queued->tag.step;
   }
-}
-
-void CuptiRecords::send_records() {
-  std::map<std::tuple<std::int64_t, int, NodeId, int>, Record> records;
-  for (const GpuActivity& activity : reader_.activities()) {
-    if (!activity.is_work() || activity.tag.node < 0) continue;
-    const Tag& tag = activity.tag;
-    const auto [at, is_new] = records.try_emplace(
-        {tag.step, tag.program, tag.node, activity.device}, Record{.tag = tag,
-                                                                   .label = activity.name,
-                                                                   .device = activity.device,
-                                                                   .start_s = activity.start_s,
-                                                                   .end_s = activity.end_s});
-    if (!is_new) at->second.end_s = std::max(at->second.end_s, activity.end_s);
-  }
-  for (const auto& [key, record] : records) sink_.on_record(record);
 }
 
 std::span<const GpuActivity> CuptiRecords::activities() const {
@@ -279,12 +261,11 @@ std::vector<std::string> cupti_files() {
           "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"};
 }
 
-std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, RecordSink& sink,
-                                       std::int64_t capacity, const std::vector<std::string>& files,
-                                       std::string& why) {
+std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, std::int64_t capacity,
+                                       const std::vector<std::string>& files, std::string& why) {
   auto library = CuptiLibrary::load(files, why);
   if (library == nullptr) return nullptr;
-  auto records = std::make_unique<CuptiRecords>(std::move(library), devices, sink, capacity);
+  auto records = std::make_unique<CuptiRecords>(std::move(library), devices, capacity);
   why = records->subscribe();
   if (!why.empty()) return nullptr;
   return records;

@@ -25,31 +25,24 @@ namespace barestep {
 class CuptiRecords final : public GpuRecords {
  public:
   CuptiRecords(std::unique_ptr<const CuptiLibrary> library, const std::vector<Device*>& devices,
-               RecordSink& sink, std::int64_t capacity);
+               std::int64_t capacity);
   ~CuptiRecords() override;
 
   /// Returns why CUPTI cannot be used; empty if it can.
   std::string subscribe();
 
   [[nodiscard]] std::string source() const override;
-  [[nodiscard]] bool knows_graphs() const override { return true; }
   void turn(bool on, bool keeps) override;
   void capture(bool on) override { capturing_ = on; }
-  void begin(const Tag& tag, std::string_view label, int device, Stream& stream) override;
-  void end(int device, Stream& stream) override;
+  void begin(const Tag& tag, std::string_view label, int device) override;
+  void end() override;
   void collect() override;
   void finish() override;
   [[nodiscard]] std::span<const GpuActivity> activities() const override;
+  [[nodiscard]] std::span<const Record> queued() const override { return queued_; }
   [[nodiscard]] std::int64_t dropped() const override;
 
  private:
-  /// What was being queued.
-  struct Queued {
-    Tag tag;
-    std::string_view label;
-    int device = 0;
-  };
-
   static void CUPTIAPI take_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* records);
   static void CUPTIAPI get_buffer_back(CUcontext context, std::uint32_t stream,
                                        std::uint8_t* buffer, std::size_t bytes,
@@ -64,22 +57,20 @@ class CuptiRecords final : public GpuRecords {
   std::string enable_all();
   void disable_all();
   void resolve();
-  [[nodiscard]] const Queued* queued_of(const GpuActivity& activity) const;
+  [[nodiscard]] const Record* queued_of(const GpuActivity& activity) const;
   [[nodiscard]] int device_of(const GpuActivity& activity, int queued_for) const;
-  void send_records();
 
   static std::atomic<CuptiRecords*> active;  // whose buffers CUPTI gets
 
   std::unique_ptr<const CuptiLibrary> library_;
   std::vector<int> ordinals_;  // of the devices
-  RecordSink& sink_;
   CuptiBuffers buffers_;
   CuptiReader reader_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  std::vector<Queued> queued_;  // by the number that was pushed, less one
+  std::vector<Record> queued_;  // by the number that was pushed, less one
   std::size_t depth_ = 0;       // of numbers pushed
-  std::map<std::uint64_t, Queued> graph_nodes_;
-  Queued capturing_node_{};
+  std::map<std::uint64_t, Record> graph_nodes_;
+  Record capturing_node_{};
   bool is_capturing_node_ = false;
   bool on_ = false;
   bool keeps_ = false;

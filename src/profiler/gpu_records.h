@@ -1,4 +1,5 @@
-// Where the records of GPUs come from: they do not send any by themselves.
+// What GPUs did, by a tool that sees each kernel: CUPTI. Other times of GPUs are those of events
+// (train/step_marks.h).
 #pragma once
 
 #include <array>
@@ -37,16 +38,13 @@ struct GpuActivity {
   int call_id = 0;  // CUPTI's, of calls
 };
 
-/// Makes records of what GPUs do between begin() and end(). One thread calls it, the one that
-/// queues.
+/// Tells of what GPUs do, piece by piece, while it is on. One thread calls it, the one that queues.
 class GpuRecords {
  public:
   virtual ~GpuRecords() = default;
 
-  /// How it knows: "CUPTI 13.0.1", "CUDA events".
+  /// How it knows: "CUPTI 13.0.1".
   [[nodiscard]] virtual std::string source() const = 0;
-  /// False where the work of a graph cannot be told apart.
-  [[nodiscard]] virtual bool knows_graphs() const = 0;
 
   /// Between two steps. Off at first. Where nothing is to be kept, it costs the same and is
   /// forgotten.
@@ -55,25 +53,30 @@ class GpuRecords {
   virtual void capture(bool on) = 0;
 
   /// Around the queueing of a node's work; of a graph's launch the tag carries the step.
-  virtual void begin(const Tag& tag, std::string_view label, int device, Stream& stream) = 0;
-  virtual void end(int device, Stream& stream) = 0;
+  virtual void begin(const Tag& tag, std::string_view label, int device) = 0;
+  virtual void end() = 0;
 
   /// Between two steps: makes room.
   virtual void collect() = 0;
-  /// Once nothing runs any more: sends what is left, and what can be sent only now. Blocks.
+  /// Once nothing runs any more: reads what is left. Blocks.
   virtual void finish() = 0;
 
-  /// All that was seen, in the order in which it began, once finished; empty where only the times
-  /// of nodes are known.
-  [[nodiscard]] virtual std::span<const GpuActivity> activities() const { return {}; }
+  /// Once finished: all that was seen, in the order in which it began, and when the host queued the
+  /// nodes that it belongs to.
+  [[nodiscard]] virtual std::span<const GpuActivity> activities() const = 0;
+  [[nodiscard]] virtual std::span<const Record> queued() const = 0;
   /// What was lost for want of room.
-  [[nodiscard]] virtual std::int64_t dropped() const { return 0; }
+  [[nodiscard]] virtual std::int64_t dropped() const = 0;
 };
 
-/// By CUPTI where it can be had, else by events; source() says which, and why. Sends records to
-/// `sink`. `devices` are the programs' GPUs, by index; `capacity` is the most activities that are
-/// kept.
-std::unique_ptr<GpuRecords> open_gpu_records(const std::vector<Device*>& devices, RecordSink& sink,
-                                             std::int64_t capacity);
+/// The library files of CUPTI that are tried, in their order: BARESTEP_CUPTI, or where CUDA keeps
+/// them.
+std::vector<std::string> cupti_files();
+
+/// Loads CUPTI and subscribes. Null, with the reason in `why`, where it cannot be had: it is absent
+/// or too old, refuses, or another profiler has it, for it serves only one. `devices` are the
+/// programs' GPUs, by index; `capacity` is the most activities that are kept.
+std::unique_ptr<GpuRecords> open_cupti(const std::vector<Device*>& devices, std::int64_t capacity,
+                                       const std::vector<std::string>& files, std::string& why);
 
 }  // namespace barestep

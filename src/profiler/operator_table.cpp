@@ -247,11 +247,12 @@ std::string host_table(const Profile& profile) {
   };
   std::array<Row, 5> rows{
       {{"make input"}, {"queue work"}, {"wait for the step"}, {"report"}, {"queue one op"}}};
-  for (const HostStep& step : profile.steps) {
-    rows[0].seconds += step.start_s - step.begin_s + step.fetched_s - step.queued_s;
-    rows[1].seconds += step.queued_s - step.start_s;
-    rows[2].seconds += step.end_s - step.fetched_s;
-    rows[3].seconds += step.reported_s - step.end_s;
+  for (const ProfiledStep& step : profile.steps) {
+    const HostTimes& host = step.host();
+    rows[0].seconds += host.start_s - host.begin_s + host.fetched_s - host.queued_s;
+    rows[1].seconds += host.queued_s - host.start_s;
+    rows[2].seconds += host.end_s - host.fetched_s;
+    rows[3].seconds += step.reported_s - host.end_s;
   }
   for (std::size_t i = 0; i < 4; ++i) rows[i].calls = profile.steps.size();
   for (const Record& record : profile.queued) {
@@ -289,7 +290,7 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   double flops = 0;
   double least_s = 0;
   double wall_s = 0;
-  for (const HostStep& step : profile.steps) wall_s += step.end_s - step.start_s;
+  for (const ProfiledStep& step : profile.steps) wall_s += step.host().end_s - step.host().start_s;
   for (const TimedOp& op : profile.ops) {
     // Random input is no work of the model's, evaluation none of a training step's.
     const Phase phase = op.node->phase;

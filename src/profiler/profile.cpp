@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
-#include <map>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -13,22 +13,8 @@
 namespace barestep {
 namespace {
 
-/// The first of the steps that lacks a record.
-std::int64_t first_incomplete(std::span<const Program* const> programs,
-                              std::span<const Record> records, StepRange steps) {
-  std::map<std::int64_t, std::int64_t> missing;
-  for (const Record& record : records) {
-    const auto [at, is_new] = missing.try_emplace(record.tag.step, 0);
-    if (is_new) {
-      at->second = parts_of(*programs[static_cast<std::size_t>(record.tag.program)]);
-    }
-    --at->second;
-  }
-  for (std::int64_t step = steps.first; step < steps.end; ++step) {
-    const auto at = missing.find(step);
-    if (at == missing.end() || at->second > 0) return step;
-  }
-  return steps.end;
+const Node& node_of(const ProfiledStep& step, const NodeRun& run) {
+  return step.timeline.plan->program().nodes()[static_cast<std::size_t>(run.first)];
 }
 
 /// Whether the node has work that something can record.
@@ -42,41 +28,170 @@ bool has_work(const Node& node, bool exchanges) {
   return !writes;  // a delay writes nothing and takes its time
 }
 
-/// The programs that the profile's steps ran, by step.
-std::map<std::int64_t, int> programs_by_step(const Profile& profile) {
-  std::map<std::int64_t, int> programs;
-  for (const TimedOp& op : profile.ops) programs.emplace(op.tag.step, op.tag.program);
-  for (const Record& record : profile.queued) {
-    if (record.tag.node >= 0) programs.emplace(record.tag.step, record.tag.program);
+/// The step's first run that should have times and has none.
+const NodeRun* run_without_times(const ProfiledStep& step, bool exchanges) {
+  const std::vector<NodeRun>& runs = step.timeline.plan->runs();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const bool is_missing = !step.timeline.spans[i].is_known();
+    if (is_missing && has_work(node_of(step, runs[i]), exchanges)) return &runs[i];
   }
-  return programs;
+  return nullptr;
+}
+
+/// Adds the steps' ops and what the host queued to a profile.
+class Joined {
+ public:
+  explicit Joined(Profile& profile) : profile_(profile) {}
+
+  void add(const ProfiledStep& step) {
+    const Program& program = step.timeline.plan->program();
+    const Priced& priced = priced_of(program);
+    const std::vector<NodeRun>& runs = step.timeline.plan->runs();
+    bool has_launch = false;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Node& node = node_of(step, runs[i]);
+      const Span& span = step.timeline.spans[i];
+      const Tag tag{.program = priced.number, .step = step.timeline.step, .node = runs[i].first};
+      const int device = runs[i].lane.device;
+      if (span.is_known()) {
+        profile_.ops.push_back({.tag = tag,
+                                .node = &node,
+                                .program = &program,
+                                .cost = priced.costs[static_cast<std::size_t>(runs[i].first)],
+                                .device = device,
+                                .start_s = span.begin_s,
+                                .end_s = span.end_s});
+      }
+      const bool in_graph = step.host().is_graph && node.phase != Phase::kData;
+      if (span.queued_s == 0 || (in_graph && has_launch)) continue;
+      has_launch = has_launch || in_graph;
+      profile_.queued.push_back(
+          {.tag = in_graph ? Tag{.step = tag.step, .node = kGraphLaunch} : tag,
+           .label = in_graph ? kGraphLaunchLabel : label_of(node.op),
+           .device = in_graph ? 0 : device,
+           .start_s = span.queued_s,
+           .end_s = span.queued_until_s});
+    }
+  }
+
+ private:
+  struct Priced {
+    int number = 0;
+    std::vector<Cost> costs{};
+  };
+
+  const Priced& priced_of(const Program& program) {
+    const auto [at, is_new] = priced_.try_emplace(&program);
+    if (is_new) {
+      at->second.number = static_cast<int>(priced_.size()) - 1;
+      for (const Node& node : program.nodes()) at->second.costs.push_back(cost_of(node.op));
+    }
+    return at->second;
+  }
+
+  Profile& profile_;
+  std::map<const Program*, Priced> priced_;
+};
+
+/// The times of a step's nodes on each device.
+using NodeTimes = std::map<std::tuple<std::int64_t, NodeId, int>, Span>;
+
+NodeTimes times_of(const GpuRecords& gpu) {
+  NodeTimes times;
+  for (const Record& record : node_records(gpu)) {
+    times[{record.tag.step, record.tag.node, record.device}] = {.begin_s = record.start_s,
+                                                                .end_s = record.end_s};
+  }
+  // The launch of a graph belongs to device 0.
+  for (const Record& queued : gpu.queued()) {
+    Span& span = times[{queued.tag.step, queued.tag.node, queued.device}];
+    span.queued_s = queued.start_s;
+    span.queued_until_s = queued.end_s;
+  }
+  return times;
 }
 
 }  // namespace
 
-std::int64_t parts_of(const Program& program) {
-  std::int64_t parts = 0;
-  for (const Node& node : program.nodes()) {
-    parts += static_cast<std::int64_t>(lanes_of(program, node).size());
+std::vector<Record> node_records(const GpuRecords& gpu) {
+  std::map<std::tuple<std::int64_t, NodeId, int>, Record> records;
+  for (const GpuActivity& activity : gpu.activities()) {
+    if (!activity.is_work() || activity.tag.node < 0) continue;
+    const auto [at, is_new] = records.try_emplace(
+        {activity.tag.step, activity.tag.node, activity.device}, Record{.tag = activity.tag,
+                                                                        .label = activity.name,
+                                                                        .device = activity.device,
+                                                                        .start_s = activity.start_s,
+                                                                        .end_s = activity.end_s});
+    if (!is_new) at->second.end_s = std::max(at->second.end_s, activity.end_s);
   }
-  return parts;
+  std::vector<Record> all;
+  for (const auto& [key, record] : records) all.push_back(record);
+  return all;
+}
+
+ProfiledSteps::ProfiledSteps(std::span<const Program* const> programs, std::int64_t steps,
+                             std::int64_t most_spans) {
+  std::size_t spans = 1;
+  for (const Program* program : programs) {
+    by_runs_.try_emplace(program, *program, RunDetail::kRuns);
+    const auto by_nodes = by_nodes_.try_emplace(program, *program, RunDetail::kNodes).first;
+    spans = std::max(spans, by_nodes->second.runs().size());
+  }
+  const auto room = std::min(steps, most_spans / static_cast<std::int64_t>(spans));
+  steps_.resize(static_cast<std::size_t>(room));
+  for (ProfiledStep& step : steps_) step.timeline.spans.reserve(spans);
+}
+
+void ProfiledSteps::add(std::int64_t number, const StepTimeline& step, double reported_s) {
+  if (count_ == steps_.size()) {
+    dropped_ += std::ssize(step.spans);
+    return;
+  }
+  ProfiledStep& kept = steps_[count_++];
+  kept.number = number;
+  kept.reported_s = reported_s;
+  kept.timeline = step;
+  const Program* const program = &step.plan->program();
+  const RunPlan& by_nodes = by_nodes_.at(program);
+  const bool is_by_nodes = by_nodes.runs().size() == step.spans.size();
+  kept.timeline.plan = is_by_nodes ? &by_nodes : &by_runs_.at(program);
+}
+
+void ProfiledSteps::amend(const GpuRecords& gpu) {
+  const NodeTimes times = times_of(gpu);
+  for (ProfiledStep& step : std::span(steps_).first(count_)) {
+    const RunPlan& plan = by_nodes_.at(&step.timeline.plan->program());
+    step.timeline.plan = &plan;
+    step.timeline.spans.assign(plan.runs().size(), {});
+    const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});
+    for (std::size_t i = 0; i < plan.runs().size(); ++i) {
+      const NodeRun& run = plan.runs()[i];
+      Span& span = step.timeline.spans[i];
+      const auto at = times.find({step.timeline.step, run.first, run.lane.device});
+      if (at != times.end()) span = at->second;
+      if (!step.host().is_graph || run.phase == Phase::kData || launch == times.end()) continue;
+      span.queued_s = launch->second.queued_s;
+      span.queued_until_s = launch->second.queued_until_s;
+    }
+  }
 }
 
 Profile Profile::of(StepRange numbers) const {
   Profile part{.ops = {}, .queued = {}, .steps = {}, .dropped = dropped};
   StepRange range{std::numeric_limits<std::int64_t>::max(), 0};
-  for (const HostStep& step : steps) {
+  for (const ProfiledStep& step : steps) {
     if (!numbers.contains(step.number)) continue;
     part.steps.push_back(step);
-    range.first = std::min(range.first, step.step);
-    range.end = std::max(range.end, step.step + 1);
+    range.first = std::min(range.first, step.timeline.step);
+    range.end = std::max(range.end, step.timeline.step + 1);
   }
   const auto in_range = [&](const auto& of_step) { return range.contains(of_step.tag.step); };
   std::copy_if(ops.begin(), ops.end(), std::back_inserter(part.ops), in_range);
   std::copy_if(queued.begin(), queued.end(), std::back_inserter(part.queued), in_range);
   if (part.steps.empty()) return part;
-  const double begin_s = part.steps.front().begin_s;
-  const double end_s = part.steps.back().end_s;
+  const double begin_s = part.steps.front().host().begin_s;
+  const double end_s = part.steps.back().host().end_s;
   std::copy_if(activities.begin(), activities.end(), std::back_inserter(part.activities),
                [&](const GpuActivity& activity) {
                  if (activity.tag.node != kPartOfNode) return in_range(activity);
@@ -85,61 +200,30 @@ Profile Profile::of(StepRange numbers) const {
   return part;
 }
 
-Profile join(std::span<const Program* const> programs, const RecordCollector& collector,
-             std::span<const HostStep> steps) {
-  StepRange whole = collector.steps();
-  if (collector.dropped() > 0) {
-    whole.end = first_incomplete(programs, collector.records(), whole);
+Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
+                   std::span<const GpuActivity> activities) {
+  Profile profile{.ops = {}, .queued = {}, .steps = {}, .dropped = dropped};
+  Joined joined(profile);
+  for (const ProfiledStep& step : steps) {
+    if (dropped > 0 && run_without_times(step, exchanges) != nullptr) break;
+    profile.steps.push_back(step);
+    joined.add(step);
   }
-  std::vector<std::vector<Cost>> costs;
-  for (const Program* program : programs) {
-    auto& of_program = costs.emplace_back();
-    for (const Node& node : program->nodes()) of_program.push_back(cost_of(node.op));
-  }
-
-  Profile profile{.ops = {}, .queued = {}, .steps = {}, .dropped = collector.dropped()};
-  for (const Record& record : collector.records()) {
-    if (!whole.contains(record.tag.step)) continue;
-    const auto number = static_cast<std::size_t>(record.tag.program);
-    const auto id = static_cast<std::size_t>(record.tag.node);
-    BARESTEP_REQUIRE(number < programs.size() && id < programs[number]->nodes().size(),
-                     "a record names a node that no program has");
-    profile.ops.push_back({.tag = record.tag,
-                           .node = &programs[number]->nodes()[id],
-                           .program = programs[number],
-                           .cost = costs[number][id],
-                           .device = record.device,
-                           .start_s = record.start_s,
-                           .end_s = record.end_s});
-  }
-  for (const Record& record : collector.queued()) {
-    if (whole.contains(record.tag.step)) profile.queued.push_back(record);
-  }
-  for (const HostStep& step : steps) {
-    if (whole.contains(step.step)) profile.steps.push_back(step);
-  }
+  profile.activities.assign(activities.begin(), activities.end());
   const auto earlier = [](const auto& a, const auto& b) { return a.start_s < b.start_s; };
   std::stable_sort(profile.ops.begin(), profile.ops.end(), earlier);
   std::stable_sort(profile.queued.begin(), profile.queued.end(), earlier);
   return profile;
 }
 
-std::string node_without_record(std::span<const Program* const> programs, const Profile& profile,
-                                bool exchanges) {
-  std::set<std::pair<std::int64_t, NodeId>> recorded;
-  for (const TimedOp& op : profile.ops) recorded.emplace(op.tag.step, op.tag.node);
-  const auto programs_run = programs_by_step(profile);
-  for (const HostStep& step : profile.steps) {
-    const auto ran = programs_run.find(step.step);
-    if (ran == programs_run.end()) return fmt::format("step {}", step.number);
-    const Program& program = *programs[static_cast<std::size_t>(ran->second)];
-    for (NodeId id = 0; id < program.size(); ++id) {
-      const Node& node = program.nodes()[static_cast<std::size_t>(id)];
-      if (recorded.contains({step.step, id}) || !has_work(node, exchanges)) continue;
-      const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
-      return fmt::format("{}{} in {}, step {}", label_of(node.op), layer, name_of(node.phase),
-                         step.number);
-    }
+std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges) {
+  for (const ProfiledStep& step : steps) {
+    const NodeRun* const run = run_without_times(step, exchanges);
+    if (run == nullptr) continue;
+    const Node& node = node_of(step, *run);
+    const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
+    return fmt::format("{}{} in {}, step {}", label_of(node.op), layer, name_of(node.phase),
+                       step.number);
   }
   return "";
 }

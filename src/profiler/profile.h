@@ -1,31 +1,56 @@
-// A profile: the records of a run joined with its programs and their prices.
+// A profile: steps of the timeline, measured by nodes, joined with their programs and prices.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/ops.h"
 #include "core/program.h"
+#include "core/record.h"
+#include "core/step_range.h"
 #include "profiler/gpu_records.h"
-#include "profiler/records.h"
+#include "train/timeline.h"
 
 namespace barestep {
 
-/// What the host did around one training step, in seconds of its clock (core/clock.h).
-struct HostStep {
-  std::int64_t step = 0;    // of the runner: what tags carry
+/// One training step. Once profiled, its timeline has a run for every node and part.
+struct ProfiledStep {
   std::int64_t number = 0;  // of training: what step lines carry
-  double begin_s = 0;       // starts on its input
-  double start_s = 0;       // the step's clock starts
-  double queued_s = 0;      // the step's work is queued
-  double fetched_s = 0;     // the next step's input is made and queued; queued_s where it is not
-  double end_s = 0;         // the step is done
   double reported_s = 0;    // its user was told
-  bool overlaps_previous = false;  // as HostTimes of train/timeline.h has them
-  bool overlaps_next = false;
-  bool joins_lanes = false;
+  StepTimeline timeline{};
+
+  [[nodiscard]] const HostTimes& host() const { return timeline.host; }
+};
+
+/// Keeps steps of a runner's timeline, in memory that is taken before the run.
+class ProfiledSteps {
+ public:
+  /// For steps of these programs, which must outlive it; as many as `steps`, unless they have more
+  /// than `most_spans` spans together.
+  ProfiledSteps(std::span<const Program* const> programs, std::int64_t steps,
+                std::int64_t most_spans);
+
+  /// Copies a finished step; allocates nothing. What there is no room for is counted.
+  void add(std::int64_t number, const StepTimeline& step, double reported_s);
+  void clear() { count_ = 0; }
+
+  /// Replaces the times of all steps' runs by those of their nodes, which a GPU's tool saw.
+  void amend(const GpuRecords& gpu);
+
+  [[nodiscard]] std::span<const ProfiledStep> kept() const {
+    return std::span(steps_).first(count_);
+  }
+  /// Spans of steps for which there was no room.
+  [[nodiscard]] std::int64_t dropped() const { return dropped_; }
+
+ private:
+  std::map<const Program*, RunPlan> by_runs_, by_nodes_;  // those of the runner may go before it
+  std::vector<ProfiledStep> steps_;
+  std::size_t count_ = 0;
+  std::int64_t dropped_ = 0;
 };
 
 /// One piece of work as it ran.
@@ -41,11 +66,11 @@ struct TimedOp {
   [[nodiscard]] double seconds() const { return end_s - start_s; }
 };
 
-/// Programs must outlive it.
+/// Programs and plans must outlive it.
 struct Profile {
-  std::vector<TimedOp> ops;               // of whole steps, in the order in which they began
-  std::vector<Record> queued;             // the host's, in the order in which they began
-  std::vector<HostStep> steps;            // whose records are complete
+  std::vector<TimedOp> ops;               // in the order in which they began
+  std::vector<Record> queued;             // by the host: ops and graphs, in that order
+  std::vector<ProfiledStep> steps;        // whole ones
   std::int64_t dropped = 0;               // records for which there was no room
   std::vector<GpuActivity> activities{};  // what GPUs did, piece by piece, where that is known
 
@@ -53,19 +78,18 @@ struct Profile {
   [[nodiscard]] Profile of(StepRange numbers) const;
 };
 
-/// How many records a step of the program yields: one for each lane that a node occupies.
-std::int64_t parts_of(const Program& program);
+/// When GPUs did each node, on each device: from the first piece of its work to the last. By step,
+/// node and device.
+std::vector<Record> node_records(const GpuRecords& gpu);
 
-/// `programs` are those of the runner, in the order in which it got them. `steps` may hold others
-/// than the collector kept. Where records were dropped, the first step that lacks one and all
-/// behind it are left out.
-Profile join(std::span<const Program* const> programs, const RecordCollector& collector,
-             std::span<const HostStep> steps);
+/// Of steps that are measured by nodes. Where records were dropped, the first step that lacks one
+/// and all behind it are left out; `exchanges` as below.
+Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
+                   std::span<const GpuActivity> activities = {});
 
-/// The first node of a step of the profile that has no record there, "gemm of layer 3 in backward,
-/// step 7"; empty where each has one. A node that writes nothing needs none, nor do collectives
+/// The first node of a step of the profile that nothing told of, "gemm of layer 3 in backward, step
+/// 7"; empty where each has its times. A node that writes nothing needs none, nor do collectives
 /// where `exchanges` is false: one rank alone moves nothing.
-std::string node_without_record(std::span<const Program* const> programs, const Profile& profile,
-                                bool exchanges);
+std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges);
 
 }  // namespace barestep

@@ -45,9 +45,9 @@ class Writer {
 
   void write() {
     name_rows();
-    for (const HostStep& step : profile_.steps) {
+    for (const ProfiledStep& step : profile_.steps) {
       events_.slice("user_annotation", fmt::format("ProfilerStep#{}", step.number),
-                    host_row(context_), events_.span(step.begin_s, step.end_s),
+                    host_row(context_), events_.span(step.host().begin_s, step.host().end_s),
                     fmt::format(R"("External id": {})", next_id_++));
     }
     for (const Record& record : profile_.queued) {

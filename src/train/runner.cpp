@@ -17,7 +17,7 @@ Runner::Runner(std::span<Device* const> devices, Communicator* communicator, con
       communicator_(communicator),
       buffers_(buffers),
       options_(options),
-      marks_(std::make_unique<StepMarks>(devices, communicator)) {
+      marks_(std::make_unique<StepMarks>(devices, communicator, options.profiler)) {
   BARESTEP_REQUIRE(!options.graph || devices_.size() == 1, "a graph spans one device");
   arenas_.reserve(devices_.size());
   for (Device* device : devices_) arenas_.emplace_back(*device, plan, buffers, options.host_memory);
@@ -133,6 +133,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
 void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input) {
   auto& fences = fences_[slot_of(step)];
   for (const auto& fence : fences) fence->synchronize();
+  marks_->start_input(step);
   input.fill(step, *program.program, addresses(step));
   std::size_t fence = 0;
   for (NodeId id = 0; id < program.program->size(); ++id) {
@@ -147,7 +148,9 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
 }
 
 void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
+  marks_->start_work(step);
   if (options_.graph && program.has_run) {
+    unfinished_[slot_of(step)].host.is_graph = true;
     launch_graph(program, step);
     return;
   }
@@ -183,8 +186,10 @@ void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
       }
     }
   }
-  marks_->launch(program.index, step);
+  const Tag tag{.program = program.index, .step = step, .node = kGraphLaunch};
+  marks_->begin_launch(tag);
   devices_[0]->launch(*graph, main, step);
+  marks_->end_launch(tag);
   // What is outside waits for the whole graph.
   for (PreparedNode& node : program.nodes) {
     if (node.is_data || !node.awaited_outside) continue;
@@ -194,6 +199,7 @@ void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
 
 void Runner::capture(PreparedProgram& program, std::int64_t step) {
   Stream& main = *streams_.at(kMainLane);
+  marks_->capture(true);
   devices_[0]->begin_capture(main);
   joins_.at(kMainLane)->record(main);
   for (auto& [lane, stream] : streams_) {
@@ -204,6 +210,7 @@ void Runner::capture(PreparedProgram& program, std::int64_t step) {
   }
   join_main();
   program.graphs[slot_of(step)] = devices_[0]->end_capture(main);
+  marks_->capture(false);
 }
 
 void Runner::queue_step(const Program& program, const Program* next, StepInput& input) {

@@ -44,6 +44,7 @@ struct RunnerOptions {
   Fetch fetch = Fetch::kAhead;
   bool graph = false;                            // capture and launch; one device only
   MemoryKind host_memory = MemoryKind::kPinned;  // of pinned buffers; a graph needs kPinned
+  StepProfiler* profiler = nullptr;              // may be null; must outlive the runner
 };
 
 class Runner {

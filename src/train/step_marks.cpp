@@ -5,10 +5,11 @@
 #include "core/clock.h"
 
 namespace barestep {
-
-StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator)
+StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator,
+                     StepProfiler* profiler)
     : devices_(devices.begin(), devices.end()),
       communicator_(communicator),
+      profiler_(profiler),
       clocks_(devices.size()) {
   for (Device* device : devices_) {
     if (device->kind() == DeviceKind::kCpu) device->set_record_sink(this);
@@ -41,11 +42,17 @@ EventClock& StepMarks::clock_of(int device) {
 }
 
 void StepMarks::add(const Program& program) {
-  MarkedProgram& marked = *programs_.emplace_back(std::make_unique<MarkedProgram>(program));
-  marked.runs.resize(marked.plan.runs().size());
-  for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    const NodeRun& run = marked.plan.runs()[i];
-    MarkedRun& made = marked.runs[i];
+  MarkedProgram& made = programs_.emplace_back();
+  made.by_runs = make_marks(program, RunDetail::kRuns);
+  if (profiler_ != nullptr) made.by_nodes = make_marks(program, RunDetail::kNodes);
+}
+
+std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail) {
+  auto marked = std::make_unique<Marked>(program, detail);
+  marked->runs.resize(marked->plan.runs().size());
+  for (std::size_t i = 0; i < marked->runs.size(); ++i) {
+    const NodeRun& run = marked->plan.runs()[i];
+    MarkedRun& made = marked->runs[i];
     if (knows_by_itself(run)) continue;
     made.by_events = true;
     clock_of(run.lane.device);  // made now, not in a step
@@ -56,72 +63,117 @@ void StepMarks::add(const Program& program) {
       made.end[set] = device.new_event(EventUse::kTime);
     }
   }
+  return marked;
+}
+
+StepMarks::Marked& StepMarks::marked(int program, RunDetail detail) const {
+  const MarkedProgram& of_program = programs_[static_cast<std::size_t>(program)];
+  return detail == RunDetail::kRuns ? *of_program.by_runs : *of_program.by_nodes;
+}
+
+StepMarks::Marked& StepMarks::marked(const Tag& tag) const {
+  const RunPlan& plan = marked(tag.program, RunDetail::kRuns).plan;
+  const bool is_input =
+      plan.program().nodes()[static_cast<std::size_t>(tag.node)].phase == Phase::kData;
+  // Collectives of a graph carry the step of their capture, which is one of the same slot.
+  return marked(tag.program,
+                is_input ? input_detail_[set_of(tag.step)] : work_detail_[slot_of(tag.step)]);
+}
+
+void StepMarks::start_input(std::int64_t step) {
+  input_detail_[set_of(step)] =
+      profiler_ == nullptr ? RunDetail::kRuns : profiler_->detail_of(step);
+}
+
+void StepMarks::start_work(std::int64_t step) {
+  work_detail_[slot_of(step)] = input_detail_[set_of(step)];
 }
 
 void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
-  MarkedProgram& program = *programs_[static_cast<std::size_t>(tag.program)];
-  const auto& parts = program.plan.runs_of(tag.node);
+  Marked& marks = marked(tag);
+  const auto& parts = marks.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    if (program.plan.runs()[parts[part]].first != tag.node) continue;
-    MarkedRun& run = program.runs[parts[part]];
-    const std::size_t set = set_for(program.plan.runs()[parts[part]], tag.step);
-    run.spans[set].queued_s = now_s();
-    if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
+    const NodeRun& planned = marks.plan.runs()[parts[part]];
+    MarkedRun& run = marks.runs[parts[part]];
+    const std::size_t set = set_for(planned, tag.step);
+    if (planned.first == tag.node) {
+      run.spans[set] = {.queued_s = now_s()};
+      if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
+    }
+    if (profiler_ == nullptr) continue;
+    const Node& node = marks.plan.program().nodes()[static_cast<std::size_t>(tag.node)];
+    profiler_->before_work(tag, label_of(node.op), planned.lane.device);
   }
 }
 
 void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
-  MarkedProgram& program = *programs_[static_cast<std::size_t>(tag.program)];
-  const auto& parts = program.plan.runs_of(tag.node);
+  Marked& marks = marked(tag);
+  const auto& parts = marks.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    if (program.plan.runs()[parts[part]].last != tag.node) continue;
-    MarkedRun& run = program.runs[parts[part]];
-    const std::size_t set = set_for(program.plan.runs()[parts[part]], tag.step);
+    if (profiler_ != nullptr) profiler_->after_work();
+    const NodeRun& planned = marks.plan.runs()[parts[part]];
+    if (planned.last != tag.node) continue;
+    MarkedRun& run = marks.runs[parts[part]];
+    const std::size_t set = set_for(planned, tag.step);
     if (run.by_events) run.end[set]->record(*streams[part]);
+    run.spans[set].queued_until_s = now_s();
   }
 }
 
-void StepMarks::launch(int program, std::int64_t step) {
-  MarkedProgram& marked = *programs_[static_cast<std::size_t>(program)];
+void StepMarks::begin_launch(const Tag& tag) {
+  Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
   const double launched_s = now_s();
-  for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    if (marked.plan.runs()[i].phase == Phase::kData) continue;
-    marked.runs[i].spans[slot_of(step)].queued_s = launched_s;
+  for (std::size_t i = 0; i < marks.runs.size(); ++i) {
+    if (marks.plan.runs()[i].phase == Phase::kData) continue;
+    marks.runs[i].spans[slot_of(tag.step)] = {.queued_s = launched_s};
   }
+  if (profiler_ != nullptr) profiler_->before_work(tag, kGraphLaunchLabel, 0);
+}
+
+void StepMarks::end_launch(const Tag& tag) {
+  if (profiler_ != nullptr) profiler_->after_work();
+  Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
+  const double done_s = now_s();
+  for (std::size_t i = 0; i < marks.runs.size(); ++i) {
+    if (marks.plan.runs()[i].phase == Phase::kData) continue;
+    marks.runs[i].spans[slot_of(tag.step)].queued_until_s = done_s;
+  }
+}
+
+void StepMarks::capture(bool on) {
+  if (profiler_ != nullptr) profiler_->on_capture(on);
 }
 
 void StepMarks::on_record(const Record& record) {
   if (record.tag.node < 0) return;  // a piece of another node's work
-  MarkedProgram& program = *programs_[static_cast<std::size_t>(record.tag.program)];
+  Marked& marks = marked(record.tag);
   // One that sends records has one device, and so one part.
-  const std::size_t number = program.plan.runs_of(record.tag.node).front();
-  const NodeRun& run = program.plan.runs()[number];
-  // Collectives of a graph carry the step of their capture, which is one of the same slot.
-  Span& span = program.runs[number].spans[set_for(run, record.tag.step)];
+  const std::size_t number = marks.plan.runs_of(record.tag.node).front();
+  const NodeRun& run = marks.plan.runs()[number];
+  Span& span = marks.runs[number].spans[set_for(run, record.tag.step)];
   if (run.first == record.tag.node) span.begin_s = record.start_s;
   if (run.last == record.tag.node) span.end_s = record.end_s;
 }
 
-Span StepMarks::read_events(const MarkedProgram& program, std::size_t run, std::size_t set) {
-  const NodeRun& read = program.plan.runs()[run];
+Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t set) {
+  const NodeRun& read = marked.plan.runs()[run];
   const EventClock& clock = clock_of(read.lane.device);
-  const MarkedRun& marked = program.runs[run];
-  Span span = marked.spans[set];
-  span.end_s = clock.time_of(*marked.end[set]);
+  const MarkedRun& of_run = marked.runs[run];
+  Span span = of_run.spans[set];
+  span.end_s = clock.time_of(*of_run.end[set]);
   const Event& begin =
-      read.follows_directly ? *program.runs[*read.previous].end[set] : *marked.begin[set];
+      read.follows_directly ? *marked.runs[*read.previous].end[set] : *of_run.begin[set];
   span.begin_s = clock.time_of(begin);
   return span;
 }
 
 void StepMarks::read(int program, StepTimeline& step) {
-  const MarkedProgram& marked = *programs_[static_cast<std::size_t>(program)];
-  step.plan = &marked.plan;
-  step.spans.resize(marked.runs.size());
-  for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    const std::size_t set = set_for(marked.plan.runs()[i], step.step);
-    step.spans[i] =
-        marked.runs[i].by_events ? read_events(marked, i, set) : marked.runs[i].spans[set];
+  const Marked& marks = marked(program, input_detail_[set_of(step.step)]);
+  step.plan = &marks.plan;
+  step.spans.resize(marks.runs.size());
+  for (std::size_t i = 0; i < marks.runs.size(); ++i) {
+    const std::size_t set = set_for(marks.plan.runs()[i], step.step);
+    step.spans[i] = marks.runs[i].by_events ? read_events(marks, i, set) : marks.runs[i].spans[set];
   }
   for (const auto& clock : clocks_) {
     if (clock != nullptr && clock->is_old()) clock->compare();

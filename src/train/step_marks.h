@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/communicator.h"
@@ -34,11 +35,29 @@ constexpr std::size_t captured_set_of(std::int64_t step) {
   return kStepSets + slot_of(step);
 }
 
+/// Looks closer at steps than their account needs: the profiler. Called by the thread that queues.
+class StepProfiler {
+ public:
+  virtual ~StepProfiler() = default;
+
+  /// How finely the runner's step `step` is measured. Called once for each step, in their order,
+  /// before any of its work is queued.
+  virtual RunDetail detail_of(std::int64_t step) = 0;
+
+  /// Around the queueing or the capture of a node's work, once for each device it is queued on; of
+  /// a graph's launch the tag's node is kGraphLaunch. `label` is static text.
+  virtual void before_work(const Tag& /*tag*/, std::string_view /*label*/, int /*device*/) {}
+  virtual void after_work() {}
+
+  /// From now on work is captured instead of queued; until it is off again.
+  virtual void on_capture(bool /*on*/) {}
+};
+
 class StepMarks final : public RecordSink {
  public:
-  /// Listens to the devices and the communicator, which may be null, from now on. They must outlive
-  /// it.
-  StepMarks(std::span<Device* const> devices, Communicator* communicator);
+  /// Listens to the devices and the communicator, which may be null, from now on. Without a
+  /// `profiler` every step is measured by runs. All must outlive it.
+  StepMarks(std::span<Device* const> devices, Communicator* communicator, StepProfiler* profiler);
 
   /// Listens no more. Nothing may be queued any more.
   ~StepMarks() override;
@@ -48,12 +67,19 @@ class StepMarks final : public RecordSink {
   /// Makes the marks of a program. The n-th added has number n, which tags of its work carry.
   void add(const Program& program);
 
+  /// The step's input is about to be queued; then the rest of its work.
+  void start_input(std::int64_t step);
+  void start_work(std::int64_t step);
+
   /// Before and after a node is queued, or captured, on its streams, one per part.
   void begin(const Tag& tag, std::span<Stream* const> streams);
   void end(const Tag& tag, std::span<Stream* const> streams);
 
-  /// The graph that holds the step's captured work is about to be launched.
-  void launch(int program, std::int64_t step);
+  /// Before and after the graph that holds a step's captured work is launched. The tag's node is
+  /// kGraphLaunch.
+  void begin_launch(const Tag& tag);
+  void end_launch(const Tag& tag);
+  void capture(bool on);
 
   /// Reads the spans of a finished step, on the host's clock. May block for some microseconds.
   void read(int program, StepTimeline& step);
@@ -75,22 +101,34 @@ class StepMarks final : public RecordSink {
     // A run that follows directly on another one begins at that one's end.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
-  struct MarkedProgram {
-    explicit MarkedProgram(const Program& program) : plan(program) {}
+  /// The runs of a program at one detail.
+  struct Marked {
+    Marked(const Program& program, RunDetail detail) : plan(program, detail) {}
 
     RunPlan plan;
     std::vector<MarkedRun> runs{};
   };
+  struct MarkedProgram {
+    std::unique_ptr<Marked> by_runs{};
+    std::unique_ptr<Marked> by_nodes{};  // null without a profiler
+  };
 
+  [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail);
   [[nodiscard]] static std::size_t set_for(const NodeRun& run, std::int64_t step);
   [[nodiscard]] bool knows_by_itself(const NodeRun& run) const;
+  [[nodiscard]] Marked& marked(int program, RunDetail detail) const;
+  /// The marks that a node's work of this step belongs to.
+  [[nodiscard]] Marked& marked(const Tag& tag) const;
   EventClock& clock_of(int device);
-  [[nodiscard]] Span read_events(const MarkedProgram& program, std::size_t run, std::size_t set);
+  [[nodiscard]] Span read_events(const Marked& marked, std::size_t run, std::size_t set);
 
   std::vector<Device*> devices_;
   Communicator* communicator_;
-  std::vector<std::unique_ptr<MarkedProgram>> programs_;
+  StepProfiler* profiler_;
+  std::vector<MarkedProgram> programs_;
   std::vector<std::unique_ptr<EventClock>> clocks_;  // by device; null where no run needs it
+  std::array<RunDetail, kSets> input_detail_{};      // of a step's input, by its set
+  std::array<RunDetail, 2> work_detail_{};           // and of the rest, by its slot
 };
 
 }  // namespace barestep

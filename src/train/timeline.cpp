@@ -45,8 +45,8 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
   }
   for (NodeRun& run : runs_) {
     for (const Wait& wait : program.nodes()[static_cast<std::size_t>(run.first)].waits) {
-      for (const std::size_t other : runs_of(wait.node)) {
-        run.awaited.push_back({other, wait.steps_back});
+      for (std::size_t part = 0; part < runs_of(wait.node).size(); ++part) {
+        run.awaited.push_back({wait.node, part, wait.steps_back});
       }
     }
     if (run.is_collective) run.parts = runs_of(run.first);

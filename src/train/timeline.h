@@ -22,9 +22,11 @@ namespace barestep {
 /// Nodes of one lane and phase that are measured as one: none waits for another lane but the first,
 /// and no other lane waits for one but the last. A part of a collective is a run of its own.
 struct NodeRun {
-  /// A run this one waits for, in this step or `steps_back` steps ago.
+  /// A part of a node that this run waits for, in this step or `steps_back` steps ago. That step
+  /// may be measured more or less finely than this one.
   struct Awaited {
-    std::size_t run = 0;
+    NodeId node = 0;
+    std::size_t part = 0;
     int steps_back = 0;
   };
 
@@ -79,9 +81,14 @@ class RunPlan {
 
 /// A run as it ran, in seconds of core/clock.h.
 struct Span {
-  double queued_s = 0;  // the host queued its first node
-  double begin_s = 0;   // its lane began
+  double queued_s = 0;        // the host began to queue its first node, or the graph that holds it
+  double queued_until_s = 0;  // it was done with the last one
+  double begin_s = 0;         // its lane began
   double end_s = 0;
+
+  [[nodiscard]] double seconds() const { return end_s - begin_s; }
+  /// False of a run that nothing told of.
+  [[nodiscard]] bool is_known() const { return end_s > 0; }
 };
 
 /// What the host did around a step, in seconds of core/clock.h.
@@ -93,6 +100,7 @@ struct HostTimes {
   double end_s = 0;      // the step is done
   bool overlaps_previous = false;  // the step before it was unfinished when it was queued
   bool overlaps_next = false;      // it was unfinished when the next one was queued
+  bool is_graph = false;           // all but its input was queued as one graph
   bool joins_lanes = false;  // every lane waited for every other before it: the program changed
 };
 

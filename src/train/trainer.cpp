@@ -23,8 +23,7 @@ std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
   return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.rank : 0);
 }
 
-/// The host waits for each step before it queues the next one. The profiler is turned on and off in
-/// between.
+/// The host waits for each step before it queues the next one. A profile is of such steps.
 bool is_one_by_one(const TrainConfig& config) {
   return config.training.log_every == 1 || config.output.records();
 }
@@ -140,7 +139,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                  std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
-                 FlatWeights loaded)
+                 FlatWeights loaded, StepProfiler* profiler)
     : config_(config),
       programs_(programs),
       devices_(std::move(devices)),
@@ -149,7 +148,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       runner_(devices_, communicator, programs.buffers(), plan_,
               {.fetch = fetch_of(config, dataset),
                .graph = config.device.graph,
-               .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable}),
+               .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
+               .profiler = profiler}),
       schedule_(config.training, programs),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_)),
       flops_(flops_of(&programs.train())),

@@ -73,10 +73,11 @@ class Trainer {
   /// Allocates everything there will ever be. `devices` are those of the programs, by index.
   /// `communicator` joins the ranks that the programs are built for, and may be null for one.
   /// Training begins with the weights `loaded`, or, if they are empty, with nn.Linear's
-  /// initialisation; with rank 0's, where there are several ranks. All that is referred to must
-  /// outlive the trainer. Blocks.
+  /// initialisation; with rank 0's, where there are several ranks. `profiler` may be null. All that
+  /// is referred to must outlive the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
-          Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {});
+          Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {},
+          StepProfiler* profiler = nullptr);
   ~Trainer();
 
   /// Runs all steps. The host waits for those that --log-every names before it queues the next one;

@@ -1,13 +1,14 @@
 // A profile that lacks a node's record is an error, wherever records come from.
 #include "profiling.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "core/forwarding_device.h"
 #include "kernels/cpu_device.h"
 #include "support/expect_error.h"
+#include "support/forwarding_device.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -52,7 +53,7 @@ void with_profile(Device& device, const TrainConfig& config, const F& look) {
   Profiling profiling(config, programs, scope);
   Silent silent;
   {
-    Trainer trainer(config, programs, profiling.devices(), nullptr, nullptr);
+    Trainer trainer(config, programs, {&device}, nullptr, nullptr, {}, &profiling);
     profiling.begin(silent);
     trainer.run(profiling);
   }
@@ -78,13 +79,32 @@ TEST(Profiling, OfACpuNamesANodeThatHasNoRecord) {
   });
 }
 
-TEST(Profiling, ByEventsHasARecordOfEachNode) {
-  ::setenv("BARESTEP_CUPTI", "none", 1);
-  const auto cpu = make_cpu_device({.threads = 1});
-  LossyDevice device(*cpu, DeviceKind::kCuda);
-  with_profile(device, profiled_config(),
-               [](const Profiling& profiling) { profiling.require_records(); });
-  ::unsetenv("BARESTEP_CUPTI");
+class ByEvents : public testing::Test {
+ protected:
+  ByEvents() { ::setenv("BARESTEP_CUPTI", "/nowhere/libcupti.so", 1); }
+  ~ByEvents() override { ::unsetenv("BARESTEP_CUPTI"); }
+
+  std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
+  LossyDevice device_{*cpu_, DeviceKind::kCuda};
+  TrainConfig config_ = profiled_config();
+};
+
+TEST_F(ByEvents, HasTheTimesOfEachNodeAndSaysWhereTheyAreFrom) {
+  config_.output.profile = true;
+  with_profile(device_, config_, [](const Profiling& profiling) {
+    profiling.require_records();
+    EXPECT_THAT(profiling.text(),
+                testing::HasSubstr("The GPU's times are from CUDA events, to about a microsecond: "
+                                   "CUPTI cannot be used: "));
+  });
+}
+
+TEST_F(ByEvents, RefusesAGraph) {
+  config_.device.graph = true;
+  expect_error(ExitCode::kConfiguration,
+               "--trace: the ops of a graph cannot be told apart by CUDA events, to about a "
+               "microsecond: CUPTI cannot be used: ",
+               [&] { with_profile(device_, config_, [](const Profiling&) {}); });
 }
 
 /// The library stands for one that tells of no work at all.

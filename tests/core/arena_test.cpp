@@ -5,9 +5,9 @@
 #include <cmath>
 #include <utility>
 
-#include "core/forwarding_device.h"
 #include "kernels/cpu_device.h"
 #include "support/expect_error.h"
+#include "support/forwarding_device.h"
 
 namespace barestep {
 namespace {

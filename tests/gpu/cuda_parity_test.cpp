@@ -311,6 +311,39 @@ TEST_F(CudaTraining, RepeatsToTheBit) {
   EXPECT_EQ(first.weights, second.weights);
 }
 
+/// Steps that are measured by runs and by nodes in turn.
+class InTurn final : public StepProfiler {
+ public:
+  RunDetail detail_of(std::int64_t step) override {
+    return step % 2 == 0 ? RunDetail::kRuns : RunDetail::kNodes;
+  }
+};
+
+TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
+  constexpr double kNear = 0.01;  // the fake's events know no better
+  for (const bool graph : {false, true}) {
+    TrainConfig config = small_config();
+    config.device.graph = graph;
+    InTurn profiler;
+    TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {},
+                    graph ? nullptr : &profiler);
+    run.after_step = [&](const StepReport& report) {
+      const StepTimeline& step = *report.timeline->at(0);
+      EXPECT_EQ(step.host.is_graph, graph && report.step > 0);
+      const double near_s = kNear + trainer.runner().clock_error_s();
+      for (const Span& span : step.spans) {
+        EXPECT_TRUE(span.is_known());
+        EXPECT_GE(span.seconds(), 0);
+        EXPECT_GE(span.begin_s, step.host.begin_s - near_s);
+        EXPECT_LE(span.end_s, step.host.end_s + near_s);
+        EXPECT_GE(span.queued_until_s, span.queued_s);
+      }
+    };
+    trainer.run(run);
+  }
+}
+
 class PredictedForCuda : public testing::TestWithParam<std::string> {};
 
 TEST_P(PredictedForCuda, LossesLieWithinAMillionth) {

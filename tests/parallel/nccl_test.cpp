@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include "core/forwarding_communicator.h"
-#include "core/forwarding_device.h"
 #include "kernels/cpu_device.h"
 #include "parallel/factor.h"
 #include "parallel/gpu_places.h"
@@ -17,6 +15,8 @@
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"
 #include "support/file_runs.h"
+#include "support/forwarding_communicator.h"
+#include "support/forwarding_device.h"
 #include "support/rank_run.h"
 
 namespace barestep {

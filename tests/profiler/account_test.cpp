@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/statistics.h"
-#include "profiler/profiled_device.h"
 #include "support/sample_profile.h"
 #include "support/trainer_harness.h"
 
@@ -41,24 +40,21 @@ class Scene {
   NodeId add(Lane lane, Phase phase, double begin, double end, std::vector<Wait> waits = {}) {
     program_.add({.op = DeviceOp{Delay{}}, .lane = lane, .phase = phase, .waits = waits});
     const NodeId node = program_.size() - 1;
-    records_.push_back({.tag = {.program = 0, .step = 0, .node = node},
-                        .label = "delay",
-                        .start_s = begin / 1e3,
-                        .end_s = end / 1e3});
+    spans_.push_back({.begin_s = begin / 1e3, .end_s = end / 1e3});
     return node;
   }
   StepAccount account(double fetched = 0) {
-    RecordCollector collector({.first = 0, .end = 1}, 100);
-    for (const Record& record : records_) collector.on_record(record);
-    const Program* const program = &program_;
-    const HostStep step{.queued_s = 0.0001, .fetched_s = fetched / 1e3, .end_s = 0.010};
-    return accounts_of(join(std::span(&program, 1), collector, std::span(&step, 1))).at(0);
+    const RunPlan plan(program_, RunDetail::kNodes);
+    const HostTimes host{.queued_s = 0.0001, .fetched_s = fetched / 1e3, .end_s = 0.010};
+    const std::vector<ProfiledStep> steps = {profiled_step(
+        plan, 0, host, [&](NodeId node) { return spans_[static_cast<std::size_t>(node)]; })};
+    return accounts_of(profile_of(steps, 0, true)).at(0);
   }
 
  private:
   Buffers buffers_;
   Program program_{"scene", buffers_};
-  std::vector<Record> records_;
+  std::vector<Span> spans_;
 };
 
 TEST(Account, TellsExposedFromHiddenCommunication) {
@@ -141,42 +137,42 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
   EXPECT_THAT(with(Part::kIdle), HasSubstr("starting work and noticing its end take longer"));
 }
 
-/// A run with all steps profiled: the account from records of nodes is that of the runner's runs of
-/// nodes, which count the gaps inside with the phase.
-TEST(Account, FromRecordsOfNodesAgreesWithTheRunners) {
+/// Measures every other step by nodes.
+class EveryOther final : public StepProfiler {
+ public:
+  RunDetail detail_of(std::int64_t step) override {
+    return step % 2 == 0 ? RunDetail::kRuns : RunDetail::kNodes;
+  }
+};
+
+/// The account of a step by nodes leaves the gaps inside a run out of its phase.
+TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   TrainConfig config;
   config.model.dim = 256;
   config.model.depth = 2;
   config.training.steps = 12;
   TrainerHarness run(config);
-  RecordCollector collector({.first = 0, .end = 12}, 1000);
-  ProfiledDevice device(*run.device, collector);
-  Trainer trainer(run.config, *run.programs, {&device}, nullptr, nullptr);
-  device.turn(true);
-  std::vector<HostStep> steps;
-  std::vector<StepAccount> expected;
+  EveryOther finely;
+  Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {}, &finely);
+  std::size_t steps = 0;
   run.after_step = [&](const StepReport& report) {
-    const StepTimeline& step = *report.timeline->at(0);
-    expected.push_back(account_of(*report.timeline, kMainLane));
-    steps.push_back({.step = step.step,
-                     .number = report.step,
-                     .begin_s = step.host.begin_s,
-                     .start_s = step.host.start_s,
-                     .queued_s = step.host.queued_s,
-                     .fetched_s = step.host.fetched_s,
-                     .end_s = step.host.end_s});
+    const RunPlan& plan = *report.timeline->at(0)->plan;
+    const std::size_t nodes = plan.program().nodes().size();
+    EXPECT_EQ(plan.runs().size() == nodes, report.step % 2 == 1) << report.step;
+    const StepAccount account = account_of(*report.timeline, kMainLane);
+    double sum_s = 0;
+    for (const double part_s : account.part_s) {
+      EXPECT_GE(part_s, 0);
+      sum_s += part_s;
+    }
+    EXPECT_NEAR(sum_s, report.wall_s, 1e-9);
+    for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
+      EXPECT_GT(account[part], 0) << name_of(part);
+    }
+    ++steps;
   };
   trainer.run(run);
-  const Program* const program = &run.programs->train().program;
-  const auto accounts = accounts_of(join(std::span(&program, 1), collector, steps));
-  ASSERT_EQ(accounts.size(), 12U);
-  for (std::size_t i = 0; i < accounts.size(); ++i) {
-    EXPECT_NEAR(accounts[i].wall_s, expected[i].wall_s, 1e-9);
-    for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
-      EXPECT_LE(accounts[i][part], expected[i][part] + 1e-9) << name_of(part);
-      EXPECT_GT(accounts[i][part], 0) << name_of(part);
-    }
-  }
+  EXPECT_EQ(steps, 12U);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "core/clock.h"
-#include "core/forwarding_communicator.h"
 #include "kernels/cpu_device.h"
 #include "parallel/factor.h"
 #include "parallel/zero1.h"
@@ -17,6 +16,7 @@
 #include "profiler/clock_alignment.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
+#include "support/forwarding_communicator.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 

@@ -8,12 +8,11 @@
 #include <cstdlib>
 
 #include "core/clock.h"
-#include "core/forwarding_device.h"
 #include "kernels/cpu_device.h"
 #include "profiler/cupti_buffers.h"
-#include "profiler/cupti_source.h"
 #include "profiler/fake_cupti.h"
-#include "profiler/records.h"
+#include "profiler/profile.h"
+#include "support/forwarding_device.h"
 
 namespace barestep {
 
@@ -32,12 +31,6 @@ class Gpu final : public ForwardingDevice {
 
  private:
   int index_, ordinal_;
-};
-
-class Kept final : public RecordSink {
- public:
-  void on_record(const Record& record) override { records.push_back(record); }
-  std::vector<Record> records;
 };
 
 constexpr std::uint32_t kLaunchKernel = 211, kGraphLaunchCall = 311, kEventRecord = 135;
@@ -63,10 +56,12 @@ class Cupti : public testing::Test {
 
   FakeCupti& fake() { return *fake_; }
   GpuRecords& source() { return *gpu_records_; }
+  /// When the GPUs did each node.
+  std::vector<Record> records() { return node_records(*gpu_records_); }
 
   std::string why_not(const std::vector<std::string>& files = {fake_cupti_file()}) {
     std::string why;
-    gpu_records_ = open_cupti({&first_, &second_}, sink_, capacity_, files, why);
+    gpu_records_ = open_cupti({&first_, &second_}, capacity_, files, why);
     EXPECT_EQ(gpu_records_ == nullptr, !why.empty());
     return why;
   }
@@ -86,16 +81,16 @@ class Cupti : public testing::Test {
 
   /// Queues a node and returns the number that CUPTI was told.
   std::uint64_t queue(NodeId node, std::int64_t step = 0, int device = 0) {
-    source().begin({.program = 0, .step = step, .node = node}, "op", device, *stream_);
-    source().end(device, *stream_);
+    source().begin({.program = 0, .step = step, .node = node}, "op", device);
+    source().end();
     return fake().pushed.empty() ? 0 : fake().pushed.back();
   }
 
   /// Queues a node of one kernel, which is launched by such a call.
   void launch(NodeId node, CUpti_ActivityKind kind, std::uint32_t call, std::uint64_t start) {
-    source().begin({.program = 0, .step = 0, .node = node}, "op", 0, *stream_);
+    source().begin({.program = 0, .step = 0, .node = node}, "op", 0);
     add_kernel(fake().call(kind, call, at(start), at(start + 5)), start + 10, start + 20);
-    source().end(0, *stream_);
+    source().end();
   }
 
   void add_correlation(
@@ -145,9 +140,7 @@ class Cupti : public testing::Test {
 
   std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
   Gpu first_{*cpu_, 0, 3}, second_{*cpu_, 1, 1};
-  std::unique_ptr<Stream> stream_ = cpu_->new_stream("test");
   std::int64_t capacity_ = 1000;
-  Kept sink_;
   std::uint64_t zero_ns_ = 0;
   FakeCupti* fake_;
   decltype(&cuptiActivityFlushAll) flush_;

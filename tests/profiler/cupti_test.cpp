@@ -69,7 +69,7 @@ TEST_F(Cupti, ThatRefusesSaysWhy) {
 TEST_F(Cupti, ServesOneProfilerOfAProcess) {
   open();
   std::string why;
-  EXPECT_EQ(open_cupti({&first_}, sink_, 10, {FAKE_CUPTI}, why), nullptr);
+  EXPECT_EQ(open_cupti({&first_}, 10, {FAKE_CUPTI}, why), nullptr);
   EXPECT_EQ(why, "this process profiles already");
 }
 
@@ -123,9 +123,8 @@ TEST_F(Cupti, KeepsTheHostsTime) {
 TEST(GpuSource, GetsOnWithTheRealLibrary) {
   const auto cpu = make_cpu_device({.threads = 1});
   Gpu gpu(*cpu, 0, 0);
-  Kept sink;
   std::string why;
-  const auto source = open_cupti({&gpu}, sink, 10, cupti_files(), why);
+  const auto source = open_cupti({&gpu}, 10, cupti_files(), why);
   if (why.find("cannot open shared object file") != std::string::npos) {
     GTEST_SKIP() << "CUPTI is not installed";
   }
@@ -133,21 +132,6 @@ TEST(GpuSource, GetsOnWithTheRealLibrary) {
   if (source == nullptr) {
     EXPECT_THAT(why, HasSubstr(" failed: "));
   }
-}
-
-TEST(GpuSource, IsEventsWhereCuptiCannotBeUsed) {
-  ::setenv("BARESTEP_CUPTI", "/nowhere/libcupti.so", 1);
-  const auto cpu = make_cpu_device({.threads = 1});
-  Gpu gpu(*cpu, 0, 0);
-  Kept sink;
-  const auto source = open_gpu_records({&gpu}, sink, 10);
-  EXPECT_THAT(source->source(),
-              HasSubstr("CUDA events, to about a microsecond: CUPTI cannot be used: "
-                        "/nowhere/libcupti.so: cannot open shared object file"));
-  EXPECT_FALSE(source->knows_graphs());
-  ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);
-  EXPECT_EQ(open_gpu_records({&gpu}, sink, 10)->source(), "CUPTI 13.0.1");
-  ::unsetenv("BARESTEP_CUPTI");
 }
 
 }  // namespace

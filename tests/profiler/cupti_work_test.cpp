@@ -37,14 +37,14 @@ TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   fake().add(copied);
   source().finish();
 
-  ASSERT_THAT(sink_.records, SizeIs(2));
-  EXPECT_EQ(sink_.records[0].tag.node, 4);
-  EXPECT_EQ(sink_.records[0].tag.step, 7);
-  EXPECT_EQ(sink_.records[0].device, 0);
-  expect_at(sink_.records[0].start_s, 1000);
-  expect_at(sink_.records[0].end_s, 4000);
-  EXPECT_EQ(sink_.records[1].tag.node, 5);
-  EXPECT_EQ(sink_.records[1].device, 1);
+  ASSERT_THAT(records(), SizeIs(2));
+  EXPECT_EQ(records()[0].tag.node, 4);
+  EXPECT_EQ(records()[0].tag.step, 7);
+  EXPECT_EQ(records()[0].device, 0);
+  expect_at(records()[0].start_s, 1000);
+  expect_at(records()[0].end_s, 4000);
+  EXPECT_EQ(records()[1].tag.node, 5);
+  EXPECT_EQ(records()[1].device, 1);
   // In the order in which they began; calls that queue nothing are left out.
   EXPECT_THAT(names(), ElementsAre("cudaLaunchKernel", "barestep::adam(float*)",
                                    "Memcpy HtoD (Pinned -> Device)", "barestep::adam(float*)"));
@@ -70,10 +70,10 @@ TEST_F(Cupti, TellsWhichNodeWorkIsOfThatTheDriverLaunched) {
   // The same number is another call of the driver's, and that one launches nothing.
   fake().call(CUPTI_ACTIVITY_KIND_DRIVER, kLaunchKernel, at(300), at(305));
   source().finish();
-  ASSERT_THAT(sink_.records, SizeIs(2));
-  EXPECT_EQ(sink_.records[0].tag.node, 4);
-  expect_at(sink_.records[0].start_s, 110);
-  EXPECT_EQ(sink_.records[1].tag.node, 5);
+  ASSERT_THAT(records(), SizeIs(2));
+  EXPECT_EQ(records()[0].tag.node, 4);
+  expect_at(records()[0].start_s, 110);
+  EXPECT_EQ(records()[1].tag.node, 5);
   EXPECT_THAT(names(), ElementsAre("cuLaunchKernelEx", "barestep::adam(float*)", "cudaLaunchKernel",
                                    "barestep::adam(float*)"));
 }
@@ -105,7 +105,7 @@ TEST_F(Cupti, ReadsFillsPeerCopiesAndItsOwnOverhead) {
   source().finish();
   EXPECT_THAT(names(), ElementsAre("Memset (Device)", "Memcpy PtoP (Device -> Device)",
                                    "Buffer Flush", "Lazy Function Loading", "Unknown Overhead"));
-  EXPECT_TRUE(sink_.records.empty());
+  EXPECT_TRUE(records().empty());
 }
 
 /// Buffers come back in any order, and with them a correlation behind the work it is about.
@@ -120,10 +120,10 @@ TEST_F(Cupti, DoesNotMindTheOrderOfBuffers) {
     add_kernel(50 + i, 100 * i + 1, 100 * i + 50);
   }
   source().finish();
-  ASSERT_THAT(sink_.records, SizeIs(3));
+  ASSERT_THAT(records(), SizeIs(3));
   for (const NodeId node : {0, 1, 2}) {
-    EXPECT_EQ(sink_.records[static_cast<std::size_t>(node)].tag.node, node);
-    expect_at(sink_.records[static_cast<std::size_t>(node)].start_s,
+    EXPECT_EQ(records()[static_cast<std::size_t>(node)].tag.node, node);
+    expect_at(records()[static_cast<std::size_t>(node)].start_s,
               static_cast<std::uint64_t>(100 * node + 1));
   }
 }
@@ -140,7 +140,7 @@ TEST_F(Cupti, LeavesOutWhatIsOfNoNode) {
   unknown.kind = CUPTI_ACTIVITY_KIND_JIT;
   fake().add(unknown);
   source().finish();
-  EXPECT_TRUE(sink_.records.empty());
+  EXPECT_TRUE(records().empty());
   ASSERT_THAT(source().activities(), SizeIs(3));
   for (const GpuActivity& activity : source().activities()) {
     EXPECT_EQ(activity.tag.node, kPartOfNode);
@@ -170,8 +170,8 @@ TEST_F(Cupti, ForgetsWhatIsNotToBeKept) {
   add_kernel(50, 1, 2);
   source().finish();
   EXPECT_THAT(source().activities(), SizeIs(1));
-  ASSERT_THAT(sink_.records, SizeIs(1));
-  EXPECT_EQ(sink_.records[0].tag.node, 2);
+  ASSERT_THAT(records(), SizeIs(1));
+  EXPECT_EQ(records()[0].tag.node, 2);
   EXPECT_EQ(source().dropped(), 0);
 }
 
@@ -230,9 +230,9 @@ TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
   };
   source().capture(true);
   for (const NodeId node : {4, 5}) {
-    source().begin({.program = 0, .step = 0, .node = node}, "op", 0, *stream_);
+    source().begin({.program = 0, .step = 0, .node = node}, "op", 0);
     tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
-    source().end(0, *stream_);
+    source().end();
   }
   tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // of no node
   source().capture(false);
@@ -248,11 +248,11 @@ TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
   add_kernel(60, 20, 30, 3, 204);
   add_kernel(60, 30, 40, 3, 206);
   source().finish();
-  ASSERT_THAT(sink_.records, SizeIs(2));
-  EXPECT_EQ(sink_.records[0].tag.node, 4);
-  EXPECT_EQ(sink_.records[0].tag.step, 9);
-  expect_at(sink_.records[0].start_s, 20);
-  EXPECT_EQ(sink_.records[1].tag.node, 5);
+  ASSERT_THAT(records(), SizeIs(2));
+  EXPECT_EQ(records()[0].tag.node, 4);
+  EXPECT_EQ(records()[0].tag.step, 9);
+  expect_at(records()[0].start_s, 20);
+  EXPECT_EQ(records()[1].tag.node, 5);
   EXPECT_EQ(source().activities()[0].name, "cudaGraphLaunch");
   EXPECT_EQ(source().activities()[3].tag.node, kPartOfNode);
 }

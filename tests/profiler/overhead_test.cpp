@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "profiler/profiled_device.h"
+#include "profiler/profile.h"
 #include "support/busy_machine.h"
 #include "support/trainer_harness.h"
 
@@ -69,6 +69,13 @@ TEST(Overhead, IsOneSentence) {
               HasSubstr("is not known: it takes four steps after warm-up that are not profiled"));
 }
 
+class ProfiledForOverhead final : public StepProfiler {
+ public:
+  RunDetail detail_of(std::int64_t step) override {
+    return is_profiled_for_overhead(step) ? RunDetail::kNodes : RunDetail::kRuns;
+  }
+};
+
 /// Of steps of 1024 x 2, in groups of four.
 Overhead measured_overhead() {
   TrainConfig config;
@@ -76,11 +83,14 @@ Overhead measured_overhead() {
   config.model.depth = 2;
   config.training.steps = 4 + 4 * 15;
   TrainerHarness run(config);
-  RecordCollector collector({.first = 0, .end = 1}, 100);
-  ProfiledDevice device(*run.device, collector);
-  Trainer trainer(run.config, *run.programs, {&device}, nullptr, nullptr);
+  ProfiledForOverhead profiler;
+  Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {}, &profiler);
+  const Program* const program = &run.programs->train().program;
+  ProfiledSteps kept(std::span(&program, 1), 1, 1000);
   run.after_step = [&](const StepReport& report) {
-    device.turn(is_profiled_for_overhead(report.step + 1));
+    if (!is_profiled_for_overhead(report.step)) return;
+    kept.clear();
+    kept.add(report.step, *report.timeline->at(0), 0);
   };
   trainer.run(run);
   std::vector<double> wall_s;

@@ -5,10 +5,10 @@
 
 #include <cstdlib>
 
-#include "core/forwarding_device.h"
 #include "core/price.h"
 #include "kernels/cpu_device.h"
 #include "support/expect_error.h"
+#include "support/forwarding_device.h"
 #include "support/temp_dir.h"
 #include "train/trainer.h"
 

@@ -7,7 +7,7 @@
 namespace barestep {
 namespace {
 
-TEST(Join, GivesEveryRecordItsNodeAndItsPrice) {
+TEST(Profile, GivesEverySpanItsNodeAndItsPrice) {
   const SampleProfile sample;
   const Profile profile = sample.profile();
   ASSERT_EQ(profile.ops.size(), 10U);
@@ -19,60 +19,66 @@ TEST(Join, GivesEveryRecordItsNodeAndItsPrice) {
   }
 }
 
-TEST(Join, SortsByTimeWhateverTheOrderOfArrival) {
+TEST(Profile, SortsByTimeWhateverTheOrderOfNodes) {
   const SampleProfile sample;
-  RecordCollector collector({.first = 0, .end = 2}, 100);
-  for (auto record = sample.records().rbegin(); record != sample.records().rend(); ++record) {
-    collector.on_record(*record);
+  std::vector<ProfiledStep> steps = sample.steps();
+  for (Span& span : steps[0].timeline.spans) {
+    const double length_s = span.seconds();
+    span.begin_s = 201 - span.begin_s;
+    span.end_s = span.begin_s + length_s;
   }
-  const Program* const program = &sample.program();
-  const Profile profile = join(std::span(&program, 1), collector, sample.steps());
+  const Profile profile = profile_of(steps, 0, true);
   for (std::size_t i = 1; i < profile.ops.size(); ++i) {
     EXPECT_LE(profile.ops[i - 1].start_s, profile.ops[i].start_s);
   }
 }
 
-TEST(Join, LeavesOutStepsThatLackARecord) {
+TEST(Profile, LeavesOutStepsThatLackADroppedRecord) {
   const SampleProfile sample;
-  const Profile profile = sample.profile(8);  // of ten
+  std::vector<ProfiledStep> steps = sample.steps();
+  steps[1].timeline.spans[SampleProfile::kLoss] = {};
+  EXPECT_EQ(profile_of(steps, 0, true).steps.size(), 2U) << "nothing was dropped: an error";
+  const Profile profile = profile_of(steps, 4, true);
   EXPECT_EQ(profile.dropped, 4);
   ASSERT_EQ(profile.steps.size(), 1U);
-  EXPECT_EQ(profile.steps[0].step, 0);
+  EXPECT_EQ(profile.steps[0].number, 0);
   EXPECT_EQ(profile.ops.size(), 5U);
   EXPECT_EQ(profile.queued.size(), 5U);
-  EXPECT_TRUE(sample.profile(3).steps.empty());
-  EXPECT_TRUE(sample.profile(3).ops.empty());
+  steps[0].timeline.spans[SampleProfile::kLoss] = {};
+  EXPECT_TRUE(profile_of(steps, 4, true).steps.empty());
+  EXPECT_TRUE(profile_of(steps, 4, true).ops.empty());
 }
 
-/// The node that is missing from the sample's two steps when this record is.
-std::string missing_without(const SampleProfile& sample, std::int64_t step, NodeId node) {
-  RecordCollector collector({.first = 0, .end = 2}, 100);
-  for (const Record& record : sample.records()) {
-    if (record.tag.step != step || record.tag.node != node) collector.on_record(record);
+TEST(Profile, QueuesAGraphInOnePiece) {
+  const SampleProfile sample;
+  std::vector<ProfiledStep> steps = sample.steps();
+  for (Span& span : std::span(steps[0].timeline.spans).subspan(1)) {
+    span.queued_s = 100.00005;
+    span.queued_until_s = 100.00009;
   }
-  const Program* const program = &sample.program();
-  const auto programs = std::span(&program, 1);
-  return node_without_record(programs, join(programs, collector, sample.steps()), true);
+  steps[0].timeline.host.is_graph = true;
+  const Profile profile = profile_of(steps, 0, true).of({.first = 0, .end = 1});
+  ASSERT_EQ(profile.queued.size(), 2U);
+  EXPECT_EQ(profile.queued[0].tag.node, SampleProfile::kCopyX);
+  EXPECT_EQ(profile.queued[1].tag.node, kGraphLaunch);
+  EXPECT_EQ(profile.queued[1].label, "launch graph");
+  EXPECT_EQ(profile.queued[1].start_s, 100.00005);
+  EXPECT_EQ(profile.queued[1].end_s, 100.00009);
 }
 
-TEST(Profile, NamesANodeThatHasNoRecord) {
+TEST(Profile, NamesANodeThatHasNoTimes) {
   const SampleProfile sample;
-  EXPECT_EQ(missing_without(sample, 7, SampleProfile::kAdam), "") << "all are there";
-  EXPECT_EQ(missing_without(sample, 0, SampleProfile::kForward),
-            "gemm of layer 0 in forward, step 0");
-  EXPECT_EQ(missing_without(sample, 1, SampleProfile::kAdam), "adam in optimizer, step 1");
+  const auto missing_without = [&](std::size_t step, NodeId node) {
+    std::vector<ProfiledStep> steps = sample.steps();
+    steps[step].timeline.spans[static_cast<std::size_t>(node)].end_s = 0;
+    return node_without_record(steps, true);
+  };
+  EXPECT_EQ(node_without_record(sample.steps(), true), "") << "all are there";
+  EXPECT_EQ(missing_without(0, SampleProfile::kForward), "gemm of layer 0 in forward, step 0");
+  EXPECT_EQ(missing_without(1, SampleProfile::kAdam), "adam in optimizer, step 1");
 }
 
-TEST(Profile, MissesAllRecordsOfAStep) {
-  const SampleProfile sample;
-  const RecordCollector collector({.first = 0, .end = 2}, 100);
-  const Program* const program = &sample.program();
-  const auto programs = std::span(&program, 1);
-  EXPECT_EQ(node_without_record(programs, join(programs, collector, sample.steps()), true),
-            "step 0");
-}
-
-TEST(Profile, NeedsNoRecordOfANodeThatDoesNothing) {
+TEST(Profile, NeedsNoTimesOfANodeThatDoesNothing) {
   Buffers buffers;
   const Tensor none = buffers.tensor("none", Category::kData, 0, 4);
   const Tensor row = buffers.tensor("row", Category::kData, 1, 4);
@@ -81,16 +87,29 @@ TEST(Profile, NeedsNoRecordOfANodeThatDoesNothing) {
   program.add({.op = DeviceOp{Fill{.out = none}}});
   program.add({.op = Collective{AllReduce{.tensors = {row}}}, .lane = Lane::kComm});
   program.add({.op = DeviceOp{Delay{.seconds = 1}}});
-  RecordCollector collector({.first = 0, .end = 1}, 10);
-  collector.on_record({.tag = {.program = 0, .step = 0, .node = 0}});
-  const Program* const of_run = &program;
-  const auto programs = std::span(&of_run, 1);
-  const HostStep step{};
-  const auto missing = [&](bool exchanges) {
-    return node_without_record(programs, join(programs, collector, std::span(&step, 1)), exchanges);
-  };
-  EXPECT_EQ(missing(true), "all_reduce in forward, step 0");
-  EXPECT_EQ(missing(false), "delay in forward, step 0") << "one rank moves nothing";
+  const RunPlan plan(program, RunDetail::kNodes);
+  const auto only_first = [](NodeId node) { return Span{.end_s = node == 0 ? 1.0 : 0.0}; };
+  const std::vector<ProfiledStep> steps = {profiled_step(plan, 0, {}, only_first)};
+  EXPECT_EQ(node_without_record(steps, true), "all_reduce in forward, step 0");
+  EXPECT_EQ(node_without_record(steps, false), "delay in forward, step 0")
+      << "one rank moves nothing";
+}
+
+TEST(ProfiledSteps, KeepWhatThereIsRoomForAndCountTheRest) {
+  const SampleProfile sample;
+  const Program* const program = &sample.program();
+  const StepTimeline& step = sample.steps()[0].timeline;
+  ProfiledSteps steps(std::span(&program, 1), 10, 2 * SampleProfile::kNodes + 1);
+  for (std::int64_t number = 0; number < 4; ++number) steps.add(number, step, 101);
+  ASSERT_EQ(steps.kept().size(), 2U);
+  EXPECT_EQ(steps.kept()[1].number, 1);
+  EXPECT_EQ(steps.kept()[1].reported_s, 101);
+  EXPECT_NE(steps.kept()[1].timeline.plan, step.plan) << "the runner's may go first";
+  EXPECT_EQ(steps.kept()[1].timeline.spans[SampleProfile::kAdam].end_s,
+            step.spans[SampleProfile::kAdam].end_s);
+  EXPECT_EQ(steps.dropped(), 2 * SampleProfile::kNodes);
+  steps.clear();
+  EXPECT_TRUE(steps.kept().empty());
 }
 
 TEST(Profile, CanBeOfSomeStepsOnly) {

@@ -26,41 +26,31 @@ class TwoRanks {
   TwoRanks() {
     for (std::int64_t step = 0; step < 3; ++step) add_step(step);
   }
-  [[nodiscard]] Profile profile() const {
-    const Program* const program = &ddp_.program;
-    return join(std::span(&program, 1), collector_, steps_);
-  }
+  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
 
  private:
   void add_step(std::int64_t step) {
     const double begin_s = 100 + 0.1 * static_cast<double>(step);
     std::map<Lane, double> free_s;
     double queue_s = begin_s;
-    for (NodeId id = 0; id < ddp_.program.size(); ++id) {
+    const auto span_of = [&](NodeId id) {
       const Node& node = ddp_.program.nodes()[static_cast<std::size_t>(id)];
-      const Tag tag{.program = 0, .step = step, .node = id};
-      collector_.on_queued({tag, label_of(node.op), 0, queue_s, queue_s + 1e-5});
+      Span span{.queued_s = queue_s, .queued_until_s = queue_s + 1e-5};
       // Some are queued late, some wait a little, some longer.
       const double gap_s = id % 3 == 0 ? 2e-4 : id % 3 == 1 ? 1e-5 : 5e-5;
-      const double start_s = std::max(free_s[node.lane], queue_s + 1e-5) + gap_s;
-      free_s[node.lane] = start_s + 1e-4 * (1 + id % 4);
-      collector_.on_record({tag, label_of(node.op), 0, start_s, free_s[node.lane]});
+      span.begin_s = std::max(free_s[node.lane], queue_s + 1e-5) + gap_s;
+      span.end_s = free_s[node.lane] = span.begin_s + 1e-4 * (1 + id % 4);
       queue_s += id % 5 == 4 ? 1e-3 : 2e-5;
-    }
-    const double end_s = begin_s + 0.09;
-    steps_.push_back({.step = step,
-                      .number = step,
-                      .begin_s = begin_s,
-                      .start_s = begin_s,
-                      .queued_s = queue_s,
-                      .fetched_s = queue_s,
-                      .end_s = end_s,
-                      .reported_s = end_s});
+      return span;
+    };
+    steps_.push_back(profiled_step(
+        plan_, step, {.begin_s = begin_s, .start_s = begin_s, .end_s = begin_s + 0.09}, span_of));
+    steps_.back().timeline.host.queued_s = steps_.back().timeline.host.fetched_s = queue_s;
   }
 
   SampleProgram ddp_ = ddp_step({}, 2, 1, false);
-  RecordCollector collector_{{.first = 0, .end = 3}, 1000};
-  std::vector<HostStep> steps_;
+  RunPlan plan_{ddp_.program, RunDetail::kNodes};
+  std::vector<ProfiledStep> steps_;
 };
 
 class Readers : public TempDirTest {

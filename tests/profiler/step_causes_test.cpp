@@ -379,7 +379,7 @@ TEST(RunPlan, CutsALaneWhereItWaitsAndWhereItIsWaitedFor) {
   EXPECT_EQ(plan.runs()[2].first, 3);
   EXPECT_TRUE(plan.runs()[2].follows_directly) << "one event marks the border of both";
   EXPECT_FALSE(plan.runs()[1].follows_directly) << "it waits";
-  EXPECT_EQ(plan.runs()[3].awaited.at(0).run, 1U);
+  EXPECT_EQ(plan.runs()[3].awaited.at(0).node, plan.runs()[1].last);
   EXPECT_EQ(RunPlan(maker.program, RunDetail::kNodes).runs().size(), 5U);
 }
 

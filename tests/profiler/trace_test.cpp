@@ -67,18 +67,17 @@ TEST(Trace, KeepsEveryRule) {
 /// A rank of two, with collectives on the comm lane.
 TEST(Trace, KeepsEveryRuleWithCommunication) {
   const SampleProgram ddp = ddp_step({}, 2, 1, false);
-  RecordCollector collector({.first = 0, .end = 1}, 1000);
-  double now = 100;
-  for (NodeId id = 0; id < ddp.program.size(); ++id) {
-    const Node& node = ddp.program.nodes()[static_cast<std::size_t>(id)];
-    const Tag tag{.program = 0, .step = 0, .node = id};
-    collector.on_queued({tag, label_of(node.op), 0, now, now + 1e-5});
-    collector.on_record({tag, label_of(node.op), 0, now + 2e-5, now + 9e-5});
-    now += 1e-4;
-  }
-  const HostStep step{.begin_s = 100, .start_s = 100, .end_s = now, .reported_s = now};
-  const Program* const program = &ddp.program;
-  const Profile profile = join(std::span(&program, 1), collector, std::span(&step, 1));
+  const RunPlan plan(ddp.program, RunDetail::kNodes);
+  const double end_s = 100 + 1e-4 * static_cast<double>(ddp.program.size());
+  const HostTimes host{.begin_s = 100, .start_s = 100, .end_s = end_s};
+  const std::vector<ProfiledStep> steps = {profiled_step(plan, 0, host, [](NodeId node) -> Span {
+    const double at_s = 100 + 1e-4 * node;
+    return {.queued_s = at_s,
+            .queued_until_s = at_s + 1e-5,
+            .begin_s = at_s + 2e-5,
+            .end_s = at_s + 9e-5};
+  })};
+  const Profile profile = profile_of(steps, 0, true);
   const std::string text = trace_of(profile, context_of_rank(1, 2));
   EXPECT_THAT(broken_rules(text), IsEmpty());
   EXPECT_THAT(text, HasSubstr("\n\"rank\": 1,\n\"world_size\": 2\n"));
@@ -118,11 +117,12 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
   const SampleProfile sample;
   Profile profile = sample.profile();
   profile.queued.clear();
-  for (const HostStep& step : profile.steps) {
-    profile.queued.push_back({.tag = {.program = 0, .step = step.step, .node = kGraphLaunch},
-                              .label = "launch graph",
-                              .start_s = step.start_s,
-                              .end_s = step.start_s + 1e-5});
+  for (const ProfiledStep& step : profile.steps) {
+    profile.queued.push_back(
+        {.tag = {.program = 0, .step = step.timeline.step, .node = kGraphLaunch},
+         .label = "launch graph",
+         .start_s = step.host().start_s,
+         .end_s = step.host().start_s + 1e-5});
   }
   const std::string text = trace_of(profile, context_of_rank(0, 1));
   EXPECT_THAT(broken_rules(text), IsEmpty());

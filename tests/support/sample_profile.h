@@ -11,6 +11,17 @@
 
 namespace barestep {
 
+/// A step whose nodes ran as `span_of` says, part by part. `plan` is by nodes and must outlive it.
+template <class SpanOf>
+ProfiledStep profiled_step(const RunPlan& plan, std::int64_t number, const HostTimes& host,
+                           const SpanOf& span_of) {
+  ProfiledStep step{.number = number,
+                    .reported_s = host.end_s,
+                    .timeline = {.plan = &plan, .step = number, .host = host}};
+  for (const NodeRun& run : plan.runs()) step.timeline.spans.push_back(span_of(run.first));
+  return step;
+}
+
 /// A step of 8 ms from the start of its clock, in milliseconds:
 ///
 ///   host     queue 0 to 0.1 (each op takes 10 us), wait to 8, report to 9; the next begins at 10
@@ -53,21 +64,13 @@ class SampleProfile {
                              .scalars = take("scalars", 1, 2)}},
          .phase = Phase::kOptimizer});
     order(*program_);
+    plan_ = std::make_unique<RunPlan>(*program_, RunDetail::kNodes);
     for (const std::int64_t step : {0, 1}) add_step(step);
   }
 
   [[nodiscard]] const Program& program() const { return *program_; }
-  [[nodiscard]] const std::vector<Record>& records() const { return records_; }
-  [[nodiscard]] const std::vector<Record>& queued() const { return queued_; }
-  [[nodiscard]] const std::vector<HostStep>& steps() const { return steps_; }
-
-  /// Joined; `capacity` is what the collector keeps of each kind.
-  [[nodiscard]] Profile profile(std::int64_t capacity = 100) const {
-    RecordCollector collector({.first = 0, .end = 2}, capacity);
-    for (const Record& record : records_) collector.on_record(record);
-    for (const Record& record : queued_) collector.on_queued(record);
-    return join(std::vector<const Program*>{program_.get()}, collector, steps_);
-  }
+  [[nodiscard]] const std::vector<ProfiledStep>& steps() const { return steps_; }
+  [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
 
   /// Of the model: all but its input.
   [[nodiscard]] std::int64_t flops_of_step() const {
@@ -87,26 +90,25 @@ class SampleProfile {
     const auto at = [&](double ms) { return start_s + ms / 1e3; };
     constexpr double kBegin[] = {0.2, 1, 3, 3.5, 6.6};
     constexpr double kEnd[] = {0.7, 3, 3.5, 6.5, 7.6};
-    for (NodeId node = 0; node < kNodes; ++node) {
-      const Tag tag{.program = 0, .step = step, .node = node};
-      const std::string_view label = label_of(program_->nodes()[static_cast<std::size_t>(node)].op);
-      records_.push_back({tag, label, 0, at(kBegin[node]), at(kEnd[node])});
-      queued_.push_back({tag, label, 0, at(0.02 * node), at(0.02 * node + 0.01)});
-    }
-    steps_.push_back({.step = step,
-                      .number = step,
-                      .begin_s = start_s,
-                      .start_s = start_s,
-                      .queued_s = at(0.1),
-                      .fetched_s = at(0.1),
-                      .end_s = at(8),
-                      .reported_s = at(9)});
+    steps_.push_back(profiled_step(*plan_, step,
+                                   {.begin_s = start_s,
+                                    .start_s = start_s,
+                                    .queued_s = at(0.1),
+                                    .fetched_s = at(0.1),
+                                    .end_s = at(8)},
+                                   [&](NodeId node) -> Span {
+                                     return {.queued_s = at(0.02 * node),
+                                             .queued_until_s = at(0.02 * node + 0.01),
+                                             .begin_s = at(kBegin[node]),
+                                             .end_s = at(kEnd[node])};
+                                   }));
+    steps_.back().reported_s = at(9);
   }
 
   std::unique_ptr<Buffers> buffers_ = std::make_unique<Buffers>();
   std::unique_ptr<Program> program_ = std::make_unique<Program>("sample", *buffers_);
-  std::vector<Record> records_, queued_;
-  std::vector<HostStep> steps_;
+  std::unique_ptr<RunPlan> plan_;
+  std::vector<ProfiledStep> steps_;
 };
 
 }  // namespace barestep

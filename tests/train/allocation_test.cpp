@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "core/forwarding_device.h"
 #include "support/file_runs.h"
+#include "support/forwarding_device.h"
 #include "support/trainer_harness.h"
 
 namespace {
