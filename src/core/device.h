@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,6 +71,10 @@ class Event {
 
   /// Seconds from `earlier` to this. Both must have been reached and be made for kTime.
   [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
+
+  /// When it was reached, of core/clock.h; nothing where the host cannot know but by comparing
+  /// clocks (core/event_clock.h). It must have been reached and be made for kTime.
+  [[nodiscard]] virtual std::optional<double> reached_at_s() const { return std::nullopt; }
 };
 
 enum class DeviceKind { kCpu, kCuda };

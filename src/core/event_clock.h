@@ -7,9 +7,9 @@
 
 namespace barestep {
 
-/// Events tell how far they are apart on their device. What that is on the host's clock is found by
-/// an event in a stream where nothing else is queued, between two looks at the host's clock; of
-/// several tries the closest two count.
+/// Events of the host's own processor know. Others tell how far they are apart on their device;
+/// what that is on the host's clock is found by an event in a stream where nothing else is queued,
+/// between two looks at the host's clock; of several tries the closest two count.
 class EventClock {
  public:
   /// Compares the clocks. `device` must outlive it. Blocks.
@@ -17,6 +17,7 @@ class EventClock {
 
   /// Of an event of the device that was reached and is made for kTime; of core/clock.h.
   [[nodiscard]] double time_of(const Event& event) const {
+    if (is_hosts_) return *event.reached_at_s();
     return compared_s_ + event.seconds_since(*compared_);
   }
 
@@ -33,6 +34,7 @@ class EventClock {
  private:
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> compared_, spare_;
+  bool is_hosts_ = false;  // events know the host's time
   double compared_s_ = 0;
   double error_s_ = 0;
 };

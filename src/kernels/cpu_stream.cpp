@@ -56,9 +56,12 @@ void CpuEvent::synchronize() const {
 
 double CpuEvent::seconds_since(const Event& earlier) const {
   const auto& other = static_cast<const CpuEvent&>(earlier);
-  BARESTEP_REQUIRE(reached() && other.reached(), "an event is timed before it is reached");
-  return state_->reached_at_s.load(std::memory_order_relaxed) -
-         other.state_->reached_at_s.load(std::memory_order_relaxed);
+  return *reached_at_s() - *other.reached_at_s();
+}
+
+std::optional<double> CpuEvent::reached_at_s() const {
+  BARESTEP_REQUIRE(reached(), "an event is timed before it is reached");
+  return state_->reached_at_s.load(std::memory_order_relaxed);
 }
 
 CpuStream::CpuStream(CpuExecutor& executor)

@@ -45,6 +45,7 @@ class CpuEvent final : public Event {
   [[nodiscard]] bool reached() const override;
   void synchronize() const override;
   [[nodiscard]] double seconds_since(const Event& earlier) const override;
+  [[nodiscard]] std::optional<double> reached_at_s() const override;
 
  private:
   friend class CpuStream;

@@ -147,11 +147,15 @@ class RandomRun {
     nodes_.add(step.timeline(by_node_[number]));
     for (int device = 0; device < devices_; ++device) check_lane(step, {device, Lane::kCompute});
 
+    mixed_.add(step.timeline(draw(random_, 2) == 0 ? by_phase_[number] : by_node_[number]));
     const StepAccount coarse = account_of(phases_, kMain), fine = account_of(nodes_, kMain);
+    const StepAccount mixed = account_of(mixed_, kMain);
     EXPECT_EQ(coarse.wall_s, fine.wall_s);
+    EXPECT_EQ(mixed.wall_s, fine.wall_s);
     // Gaps between the nodes of a run belong to the run.
     for (std::size_t i = 0; i < kParts && !has_gaps_; ++i) {
       EXPECT_NEAR(coarse.part_s[i], fine.part_s[i], 1e-9) << "the detail changes a part";
+      EXPECT_NEAR(mixed.part_s[i], fine.part_s[i], 1e-9) << "a change of detail changes a part";
     }
     const WallTime wall = phases_.wall_of_newest(kMain);
     if (step.host.overlaps_previous) EXPECT_EQ(wall.begin_s, last_end_s_);
@@ -198,7 +202,7 @@ class RandomRun {
   std::deque<Program> programs_;
   std::deque<RunPlan> by_phase_, by_node_;
   bool has_gaps_ = false;
-  Timeline phases_, nodes_;
+  Timeline phases_, nodes_, mixed_;
   double walls_s_ = 0, between_s_ = 0, last_end_s_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include "core/order.h"
 #include "kernels/cpu_device.h"
 #include "support/busy_machine.h"
+#include "support/distant_events.h"
 #include "support/forwarding_device.h"
 #include "train/runner.h"
 
@@ -40,13 +41,6 @@ class MiddleSteps final : public StepProfiler {
   std::vector<std::int64_t> asked;
   std::vector<std::pair<NodeId, std::string>> seen;
   std::size_t done = 0;
-};
-
-/// A device whose work only events can tell of.
-class TimedByEvents final : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
 };
 
 class NodeRecords final : public RecordSink {
@@ -123,7 +117,7 @@ TEST_P(Marks, ByEventsAreNearTheRecordsOfTheDevice) {
   constexpr double kNear = 0.02;
   repeat_while_busy([&] {
     NodeRecords own;
-    TimedByEvents device(*device_);
+    DistantEvents device(*device_);
     device_->set_record_sink(&own);
     std::size_t at = 0;
     run_steps(device, 5, [&](const StepTimeline& step) {
