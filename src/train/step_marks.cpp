@@ -108,9 +108,13 @@ Span StepMarks::read_events(const MarkedProgram& program, std::size_t run, std::
   const MarkedRun& marked = program.runs[run];
   Span span = marked.spans[set];
   span.end_s = clock.time_of(*marked.end[set]);
-  const Event& begin =
-      read.follows_directly ? *program.runs[*read.previous].end[set] : *marked.begin[set];
-  span.begin_s = clock.time_of(begin);
+  if (!read.follows_directly) {
+    span.begin_s = clock.time_of(*marked.begin[set]);
+    return span;
+  }
+  // Its lane may have run dry after the run before it.
+  const double free_s = clock.time_of(*program.runs[*read.previous].end[set]);
+  span.begin_s = std::min(std::max(free_s, span.queued_s), span.end_s);
   return span;
 }
 

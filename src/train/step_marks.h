@@ -72,7 +72,8 @@ class StepMarks final : public RecordSink {
   struct MarkedRun {
     bool by_events = false;
     std::array<Span, kSets> spans{};  // of records, and when the host queued it
-    // A run that follows directly on another one begins at that one's end.
+    // A run that follows directly on another one begins at that one's end, or when the host queued
+    // it, if that is later.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
   struct MarkedProgram {

@@ -33,7 +33,7 @@ struct NodeRun {
   Phase phase = Phase::kForward;
   bool is_collective = false;
   bool is_copy = false;
-  bool follows_directly = false;          // begins where the run before it on its lane ends
+  bool follows_directly = false;          // waits for nothing but the run before it on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<Awaited> awaited{};
   std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
