@@ -46,6 +46,7 @@ void StepMarks::add(const Program& program) {
   for (std::size_t i = 0; i < marked.runs.size(); ++i) {
     const NodeRun& run = marked.plan.runs()[i];
     MarkedRun& made = marked.runs[i];
+    lane_end_s_.try_emplace(run.lane, 0);
     if (knows_by_itself(run)) continue;
     made.by_events = true;
     clock_of(run.lane.device);  // made now, not in a step
@@ -106,16 +107,11 @@ Span StepMarks::read_events(const MarkedProgram& program, std::size_t run, std::
   const NodeRun& read = program.plan.runs()[run];
   const EventClock& clock = clock_of(read.lane.device);
   const MarkedRun& marked = program.runs[run];
-  Span span = marked.spans[set];
-  span.end_s = clock.time_of(*marked.end[set]);
-  if (!read.follows_directly) {
-    span.begin_s = clock.time_of(*marked.begin[set]);
-    return span;
-  }
-  // Its lane may have run dry after the run before it.
-  const double free_s = clock.time_of(*program.runs[*read.previous].end[set]);
-  span.begin_s = std::min(std::max(free_s, span.queued_s), span.end_s);
-  return span;
+  const Event& begin =
+      read.follows_directly ? *program.runs[*read.previous].end[set] : *marked.begin[set];
+  return {.queued_s = marked.spans[set].queued_s,
+          .begin_s = clock.time_of(begin),
+          .end_s = clock.time_of(*marked.end[set])};
 }
 
 void StepMarks::read(int program, StepTimeline& step) {
@@ -123,9 +119,21 @@ void StepMarks::read(int program, StepTimeline& step) {
   step.plan = &marked.plan;
   step.spans.resize(marked.runs.size());
   for (std::size_t i = 0; i < marked.runs.size(); ++i) {
-    const std::size_t set = set_for(marked.plan.runs()[i], step.step);
-    step.spans[i] =
-        marked.runs[i].by_events ? read_events(marked, i, set) : marked.runs[i].spans[set];
+    const NodeRun& run = marked.plan.runs()[i];
+    const std::size_t set = set_for(run, step.step);
+    Span& span = step.spans[i];
+    if (!marked.runs[i].by_events) {
+      span = marked.runs[i].spans[set];
+    } else {
+      span = read_events(marked, i, set);
+      // Whatever the clocks' error: nothing runs before the host queued it, or before what is ahead
+      // of it on its lane is done, or after the host saw the step done.
+      double first_s = span.queued_s;
+      if (run.phase != Phase::kData) first_s = std::max(first_s, lane_end_s_.at(run.lane));
+      span.begin_s = std::clamp(span.begin_s, first_s, step.host.end_s);
+      span.end_s = std::clamp(span.end_s, span.begin_s, step.host.end_s);
+    }
+    if (run.phase != Phase::kData) lane_end_s_.at(run.lane) = span.end_s;
   }
   for (const auto& clock : clocks_) {
     if (clock != nullptr && clock->is_old()) clock->compare();

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -55,7 +56,8 @@ class StepMarks final : public RecordSink {
   /// The graph that holds the step's captured work is about to be launched.
   void launch(int program, std::int64_t step);
 
-  /// Reads the spans of a finished step, on the host's clock. May block for some microseconds.
+  /// Reads the spans of a finished step, on the host's clock; every step in turn, with its times on
+  /// the host filled in. May block for some microseconds.
   void read(int program, StepTimeline& step);
 
   /// By how much times may be off at most, in seconds.
@@ -72,7 +74,7 @@ class StepMarks final : public RecordSink {
   struct MarkedRun {
     bool by_events = false;
     std::array<Span, kSets> spans{};  // of records, and when the host queued it
-    // A run that follows directly on another one begins at that one's end, or when the host queued
+    // A run that follows directly on another one begins at that one's end, or when the host queues
     // it, if that is later.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
@@ -92,6 +94,7 @@ class StepMarks final : public RecordSink {
   Communicator* communicator_;
   std::vector<std::unique_ptr<MarkedProgram>> programs_;
   std::vector<std::unique_ptr<EventClock>> clocks_;  // by device; null where no run needs it
+  std::map<LaneId, double> lane_end_s_;              // of the last step read, without input
 };
 
 }  // namespace barestep
