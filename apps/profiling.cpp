@@ -346,11 +346,15 @@ std::string Profiling::text() const {
         profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
   }
   if (!node_without_record(profile.steps, exchanges()).empty()) return "";
-  const auto accounts = accounts_of(profile);
+  MeanAccount account;
+  for (const StepAccount& of_step : accounts_of(profile)) account.add(of_step);
   const int devices = static_cast<int>(scope_.devices.size());
   std::string text = title(profile) + tables(profile);
-  text += account_table(accounts) + "\n";
-  text += bottleneck(profile, accounts, peaks_) + backward_ratio(profile);
+  if (account.count() > 0) {
+    text += fmt::format("Account of a profiled step, mean of {}\n", account.count());
+    text += account_table(account.mean()) + "\n";
+  }
+  text += bottleneck(profile, account, peaks_) + backward_ratio(profile);
   text += breakdowns(profile);
   text += step_rate(profile, peaks_, devices) + note_;
   text += overhead_text(overhead_of(overhead_wall_s_));

@@ -210,18 +210,6 @@ double communicated_s(const Timeline& timeline, int device, double begin_s, doub
   return seconds;
 }
 
-StepAccount mean_of(const std::vector<StepAccount>& accounts) {
-  StepAccount mean;
-  const auto count = static_cast<double>(accounts.size());
-  for (const StepAccount& account : accounts) {
-    mean.wall_s += account.wall_s / count;
-    mean.since_previous_s += account.since_previous_s / count;
-    mean.hidden_communication_s += account.hidden_communication_s / count;
-    for (std::size_t i = 0; i < kParts; ++i) mean.part_s[i] += account.part_s[i] / count;
-  }
-  return mean;
-}
-
 std::string row(std::string_view name, double seconds, double wall_s) {
   // What rounding leaves of a sum is nothing, and not less.
   constexpr double kNothing = 1e-9;
@@ -293,7 +281,9 @@ void visit_stretches(const Timeline& timeline, LaneId lane, const StretchVisitor
 
 StepAccount account_of(const Timeline& timeline, LaneId lane) {
   const WallTime wall = timeline.wall_of_newest(lane);
-  StepAccount account{.wall_s = wall.seconds()};
+  StepAccount account{.wall_s = wall.seconds(),
+                      .between_s = timeline.before_newest_s(lane),
+                      .clock_error_s = timeline.at(0)->clock_error_s};
   double hidden_s = communicated_s(timeline, lane.device, wall.begin_s, wall.end_s);
   visit_stretches(timeline, lane, [&](const Stretch& stretch) {
     account[stretch.part] += stretch.seconds();
@@ -329,46 +319,60 @@ RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
 std::vector<StepAccount> accounts_of(const Profile& profile) {
   std::vector<StepAccount> accounts;
   Timeline timeline;
-  std::int64_t kept_step = -1;  // the newest of the timeline
-  double previous_end_s = 0;
   for (const ProfiledStep& step : profile.steps) {
-    const bool follows = kept_step >= 0 && step.timeline.step == kept_step + 1;
+    const StepTimeline* const before = timeline.at(0);
+    const bool follows = before != nullptr && step.timeline.step == before->step + 1;
     if (!follows) timeline = {};
     timeline.add(step.timeline);
-    kept_step = step.timeline.step;
-    const WallTime wall = timeline.wall_of_newest(kMainLane);
-    if (follows || !step.timeline.host.overlaps_previous) {
-      accounts.push_back(account_of(timeline, kMainLane));
-      accounts.back().number = step.number;
-      accounts.back().since_previous_s = follows ? wall.begin_s - previous_end_s : 0;
-    }
-    previous_end_s = wall.end_s;
+    if (!follows && step.host().overlaps_previous) continue;
+    accounts.push_back(account_of(timeline, kMainLane));
+    accounts.back().number = step.number;
   }
   return accounts;
 }
 
-std::string account_table(const std::vector<StepAccount>& accounts) {
-  if (accounts.empty()) return "";
-  const StepAccount mean = mean_of(accounts);
-  std::string text = fmt::format("Account of a profiled step, mean of {}\n", accounts.size());
+void MeanAccount::add(const StepAccount& account) {
+  sum_.wall_s += account.wall_s;
+  for (std::size_t i = 0; i < kParts; ++i) sum_.part_s[i] += account.part_s[i];
+  sum_.hidden_communication_s += account.hidden_communication_s;
+  sum_.between_s += account.between_s;
+  sum_.clock_error_s = std::max(sum_.clock_error_s, account.clock_error_s);
+  ++count_;
+}
+
+StepAccount MeanAccount::mean() const {
+  StepAccount mean = sum_;
+  const auto count = static_cast<double>(count_);
+  mean.wall_s /= count;
+  for (double& part_s : mean.part_s) part_s /= count;
+  mean.hidden_communication_s /= count;
+  mean.between_s /= count;
+  return mean;
+}
+
+std::string account_table(const StepAccount& account) {
+  std::string text;
   for (int i = 0; i < kParts; ++i) {
     const auto part = static_cast<Part>(i);
-    const bool only_if_any = part == Part::kInjected || part == Part::kExposedCommunication ||
-                             part == Part::kOtherDevice;
-    if (!only_if_any || mean[part] > 0) text += row(name_of(part), mean[part], mean.wall_s);
+    const bool only_if_any = part == Part::kHostToDevice || part == Part::kInjected ||
+                             part == Part::kExposedCommunication || part == Part::kOtherDevice;
+    if (!only_if_any || account[part] > 0)
+      text += row(name_of(part), account[part], account.wall_s);
   }
-  text += row("wall time", mean.wall_s, mean.wall_s);
-  text += row("between steps", mean.since_previous_s, mean.wall_s);
-  if (mean.hidden_communication_s > 0) {
-    text += row("hidden communication", mean.hidden_communication_s, mean.wall_s);
+  text += row("wall time", account.wall_s, account.wall_s);
+  text += row("between steps", account.between_s, account.wall_s);
+  if (account.hidden_communication_s > 0) {
+    text += row("hidden communication", account.hidden_communication_s, account.wall_s);
+  }
+  if (account.clock_error_s > 0) {
+    text += row("error of the clocks", account.clock_error_s, account.wall_s);
   }
   return text;
 }
 
-std::string bottleneck(const Profile& profile, const std::vector<StepAccount>& accounts,
-                       const Peaks& peaks) {
-  if (accounts.empty()) return "";
-  const StepAccount mean = mean_of(accounts);
+std::string bottleneck(const Profile& profile, const MeanAccount& account, const Peaks& peaks) {
+  if (account.count() == 0) return "";
+  const StepAccount mean = account.mean();
   const auto most = std::max_element(mean.part_s.begin(), mean.part_s.end());
   const auto part = static_cast<Part>(most - mean.part_s.begin());
   const bool is_work = cause_of(part).empty();

@@ -68,7 +68,8 @@ struct StepAccount {
   double wall_s = 0;
   std::array<double, kParts> part_s{};
   double hidden_communication_s = 0;  // beside work of the lane or beside other waits; in no part
-  double since_previous_s = 0;        // between the wall time of the step before it and its own
+  double between_s = 0;      // between the wall time of the step before it and its own; in neither
+  double clock_error_s = 0;  // by how much its times may be off at most
 
   [[nodiscard]] double& operator[](Part part) { return part_s[static_cast<std::size_t>(part)]; }
   [[nodiscard]] double operator[](Part part) const {
@@ -76,8 +77,7 @@ struct StepAccount {
   }
 };
 
-/// Of the timeline's newest step; allocates nothing. `number` and `since_previous_s` are left to
-/// the caller.
+/// Of the timeline's newest step; allocates nothing. `number` is left to the caller.
 StepAccount account_of(const Timeline& timeline, LaneId lane);
 
 /// Exposed communication of one step of all ranks, summed over the ranks. Each stretch that a
@@ -96,11 +96,24 @@ RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane);
 /// needs that one's records, and has no account without them.
 std::vector<StepAccount> accounts_of(const Profile& profile);
 
-/// The mean of the steps as a table. Empty where there is none.
-std::string account_table(const std::vector<StepAccount>& accounts);
+/// The mean of accounts that are added to it.
+class MeanAccount {
+ public:
+  void add(const StepAccount& account);
+  [[nodiscard]] std::int64_t count() const { return count_; }
+  /// The clocks' error is the largest. There must be a step.
+  [[nodiscard]] StepAccount mean() const;
 
-/// One sentence that names the largest part of a step and its largest cause. Empty without steps.
-std::string bottleneck(const Profile& profile, const std::vector<StepAccount>& accounts,
-                       const Peaks& peaks);
+ private:
+  StepAccount sum_;
+  std::int64_t count_ = 0;
+};
+
+/// A table of the parts, in milliseconds and percents of the wall time, and what is in none.
+std::string account_table(const StepAccount& account);
+
+/// One sentence that names the largest part of a step of the profile and its largest cause. Empty
+/// without steps.
+std::string bottleneck(const Profile& profile, const MeanAccount& account, const Peaks& peaks);
 
 }  // namespace barestep

@@ -34,33 +34,31 @@ std::string device_text(const Device& device) {
   return text;
 }
 
-/// The rows of the account of a step, and their keys in a record.
-struct AccountRow {
+/// A phase of a record: parts of the account, in their order, by its key.
+struct PhaseKey {
   std::string_view key;
-  std::string_view name;
-  bool always = true;  // also where it is 0
   std::vector<Part> parts;
 };
 
-const std::vector<AccountRow>& account_rows() {
-  static const std::vector<AccountRow> kRows = {
-      {"data", "data wait", true, {Part::kDataWait, Part::kHostToDevice}},
-      {"injected", "injected", false, {Part::kInjected}},
-      {"forward", "forward", true, {Part::kForward}},
-      {"loss", "loss", true, {Part::kLoss}},
-      {"backward", "backward", true, {Part::kBackward}},
-      {"reduce", "exposed communication", false, {Part::kExposedCommunication}},
-      {"optimizer", "optimizer", true, {Part::kOptimizer}},
-      {"other_device", "other device", false, {Part::kOtherDevice}},
-      {"host", "host", true, {Part::kHost}},
-      {"idle", "idle", true, {Part::kIdle}},
+const std::vector<PhaseKey>& phase_keys() {
+  static const std::vector<PhaseKey> kKeys = {
+      {"data", {Part::kDataWait, Part::kHostToDevice}},
+      {"injected", {Part::kInjected}},
+      {"forward", {Part::kForward}},
+      {"loss", {Part::kLoss}},
+      {"backward", {Part::kBackward}},
+      {"reduce", {Part::kExposedCommunication}},
+      {"optimizer", {Part::kOptimizer}},
+      {"other_device", {Part::kOtherDevice}},
+      {"host", {Part::kHost}},
+      {"idle", {Part::kIdle}},
   };
-  return kRows;
+  return kKeys;
 }
 
-double seconds_of(const StepAccount& account, const AccountRow& row) {
+double seconds_of(const StepAccount& account, const PhaseKey& phase) {
   double seconds = 0;
-  for (const Part part : row.parts) seconds += account[part];
+  for (const Part part : phase.parts) seconds += account[part];
   return seconds;
 }
 
@@ -125,11 +123,11 @@ std::string metrics_record(const StepFigures& step, int rank) {
   if (report.own_loss) {
     record += fmt::format(R"(, "own_loss": {})", static_cast<double>(*report.own_loss));
   }
-  record += fmt::format(R"(, "queued_s": {}, "warmup": {}, "phases_s": {{)", step.queued_s,
-                        report.warmup);
+  record += fmt::format(R"(, "queued_s": {}, "between_s": {}, "warmup": {}, "phases_s": {{)",
+                        step.queued_s, step.account.between_s, report.warmup);
   std::string_view separator;
-  for (const AccountRow& row : account_rows()) {
-    record += fmt::format(R"({}"{}": {})", separator, row.key, seconds_of(step.account, row));
+  for (const PhaseKey& phase : phase_keys()) {
+    record += fmt::format(R"({}"{}": {})", separator, phase.key, seconds_of(step.account, phase));
     separator = ", ";
   }
   return record + "}}";
@@ -146,7 +144,7 @@ void RunSummary::add(const StepFigures& step) {
     return;
   }
   wall_s_.push_back(step.report.wall_s);
-  for (std::size_t i = 0; i < kParts; ++i) sum_.part_s[i] += step.account.part_s[i];
+  account_.add(step.account);
   samples_ += step.report.samples;
   step_samples_ = std::max(step_samples_, step.report.samples);
   flops_ += step.report.flops;
@@ -168,7 +166,6 @@ std::string RunSummary::text(const Device& device, const std::string& update,
   if (wall_s_.empty()) return "";
   const Statistics time = step_time_s();
   const double total_s = this->total_s();
-  const auto steps = static_cast<double>(wall_s_.size());
 
   std::string text = fmt::format("Summary of {} after {} of warm-up, {}, products by {}\n",
                                  counted(std::ssize(wall_s_), "step"), warmup_steps_,
@@ -188,17 +185,7 @@ std::string RunSummary::text(const Device& device, const std::string& update,
         *floor_s > time.mean ? ": what fits caches is faster, or the machine was slower then" : "");
   }
 
-  text += "\nAccount of a step, mean\n";
-  const auto row = [&](std::string_view name, double seconds) {
-    text += fmt::format("  {:<24}{:>12.4f} ms{:>8.2f} %\n", name, 1e3 * seconds / steps,
-                        100 * seconds / total_s);
-  };
-  for (const AccountRow& each : account_rows()) {
-    const double seconds = seconds_of(sum_, each);
-    if (each.always || seconds > 0) row(each.name, seconds);
-  }
-  row("wall time", total_s);
-  return text;
+  return text + "\nAccount of a step, mean\n" + account_table(account_.mean());
 }
 
 std::string sweep_table(std::span<const SweepRow> rows) {

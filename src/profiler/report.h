@@ -69,7 +69,7 @@ class RunSummary {
   [[nodiscard]] double total_s() const;
 
   std::vector<double> wall_s_;
-  StepAccount sum_;
+  MeanAccount account_;
   std::int64_t samples_ = 0;
   std::int64_t step_samples_ = 0;
   std::int64_t flops_ = 0;

@@ -53,6 +53,7 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
   for (std::size_t i = 0; i < marked->runs.size(); ++i) {
     const NodeRun& run = marked->plan.runs()[i];
     MarkedRun& made = marked->runs[i];
+    lane_end_s_.try_emplace(run.lane, 0);
     if (knows_by_itself(run)) continue;
     made.by_events = true;
     clock_of(run.lane.device);  // made now, not in a step
@@ -159,21 +160,35 @@ Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t s
   const NodeRun& read = marked.plan.runs()[run];
   const EventClock& clock = clock_of(read.lane.device);
   const MarkedRun& of_run = marked.runs[run];
-  Span span = of_run.spans[set];
-  span.end_s = clock.time_of(*of_run.end[set]);
   const Event& begin =
       read.follows_directly ? *marked.runs[*read.previous].end[set] : *of_run.begin[set];
+  Span span = of_run.spans[set];
   span.begin_s = clock.time_of(begin);
+  span.end_s = clock.time_of(*of_run.end[set]);
   return span;
 }
 
 void StepMarks::read(int program, StepTimeline& step) {
   const Marked& marks = marked(program, input_detail_[set_of(step.step)]);
   step.plan = &marks.plan;
+  step.clock_error_s = clock_error_s();
   step.spans.resize(marks.runs.size());
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    const std::size_t set = set_for(marks.plan.runs()[i], step.step);
-    step.spans[i] = marks.runs[i].by_events ? read_events(marks, i, set) : marks.runs[i].spans[set];
+    const NodeRun& run = marks.plan.runs()[i];
+    const std::size_t set = set_for(run, step.step);
+    Span& span = step.spans[i];
+    if (!marks.runs[i].by_events) {
+      span = marks.runs[i].spans[set];
+    } else {
+      span = read_events(marks, i, set);
+      // Whatever the clocks' error: nothing runs before the host queued it, or before what is ahead
+      // of it on its lane is done, or after the host saw the step done.
+      double first_s = span.queued_s;
+      if (run.phase != Phase::kData) first_s = std::max(first_s, lane_end_s_.at(run.lane));
+      span.begin_s = std::clamp(span.begin_s, first_s, step.host.end_s);
+      span.end_s = std::clamp(span.end_s, span.begin_s, step.host.end_s);
+    }
+    if (run.phase != Phase::kData) lane_end_s_.at(run.lane) = span.end_s;
   }
   for (const auto& clock : clocks_) {
     if (clock != nullptr && clock->is_old()) clock->compare();

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -81,7 +82,8 @@ class StepMarks final : public RecordSink {
   void end_launch(const Tag& tag);
   void capture(bool on);
 
-  /// Reads the spans of a finished step, on the host's clock. May block for some microseconds.
+  /// Reads the spans of a finished step, on the host's clock; every step in turn, with its times on
+  /// the host filled in. May block for some microseconds.
   void read(int program, StepTimeline& step);
 
   /// By how much times may be off at most, in seconds.
@@ -98,7 +100,8 @@ class StepMarks final : public RecordSink {
   struct MarkedRun {
     bool by_events = false;
     std::array<Span, kSets> spans{};  // of records, and when the host queued it
-    // A run that follows directly on another one begins at that one's end.
+    // A run that follows directly on another one begins at that one's end, or when the host queues
+    // it, if that is later.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
   /// The runs of a program at one detail.
@@ -129,6 +132,7 @@ class StepMarks final : public RecordSink {
   std::vector<std::unique_ptr<EventClock>> clocks_;  // by device; null where no run needs it
   std::array<RunDetail, kSets> input_detail_{};      // of a step's input, by its set
   std::array<RunDetail, 2> work_detail_{};           // and of the rest, by its slot
+  std::map<LaneId, double> lane_end_s_;              // of the last step read, without input
 };
 
 }  // namespace barestep

@@ -22,6 +22,11 @@ double end_on_lane(const StepTimeline& step, LaneId lane) {
   return end_s;
 }
 
+/// When the wall time of the step ends.
+double wall_end(const StepTimeline& step, LaneId lane) {
+  return step.host.overlaps_next ? end_on_lane(step, lane) : step.host.end_s;
+}
+
 }  // namespace
 
 RunPlan::RunPlan(const Program& program, RunDetail detail)
@@ -92,8 +97,13 @@ WallTime Timeline::wall_of_newest(LaneId lane) const {
   const StepTimeline* const previous = at(1);
   const bool follows = step.host.overlaps_previous && previous != nullptr;
   const double begin_s = follows ? end_on_lane(*previous, lane) : step.host.start_s;
-  const double end_s = step.host.overlaps_next ? end_on_lane(step, lane) : step.host.end_s;
-  return {begin_s, std::max(begin_s, end_s)};
+  return {begin_s, std::max(begin_s, wall_end(step, lane))};
+}
+
+double Timeline::before_newest_s(LaneId lane) const {
+  const StepTimeline* const previous = at(1);
+  if (previous == nullptr) return 0;
+  return std::max(0.0, wall_of_newest(lane).begin_s - wall_end(*previous, lane));
 }
 
 }  // namespace barestep

@@ -35,7 +35,7 @@ struct NodeRun {
   Phase phase = Phase::kForward;
   bool is_collective = false;
   bool is_copy = false;
-  bool follows_directly = false;          // begins where the run before it on its lane ends
+  bool follows_directly = false;          // waits for nothing but the run before it on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<Awaited> awaited{};
   std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
@@ -109,6 +109,7 @@ struct StepTimeline {
   const RunPlan* plan = nullptr;
   std::int64_t step = 0;  // of the runner
   HostTimes host{};
+  double clock_error_s = 0;  // by how much the spans may be off at most
   std::vector<Span> spans{};
 };
 
@@ -142,6 +143,10 @@ class Timeline {
   /// one ends and the next begins when `lane` ends its last work of it: so the walls of such steps
   /// follow each other without a gap.
   [[nodiscard]] WallTime wall_of_newest(LaneId lane) const;
+
+  /// Seconds between the end of the wall time before it and its own begin; 0 where the step before
+  /// it is not kept.
+  [[nodiscard]] double before_newest_s(LaneId lane) const;
 
  private:
   std::array<StepTimeline, kSteps> steps_;

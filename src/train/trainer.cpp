@@ -236,7 +236,9 @@ void Trainer::run(TrainObserver& observer) {
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
-    if (!next || was_stopped_ || is_awaited(*batch)) {
+    // What a training step leaves on other lanes belongs to no evaluation.
+    const bool is_last = !next || was_stopped_ || next->evaluates;
+    if (is_last || is_awaited(*batch)) {
       finish_batch(*batch, observer);
       unfinished.reset();
     }

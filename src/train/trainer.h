@@ -80,10 +80,10 @@ class Trainer {
           StepProfiler* profiler = nullptr);
   ~Trainer();
 
-  /// Runs all steps. The host waits for those that --log-every names before it queues the next one;
-  /// of the others it reads the loss while the next one runs. Throws Error(kDiverged), naming the
-  /// step, when a loss is not a finite number. Allocates nothing once each program ran in both
-  /// slots.
+  /// Runs all steps. The host waits for those that --log-every names, and for the last one before
+  /// an evaluation, before it queues the next one; of the others it reads the loss while the next
+  /// one runs. Evaluations run one by one. Throws Error(kDiverged), naming the step, when a loss is
+  /// not a finite number. Allocates nothing once each program ran in both slots.
   void run(TrainObserver& observer);
 
   /// As soon as `asked` is true, the run ends after the current training step; with several ranks,

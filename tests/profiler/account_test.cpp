@@ -13,6 +13,7 @@ namespace barestep {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Account, GivesEveryStretchOfAStepItsCause) {
   const SampleProfile sample;
@@ -94,27 +95,39 @@ TEST(Account, CallsAHostThatStillFetchesADataWait) {
   EXPECT_NEAR(account[Part::kIdle], 3e-3, 1e-12);
 }
 
+MeanAccount mean_of(const Profile& profile) {
+  MeanAccount mean;
+  for (const StepAccount& account : accounts_of(profile)) mean.add(account);
+  return mean;
+}
+
 TEST(AccountTable, SumsToTheWallTime) {
   const SampleProfile sample;
-  const std::string table = account_table(accounts_of(sample.profile()));
-  EXPECT_THAT(table, HasSubstr("Account of a profiled step, mean of 2\n"));
+  const std::string table = account_table(mean_of(sample.profile()).mean());
   EXPECT_THAT(table, HasSubstr("  backward                      3.0000 ms   37.50 %\n"));
   EXPECT_THAT(table, HasSubstr("  wall time                     8.0000 ms  100.00 %\n"));
   // The mean of nothing before the first and 2 ms before the second.
   EXPECT_THAT(table, HasSubstr("  between steps                 1.0000 ms   12.50 %\n"));
-  EXPECT_EQ(account_table({}), "");
+}
+
+TEST(AccountTable, ShowsTheErrorOfClocksThatWereCompared) {
+  StepAccount account{.wall_s = 1e-3};
+  EXPECT_THAT(account_table(account), Not(HasSubstr("clocks")));
+  account.clock_error_s = 2e-6;
+  EXPECT_THAT(account_table(account),
+              HasSubstr("  error of the clocks           0.0020 ms    0.20 %\n"));
 }
 
 TEST(Bottleneck, NamesTheLargestPartAndItsLargestWork) {
   const SampleProfile sample;
   const Profile profile = sample.profile();
   EXPECT_EQ(
-      bottleneck(profile, accounts_of(profile), {}),
+      bottleneck(profile, mean_of(profile), {}),
       "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of layer 0 "
       "(3.000ms).\n");
   // 320 bytes of a product at 213,333 bytes a second take 1.5 ms.
   EXPECT_EQ(
-      bottleneck(profile, accounts_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
+      bottleneck(profile, mean_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
       "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of layer 0 "
       "(3.000ms, 50 % of its roof).\n");
   EXPECT_EQ(bottleneck({}, {}, {}), "");
@@ -125,7 +138,9 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
   const auto with = [&](Part part) {
     StepAccount account{.wall_s = 1};
     account[part] = 0.9;
-    return bottleneck(sample.profile(), {account}, {});
+    MeanAccount mean;
+    mean.add(account);
+    return bottleneck(sample.profile(), mean, {});
   };
   EXPECT_THAT(with(Part::kDataWait),
               HasSubstr("is data wait: 90.0 % of a step, 900.000ms: input is made more slowly"));

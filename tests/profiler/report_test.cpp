@@ -83,6 +83,9 @@ StepFigures measured(std::int64_t step) {
     figures.account.part_s[static_cast<std::size_t>(part)] = seconds;
     figures.report.wall_s += seconds;
   }
+  figures.account.wall_s = figures.report.wall_s;
+  figures.account.between_s = 0.007;
+  figures.account.clock_error_s = 1e-6 * static_cast<double>(step);
   return figures;
 }
 
@@ -100,6 +103,7 @@ TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
   EXPECT_EQ(record.at("step_time_s").get<double>(), report.wall_s);
   EXPECT_EQ(record.at("samples_per_s").get<double>(), 64 / report.wall_s);
   EXPECT_EQ(record.at("warmup"), true);
+  EXPECT_EQ(record.at("between_s").get<double>(), 0.007);
   const auto& phases = record.at("phases_s");
   EXPECT_EQ(phases.size(), static_cast<std::size_t>(kParts) - 1);  // input in one
   double sum = 0;
@@ -143,16 +147,19 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
   double milliseconds = 0;
   double percents = 0;
   for (const auto& [name, values] : rows) {
-    if (name == "wall time") continue;
+    if (name == "wall time" || name == "between steps" || name == "error of the clocks") continue;
     milliseconds += values.first;
     percents += values.second;
   }
-  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kParts));  // input in one, and the wall time
+  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kParts) + 3);
   EXPECT_NEAR(milliseconds, rows.at("wall time").first, 0.0001 * static_cast<double>(rows.size()));
   EXPECT_NEAR(percents, 100, 0.01 * static_cast<double>(rows.size()));
-  EXPECT_NEAR(rows.at("data wait").first, 1 + 2 + 2 * 0.25, 1e-4);
+  EXPECT_NEAR(rows.at("data wait").first, 1 + 0.25, 1e-4);
+  EXPECT_NEAR(rows.at("host to device").first, 2 + 0.25, 1e-4);
   EXPECT_NEAR(rows.at("host").first, 10 + 0.25, 1e-4);
   EXPECT_NEAR(rows.at("idle").first, 11 + 0.25, 1e-4);
+  EXPECT_NEAR(rows.at("between steps").first, 7, 1e-4);
+  EXPECT_NEAR(rows.at("error of the clocks").first, 0.004, 1e-9) << "the largest";
   // The parts of step n add up to 66 + 1.1 n ms.
   EXPECT_THAT(text, HasSubstr("  Step time    mean 0.06875s, "));
   EXPECT_THAT(text, HasSubstr("  Throughput   930.91 samples/sec\n"));
