@@ -6,9 +6,9 @@
 
 #include "core/output_file.h"
 #include "core/units.h"
+#include "profiler/report.h"
 #include "run_program.h"
 #include "train/evaluator.h"
-#include "profiler/report.h"
 
 namespace barestep {
 

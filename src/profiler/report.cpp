@@ -41,7 +41,7 @@ struct PhaseKey {
 };
 
 const std::vector<PhaseKey>& phase_keys() {
-  static const std::vector<PhaseKey> kKeys = {
+  static const std::vector<PhaseKey> keys = {
       {"data", {Part::kDataWait, Part::kHostToDevice}},
       {"injected", {Part::kInjected}},
       {"forward", {Part::kForward}},
@@ -53,7 +53,7 @@ const std::vector<PhaseKey>& phase_keys() {
       {"host", {Part::kHost}},
       {"idle", {Part::kIdle}},
   };
-  return kKeys;
+  return keys;
 }
 
 double seconds_of(const StepAccount& account, const PhaseKey& phase) {
