@@ -8,8 +8,8 @@
 
 #include "core/config.h"
 #include "core/program.h"
+#include "data/dataset.h"
 #include "parallel/rewriting.h"
-#include "train/dataset.h"
 #include "train/parameter_layout.h"
 #include "train/step.h"
 

@@ -1,6 +1,7 @@
 // The programs of a run: one training step, the smaller last batch, evaluation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,6 +54,11 @@ struct StepSpec {
 
   /// The most rows this rank's micro-steps have, whose activations are kept.
   [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
+
+  /// The most rows of a batch, of a step or of an evaluation, that this rank takes from the files.
+  [[nodiscard]] std::int64_t most_own_rows() const {
+    return std::max(own_rows(step_rows()).count, micro_rows());
+  }
 
   /// Rows of an epoch: the training set, its first rows once more where the ranks' shares would not
   /// be equal, or fewer where the rows behind the last whole step are dropped.

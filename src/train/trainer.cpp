@@ -13,7 +13,7 @@
 #include "core/philox.h"
 #include "core/price.h"
 #include "core/units.h"
-#include "train/loader.h"
+#include "data/loader.h"
 
 namespace barestep {
 namespace {
@@ -60,8 +60,9 @@ class Trainer::Input final : public StepInput {
         const Schedule& schedule)
       : config_(config), spec_(spec) {
     if (dataset == nullptr) return;
-    loader_.emplace(*dataset, schedule, spec,
+    loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
+                                  .most_rows = spec.most_own_rows(),
                                   .workers = config.data.workers,
                                   .prefetch = config.data.prefetch,
                                   .delay_s = config.data.io_delay_ms / 1e3});

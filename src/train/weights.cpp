@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 
 namespace barestep {
 namespace {

@@ -12,8 +12,8 @@
 #include "core/checker.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "data/dataset.h"
 #include "kernels/cpu_device.h"
-#include "train/dataset.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 

@@ -1,4 +1,4 @@
-#include "train/dataset.h"
+#include "data/dataset.h"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,11 @@
 
 #include "core/error.h"
 #include "core/file_pattern.h"
-#include "core/idx.h"
-#include "core/npy.h"
 #include "core/random.h"
-#include "core/safetensors.h"
 #include "core/units.h"
+#include "data/idx.h"
+#include "data/npy.h"
+#include "data/safetensors.h"
 
 namespace barestep {
 namespace {
