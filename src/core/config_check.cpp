@@ -23,7 +23,8 @@ void check(const char* option, std::int64_t value, const Range& range) {
                           .remedy = "give " + text_of(range)});
 }
 
-void check(const char* option, const std::optional<std::int64_t>& value, const Range& range) {
+template <class Whole>
+void check(const char* option, const std::optional<Whole>& value, const Range& range) {
   if (value) check(option, *value, range);
 }
 
@@ -192,7 +193,7 @@ void check_update(const TrainConfig& config) {
     refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
            "give one of the two");
   }
-  if (training.clip_norm && config.parallel.update_per_bucket) {
+  if (training.clip_norm && training.update == Update::kPerBucket) {
     refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
            "use --update separate");
   }
@@ -201,7 +202,7 @@ void check_update(const TrainConfig& config) {
            "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
            "use --grad-dtype fp32");
   }
-  if (!training.fused_update) return;
+  if (training.update != Update::kFused) return;
   if (training.optimizer == OptimizerKind::kSgd) {
     refuse("--update", "fused", "the step inside the weight gradient is Adam's",
            "use --optimizer adam or adamw, or --update separate");
@@ -235,21 +236,22 @@ void check_training(const TrainingConfig& training) {
     warmup_of(training, training.steps.value_or(kDefaultSteps));
 }
 
-void check_parallel(const ParallelConfig& parallel, DataKind data) {
+void check_parallel(const TrainConfig& config) {
+  const ParallelConfig& parallel = config.parallel;
   check("--bucket-mib", parallel.bucket_mib, limits::kBucketMibs);
   if (parallel.global_batch && parallel.batch_per_rank) {
     fail(ExitCode::kConfiguration, {.what = "--batch-size",
                                     .why = "does not go with --global-batch-size",
                                     .remedy = "give one of the two"});
   }
-  if (parallel.seed_per_rank && data != DataKind::kRandn) {
+  if (parallel.seed_per_rank && config.data.kind != DataKind::kRandn) {
     fail(ExitCode::kConfiguration, {.what = "--data-seeding",
                                     .value = "per-rank",
                                     .why = "files hold the same samples for every rank",
                                     .remedy = "leave it out, or use --data randn"});
   }
   const std::pair<bool, const char*> of_ddp[] = {
-      {parallel.update_per_bucket, "--update per-bucket"},
+      {config.training.update == Update::kPerBucket, "--update per-bucket"},
       {parallel.whole_first_bucket, "--first-bucket whole"},
       {parallel.bf16_gradients, "--grad-dtype bf16"},
       {!parallel.overlap, "--no-overlap"}};
@@ -300,7 +302,7 @@ void check_device(const DeviceConfig& device) {
   check_devices(device);
   const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
   if (on_cpu) require_fit_for_cpu(device);
-  if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
+  check("--threads", device.threads, limits::kThreads);
 }
 
 void check_output(const OutputConfig& output) {
@@ -350,7 +352,7 @@ void validate(const TrainConfig& config) {
   check_data(config);
   check_pinning(config);
   check_device(config.device);
-  check_parallel(config.parallel, config.data.kind);
+  check_parallel(config);
   check_factors(config);
   check_output(config.output);
   check_evaluation(config);

@@ -58,7 +58,7 @@ OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t col
 CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
     : context_(context), precision_(config.precision), rows_of_products_(config.rows_of_products) {
   if (!config.autotune.empty()) {
-    const char* const name = precision_ == Precision::kTf32 ? "tf32" : "fp32";
+    const std::string name(name_of(precision_));
     choices_ = std::make_unique<ProductChoices>(config.autotune,
                                                 ProductPlace{model, library_text(), name});
   }

@@ -56,7 +56,7 @@ struct DdpSettings {
   bool bf16_gradients = false;
 };
 
-DdpSettings ddp_settings_of(const ParallelConfig& parallel);
+DdpSettings ddp_settings_of(const TrainConfig& config);
 
 /// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
 /// there are ranks, or too many.

@@ -162,9 +162,8 @@ double Peaks::least_s(const Cost& cost) const {
 
 std::string peaks_key(const Device& device, Precision precision) {
   const DeviceInfo info = device.info();
-  std::string key =
-      fmt::format("{}, {} threads, {}, {}", info.model, info.threads, info.product_library,
-                  precision == Precision::kFp32 ? "fp32" : "tf32");
+  std::string key = fmt::format("{}, {} threads, {}, {}", info.model, info.threads,
+                                info.product_library, name_of(precision));
   if (!info.driver.empty()) key += ", " + info.driver;
   std::replace_if(
       key.begin(), key.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');

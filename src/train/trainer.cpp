@@ -122,7 +122,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .last_relu = model.last_relu,
                     .loss = model.loss,
                     .fusion = config.device.fusion,
-                    .stores_gradients = !config.training.fused_update},
+                    .stores_gradients = config.training.update != Update::kFused},
           .data = config.data.kind,
           .generator = generator_of(kind),
           .batch_size = config.data.batch_size,

@@ -31,7 +31,7 @@ TEST(CommandLine, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_EQ(c.data.kind, DataKind::kRandn);
   EXPECT_EQ(c.data.batch_size, 64);
   EXPECT_EQ(c.training.lr, 1e-3);
-  EXPECT_EQ(c.device.threads, 0);
+  EXPECT_FALSE(c.device.threads);
   EXPECT_FALSE(c.output.memory);
 }
 

@@ -289,7 +289,7 @@ TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   parts.device.graph = true;
   for (const TrainConfig& separate : {plain, clipped, parts}) {
     TrainConfig fused = separate;
-    fused.training.fused_update = true;
+    fused.training.update = Update::kFused;
     expect_equal_within(train(fused), train(separate),
                         1e-6 * static_cast<double>(*separate.training.steps));
   }

@@ -61,7 +61,7 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
       &scheme);
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
   const auto device =
-      make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+      make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
   Trained trained;
   Losses losses(trained);
   Trainer trainer(config, programs, {device.get()}, &communicator, data);

@@ -21,7 +21,7 @@ TrainConfig update_config(bool fused) {
   config.model.layers = {70, 300, 133, 10};
   config.data.batch_size = 13;
   config.training.steps = 8;
-  config.training.fused_update = fused;
+  config.training.update = fused ? Update::kFused : Update::kSeparate;
   config.device.threads = 2;
   config.device.gemm = GemmProvider::kReference;
   return config;
@@ -122,7 +122,7 @@ StepSpec spec_with(bool fused, std::int64_t accumulate = 1) {
   TrainConfig config;
   config.model.dim = 256;
   config.model.depth = 6;
-  config.training.fused_update = fused;
+  config.training.update = fused ? Update::kFused : Update::kSeparate;
   config.training.accumulate = accumulate;
   return spec_of(config, DeviceKind::kCpu, nullptr);
 }
@@ -191,7 +191,7 @@ class ClippedRun : public testing::TestWithParam<const char*> {
     config.training.lr = golden_.lr;
     config.training.weight_decay = golden_.weight_decay;
     config.training.clip_norm = golden_.clip_norm;
-    config.training.fused_update = fused;
+    config.training.update = fused ? Update::kFused : Update::kSeparate;
     config.device.threads = 2;
     return config;
   }
