@@ -55,6 +55,7 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
 RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
   const TrainingConfig& training = config.training;
+  const OptimizerConfig& optimizer = config.optimizer;
   const ParallelConfig& parallel = config.parallel;
   RankSettings settings;
   const auto add = [&](const char* name, const auto& value) {
@@ -76,15 +77,15 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--steps", steps_of(training, spec.epoch_rows(), spec.step_rows()));
   add("--log-every", training.log_every);
   add("--seed", training.seed);
-  add("--optimizer", name_of(training.optimizer));
-  add("--lr", training.lr);
-  add("--lr-warmup", training.lr_warmup);
-  add("--lr-scale", name_of(training.lr_scale));
-  add("--betas", fmt::format("{},{}", training.beta1, training.beta2));
-  add("--eps", training.eps);
-  add("--momentum", training.momentum);
-  add("--nesterov", training.nesterov);
-  add("--weight-decay", spec.optimizer.weight_decay);
+  add("--optimizer", name_of(optimizer.kind));
+  add("--lr", optimizer.lr);
+  add("--lr-warmup", optimizer.lr_warmup);
+  add("--lr-scale", name_of(optimizer.lr_scale));
+  add("--betas", fmt::format("{},{}", optimizer.beta1, optimizer.beta2));
+  add("--eps", optimizer.eps);
+  add("--momentum", optimizer.momentum);
+  add("--nesterov", optimizer.nesterov);
+  add("--weight-decay", weight_decay_of(optimizer));
   add("--fusion", config.device.fusion ? "on" : "off");
   add("--precision", name_of(config.device.precision));
   add("--graph", config.device.graph);

@@ -116,6 +116,17 @@ enum class LossKind { kMse, kCrossEntropy };
 template <>
 inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "cross-entropy"};
 
+/// Whether a loss compares with class labels; else with numbers.
+constexpr bool takes_labels(LossKind loss) {
+  switch (loss) {
+    case LossKind::kMse:
+      return false;
+    case LossKind::kCrossEntropy:
+      return true;
+  }
+  return false;
+}
+
 enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
 template <>
 inline constexpr std::string_view kNamesOf<DataKind>[] = {"randn", "idx", "npy", "safetensors"};
@@ -123,6 +134,25 @@ inline constexpr std::string_view kNamesOf<DataKind>[] = {"randn", "idx", "npy",
 enum class OptimizerKind { kAdam, kAdamW, kSgd };
 template <>
 inline constexpr std::string_view kNamesOf<OptimizerKind>[] = {"adam", "adamw", "sgd"};
+
+/// What sets an optimizer apart from the others, but for its arithmetic.
+struct OptimizerTraits {
+  double weight_decay = 0;        // where none is asked for: PyTorch's default
+  bool has_eps = false;           // takes --eps
+  bool has_momentum = false;      // takes --momentum and --nesterov
+  bool has_fused_update = false;  // takes --update fused
+};
+constexpr OptimizerTraits traits_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdam:
+      return {.has_eps = true, .has_fused_update = true};
+    case OptimizerKind::kAdamW:
+      return {.weight_decay = 0.01, .has_eps = true, .has_fused_update = true};
+    case OptimizerKind::kSgd:
+      return {.has_momentum = true};
+  }
+  return {};
+}
 
 enum class LrScale { kNone, kLinear };
 template <>
@@ -196,21 +226,27 @@ struct DataConfig {
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
+/// The optimizer and its numbers: what options set, and what steps are built from and run with.
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
+  std::optional<double> weight_decay{};  // read it through weight_decay_of()
+  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
+  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
+
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
+};
+
 struct TrainingConfig {
   std::optional<std::int64_t> steps{};   // default: 20
   std::optional<std::int64_t> epochs{};  // instead of steps; needs files
   std::optional<std::int64_t> warmup{};  // the first of the steps; read it through warmup_of()
   std::uint64_t seed = 0;                // -1 is 2^64 - 1
-  OptimizerKind optimizer = OptimizerKind::kAdam;
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double momentum = 0;  // of sgd
-  bool nesterov = false;
-  std::optional<double> weight_decay{};  // read it through weight_decay_of()
-  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
-  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
   std::int64_t accumulate = 1;           // micro-steps of batch_size samples in a step
   bool zero_grad = true;                 // --no-zero-grad: gradients add up from step to step
   std::optional<double> clip_norm{};     // the most the norm of all gradients may be
@@ -300,6 +336,7 @@ struct TrainConfig {
   ModelConfig model{};
   DataConfig data{};
   TrainingConfig training{};
+  OptimizerConfig optimizer{};
   DeviceConfig device{};
   ParallelConfig parallel{};
   InjectedConfig injected{};
@@ -324,8 +361,8 @@ void validate(const TrainConfig& config);
 /// in for an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
-/// As asked for, else PyTorch's default: 0.01 with adamw, 0 with the others.
-double weight_decay_of(const TrainingConfig& training);
+/// As asked for, else PyTorch's default.
+double weight_decay_of(const OptimizerConfig& optimizer);
 
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.

@@ -75,7 +75,7 @@ void check_data(const TrainConfig& config) {
   check("--delay-ms", config.injected.delay_ms, limits::kDelays);
   check("--jitter-ms", config.injected.jitter_ms, limits::kDelays);
   const bool random = config.data.kind == DataKind::kRandn;
-  const bool classes = config.model.loss == LossKind::kCrossEntropy;
+  const bool classes = takes_labels(config.model.loss);
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
                                     .value = "cross-entropy",
@@ -96,18 +96,28 @@ void check_pinning(const TrainConfig& config) {
                                   .remedy = "leave out --no-pin or --graph"});
 }
 
-void check_optimizer(const TrainingConfig& training) {
-  check("--momentum", training.momentum, limits::kShares);
-  check("--weight-decay", weight_decay_of(training), limits::kNotNegative);
-  check("--lr-warmup", training.lr_warmup, limits::kWarmups);
-  check("--accumulate", training.accumulate, limits::kMicroSteps);
-  const bool sgd = training.optimizer == OptimizerKind::kSgd;
-  if (!sgd && (training.momentum > 0 || training.nesterov)) {
-    fail(ExitCode::kConfiguration, {.what = training.nesterov ? "--nesterov" : "--momentum",
-                                    .why = "only --optimizer sgd has it",
-                                    .remedy = "leave it out, or use --optimizer sgd"});
+/// The names of the optimizers that have something: "adam or adamw".
+std::string optimizers_with(bool OptimizerTraits::*something) {
+  std::string names;
+  for (std::size_t i = 0; i < std::size(kNamesOf<OptimizerKind>); ++i) {
+    if (!(traits_of(static_cast<OptimizerKind>(i)).*something)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : " or ", kNamesOf<OptimizerKind>[i]);
   }
-  if (training.nesterov && training.momentum == 0) {
+  return names;
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  check("--momentum", optimizer.momentum, limits::kShares);
+  check("--weight-decay", weight_decay_of(optimizer), limits::kNotNegative);
+  check("--lr-warmup", optimizer.lr_warmup, limits::kWarmups);
+  if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
+    const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
+    fail(ExitCode::kConfiguration,
+         {.what = optimizer.nesterov ? "--nesterov" : "--momentum",
+          .why = fmt::format("only --optimizer {} has it", those),
+          .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
+  }
+  if (optimizer.nesterov && optimizer.momentum == 0) {
     fail(ExitCode::kConfiguration, {.what = "--nesterov",
                                     .why = "needs momentum",
                                     .remedy = "give --momentum 0.9, or leave it out"});
@@ -203,9 +213,10 @@ void check_update(const TrainConfig& config) {
            "use --grad-dtype fp32");
   }
   if (training.update != Update::kFused) return;
-  if (training.optimizer == OptimizerKind::kSgd) {
+  if (!traits_of(config.optimizer.kind).has_fused_update) {
     refuse("--update", "fused", "the step inside the weight gradient is Adam's",
-           "use --optimizer adam or adamw, or --update separate");
+           fmt::format("use --optimizer {}, or --update separate",
+                       optimizers_with(&OptimizerTraits::has_fused_update)));
   }
   if (!training.zero_grad) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
@@ -218,15 +229,18 @@ void check_update(const TrainConfig& config) {
   }
 }
 
-void check_training(const TrainingConfig& training) {
+void check_training(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  const OptimizerConfig& optimizer = config.optimizer;
   check("--steps", training.steps, limits::kCounts);
   check("--epochs", training.epochs, limits::kCounts);
   check("--warmup", training.warmup, limits::kWarmups);
-  check("--lr", training.lr, limits::kPositive);
-  check("--betas", training.beta1, limits::kShares);
-  check("--betas", training.beta2, limits::kShares);
-  check("--eps", training.eps, limits::kNotNegative);
-  check_optimizer(training);
+  check("--lr", optimizer.lr, limits::kPositive);
+  check("--betas", optimizer.beta1, limits::kShares);
+  check("--betas", optimizer.beta2, limits::kShares);
+  check("--eps", optimizer.eps, limits::kNotNegative);
+  check_optimizer(optimizer);
+  check("--accumulate", training.accumulate, limits::kMicroSteps);
   check("--log-every", training.log_every, limits::kCounts);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
@@ -347,7 +361,7 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
 
 void validate(const TrainConfig& config) {
   check_model(config.model);
-  check_training(config.training);
+  check_training(config);
   check_update(config);
   check_data(config);
   check_pinning(config);

@@ -197,7 +197,7 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     require_finite(x);
   }
   const std::int64_t test_rows = test_rows_of(data, x.rows());
-  if (loss == LossKind::kCrossEntropy) {
+  if (takes_labels(loss)) {
     std::vector<std::int32_t> labels = checked_labels(y, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
   }

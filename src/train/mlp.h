@@ -33,6 +33,9 @@ struct LossTensors {
 void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
               float beta, Phase phase);
 
+/// Counts the loss of `op`, if it is one, over a step of `count_rows` rows.
+void set_loss_rows(DeviceOp& op, std::int64_t count_rows);
+
 /// What a linear layer's gradients are made of: grad_y^T x is that of its weight, the column sums
 /// of grad_y are that of its bias. n x outputs and n x inputs.
 struct Factors {

@@ -41,7 +41,7 @@ struct StepSpec {
   std::int64_t train_rows = 0;   // of the data set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;  // an epoch has whole steps only
-  OptimizerSpec optimizer{};
+  OptimizerConfig optimizer{};
   bool zero_grad = true;
   std::optional<double> clip_norm{};  // the most that the norm of all gradients together may be
   double delay_s = 0;                 // a pause before backward

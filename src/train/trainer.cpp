@@ -80,7 +80,7 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.training, batch.number + 1, spec_.ranks,
+      write_scalars(config_.optimizer, batch.number + 1, spec_.ranks,
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
@@ -130,7 +130,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
           .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
           .drop_last = config.data.drop_last,
-          .optimizer = optimizer_of(config.training),
+          .optimizer = config.optimizer,
           .zero_grad = config.training.zero_grad,
           .clip_norm = config.training.clip_norm,
           .delay_s = config.injected.delay_ms / 1e3,
@@ -290,7 +290,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
     refuse_divergence(
         "loss", loss,
         fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
-        divergence_remedy(config_.training));
+        divergence_remedy(config_.optimizer));
   }
   last_loss_ = loss;
   steps_done_ = batch.number + 1;
@@ -354,7 +354,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   evaluation_.loss /= samples;
   if (!std::isfinite(evaluation_.loss)) {
     refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
-                      divergence_remedy(config_.training));
+                      divergence_remedy(config_.optimizer));
   }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);

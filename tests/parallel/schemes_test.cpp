@@ -56,11 +56,11 @@ TEST(Zero1, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
 
 TEST(Zero1, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   TrainConfig adamw = rank_config();
-  adamw.training.optimizer = OptimizerKind::kAdamW;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
   TrainConfig sgd = rank_config();
-  sgd.training.optimizer = OptimizerKind::kSgd;
+  sgd.optimizer.kind = OptimizerKind::kSgd;
   TrainConfig momentum = sgd;
-  momentum.training.momentum = 0.9;
+  momentum.optimizer.momentum = 0.9;
   TrainConfig parts = rank_config();
   parts.training.accumulate = 3;
   for (const TrainConfig& config : {adamw, sgd, momentum, parts}) {

@@ -19,7 +19,7 @@ TrainConfig rank_config() {
   config.model.last_relu = false;
   config.data.batch_size = 10;
   config.training.steps = 8;
-  config.training.lr = 1e-2;
+  config.optimizer.lr = 1e-2;
   config.device.threads = 1;
   config.device.gemm = GemmProvider::kReference;
   return config;
