@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/activation.h"
 #include "core/step_range.h"
 
 namespace barestep {
@@ -108,7 +109,6 @@ enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
 inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
 
-enum class Activation { kRelu, kNone };
 template <>
 inline constexpr std::string_view kNamesOf<Activation>[] = {"relu", "none"};
 

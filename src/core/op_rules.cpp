@@ -67,11 +67,12 @@ class Rules {
     fit("bias must be 1 by the columns of c", o.bias);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
   }
-  void operator()(const BiasRelu& o) {
+  void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);
   }
-  void operator()(const ReluGrad& o) {
+  void operator()(const ActivationGrad& o) {
     fit("grad and output must have the same shape", o.grad, o.output);
+    demand(o.activation != Activation::kNone, "there must be an activation");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
   void operator()(const MseLoss& o) {

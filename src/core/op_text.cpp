@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/config.h"
+
 namespace barestep {
 namespace {
 
@@ -14,13 +16,13 @@ class Words {
     std::string text = fmt::format("{} = {}{} * {}{}", t(o.c), t(o.a), o.transpose_a ? "^T" : "",
                                    t(o.b), o.transpose_b ? "^T" : "");
     if (o.bias) text += " + " + t(*o.bias);
-    return text + old(o.c, o.beta) + relu(o.relu);
+    return text + old(o.c, o.beta) + then(o.activation);
   }
-  std::string operator()(const BiasRelu& o) const {
-    return fmt::format("{} += {}{}", t(o.values), t(o.bias), relu(o.relu));
+  std::string operator()(const BiasActivation& o) const {
+    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o.activation));
   }
-  std::string operator()(const ReluGrad& o) const {
-    return fmt::format("{} = 0 where {} <= 0", t(o.grad), t(o.output));
+  std::string operator()(const ActivationGrad& o) const {
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.output));
   }
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
@@ -128,7 +130,9 @@ class Words {
     return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
   }
 
-  static std::string relu(bool asked) { return asked ? ", relu" : ""; }
+  static std::string then(Activation activation) {
+    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
+  }
 
   const Buffers& buffers_;
   const Node& node_;

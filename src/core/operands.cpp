@@ -45,18 +45,18 @@ struct Lists {
     const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
     const char n = is_gram ? 'N' : 'n';
     const char k = o.transpose_a ? 'r' : 'k';
-    // Parts of a sum that end in a bias or a ReLU do not add up.
-    const bool only_adds = !o.bias && !o.relu;
+    // Parts of a sum that end in a bias or an activation do not add up.
+    const bool only_adds = !o.bias && o.activation == Activation::kNone;
     const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
     return {{"c", &o.c, use, m, n},
             {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
             {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
             {"bias", optional_tensor(o.bias), kReads, '1', n}};
   }
-  Operands operator()(const BiasRelu& o) const {
+  Operands operator()(const BiasActivation& o) const {
     return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
   }
-  Operands operator()(const ReluGrad& o) const {
+  Operands operator()(const ActivationGrad& o) const {
     return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
   }
   Operands operator()(const SumRows& o) const {

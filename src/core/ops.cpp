@@ -22,8 +22,8 @@ std::int64_t flops_of_beta(float beta) {
 
 std::int64_t flops_of(const Gemm& op) {
   const std::int64_t inner = op.transpose_a ? op.a.rows : op.a.cols;
-  return flops_each(op.c,
-                    2 * inner + (op.bias ? 1 : 0) + (op.relu ? 1 : 0) + flops_of_beta(op.beta));
+  return flops_each(op.c, 2 * inner + (op.bias ? 1 : 0) + traits_of(op.activation).flops +
+                              flops_of_beta(op.beta));
 }
 
 /// A number: maximum, difference, exp, sum, times the inverse of sum and of count. A row: log, the
@@ -58,8 +58,12 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
           [](const Gemm& o) { return flops_of(o); },
-          [](const BiasRelu& o) { return flops_each(o.values, o.relu ? 2 : 1); },
-          [](const ReluGrad& o) { return flops_each(o.grad, 1); },
+          [](const BiasActivation& o) {
+            return flops_each(o.values, 1 + traits_of(o.activation).flops);
+          },
+          [](const ActivationGrad& o) {
+            return flops_each(o.grad, traits_of(o.activation).grad_flops);
+          },
           [](const SumRows& o) {
             return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
           },
@@ -112,9 +116,14 @@ Cost cost_of(const Op& op) {
 }
 
 std::string_view label_of(const Op& op) {
-  return std::visit(
-      [](const auto& kind) { return std::visit([](const auto& o) { return o.kLabel; }, kind); },
-      op);
+  const auto label = [](const auto& o) -> std::string_view {
+    if constexpr (requires { o.label(); }) {
+      return o.label();
+    } else {
+      return o.kLabel;
+    }
+  };
+  return std::visit([&](const auto& kind) { return std::visit(label, kind); }, op);
 }
 
 }  // namespace barestep

@@ -17,11 +17,12 @@
 #include <variant>
 #include <vector>
 
+#include "core/activation.h"
 #include "core/tensor.h"
 
 namespace barestep {
 
-/// c = op(a) op(b) [+ bias on every row] + beta * c, then ReLU if asked. op transposes if asked.
+/// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
@@ -30,20 +31,24 @@ struct Gemm {
   bool transpose_b = false;
   float beta = 0;
   std::optional<Tensor> bias{};
-  bool relu = false;
+  Activation activation = Activation::kNone;
 };
 
-/// values += bias on every row, then ReLU if asked; in place. values m x n, bias 1 x n.
-struct BiasRelu {
-  static constexpr std::string_view kLabel = "bias_relu";
+/// values += bias on every row, then the activation; in place. values m x n, bias 1 x n.
+struct BiasActivation {
   Tensor values, bias;
-  bool relu = true;
+  Activation activation = Activation::kRelu;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad = 0 where output <= 0; in place. NaN passes, as in PyTorch. Same shapes.
-struct ReluGrad {
-  static constexpr std::string_view kLabel = "relu_grad";
+/// grad *= the activation's derivative where its result is `output`; in place. NaN passes a ReLU,
+/// as in PyTorch. Same shapes.
+struct ActivationGrad {
   Tensor grad, output;
+  Activation activation = Activation::kRelu;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n.
@@ -203,9 +208,9 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp =
-    std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy, CountCorrect, Adam, Sgd,
-                 LinearAdam, SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, MseLoss, CrossEntropy,
+                              CountCorrect, Adam, Sgd, LinearAdam, SumSquares, GramSquares,
+                              ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.
@@ -287,7 +292,7 @@ struct Cost {
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
 
-/// The op's kLabel: "gemm", "adam", "all_reduce", ...
+/// The op's kLabel or label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
 
 /// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and

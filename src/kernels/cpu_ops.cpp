@@ -45,19 +45,25 @@ struct OpRunner {
 
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
 
-  void operator()(const BiasRelu& op) const {
+  void operator()(const BiasActivation& op) const {
     float* values = addresses.at(op.values);
     const std::int64_t cols = op.values.cols;
-    const BiasReluElement element{addresses.at(op.bias), op.relu};
-    for_ranges(pool, op.values.rows, rows_per_task(cols),
-               [=](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row)
-                   for (std::int64_t col = 0; col < cols; ++col) element(values + row * cols, col);
-               });
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      const BiasActivationElement<Formula> element{addresses.at(op.bias)};
+      for_ranges(pool, op.values.rows, rows_per_task(cols),
+                 [=](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row)
+                     for (std::int64_t col = 0; col < cols; ++col)
+                       element(values + row * cols, col);
+                 });
+    });
   }
 
-  void operator()(const ReluGrad& op) const {
-    for_elements(op.grad.size(), ReluGradElement{addresses.at(op.grad), addresses.at(op.output)});
+  void operator()(const ActivationGrad& op) const {
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      for_elements(op.grad.size(),
+                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+    });
   }
 
   void operator()(const SumRows& op) const {

@@ -35,16 +35,22 @@ struct Launcher {
   const CudaGeometry& geometry;
   CudaStream stream;
 
-  cudaError_t operator()(const BiasRelu& op) const {
+  cudaError_t operator()(const BiasActivation& op) const {
     constexpr std::int64_t kMaxGridRows = 65535;
     const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
     const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
-    return start(stream, grid, kTile, bias_relu, addresses.at(op.values), op.values.rows,
-                 op.values.cols, BiasReluElement{addresses.at(op.bias), op.relu});
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return start(stream, grid, kTile, bias_activation<Formula>, addresses.at(op.values),
+                   op.values.rows, op.values.cols,
+                   BiasActivationElement<Formula>{addresses.at(op.bias)});
+    });
   }
 
-  cudaError_t operator()(const ReluGrad& op) const {
-    return each(op.grad.size(), ReluGradElement{addresses.at(op.grad), addresses.at(op.output)});
+  cudaError_t operator()(const ActivationGrad& op) const {
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return each(op.grad.size(),
+                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+    });
   }
 
   cudaError_t operator()(const SumRows& op) const {

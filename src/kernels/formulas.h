@@ -22,6 +22,29 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
 }
 
+struct Relu {
+  BARESTEP_HD static float value(float x) { return relu(x); }
+  BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
+};
+
+struct NoActivation {
+  BARESTEP_HD static float value(float x) { return x; }
+  BARESTEP_HD static float grad(float grad, float /*output*/) { return grad; }
+};
+
+/// use(formula), with the arithmetic of an activation: value(x), and grad(gradient of the result,
+/// result), the gradient of x.
+template <class Use>
+auto with_activation(Activation activation, const Use& use) {
+  switch (activation) {
+    case Activation::kRelu:
+      return use(Relu{});
+    case Activation::kNone:
+      break;
+  }
+  return use(NoActivation{});
+}
+
 /// beta * old + value. `old` is read only where beta asks for it: it may be uninitialised.
 BARESTEP_HD inline float accumulate(float value, float beta, const float& old) {
   return beta == 0.0F ? value : value + beta * old;

@@ -13,22 +13,22 @@
 
 namespace barestep {
 
-/// values += bias, then ReLU if asked. Column `col` of a row that starts at `row`.
-struct BiasReluElement {
+/// values += bias, then the activation. Column `col` of a row that starts at `row`.
+template <class Formula>
+struct BiasActivationElement {
   const float* bias;
-  bool relu_behind;
 
   BARESTEP_HD void operator()(float* row, std::int64_t col) const {
-    const float sum = row[col] + bias[col];
-    row[col] = relu_behind ? relu(sum) : sum;
+    row[col] = Formula::value(row[col] + bias[col]);
   }
 };
 
-struct ReluGradElement {
+template <class Formula>
+struct ActivationGradElement {
   float* grad;
   const float* output;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = relu_grad(grad[i], output[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], output[i]); }
 };
 
 struct MseGradElement {

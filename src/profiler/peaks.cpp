@@ -91,7 +91,8 @@ double memory_peak(Device& device) {
   const Tensor to{0, 0, rows, kCopyCols};
   const Tensor from{0, copied, rows, kCopyCols};
   const DeviceOp copy = Copy{.to = to, .from = from};
-  const DeviceOp update = BiasRelu{.values = to, .bias = from.row_slice(0, 1), .relu = false};
+  const DeviceOp update =
+      BiasActivation{.values = to, .bias = from.row_slice(0, 1), .activation = Activation::kNone};
   const double bytes = 2.0 * static_cast<double>(copied);
   return bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
 }

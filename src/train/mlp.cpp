@@ -95,12 +95,13 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
     const Tensor bias = layout.bias(parameters_, layer);
     if (spec_->fusion) {
       product.bias = bias;
-      product.relu = spec_->relu_after(layer);
+      product.activation = spec_->activation_after(layer);
       add(program, product, phase, layer);
     } else {
       add(program, product, phase, layer);
-      add(program, BiasRelu{.values = out, .bias = bias, .relu = spec_->relu_after(layer)}, phase,
-          layer);
+      add(program,
+          BiasActivation{.values = out, .bias = bias, .activation = spec_->activation_after(layer)},
+          phase, layer);
     }
   }
 }
@@ -119,7 +120,10 @@ void Mlp::backward(Program& program, const Tensor& x, float beta) const {
     const Tensor& grad_out = grad_out_[static_cast<std::size_t>(layer)];
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
 
-    if (spec_->relu_after(layer)) add_op(ReluGrad{.grad = grad_out, .output = out});
+    if (const Activation activation = spec_->activation_after(layer);
+        activation != Activation::kNone) {
+      add_op(ActivationGrad{.grad = grad_out, .output = out, .activation = activation});
+    }
     if (spec_->stores_gradients) {
       add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
       add_op(Gemm{.c = layout.weight(gradients_, layer),

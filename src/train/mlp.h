@@ -16,12 +16,12 @@ struct MlpSpec {
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
-  bool fusion = true;            // bias and ReLU inside the forward product
+  bool fusion = true;            // bias and activation inside the forward product
   bool stores_gradients = true;  // else backward leaves their factors
   bool trains = true;            // else there are no gradients but the loss's own
 
-  [[nodiscard]] bool relu_after(int layer) const {
-    return activation == Activation::kRelu && (last_relu || layer + 1 < layout.layers());
+  [[nodiscard]] Activation activation_after(int layer) const {
+    return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
   }
 };
 
@@ -98,7 +98,7 @@ class Mlp final : public Model {
   int device_;
   BufferId parameters_;
   BufferId gradients_;
-  std::vector<Tensor> out_;       // rows x outputs of each layer, behind the ReLU
+  std::vector<Tensor> out_;       // rows x outputs of each layer, after the activation
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
 };
 
