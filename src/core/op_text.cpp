@@ -39,21 +39,9 @@ class Words {
     return fmt::format("{} = rows of {} whose largest is label {}", t(o.correct), t(o.logits),
                        t(o.labels));
   }
-  std::string operator()(const Adam& o) const {
-    return fmt::format("{} from {}, {}, {}, {}{}{}{}", t(o.weights), t(o.grads), t(o.moments1),
-                       t(o.moments2), t(o.scalars), clip(o.clip), o.decoupled ? ", decoupled" : "",
-                       decay(o.weight_decay));
-  }
-  std::string operator()(const Sgd& o) const {
-    std::string text = fmt::format("{} from {}, {}", t(o.weights), t(o.grads), t(o.scalars));
-    if (o.velocities) text += fmt::format(", {}, momentum {}", t(*o.velocities), o.momentum);
-    return text + clip(o.clip) + (o.nesterov ? ", Nesterov" : "") + decay(o.weight_decay);
-  }
-  std::string operator()(const LinearAdam& o) const {
-    return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(o.weight),
-                       t(o.bias), t(o.grad_y), t(o.x), t(o.weight_moments1), t(o.weight_moments2),
-                       t(o.bias_moments1), t(o.bias_moments2), t(o.scalars), clip(o.clip),
-                       o.decoupled ? ", decoupled" : "", decay(o.weight_decay));
+  template <OptimizerOp Update>
+  std::string operator()(const Update& o) const {
+    return o.text([this](const Tensor& tensor) { return t(tensor); });
   }
   std::string operator()(const SumSquares& o) const {
     return fmt::format("{} = sum of {}^2", t(o.out), t(o.in));
@@ -120,14 +108,6 @@ class Words {
   [[nodiscard]] std::string old(const Tensor& tensor, float beta) const {
     if (beta == 0) return "";
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
-  }
-
-  static std::string decay(double rate) {
-    return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
-  }
-
-  [[nodiscard]] std::string clip(const std::optional<Tensor>& factor) const {
-    return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
   }
 
   static std::string then(Activation activation) {

@@ -79,32 +79,9 @@ struct Lists {
             {"logits", &o.logits, kReads, 'r', 'N'},
             {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
   }
-  Operands operator()(const Adam& o) const {
-    return {{"weights", &o.weights, kUpdates, '1', 'n'},
-            {"grads", &o.grads, kReads, '1', 'n'},
-            {"moments1", &o.moments1, kUpdates, '1', 'n'},
-            {"moments2", &o.moments2, kUpdates, '1', 'n'},
-            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-  }
-  Operands operator()(const Sgd& o) const {
-    return {{"weights", &o.weights, kUpdates, '1', 'n'},
-            {"grads", &o.grads, kReads, '1', 'n'},
-            {"scalars", &o.scalars, kReads, '1', '1'},
-            {"velocities", optional_tensor(o.velocities), kUpdates, '1', 'n'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-  }
-  Operands operator()(const LinearAdam& o) const {
-    return {{"weight", &o.weight, kUpdates, 'm', 'n'},
-            {"weight_moments1", &o.weight_moments1, kUpdates, 'm', 'n'},
-            {"weight_moments2", &o.weight_moments2, kUpdates, 'm', 'n'},
-            {"bias", &o.bias, kUpdates, '1', 'm'},
-            {"bias_moments1", &o.bias_moments1, kUpdates, '1', 'm'},
-            {"bias_moments2", &o.bias_moments2, kUpdates, '1', 'm'},
-            {"grad_y", &o.grad_y, kReads, 'r', 'm'},
-            {"x", &o.x, kReads, 'r', 'n'},
-            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  template <OptimizerOp Update>
+  Operands operator()(const Update& o) const {
+    return o.operands();
   }
   Operands operator()(const SumSquares& o) const {
     return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};

@@ -8,11 +8,13 @@
 //
 // To add an op: its struct here; its operands in operands.cpp; its flops in ops.cpp; its rules in
 // op_rules.cpp; its words in op_text.cpp; its loop in kernels/; a row in
-// tests/kernels/ops_test.cpp.
+// tests/kernels/ops_test.cpp. CONTRIBUTING.md says how to add an optimizer or an activation.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -86,6 +88,26 @@ struct CountCorrect {
   Tensor correct, logits, labels;
 };
 
+struct Operand;  // core/operands.h
+
+/// Something that must hold of an op: that its `tensors` have the shapes that its operands give
+/// them, null ones left out, or that `holds`.
+struct OpRule {
+  std::string_view text;
+  std::vector<const Tensor*> tensors{};
+  bool holds = true;
+};
+
+/// The words for a tensor; see core/op_text.h.
+using TensorText = std::function<std::string(const Tensor&)>;
+
+/// An op of an optimizer. It says of itself, in optimizer_ops.cpp, what the sources above say of
+/// the other ops.
+template <class Op>
+concept OptimizerOp = requires(const Op& op) {
+  op.operands();
+};
+
 /// Adam (Kingma & Ba 2015) over flat buffers, as PyTorch's CPU Adam rounds it. What changes from
 /// step to step comes from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t). weights,
 /// grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments zero, so
@@ -106,6 +128,11 @@ struct Adam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
@@ -120,6 +147,11 @@ struct Sgd {
   double weight_decay = 0;
   bool nesterov = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
@@ -138,6 +170,11 @@ struct LinearAdam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = sum of the squares of the numbers of `in`. out 1 x 1.

@@ -128,19 +128,14 @@ struct OpRunner {
     *addresses.at<std::int32_t>(op.correct) = correct.load(std::memory_order_relaxed);
   }
 
-  void operator()(const Adam& op) const {
-    const AdamConstants constants(op);
-    for_elements(op.weights.size(),
-                 AdamElement{addresses.at(op.weights), addresses.at(op.grads),
-                             addresses.at(op.moments1), addresses.at(op.moments2), constants,
-                             AdamScalars(constants, addresses.at(op.scalars), at(op.clip))});
-  }
-
-  void operator()(const Sgd& op) const {
-    for_elements(op.weights.size(),
-                 SgdElement{addresses.at(op.weights), addresses.at(op.grads),
-                            op.velocities ? addresses.at(*op.velocities) : nullptr,
-                            SgdConstants(op), SgdScalars(addresses.at(op.scalars), at(op.clip))});
+  template <OptimizerOp Update>
+  void operator()(const Update& op) const {
+    with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
+      for_elements(op.weights.size(),
+                   UpdateElement<Rule>{addresses.at(op.weights), addresses.at(op.grads),
+                                       arrays_of<Rule>(state, addresses), rule,
+                                       rule.at_step(addresses.at(op.scalars), at(op.clip))});
+    });
   }
 
   void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }

@@ -4,6 +4,7 @@
 // PyTorch 1.13's CPU kernels do, so that results can be compared bit by bit.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -162,6 +163,45 @@ BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, flo
     step = c.nesterov ? std::fma(*velocity, c.momentum, step) : *velocity;
   }
   weight = std::fma(step, s.scale, weight);
+}
+
+/// An optimizer as loops over flat buffers run it: how many numbers it keeps for each weight, what
+/// changes from step to step, and its step on one weight.
+struct AdamRule {
+  static constexpr int kState = 2;
+  AdamConstants constants;
+
+  BARESTEP_HD AdamScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {constants, scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const AdamScalars& s, float grad, float& weight, float* state) const {
+    adam_step(constants, s, grad, weight, state[0], state[1]);
+  }
+};
+
+template <bool kMomentum>
+struct SgdRule {
+  static constexpr int kState = kMomentum ? 1 : 0;
+  SgdConstants constants;
+
+  BARESTEP_HD SgdScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const SgdScalars& s, float grad, float& weight, float* state) const {
+    sgd_step(constants, s, grad, weight, kMomentum ? state : nullptr);
+  }
+};
+
+/// use(rule, state) of an op over flat buffers, with a tensor for each number that the rule keeps.
+template <class Use>
+auto with_rule(const Adam& op, const Use& use) {
+  return use(AdamRule{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+}
+
+template <class Use>
+auto with_rule(const Sgd& op, const Use& use) {
+  if (op.velocities) return use(SgdRule<true>{SgdConstants(op)}, std::array{*op.velocities});
+  return use(SgdRule<false>{SgdConstants(op)}, std::array<Tensor, 0>{});
 }
 
 /// What gradients whose squares add up to `squares` are multiplied by so that their norm is at most
