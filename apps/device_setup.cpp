@@ -143,7 +143,7 @@ void DeviceSetup::open(int count) {
   for (int i = 0; i < count; ++i) {
     DeviceConfig config = config_;
     config.device = devices_[static_cast<std::size_t>(i)];
-    if (config.threads == 0) config.threads = fair_share(i, count);
+    if (!config.threads) config.threads = fair_share(i, count);
     opened_.push_back(make_device(config, i, names_[static_cast<std::size_t>(i)]));
   }
   if (exchanges_ == Exchanges::kPieces) apart_ = enable_peer_access(opened_ordinals());

@@ -13,6 +13,7 @@
 #include "console.h"
 #include "core/config.h"
 #include "core/stop_request.h"
+#include "data/dataset.h"
 #include "device_setup.h"
 #include "monitoring.h"
 #include "parallel/data_parallel.h"
@@ -24,7 +25,6 @@
 #include "run_end.h"
 #include "run_program.h"
 #include "setup.h"
-#include "train/dataset.h"
 #include "train/trainer.h"
 
 namespace barestep {

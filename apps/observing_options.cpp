@@ -4,18 +4,6 @@
 #include "option_table.h"
 
 namespace barestep {
-namespace {
-
-constexpr std::string_view kSortKeys[] = {"cuda_time_total",
-                                          "self_cuda_time_total",
-                                          "cuda_time",
-                                          "cpu_time_total",
-                                          "self_cpu_time_total",
-                                          "cpu_time",
-                                          "count"};
-
-}  // namespace
-
 std::vector<Option> profiling_options() {
   return {
       {"profile", kObservingGroup, "", JsonKind::kBoolean,
@@ -45,9 +33,9 @@ std::vector<Option> profiling_options() {
        [](const Given& given, TrainConfig& c) { c.output.profile_steps = step_range(given); }},
       {"sort-by", kObservingGroup, "KEY", JsonKind::kString,
        fmt::format("what rows are sorted by, largest first: {}\n(default {})",
-                   fmt::join(kSortKeys, ",\n"), kSortKeys[0]),
+                   fmt::join(kNamesOf<SortBy>, ",\n"), kNamesOf<SortBy>[0]),
        [](const Given& given, TrainConfig& c) {
-         c.output.sort_by = static_cast<SortBy>(choice(given, kSortKeys));
+         c.output.sort_by = static_cast<SortBy>(choice(given, kNamesOf<SortBy>));
        }},
       {"row-limit", kObservingGroup, "N", JsonKind::kNumber,
        with_range(fmt::format("rows of a table (default {})", kDefaultRowLimit), limits::kRows),

@@ -13,14 +13,7 @@
 namespace barestep {
 namespace {
 
-// Names of enumerators, in their order.
-constexpr std::string_view kActivations[] = {"relu", "none"};
-constexpr std::string_view kLosses[] = {"mse", "cross-entropy"};
-constexpr std::string_view kOptimizers[] = {"adam", "adamw", "sgd"};
-constexpr std::string_view kLrScales[] = {"none", "linear"};
-constexpr std::string_view kGemms[] = {"auto", "onednn", "cblas", "reference"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
-constexpr std::string_view kPrecisions[] = {"fp32", "tf32"};
 
 std::vector<Option> model_options() {
   return {
@@ -58,7 +51,7 @@ std::vector<Option> model_options() {
       {"activation", kModelGroup, "relu|none", JsonKind::kString,
        "what follows each Linear (default relu)",
        [](const Given& given, TrainConfig& c) {
-         c.model.activation = static_cast<Activation>(choice(given, kActivations));
+         c.model.activation = static_cast<Activation>(choice(given, kNamesOf<Activation>));
        }},
       {"no-last-relu", kModelGroup, "", JsonKind::kBoolean, "no activation after the last Linear",
        [](const Given& given, TrainConfig& c) {
@@ -68,7 +61,7 @@ std::vector<Option> model_options() {
       {"loss", kModelGroup, "mse|cross-entropy", JsonKind::kString,
        "mse for numbers, cross-entropy for class labels (default mse)",
        [](const Given& given, TrainConfig& c) {
-         c.model.loss = static_cast<LossKind>(choice(given, kLosses));
+         c.model.loss = static_cast<LossKind>(choice(given, kNamesOf<LossKind>));
        }},
   };
 }
@@ -166,42 +159,42 @@ std::vector<Option> optimizer_options() {
       {"optimizer", kTrainingGroup, "adam|adamw|sgd", JsonKind::kString,
        "as torch.optim has them (default adam)",
        [](const Given& given, TrainConfig& c) {
-         c.training.optimizer = static_cast<OptimizerKind>(choice(given, kOptimizers));
+         c.optimizer.kind = static_cast<OptimizerKind>(choice(given, kNamesOf<OptimizerKind>));
        }},
       {"lr", kTrainingGroup, "X", JsonKind::kNumber,
-       with_range(fmt::format("learning rate (default {})", TrainingConfig{}.lr),
+       with_range(fmt::format("learning rate (default {})", OptimizerConfig{}.lr),
                   limits::kPositive),
        [](const Given& given, TrainConfig& c) {
-         c.training.lr = real_number(given, limits::kPositive);
+         c.optimizer.lr = real_number(given, limits::kPositive);
        }},
       {"betas", kTrainingGroup, "B1,B2", JsonKind::kNumbers,
        fmt::format("decay of Adam's two moments (default {},{});\ntwo numbers from 0 to below 1",
-                   TrainingConfig{}.beta1, TrainingConfig{}.beta2),
+                   OptimizerConfig{}.beta1, OptimizerConfig{}.beta2),
        [](const Given& given, TrainConfig& c) {
-         std::tie(c.training.beta1, c.training.beta2) = two_shares(given);
+         std::tie(c.optimizer.beta1, c.optimizer.beta2) = two_shares(given);
        }},
       {"eps", kTrainingGroup, "X", JsonKind::kNumber,
-       with_range(fmt::format("Adam's epsilon (default {})", TrainingConfig{}.eps),
+       with_range(fmt::format("Adam's epsilon (default {})", OptimizerConfig{}.eps),
                   limits::kNotNegative),
        [](const Given& given, TrainConfig& c) {
-         c.training.eps = real_number(given, limits::kNotNegative);
+         c.optimizer.eps = real_number(given, limits::kNotNegative);
        }},
       {"momentum", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("of sgd, without dampening (default 0)", limits::kShares),
        [](const Given& given, TrainConfig& c) {
-         c.training.momentum = real_number(given, limits::kShares);
+         c.optimizer.momentum = real_number(given, limits::kShares);
        }},
       {"nesterov", kTrainingGroup, "", JsonKind::kBoolean, "Nesterov's momentum",
        [](const Given& given, TrainConfig& c) {
          no_value(given);
-         c.training.nesterov = true;
+         c.optimizer.nesterov = true;
        }},
       {"weight-decay", kTrainingGroup, "X", JsonKind::kNumber,
        with_range("of adam and sgd added to the gradient (default 0), of adamw taken\n"
                   "off the weights (default 0.01)",
                   limits::kNotNegative),
        [](const Given& given, TrainConfig& c) {
-         c.training.weight_decay = real_number(given, limits::kNotNegative);
+         c.optimizer.weight_decay = real_number(given, limits::kNotNegative);
        }},
   };
 }
@@ -213,13 +206,13 @@ std::vector<Option> step_options() {
                   "value (default 0)",
                   limits::kWarmups),
        [](const Given& given, TrainConfig& c) {
-         c.training.lr_warmup = whole_number(given, limits::kWarmups);
+         c.optimizer.lr_warmup = whole_number(given, limits::kWarmups);
        }},
       {"lr-scale", kTrainingGroup, "none|linear", JsonKind::kString,
        "linear: the learning rate times the number of ranks, which is 1\n"
        "on one device (default none)",
        [](const Given& given, TrainConfig& c) {
-         c.training.lr_scale = static_cast<LrScale>(choice(given, kLrScales));
+         c.optimizer.lr_scale = static_cast<LrScale>(choice(given, kNamesOf<LrScale>));
        }},
       {"accumulate", kTrainingGroup, "N", JsonKind::kNumber,
        with_range("micro-steps of --batch-size samples whose gradients add up to\n"
@@ -260,7 +253,7 @@ std::vector<Option> device_options() {
        "who computes matrix products on the CPU (default auto: the first\n"
        "of the others that this build has)",
        [](const Given& given, TrainConfig& c) {
-         c.device.gemm = static_cast<GemmProvider>(choice(given, kGemms));
+         c.device.gemm = static_cast<GemmProvider>(choice(given, kNamesOf<GemmProvider>));
        }},
       {"fusion", kDeviceGroup, "on|off", JsonKind::kString,
        "bias and ReLU inside the forward product (default on)",
@@ -268,7 +261,7 @@ std::vector<Option> device_options() {
       {"precision", kDeviceGroup, "fp32|tf32", JsonKind::kString,
        "of matrix products; tf32 is a GPU's, faster and rounder\n(default fp32)",
        [](const Given& given, TrainConfig& c) {
-         c.device.precision = static_cast<Precision>(choice(given, kPrecisions));
+         c.device.precision = static_cast<Precision>(choice(given, kNamesOf<Precision>));
        }},
       {"graph", kDeviceGroup, "", JsonKind::kBoolean,
        "capture a step once, then launch it as one piece",

@@ -7,7 +7,6 @@ namespace {
 
 constexpr std::string_view kTransports[] = {"auto", "nccl", "mpi"};
 constexpr std::string_view kSpreadTransports[] = {"auto", "nccl", "peer"};
-constexpr std::string_view kSchemes[] = {"ddp", "zero1", "factor"};
 constexpr std::string_view kGradTypes[] = {"fp32", "bf16"};
 constexpr std::string_view kSeedings[] = {"global", "per-rank"};
 constexpr std::string_view kFirstBuckets[] = {"same", "whole"};
@@ -109,7 +108,7 @@ std::vector<Option> parallel_options() {
        "that share only; factor gathers the layers' inputs and output\n"
        "gradients, of which each rank makes the whole gradient (default ddp)",
        [](const Given& given, TrainConfig& c) {
-         c.parallel.scheme = static_cast<RankScheme>(choice(given, kSchemes));
+         c.parallel.scheme = static_cast<RankScheme>(choice(given, kNamesOf<RankScheme>));
        }},
       {"bucket-mib", kParallelGroup, "X", JsonKind::kNumber,
        with_range("gradients are reduced together as soon as so many MiB of them are\n"

@@ -38,13 +38,12 @@ void add_predict(CLI::App& app, PredictOptions& options) {
   add_number("--dim", model.dim, 1 << 17, "width of every layer");
   add_number("--depth", model.depth, 1000, "number of Linear layers");
   add_number("--batch-size", model.batch_size, 1 << 20, "samples in a step of all ranks");
-  static constexpr std::string_view kPredictedSchemes[] = {"ddp", "zero1", "factor"};
   predicts
       ->add_option_function<std::string>(
           "--scheme",
           [&](const std::string& text) {
-            const auto chosen = choice({.where = "--scheme", .text = text}, kPredictedSchemes);
-            model.scheme = static_cast<RankScheme>(chosen);
+            model.scheme = static_cast<RankScheme>(
+                choice({.where = "--scheme", .text = text}, kNamesOf<RankScheme>));
           },
           "what ranks exchange")
       ->type_name("ddp|zero1|factor")

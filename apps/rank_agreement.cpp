@@ -55,16 +55,17 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
 RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
   const TrainingConfig& training = config.training;
+  const OptimizerConfig& optimizer = config.optimizer;
   const ParallelConfig& parallel = config.parallel;
   RankSettings settings;
   const auto add = [&](const char* name, const auto& value) {
     settings.emplace_back(name, fmt::format("{}", value));
   };
   add("--layers", fmt::format("{}", fmt::join(spec.model.layout.widths(), ",")));
-  add("--activation", spec.model.activation == Activation::kRelu ? "relu" : "none");
+  add("--activation", name_of(spec.model.activation));
   add("--no-last-relu", !spec.model.last_relu);
-  add("--loss", spec.model.loss == LossKind::kMse ? "mse" : "cross-entropy");
-  add("--data", static_cast<int>(spec.data));
+  add("--loss", name_of(spec.model.loss));
+  add("--data", name_of(spec.data));
   add("--test-split", config.data.test_split);
   add_files(settings, "data", config.data.x);
   add_files(settings, "targets", config.data.y);
@@ -76,26 +77,24 @@ RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs
   add("--steps", steps_of(training, spec.epoch_rows(), spec.step_rows()));
   add("--log-every", training.log_every);
   add("--seed", training.seed);
-  add("--optimizer", static_cast<int>(training.optimizer));
-  add("--lr", training.lr);
-  add("--lr-warmup", training.lr_warmup);
-  add("--lr-scale", training.lr_scale == LrScale::kLinear ? "linear" : "none");
-  add("--betas", fmt::format("{},{}", training.beta1, training.beta2));
-  add("--eps", training.eps);
-  add("--momentum", training.momentum);
-  add("--nesterov", training.nesterov);
-  add("--weight-decay", spec.optimizer.weight_decay);
+  add("--optimizer", name_of(optimizer.kind));
+  add("--lr", optimizer.lr);
+  add("--lr-warmup", optimizer.lr_warmup);
+  add("--lr-scale", name_of(optimizer.lr_scale));
+  add("--betas", fmt::format("{},{}", optimizer.beta1, optimizer.beta2));
+  add("--eps", optimizer.eps);
+  add("--momentum", optimizer.momentum);
+  add("--nesterov", optimizer.nesterov);
+  add("--weight-decay", weight_decay_of(optimizer));
   add("--fusion", config.device.fusion ? "on" : "off");
-  add("--precision", config.device.precision == Precision::kTf32 ? "tf32" : "fp32");
+  add("--precision", name_of(config.device.precision));
   add("--graph", config.device.graph);
-  add("--scheme", static_cast<int>(parallel.scheme));
+  add("--scheme", name_of(parallel.scheme));
   add("--bucket-mib", parallel.bucket_mib);
   add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
   add("--no-overlap", !parallel.overlap);
   add("--grad-dtype", parallel.bf16_gradients ? "bf16" : "fp32");
-  add("--update", parallel.update_per_bucket ? "per-bucket"
-                  : training.fused_update    ? "fused"
-                                             : "separate");
+  add("--update", name_of(training.update));
   add("--clip-norm", training.clip_norm.value_or(0));
   add("--evaluate-only", training.evaluate_only);
   add("--metrics", !config.output.metrics.empty());

@@ -34,7 +34,7 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
     const int count = cuda_device_count();
     // Where there is none, opening it says why.
     if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
-  } else if (device.threads == 0) {
+  } else if (!device.threads) {
     device.threads = place.cpus;
   }
 }
@@ -86,7 +86,7 @@ void RankSetup::build_programs() {
   if (config_.training.evaluate_only) {
     programs_ = std::make_unique<StepPrograms>(evaluation_spec_of(spec));
   } else {
-    scheme_ = rank_scheme_of(config_.parallel);
+    scheme_ = rank_scheme_of(config_);
     programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
     warmup_of(config_.training, steps());
     profiled_steps_of(config_, steps());
@@ -227,7 +227,7 @@ std::string RankSetup::text_of_all(const std::string& mine) const {
 /// What the ranks exchange in a step, and by what.
 std::string RankSetup::exchange_text() const {
   const StepSpec& spec = programs_->spec();
-  const Ddp ddp(ddp_settings_of(config_.parallel));
+  const Ddp ddp(ddp_settings_of(config_));
   if (config_.parallel.scheme == RankScheme::kDdp) {
     const bool bf16 = config_.parallel.bf16_gradients;
     std::vector<std::string> sizes;
@@ -258,10 +258,11 @@ std::string RankSetup::text() const {
   if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
   text += ", " + exchange_text();
   const int cores = place_.local_cpus;
-  const int threads = place_.local_size * config_.device.threads;
+  const int own_threads = config_.device.threads.value_or(0);
+  const int threads = place_.local_size * own_threads;
   if (kind_ == DeviceKind::kCpu && threads > cores) {
     text += fmt::format("\nOversubscribed: {} of {} on {}", counted(place_.local_size, "rank"),
-                        counted(config_.device.threads, "thread"), counted(cores, "core"));
+                        counted(own_threads, "thread"), counted(cores, "core"));
   }
   return text + "\n";
 }

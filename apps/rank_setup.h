@@ -10,13 +10,13 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "data/dataset.h"
 #include "monitoring.h"
 #include "parallel/ddp.h"
 #include "parallel/flight_record.h"
 #include "parallel/gpu_places.h"
 #include "parallel/mpi_communicator.h"
 #include "profiling.h"
-#include "train/dataset.h"
 #include "train/step.h"
 #include "train/trainer.h"
 

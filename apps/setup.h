@@ -9,8 +9,8 @@
 
 #include "core/config.h"
 #include "core/device.h"
+#include "data/dataset.h"
 #include "separate_files.h"
-#include "train/dataset.h"
 #include "train/step.h"
 
 namespace barestep {

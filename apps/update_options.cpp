@@ -7,7 +7,6 @@ namespace barestep {
 namespace {
 
 constexpr std::string_view kUpdateLevels[] = {"separate", "fused"};
-constexpr std::string_view kRankUpdates[] = {"separate", "fused", "per-bucket"};
 
 }  // namespace
 
@@ -27,7 +26,7 @@ std::vector<Option> update_options() {
        "fused: the weight gradients go straight into Adam and are never\n"
        "stored; in fp32, also with --precision tf32 (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdateLevels) == 1;
+         c.training.update = static_cast<Update>(choice(given, kUpdateLevels));
        },
        {},
        {"mlp_single"}},
@@ -38,7 +37,7 @@ std::vector<Option> update_options() {
        "as in mlp_single; fused stores no gradients, which several\n"
        "devices exchange, so it is refused (default separate)",
        [](const Given& given, TrainConfig& c) {
-         c.training.fused_update = choice(given, kUpdateLevels) == 1;
+         c.training.update = static_cast<Update>(choice(given, kUpdateLevels));
        },
        {},
        {"mlp_dp"}},
@@ -50,9 +49,7 @@ std::vector<Option> update_options() {
        "after its own; fused needs --scheme factor, as in mlp_single\n"
        "(default separate)",
        [](const Given& given, TrainConfig& c) {
-         const auto chosen = choice(given, kRankUpdates);
-         c.training.fused_update = chosen == 1;
-         c.parallel.update_per_bucket = chosen == 2;
+         c.training.update = static_cast<Update>(choice(given, kNamesOf<Update>));
        },
        {},
        {"mlp_ddp"}},

@@ -12,7 +12,12 @@ enum Direction { kForward, kInputGradient, kWeightGradient };
 inline Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y,
                            const Tensor& weight, const Tensor& bias) {
   if (direction == kForward) {
-    return {.c = y, .a = x, .b = weight, .transpose_b = true, .bias = bias, .relu = true};
+    return {.c = y,
+            .a = x,
+            .b = weight,
+            .transpose_b = true,
+            .bias = bias,
+            .activation = Activation::kRelu};
   }
   if (direction == kInputGradient) return {.c = x, .a = y, .b = weight};
   return {.c = weight, .a = y, .b = x, .transpose_a = true};

@@ -5,7 +5,7 @@ time and the bytes that they moved through device memory, and the sums.
 The log is what this wrote (scripts/gpu_check.sh):
   ncu --csv --print-units base --log-file <log> --metrics \
     dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum <program>
-A step is what lies between the last two launches of the kernel adam, the last one included.
+A step is what lies between the last two launches of the kernel of Adam, the last one included.
 """
 
 import csv
@@ -29,7 +29,7 @@ def kernels_of(path):
 
 
 def step_of(kernels):
-    updates = [i for i, kernel in enumerate(kernels) if "adam" in kernel["kernel"]]
+    updates = [i for i, kernel in enumerate(kernels) if "adam" in kernel["kernel"].lower()]
     if len(updates) < 2:
         sys.exit(f"ncu_step: error: kernels: {len(updates)} launches of adam, not two")
     rows = []

@@ -90,7 +90,7 @@ void step(benchmark::State& state) {
   const TrainConfig config = practical(state.range(0), state.range(1));
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const auto device =
-      make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+      make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
   ThreadPool pool(setting().threads);
   const auto product = make_product(setting().gemm);
   const double peak = product_peak(pool, *product);

@@ -63,8 +63,8 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
 }
 
-double weight_decay_of(const TrainingConfig& training) {
-  return training.weight_decay.value_or(training.optimizer == OptimizerKind::kAdamW ? 0.01 : 0);
+double weight_decay_of(const OptimizerConfig& optimizer) {
+  return optimizer.weight_decay.value_or(traits_of(optimizer.kind).weight_decay);
 }
 
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {

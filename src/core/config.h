@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/activation.h"
 #include "core/step_range.h"
 
 namespace barestep {
@@ -94,17 +95,93 @@ constexpr std::int64_t kDefaultSteps = 20;
 constexpr std::int64_t kDefaultWarmup = 5;
 constexpr std::int64_t kDefaultRowLimit = 100;
 
-enum class Activation { kRelu, kNone };
-enum class LossKind { kMse, kCrossEntropy };
-enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
-enum class OptimizerKind { kAdam, kAdamW, kSgd };
-enum class LrScale { kNone, kLinear };
-enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
-enum class Precision { kFp32, kTf32 };
-enum class Transport { kAuto, kNccl, kMpi, kPeer };
-enum class RankScheme { kDdp, kZero1, kFactor };
+/// The names of an enum's values, in their order, as options and messages write them.
+template <class Enum>
+inline constexpr std::string_view kNamesOf[] = {""};
 
-/// What rows of the operator table are sorted by; PyTorch's names are cuda_time_total, ...
+template <class Enum>
+constexpr std::string_view name_of(Enum value) {
+  return kNamesOf<Enum>[static_cast<std::size_t>(value)];
+}
+
+/// The programs that train.
+enum class TrainerKind { kSingle, kDataParallel, kDdp };
+template <>
+inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
+
+template <>
+inline constexpr std::string_view kNamesOf<Activation>[] = {"relu", "none"};
+
+enum class LossKind { kMse, kCrossEntropy };
+template <>
+inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "cross-entropy"};
+
+/// Whether a loss compares with class labels; else with numbers.
+constexpr bool takes_labels(LossKind loss) {
+  switch (loss) {
+    case LossKind::kMse:
+      return false;
+    case LossKind::kCrossEntropy:
+      return true;
+  }
+  return false;
+}
+
+enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
+template <>
+inline constexpr std::string_view kNamesOf<DataKind>[] = {"randn", "idx", "npy", "safetensors"};
+
+enum class OptimizerKind { kAdam, kAdamW, kSgd };
+template <>
+inline constexpr std::string_view kNamesOf<OptimizerKind>[] = {"adam", "adamw", "sgd"};
+
+/// What sets an optimizer apart from the others, but for its arithmetic.
+struct OptimizerTraits {
+  double weight_decay = 0;        // where none is asked for: PyTorch's default
+  bool has_eps = false;           // takes --eps
+  bool has_momentum = false;      // takes --momentum and --nesterov
+  bool has_fused_update = false;  // takes --update fused
+};
+constexpr OptimizerTraits traits_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdam:
+      return {.has_eps = true, .has_fused_update = true};
+    case OptimizerKind::kAdamW:
+      return {.weight_decay = 0.01, .has_eps = true, .has_fused_update = true};
+    case OptimizerKind::kSgd:
+      return {.has_momentum = true};
+  }
+  return {};
+}
+
+enum class LrScale { kNone, kLinear };
+template <>
+inline constexpr std::string_view kNamesOf<LrScale>[] = {"none", "linear"};
+
+/// Where the optimizer's step runs: after all gradients, inside the products that make them, which
+/// then are not stored, or after the all-reduce of each bucket.
+enum class Update { kSeparate, kFused, kPerBucket };
+template <>
+inline constexpr std::string_view kNamesOf<Update>[] = {"separate", "fused", "per-bucket"};
+
+enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
+template <>
+inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "onednn", "cblas",
+                                                              "reference"};
+
+enum class Precision { kFp32, kTf32 };
+template <>
+inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32"};
+
+enum class Transport { kAuto, kNccl, kMpi, kPeer };
+template <>
+inline constexpr std::string_view kNamesOf<Transport>[] = {"auto", "nccl", "mpi", "peer"};
+
+enum class RankScheme { kDdp, kZero1, kFactor };
+template <>
+inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "factor"};
+
+/// What rows of the operator table are sorted by; the names are PyTorch's.
 enum class SortBy {
   kDeviceTotal,
   kSelfDeviceTotal,
@@ -114,6 +191,14 @@ enum class SortBy {
   kCpuTime,
   kCount
 };
+template <>
+inline constexpr std::string_view kNamesOf<SortBy>[] = {"cuda_time_total",
+                                                        "self_cuda_time_total",
+                                                        "cuda_time",
+                                                        "cpu_time_total",
+                                                        "self_cpu_time_total",
+                                                        "cpu_time",
+                                                        "count"};
 
 struct ModelConfig {
   std::optional<std::int64_t> dim{};    // default: 8192 on a GPU, 1024 on the CPU
@@ -122,6 +207,8 @@ struct ModelConfig {
   Activation activation = Activation::kRelu;
   bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
   LossKind loss = LossKind::kMse;
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 struct DataConfig {
@@ -135,6 +222,24 @@ struct DataConfig {
   int prefetch = 2;                   // batches each of them may be ahead
   bool pin = true;                    // --no-pin: batches are copied from pageable memory
   double io_delay_ms = 0;             // injected: what a slow disk would cost each step
+
+  friend bool operator==(const DataConfig&, const DataConfig&) = default;
+};
+
+/// The optimizer and its numbers: what options set, and what steps are built from and run with.
+struct OptimizerConfig {
+  OptimizerKind kind = OptimizerKind::kAdam;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
+  std::optional<double> weight_decay{};  // read it through weight_decay_of()
+  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
+  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
+
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 struct TrainingConfig {
@@ -142,28 +247,20 @@ struct TrainingConfig {
   std::optional<std::int64_t> epochs{};  // instead of steps; needs files
   std::optional<std::int64_t> warmup{};  // the first of the steps; read it through warmup_of()
   std::uint64_t seed = 0;                // -1 is 2^64 - 1
-  OptimizerKind optimizer = OptimizerKind::kAdam;
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double momentum = 0;  // of sgd
-  bool nesterov = false;
-  std::optional<double> weight_decay{};  // read it through weight_decay_of()
-  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
-  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
   std::int64_t accumulate = 1;           // micro-steps of batch_size samples in a step
   bool zero_grad = true;                 // --no-zero-grad: gradients add up from step to step
   std::optional<double> clip_norm{};     // the most the norm of all gradients may be
-  bool fused_update = false;             // Adam inside the weight gradients, which are not stored
+  Update update = Update::kSeparate;
   std::int64_t log_every = 1;
   bool evaluate_only = false;  // instead of training
+
+  friend bool operator==(const TrainingConfig&, const TrainingConfig&) = default;
 };
 
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
-  int threads = 0;  // of the CPU device; 0: one for each CPU this process may use
+  std::optional<int> threads{};  // of the CPU device; default: one for each CPU of this process
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;                      // bias and ReLU inside the forward product
   bool graph = false;                      // capture the step once, launch it as one piece
@@ -172,6 +269,8 @@ struct DeviceConfig {
   // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
   // algorithm for so many, so that a row's bits do not depend on how many there are.
   std::int64_t rows_of_products = 0;
+
+  friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
 };
 
 struct SlowRank {
@@ -186,6 +285,8 @@ struct InjectedConfig {
   double delay_ms = 0;
   std::optional<SlowRank> slow_rank{};
   double jitter_ms = 0;  // random, from 0 to this
+
+  friend bool operator==(const InjectedConfig&, const InjectedConfig&) = default;
 };
 
 /// What only ranks have: mlp_ddp's; mlp_dp has the transport and the limit of time.
@@ -198,9 +299,10 @@ struct ParallelConfig {
   double bucket_mib = 25;           // at which a bucket of gradients is closed, but the first
   bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
   bool overlap = true;              // communication while backward goes on
-  bool update_per_bucket = false;   // the optimizer behind each bucket's all-reduce
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
   double timeout_s = 300;           // who is in something for longer ends the run
+
+  friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
 struct OutputConfig {
@@ -226,17 +328,22 @@ struct OutputConfig {
   [[nodiscard]] bool writes() const {
     return !save.empty() || !metrics.empty() || !tensorboard.empty() || !trace.empty();
   }
+
+  friend bool operator==(const OutputConfig&, const OutputConfig&) = default;
 };
 
 struct TrainConfig {
   ModelConfig model{};
   DataConfig data{};
   TrainingConfig training{};
+  OptimizerConfig optimizer{};
   DeviceConfig device{};
   ParallelConfig parallel{};
   InjectedConfig injected{};
   OutputConfig output{};
   std::filesystem::path file{};  // --config, of which some of this may come
+
+  friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
 /// auto, cpu, cuda, or cuda:N. Whether there is such a device is found by whoever opens it.
@@ -254,8 +361,8 @@ void validate(const TrainConfig& config);
 /// in for an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
-/// As asked for, else PyTorch's default: 0.01 with adamw, 0 with the others.
-double weight_decay_of(const TrainingConfig& training);
+/// As asked for, else PyTorch's default.
+double weight_decay_of(const OptimizerConfig& optimizer);
 
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.

@@ -23,7 +23,8 @@ void check(const char* option, std::int64_t value, const Range& range) {
                           .remedy = "give " + text_of(range)});
 }
 
-void check(const char* option, const std::optional<std::int64_t>& value, const Range& range) {
+template <class Whole>
+void check(const char* option, const std::optional<Whole>& value, const Range& range) {
   if (value) check(option, *value, range);
 }
 
@@ -74,7 +75,7 @@ void check_data(const TrainConfig& config) {
   check("--delay-ms", config.injected.delay_ms, limits::kDelays);
   check("--jitter-ms", config.injected.jitter_ms, limits::kDelays);
   const bool random = config.data.kind == DataKind::kRandn;
-  const bool classes = config.model.loss == LossKind::kCrossEntropy;
+  const bool classes = takes_labels(config.model.loss);
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
                                     .value = "cross-entropy",
@@ -95,18 +96,28 @@ void check_pinning(const TrainConfig& config) {
                                   .remedy = "leave out --no-pin or --graph"});
 }
 
-void check_optimizer(const TrainingConfig& training) {
-  check("--momentum", training.momentum, limits::kShares);
-  check("--weight-decay", weight_decay_of(training), limits::kNotNegative);
-  check("--lr-warmup", training.lr_warmup, limits::kWarmups);
-  check("--accumulate", training.accumulate, limits::kMicroSteps);
-  const bool sgd = training.optimizer == OptimizerKind::kSgd;
-  if (!sgd && (training.momentum > 0 || training.nesterov)) {
-    fail(ExitCode::kConfiguration, {.what = training.nesterov ? "--nesterov" : "--momentum",
-                                    .why = "only --optimizer sgd has it",
-                                    .remedy = "leave it out, or use --optimizer sgd"});
+/// The names of the optimizers that have something: "adam or adamw".
+std::string optimizers_with(bool OptimizerTraits::*something) {
+  std::string names;
+  for (std::size_t i = 0; i < std::size(kNamesOf<OptimizerKind>); ++i) {
+    if (!(traits_of(static_cast<OptimizerKind>(i)).*something)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : " or ", kNamesOf<OptimizerKind>[i]);
   }
-  if (training.nesterov && training.momentum == 0) {
+  return names;
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  check("--momentum", optimizer.momentum, limits::kShares);
+  check("--weight-decay", weight_decay_of(optimizer), limits::kNotNegative);
+  check("--lr-warmup", optimizer.lr_warmup, limits::kWarmups);
+  if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
+    const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
+    fail(ExitCode::kConfiguration,
+         {.what = optimizer.nesterov ? "--nesterov" : "--momentum",
+          .why = fmt::format("only --optimizer {} has it", those),
+          .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
+  }
+  if (optimizer.nesterov && optimizer.momentum == 0) {
     fail(ExitCode::kConfiguration, {.what = "--nesterov",
                                     .why = "needs momentum",
                                     .remedy = "give --momentum 0.9, or leave it out"});
@@ -192,7 +203,7 @@ void check_update(const TrainConfig& config) {
     refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
            "give one of the two");
   }
-  if (training.clip_norm && config.parallel.update_per_bucket) {
+  if (training.clip_norm && training.update == Update::kPerBucket) {
     refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
            "use --update separate");
   }
@@ -201,10 +212,11 @@ void check_update(const TrainConfig& config) {
            "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
            "use --grad-dtype fp32");
   }
-  if (!training.fused_update) return;
-  if (training.optimizer == OptimizerKind::kSgd) {
+  if (training.update != Update::kFused) return;
+  if (!traits_of(config.optimizer.kind).has_fused_update) {
     refuse("--update", "fused", "the step inside the weight gradient is Adam's",
-           "use --optimizer adam or adamw, or --update separate");
+           fmt::format("use --optimizer {}, or --update separate",
+                       optimizers_with(&OptimizerTraits::has_fused_update)));
   }
   if (!training.zero_grad) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
@@ -217,15 +229,18 @@ void check_update(const TrainConfig& config) {
   }
 }
 
-void check_training(const TrainingConfig& training) {
+void check_training(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  const OptimizerConfig& optimizer = config.optimizer;
   check("--steps", training.steps, limits::kCounts);
   check("--epochs", training.epochs, limits::kCounts);
   check("--warmup", training.warmup, limits::kWarmups);
-  check("--lr", training.lr, limits::kPositive);
-  check("--betas", training.beta1, limits::kShares);
-  check("--betas", training.beta2, limits::kShares);
-  check("--eps", training.eps, limits::kNotNegative);
-  check_optimizer(training);
+  check("--lr", optimizer.lr, limits::kPositive);
+  check("--betas", optimizer.beta1, limits::kShares);
+  check("--betas", optimizer.beta2, limits::kShares);
+  check("--eps", optimizer.eps, limits::kNotNegative);
+  check_optimizer(optimizer);
+  check("--accumulate", training.accumulate, limits::kMicroSteps);
   check("--log-every", training.log_every, limits::kCounts);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
@@ -235,21 +250,22 @@ void check_training(const TrainingConfig& training) {
     warmup_of(training, training.steps.value_or(kDefaultSteps));
 }
 
-void check_parallel(const ParallelConfig& parallel, DataKind data) {
+void check_parallel(const TrainConfig& config) {
+  const ParallelConfig& parallel = config.parallel;
   check("--bucket-mib", parallel.bucket_mib, limits::kBucketMibs);
   if (parallel.global_batch && parallel.batch_per_rank) {
     fail(ExitCode::kConfiguration, {.what = "--batch-size",
                                     .why = "does not go with --global-batch-size",
                                     .remedy = "give one of the two"});
   }
-  if (parallel.seed_per_rank && data != DataKind::kRandn) {
+  if (parallel.seed_per_rank && config.data.kind != DataKind::kRandn) {
     fail(ExitCode::kConfiguration, {.what = "--data-seeding",
                                     .value = "per-rank",
                                     .why = "files hold the same samples for every rank",
                                     .remedy = "leave it out, or use --data randn"});
   }
   const std::pair<bool, const char*> of_ddp[] = {
-      {parallel.update_per_bucket, "--update per-bucket"},
+      {config.training.update == Update::kPerBucket, "--update per-bucket"},
       {parallel.whole_first_bucket, "--first-bucket whole"},
       {parallel.bf16_gradients, "--grad-dtype bf16"},
       {!parallel.overlap, "--no-overlap"}};
@@ -300,7 +316,7 @@ void check_device(const DeviceConfig& device) {
   check_devices(device);
   const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
   if (on_cpu) require_fit_for_cpu(device);
-  if (device.threads != 0) check("--threads", device.threads, limits::kThreads);
+  check("--threads", device.threads, limits::kThreads);
 }
 
 void check_output(const OutputConfig& output) {
@@ -345,12 +361,12 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
 
 void validate(const TrainConfig& config) {
   check_model(config.model);
-  check_training(config.training);
+  check_training(config);
   check_update(config);
   check_data(config);
   check_pinning(config);
   check_device(config.device);
-  check_parallel(config.parallel, config.data.kind);
+  check_parallel(config);
   check_factors(config);
   check_output(config.output);
   check_evaluation(config);

@@ -67,11 +67,12 @@ class Rules {
     fit("bias must be 1 by the columns of c", o.bias);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
   }
-  void operator()(const BiasRelu& o) {
+  void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);
   }
-  void operator()(const ReluGrad& o) {
+  void operator()(const ActivationGrad& o) {
     fit("grad and output must have the same shape", o.grad, o.output);
+    demand(o.activation != Activation::kNone, "there must be an activation");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
   void operator()(const MseLoss& o) {
@@ -91,29 +92,14 @@ class Rules {
     fit("correct must be 1 by 1", o.correct);
     fit("labels must be the rows of logits by 1", o.logits, o.labels);
   }
-  void operator()(const Adam& o) {
-    fit("weights must be flat, 1 by n", o.weights);
-    fit("weights, grads, moments1 and moments2 must have the same shape", o.grads, o.moments1,
-        o.moments2);
-    check_adam(o);
-  }
-  void operator()(const Sgd& o) {
-    fit("weights must be flat, 1 by n", o.weights);
-    fit("weights, grads and velocities must have the same shape", o.grads, o.velocities);
-    fit("scalars must be 1 by 1", o.scalars);
-    demand(o.momentum >= 0 && o.weight_decay >= 0,
-           "momentum and weight_decay must be zero or more");
-    demand(o.velocities.has_value() == (o.momentum > 0), "velocities go with momentum");
-    demand(!o.nesterov || o.momentum > 0, "nesterov needs momentum");
-    fit("clip must be 1 by 1", o.clip);
-  }
-  void operator()(const LinearAdam& o) {
-    fit("weight must be the columns of grad_y by the columns of x, which have equal rows", o.grad_y,
-        o.x, o.weight);
-    fit("bias must be 1 by the rows of weight", o.bias);
-    fit("moments must have the shapes of weight and bias", o.weight_moments1, o.weight_moments2,
-        o.bias_moments1, o.bias_moments2);
-    check_adam(o);
+  template <OptimizerOp Update>
+  void operator()(const Update& o) {
+    for (const OpRule& rule : o.rules()) {
+      demand(rule.holds, rule.text);
+      for (const Tensor* tensor : rule.tensors) {
+        if (tensor != nullptr) fit(rule.text, *tensor);
+      }
+    }
   }
   void operator()(const SumSquares& o) { fit("out must be 1 by 1", o.out); }
   void operator()(const GramSquares& o) {
@@ -190,13 +176,6 @@ class Rules {
                           .value = std::string(label_of(op_)),
                           .why = fmt::format("{}{}", rule, tensors),
                           .remedy = "this is a bug in barestep, please report it"});
-  }
-
-  template <class AdamOp>
-  void check_adam(const AdamOp& o) {
-    fit("scalars must be 1 by 2, or by 3 with decoupled weight decay", o.scalars);
-    demand(o.weight_decay >= 0, "weight_decay must be zero or more");
-    fit("clip must be 1 by 1", o.clip);
   }
 
   void check_parts(const std::vector<Tensor>& tensors) {

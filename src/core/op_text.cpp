@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/config.h"
+
 namespace barestep {
 namespace {
 
@@ -14,13 +16,13 @@ class Words {
     std::string text = fmt::format("{} = {}{} * {}{}", t(o.c), t(o.a), o.transpose_a ? "^T" : "",
                                    t(o.b), o.transpose_b ? "^T" : "");
     if (o.bias) text += " + " + t(*o.bias);
-    return text + old(o.c, o.beta) + relu(o.relu);
+    return text + old(o.c, o.beta) + then(o.activation);
   }
-  std::string operator()(const BiasRelu& o) const {
-    return fmt::format("{} += {}{}", t(o.values), t(o.bias), relu(o.relu));
+  std::string operator()(const BiasActivation& o) const {
+    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o.activation));
   }
-  std::string operator()(const ReluGrad& o) const {
-    return fmt::format("{} = 0 where {} <= 0", t(o.grad), t(o.output));
+  std::string operator()(const ActivationGrad& o) const {
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.output));
   }
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
@@ -37,21 +39,9 @@ class Words {
     return fmt::format("{} = rows of {} whose largest is label {}", t(o.correct), t(o.logits),
                        t(o.labels));
   }
-  std::string operator()(const Adam& o) const {
-    return fmt::format("{} from {}, {}, {}, {}{}{}{}", t(o.weights), t(o.grads), t(o.moments1),
-                       t(o.moments2), t(o.scalars), clip(o.clip), o.decoupled ? ", decoupled" : "",
-                       decay(o.weight_decay));
-  }
-  std::string operator()(const Sgd& o) const {
-    std::string text = fmt::format("{} from {}, {}", t(o.weights), t(o.grads), t(o.scalars));
-    if (o.velocities) text += fmt::format(", {}, momentum {}", t(*o.velocities), o.momentum);
-    return text + clip(o.clip) + (o.nesterov ? ", Nesterov" : "") + decay(o.weight_decay);
-  }
-  std::string operator()(const LinearAdam& o) const {
-    return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(o.weight),
-                       t(o.bias), t(o.grad_y), t(o.x), t(o.weight_moments1), t(o.weight_moments2),
-                       t(o.bias_moments1), t(o.bias_moments2), t(o.scalars), clip(o.clip),
-                       o.decoupled ? ", decoupled" : "", decay(o.weight_decay));
+  template <OptimizerOp Update>
+  std::string operator()(const Update& o) const {
+    return o.text([this](const Tensor& tensor) { return t(tensor); });
   }
   std::string operator()(const SumSquares& o) const {
     return fmt::format("{} = sum of {}^2", t(o.out), t(o.in));
@@ -120,15 +110,9 @@ class Words {
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
   }
 
-  static std::string decay(double rate) {
-    return rate == 0 ? "" : fmt::format(", weight decay {}", rate);
+  static std::string then(Activation activation) {
+    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
   }
-
-  [[nodiscard]] std::string clip(const std::optional<Tensor>& factor) const {
-    return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
-  }
-
-  static std::string relu(bool asked) { return asked ? ", relu" : ""; }
 
   const Buffers& buffers_;
   const Node& node_;

@@ -45,18 +45,18 @@ struct Lists {
     const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
     const char n = is_gram ? 'N' : 'n';
     const char k = o.transpose_a ? 'r' : 'k';
-    // Parts of a sum that end in a bias or a ReLU do not add up.
-    const bool only_adds = !o.bias && !o.relu;
+    // Parts of a sum that end in a bias or an activation do not add up.
+    const bool only_adds = !o.bias && o.activation == Activation::kNone;
     const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
     return {{"c", &o.c, use, m, n},
             {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
             {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
             {"bias", optional_tensor(o.bias), kReads, '1', n}};
   }
-  Operands operator()(const BiasRelu& o) const {
+  Operands operator()(const BiasActivation& o) const {
     return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
   }
-  Operands operator()(const ReluGrad& o) const {
+  Operands operator()(const ActivationGrad& o) const {
     return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
   }
   Operands operator()(const SumRows& o) const {
@@ -79,32 +79,9 @@ struct Lists {
             {"logits", &o.logits, kReads, 'r', 'N'},
             {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
   }
-  Operands operator()(const Adam& o) const {
-    return {{"weights", &o.weights, kUpdates, '1', 'n'},
-            {"grads", &o.grads, kReads, '1', 'n'},
-            {"moments1", &o.moments1, kUpdates, '1', 'n'},
-            {"moments2", &o.moments2, kUpdates, '1', 'n'},
-            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-  }
-  Operands operator()(const Sgd& o) const {
-    return {{"weights", &o.weights, kUpdates, '1', 'n'},
-            {"grads", &o.grads, kReads, '1', 'n'},
-            {"scalars", &o.scalars, kReads, '1', '1'},
-            {"velocities", optional_tensor(o.velocities), kUpdates, '1', 'n'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
-  }
-  Operands operator()(const LinearAdam& o) const {
-    return {{"weight", &o.weight, kUpdates, 'm', 'n'},
-            {"weight_moments1", &o.weight_moments1, kUpdates, 'm', 'n'},
-            {"weight_moments2", &o.weight_moments2, kUpdates, 'm', 'n'},
-            {"bias", &o.bias, kUpdates, '1', 'm'},
-            {"bias_moments1", &o.bias_moments1, kUpdates, '1', 'm'},
-            {"bias_moments2", &o.bias_moments2, kUpdates, '1', 'm'},
-            {"grad_y", &o.grad_y, kReads, 'r', 'm'},
-            {"x", &o.x, kReads, 'r', 'n'},
-            {"scalars", &o.scalars, kReads, '1', o.decoupled ? '3' : '2'},
-            {"clip", optional_tensor(o.clip), kReads, '1', '1'}};
+  template <OptimizerOp Update>
+  Operands operator()(const Update& o) const {
+    return o.operands();
   }
   Operands operator()(const SumSquares& o) const {
     return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};

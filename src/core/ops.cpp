@@ -22,8 +22,8 @@ std::int64_t flops_of_beta(float beta) {
 
 std::int64_t flops_of(const Gemm& op) {
   const std::int64_t inner = op.transpose_a ? op.a.rows : op.a.cols;
-  return flops_each(op.c,
-                    2 * inner + (op.bias ? 1 : 0) + (op.relu ? 1 : 0) + flops_of_beta(op.beta));
+  return flops_each(op.c, 2 * inner + (op.bias ? 1 : 0) + traits_of(op.activation).flops +
+                              flops_of_beta(op.beta));
 }
 
 /// A number: maximum, difference, exp, sum, times the inverse of sum and of count. A row: log, the
@@ -34,32 +34,16 @@ std::int64_t flops_of(const CrossEntropy& op) {
   return checked_add(flops_each(op.logits, 6), rows + 1 + flops_of_beta(op.beta), kFlops);
 }
 
-/// For each weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
-template <class AdamOp>
-std::int64_t flops_of_adam_step(const AdamOp& op) {
-  const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;
-  return 13 + decay + (op.clip ? 1 : 0);
-}
-
-std::int64_t flops_of(const LinearAdam& op) {
-  const std::int64_t step = flops_of_adam_step(op);
-  const std::int64_t bias =
-      checked_add(flops_each(op.grad_y, 1), flops_each(op.bias, step), kFlops);
-  return checked_add(flops_each(op.weight, 2 * op.x.rows + step), bias, kFlops);
-}
-
-/// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
-std::int64_t flops_of(const Sgd& op) {
-  return flops_each(op.weights, 2 + (op.weight_decay != 0 ? 2 : 0) + (op.velocities ? 2 : 0) +
-                                    (op.nesterov ? 2 : 0) + (op.clip ? 1 : 0));
-}
-
 std::int64_t flops_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
           [](const Gemm& o) { return flops_of(o); },
-          [](const BiasRelu& o) { return flops_each(o.values, o.relu ? 2 : 1); },
-          [](const ReluGrad& o) { return flops_each(o.grad, 1); },
+          [](const BiasActivation& o) {
+            return flops_each(o.values, 1 + traits_of(o.activation).flops);
+          },
+          [](const ActivationGrad& o) {
+            return flops_each(o.grad, traits_of(o.activation).grad_flops);
+          },
           [](const SumRows& o) {
             return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
           },
@@ -69,9 +53,7 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           },
           [](const CrossEntropy& o) { return flops_of(o); },
           [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          [](const Adam& o) { return flops_each(o.weights, flops_of_adam_step(o)); },
-          [](const Sgd& o) { return flops_of(o); },
-          [](const LinearAdam& o) { return flops_of(o); },
+          []<OptimizerOp Update>(const Update& o) { return o.flops(); },
           [](const SumSquares& o) { return flops_each(o.in, 2); },
           [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
           // A sum for each, a root, a sum, a division and a comparison.
@@ -112,9 +94,14 @@ Cost cost_of(const Op& op) {
 }
 
 std::string_view label_of(const Op& op) {
-  return std::visit(
-      [](const auto& kind) { return std::visit([](const auto& o) { return o.kLabel; }, kind); },
-      op);
+  const auto label = [](const auto& o) -> std::string_view {
+    if constexpr (requires { o.label(); }) {
+      return o.label();
+    } else {
+      return o.kLabel;
+    }
+  };
+  return std::visit([&](const auto& kind) { return std::visit(label, kind); }, op);
 }
 
 }  // namespace barestep

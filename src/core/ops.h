@@ -8,20 +8,23 @@
 //
 // To add an op: its struct here; its operands in operands.cpp; its flops in ops.cpp; its rules in
 // op_rules.cpp; its words in op_text.cpp; its loop in kernels/; a row in
-// tests/kernels/ops_test.cpp.
+// tests/kernels/ops_test.cpp. CONTRIBUTING.md says how to add an optimizer or an activation.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "core/activation.h"
 #include "core/tensor.h"
 
 namespace barestep {
 
-/// c = op(a) op(b) [+ bias on every row] + beta * c, then ReLU if asked. op transposes if asked.
+/// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
@@ -30,20 +33,24 @@ struct Gemm {
   bool transpose_b = false;
   float beta = 0;
   std::optional<Tensor> bias{};
-  bool relu = false;
+  Activation activation = Activation::kNone;
 };
 
-/// values += bias on every row, then ReLU if asked; in place. values m x n, bias 1 x n.
-struct BiasRelu {
-  static constexpr std::string_view kLabel = "bias_relu";
+/// values += bias on every row, then the activation; in place. values m x n, bias 1 x n.
+struct BiasActivation {
   Tensor values, bias;
-  bool relu = true;
+  Activation activation = Activation::kRelu;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad = 0 where output <= 0; in place. NaN passes, as in PyTorch. Same shapes.
-struct ReluGrad {
-  static constexpr std::string_view kLabel = "relu_grad";
+/// grad *= the activation's derivative where its result is `output`; in place. NaN passes a ReLU,
+/// as in PyTorch. Same shapes.
+struct ActivationGrad {
   Tensor grad, output;
+  Activation activation = Activation::kRelu;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n.
@@ -81,6 +88,26 @@ struct CountCorrect {
   Tensor correct, logits, labels;
 };
 
+struct Operand;  // core/operands.h
+
+/// Something that must hold of an op: that its `tensors` have the shapes that its operands give
+/// them, null ones left out, or that `holds`.
+struct OpRule {
+  std::string_view text;
+  std::vector<const Tensor*> tensors{};
+  bool holds = true;
+};
+
+/// The words for a tensor; see core/op_text.h.
+using TensorText = std::function<std::string(const Tensor&)>;
+
+/// An op of an optimizer. It says of itself, in optimizer_ops.cpp, what the sources above say of
+/// the other ops.
+template <class Op>
+concept OptimizerOp = requires(const Op& op) {
+  op.operands();
+};
+
 /// Adam (Kingma & Ba 2015) over flat buffers, as PyTorch's CPU Adam rounds it. What changes from
 /// step to step comes from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t). weights,
 /// grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments zero, so
@@ -101,6 +128,11 @@ struct Adam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
@@ -115,6 +147,11 @@ struct Sgd {
   double weight_decay = 0;
   bool nesterov = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
@@ -133,6 +170,11 @@ struct LinearAdam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
 /// out = sum of the squares of the numbers of `in`. out 1 x 1.
@@ -203,9 +245,9 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp =
-    std::variant<Gemm, BiasRelu, ReluGrad, SumRows, MseLoss, CrossEntropy, CountCorrect, Adam, Sgd,
-                 LinearAdam, SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, MseLoss, CrossEntropy,
+                              CountCorrect, Adam, Sgd, LinearAdam, SumSquares, GramSquares,
+                              ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.
@@ -287,7 +329,7 @@ struct Cost {
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
 
-/// The op's kLabel: "gemm", "adam", "all_reduce", ...
+/// The op's kLabel or label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
 
 /// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and

@@ -107,7 +107,7 @@ ProductShape shape_of(const Gemm& op) {
           .transpose_a = op.transpose_a,
           .transpose_b = op.transpose_b,
           .bias = op.bias.has_value(),
-          .relu = op.relu,
+          .relu = op.activation == Activation::kRelu,
           .alignment_a = alignment_of(op.a),
           .alignment_b = alignment_of(op.b),
           .alignment_c = alignment_of(op.c),

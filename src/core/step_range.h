@@ -14,6 +14,8 @@ struct StepRange {
     return first <= step && step < end;
   }
   [[nodiscard]] constexpr std::int64_t size() const { return end - first; }
+
+  friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
 }  // namespace barestep

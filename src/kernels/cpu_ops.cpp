@@ -45,19 +45,25 @@ struct OpRunner {
 
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
 
-  void operator()(const BiasRelu& op) const {
+  void operator()(const BiasActivation& op) const {
     float* values = addresses.at(op.values);
     const std::int64_t cols = op.values.cols;
-    const BiasReluElement element{addresses.at(op.bias), op.relu};
-    for_ranges(pool, op.values.rows, rows_per_task(cols),
-               [=](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row)
-                   for (std::int64_t col = 0; col < cols; ++col) element(values + row * cols, col);
-               });
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      const BiasActivationElement<Formula> element{addresses.at(op.bias)};
+      for_ranges(pool, op.values.rows, rows_per_task(cols),
+                 [=](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row)
+                     for (std::int64_t col = 0; col < cols; ++col)
+                       element(values + row * cols, col);
+                 });
+    });
   }
 
-  void operator()(const ReluGrad& op) const {
-    for_elements(op.grad.size(), ReluGradElement{addresses.at(op.grad), addresses.at(op.output)});
+  void operator()(const ActivationGrad& op) const {
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      for_elements(op.grad.size(),
+                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+    });
   }
 
   void operator()(const SumRows& op) const {
@@ -122,19 +128,14 @@ struct OpRunner {
     *addresses.at<std::int32_t>(op.correct) = correct.load(std::memory_order_relaxed);
   }
 
-  void operator()(const Adam& op) const {
-    const AdamConstants constants(op);
-    for_elements(op.weights.size(),
-                 AdamElement{addresses.at(op.weights), addresses.at(op.grads),
-                             addresses.at(op.moments1), addresses.at(op.moments2), constants,
-                             AdamScalars(constants, addresses.at(op.scalars), at(op.clip))});
-  }
-
-  void operator()(const Sgd& op) const {
-    for_elements(op.weights.size(),
-                 SgdElement{addresses.at(op.weights), addresses.at(op.grads),
-                            op.velocities ? addresses.at(*op.velocities) : nullptr,
-                            SgdConstants(op), SgdScalars(addresses.at(op.scalars), at(op.clip))});
+  template <OptimizerOp Update>
+  void operator()(const Update& op) const {
+    with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
+      for_elements(op.weights.size(),
+                   UpdateElement<Rule>{addresses.at(op.weights), addresses.at(op.grads),
+                                       arrays_of<Rule>(state, addresses), rule,
+                                       rule.at_step(addresses.at(op.scalars), at(op.clip))});
+    });
   }
 
   void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }

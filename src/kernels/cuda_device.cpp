@@ -205,8 +205,9 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
     if (!product_.run(*gemm, addresses, queue)) {
-      launch_kernel(BiasRelu{.values = gemm->c, .bias = *gemm->bias, .relu = gemm->relu}, addresses,
-                    queue);
+      launch_kernel(
+          BiasActivation{.values = gemm->c, .bias = *gemm->bias, .activation = gemm->activation},
+          addresses, queue);
     }
   } else {
     launch_kernel(op, addresses, queue);

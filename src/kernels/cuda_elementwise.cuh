@@ -1,4 +1,5 @@
-// Kernels that treat every number by itself: bias, ReLU, fill, the sum of one row and another.
+// Kernels that treat every number by itself: bias, activation, fill, the sum of one row and
+// another.
 #pragma once
 
 #include "kernels/cuda_grid.cuh"
@@ -20,14 +21,16 @@ struct FillElement {
   BARESTEP_HD void operator()(std::int64_t i) const { out[i] = value; }
 };
 
-/// A block's share of a matrix in bias_relu and sum_rows: a warp reads neighbouring columns.
+/// A block's share of a matrix in bias_activation and sum_rows: a warp reads neighbouring columns.
 constexpr int kTileCols = kWarpThreads;
 constexpr int kTileRows = kBlockWarps;
 
 /// Every thread stays in its column, whose number needs no division. Grid: column tiles by row
 /// tiles.
-static __global__ void __launch_bounds__(kBlockThreads)
-    bias_relu(float* values, std::int64_t rows, std::int64_t cols, BiasReluElement element) {
+template <class Formula>
+__global__ void __launch_bounds__(kBlockThreads)
+    bias_activation(float* values, std::int64_t rows, std::int64_t cols,
+                    BiasActivationElement<Formula> element) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kTileCols + threadIdx.x;
   if (col >= cols) return;
   const std::int64_t step = std::int64_t{gridDim.y} * kTileRows;

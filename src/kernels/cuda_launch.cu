@@ -1,4 +1,5 @@
-#include <initializer_list>
+#include <array>
+#include <span>
 
 #include "core/error.h"
 #include "kernels/cuda_clock.cuh"
@@ -35,23 +36,30 @@ struct Launcher {
   const CudaGeometry& geometry;
   CudaStream stream;
 
-  cudaError_t operator()(const BiasRelu& op) const {
+  cudaError_t operator()(const BiasActivation& op) const {
     constexpr std::int64_t kMaxGridRows = 65535;
     const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
     const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
-    return start(stream, grid, kTile, bias_relu, addresses.at(op.values), op.values.rows,
-                 op.values.cols, BiasReluElement{addresses.at(op.bias), op.relu});
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return start(stream, grid, kTile, bias_activation<Formula>, addresses.at(op.values),
+                   op.values.rows, op.values.cols,
+                   BiasActivationElement<Formula>{addresses.at(op.bias)});
+    });
   }
 
-  cudaError_t operator()(const ReluGrad& op) const {
-    return each(op.grad.size(), ReluGradElement{addresses.at(op.grad), addresses.at(op.output)});
+  cudaError_t operator()(const ActivationGrad& op) const {
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return each(op.grad.size(),
+                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+    });
   }
 
   cudaError_t operator()(const SumRows& op) const {
     if (op.in.rows <= 1) {
       const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
       float* const out = addresses.at(op.out);
-      return by_vectors(op.out.size(), {out, row}, add_row, out, row, op.beta);
+      return by_vectors(op.out.size(), std::array<const float*, 2>{out, row}, add_row, out, row,
+                        op.beta);
     }
     return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows, addresses.at(op.out),
                  addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
@@ -83,22 +91,17 @@ struct Launcher {
     return start(stream, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
   }
 
-  cudaError_t operator()(const Adam& op) const {
+  template <OptimizerOp Update>
+  cudaError_t operator()(const Update& op) const {
     float* const weights = addresses.at(op.weights);
     const float* const grads = addresses.at(op.grads);
-    float* const moments1 = addresses.at(op.moments1);
-    float* const moments2 = addresses.at(op.moments2);
-    return by_vectors(op.weights.size(), {weights, grads, moments1, moments2}, adam, weights, grads,
-                      moments1, moments2, addresses.at(op.scalars), at(op.clip), AdamConstants(op));
-  }
-
-  cudaError_t operator()(const Sgd& op) const {
-    float* const weights = addresses.at(op.weights);
-    const float* const grads = addresses.at(op.grads);
-    float* const velocities = op.velocities ? addresses.at(*op.velocities) : nullptr;
-    return by_vectors(op.weights.size(), {weights, grads, velocities},
-                      op.velocities ? sgd<true> : sgd<false>, weights, grads, velocities,
-                      addresses.at(op.scalars), at(op.clip), SgdConstants(op));
+    return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
+      const auto state = arrays_of<Rule>(tensors, addresses);
+      std::array<const float*, 2 + StateArrays<Rule>::kLength> arrays{weights, grads};
+      std::copy_n(state.arrays, StateArrays<Rule>::kLength, arrays.begin() + 2);
+      return by_vectors(op.weights.size(), arrays, update<Rule>, weights, grads, state,
+                        addresses.at(op.scalars), at(op.clip), rule);
+    });
   }
 
   cudaError_t operator()(const LinearAdam& op) const {
@@ -186,7 +189,7 @@ struct Launcher {
   /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
   /// many groups of four of them it may reach by 16-byte accesses.
   template <class Kernel, class... Arguments>
-  cudaError_t by_vectors(std::int64_t n, std::initializer_list<const float*> arrays, Kernel* kernel,
+  cudaError_t by_vectors(std::int64_t n, std::span<const float* const> arrays, Kernel* kernel,
                          Arguments... arguments) const {
     const bool aligned = std::ranges::all_of(arrays, is_vector);
     const std::int64_t vectors = aligned ? n / 4 : 0;

@@ -23,6 +23,27 @@ std::string library_text() {
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+/// Whether cuBLASLt can apply it to a product.
+bool has_epilogue(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+    case Activation::kNone:
+      return true;
+  }
+  return false;
+}
+
+/// What is asked of cuBLASLt. An activation that it cannot apply is left to the caller, with the
+/// bias before it.
+Gemm library_part_of(const Gemm& op) {
+  if (has_epilogue(op.activation)) return op;
+  BARESTEP_REQUIRE(op.bias.has_value(), "an activation without a bias is cuBLASLt's");
+  Gemm part = op;
+  part.bias.reset();
+  part.activation = Activation::kNone;
+  return part;
+}
+
 cublasLtEpilogue_t epilogue_of(const ProductShape& shape, bool fused) {
   if (!fused) return CUBLASLT_EPILOGUE_DEFAULT;
   if (shape.bias) return shape.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
@@ -58,7 +79,7 @@ OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t col
 CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
     : context_(context), precision_(config.precision), rows_of_products_(config.rows_of_products) {
   if (!config.autotune.empty()) {
-    const char* const name = precision_ == Precision::kTf32 ? "tf32" : "fp32";
+    const std::string name(name_of(precision_));
     choices_ = std::make_unique<ProductChoices>(config.autotune,
                                                 ProductPlace{model, library_text(), name});
   }
@@ -191,7 +212,7 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
 
 void CudaProduct::prepare(const Gemm& op) {
   BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
-  const ProductShape shape = shape_of(op);
+  const ProductShape shape = shape_of(library_part_of(op));
   if (op.c.size() == 0 || shape.k == 0 || plans_.contains(shape)) return;
   context_.use();
   const auto find = [&](CudaProductPlan& plan) {
@@ -214,11 +235,12 @@ void CudaProduct::prepare(const Gemm& op) {
 }
 
 bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream) {
-  const ProductShape shape = shape_of(op);
+  const Gemm part = library_part_of(op);
+  const ProductShape shape = shape_of(part);
   if (op.c.size() == 0) return true;
   if (shape.k == 0) {
     // Nothing to add: c is 0, or stays.
-    BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && !op.relu),
+    BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && op.activation == Activation::kNone),
                      "a product of nothing has beta 0 or 1");
     if (op.beta == 0) {
       context_.note(cudaMemsetAsync(addresses.at(op.c), 0, static_cast<std::size_t>(op.c.bytes()),
@@ -229,8 +251,8 @@ bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaDevi
   }
   const auto plan = plans_.find(shape);
   BARESTEP_REQUIRE(plan != plans_.end(), "the product was not prepared");
-  multiply(op, addresses, stream, plan->second);
-  return plan->second.fused;
+  multiply(part, addresses, stream, plan->second);
+  return plan->second.fused && part.activation == op.activation;
 }
 
 void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,

@@ -1,5 +1,5 @@
-// Matrix products on a GPU by cuBLASLt, with bias and ReLU inside where cuBLASLt has a kernel for
-// that.
+// Matrix products on a GPU by cuBLASLt, with bias and activation inside where cuBLASLt has a kernel
+// for that.
 //
 // Our tensors are row-major, cuBLASLt's column-major: a row-major matrix is the column-major view
 // of its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, operands swapped, no
@@ -29,7 +29,7 @@ struct CudaProductPlan {
   OwnedLayout a, b, c;  // of our names: cuBLASLt gets b first
   cublasLtMatmulAlgo_t algorithm{};
   std::int64_t workspace_bytes = 0;
-  bool fused = true;  // bias and ReLU, if the op has them, are inside
+  bool fused = true;  // bias and activation, if the shape has them, are inside
 };
 
 class CudaProduct {
@@ -47,7 +47,7 @@ class CudaProduct {
   /// Error(kConfiguration) where the algorithm of other rows is asked for and does not run.
   void prepare(const Gemm& op);
 
-  /// Queues. True when bias and ReLU are done; else they are left to the caller.
+  /// Queues. True when bias and activation are done; else they are left to the caller.
   bool run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
 
  private:

@@ -4,6 +4,7 @@
 // PyTorch 1.13's CPU kernels do, so that results can be compared bit by bit.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -20,6 +21,29 @@ BARESTEP_HD inline float relu(float x) {
 /// The gradient passes unless output <= 0; so it does where the output is NaN.
 BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
+}
+
+struct Relu {
+  BARESTEP_HD static float value(float x) { return relu(x); }
+  BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
+};
+
+struct NoActivation {
+  BARESTEP_HD static float value(float x) { return x; }
+  BARESTEP_HD static float grad(float grad, float /*output*/) { return grad; }
+};
+
+/// use(formula), with the arithmetic of an activation: value(x), and grad(gradient of the result,
+/// result), the gradient of x.
+template <class Use>
+auto with_activation(Activation activation, const Use& use) {
+  switch (activation) {
+    case Activation::kRelu:
+      return use(Relu{});
+    case Activation::kNone:
+      break;
+  }
+  return use(NoActivation{});
 }
 
 /// beta * old + value. `old` is read only where beta asks for it: it may be uninitialised.
@@ -139,6 +163,45 @@ BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, flo
     step = c.nesterov ? std::fma(*velocity, c.momentum, step) : *velocity;
   }
   weight = std::fma(step, s.scale, weight);
+}
+
+/// An optimizer as loops over flat buffers run it: how many numbers it keeps for each weight, what
+/// changes from step to step, and its step on one weight.
+struct AdamRule {
+  static constexpr int kState = 2;
+  AdamConstants constants;
+
+  BARESTEP_HD AdamScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {constants, scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const AdamScalars& s, float grad, float& weight, float* state) const {
+    adam_step(constants, s, grad, weight, state[0], state[1]);
+  }
+};
+
+template <bool kMomentum>
+struct SgdRule {
+  static constexpr int kState = kMomentum ? 1 : 0;
+  SgdConstants constants;
+
+  BARESTEP_HD SgdScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const SgdScalars& s, float grad, float& weight, float* state) const {
+    sgd_step(constants, s, grad, weight, kMomentum ? state : nullptr);
+  }
+};
+
+/// use(rule, state) of an op over flat buffers, with a tensor for each number that the rule keeps.
+template <class Use>
+auto with_rule(const Adam& op, const Use& use) {
+  return use(AdamRule{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+}
+
+template <class Use>
+auto with_rule(const Sgd& op, const Use& use) {
+  if (op.velocities) return use(SgdRule<true>{SgdConstants(op)}, std::array{*op.velocities});
+  return use(SgdRule<false>{SgdConstants(op)}, std::array<Tensor, 0>{});
 }
 
 /// What gradients whose squares add up to `squares` are multiplied by so that their norm is at most

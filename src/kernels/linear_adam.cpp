@@ -50,12 +50,12 @@ struct BoundUpdate {
   void update_weights(const Tile& tile, const float* grads) const {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       const std::int64_t first = (tile.row + row) * op.weight.cols + tile.col;
-      const AdamElement element{addresses.at(op.weight) + first,
-                                grads + row * tile.cols,
-                                addresses.at(op.weight_moments1) + first,
-                                addresses.at(op.weight_moments2) + first,
-                                constants,
-                                scalars};
+      const UpdateElement<AdamRule> element{
+          addresses.at(op.weight) + first,
+          grads + row * tile.cols,
+          {{addresses.at(op.weight_moments1) + first, addresses.at(op.weight_moments2) + first}},
+          {constants},
+          scalars};
       for (std::int64_t col = 0; col < tile.cols; ++col) element(col);
     }
   }

@@ -5,30 +5,32 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
+#include "core/addresses.h"
 #include "core/bf16.h"
 #include "kernels/formulas.h"
 #include "kernels/host_device.h"
 
 namespace barestep {
 
-/// values += bias, then ReLU if asked. Column `col` of a row that starts at `row`.
-struct BiasReluElement {
+/// values += bias, then the activation. Column `col` of a row that starts at `row`.
+template <class Formula>
+struct BiasActivationElement {
   const float* bias;
-  bool relu_behind;
 
   BARESTEP_HD void operator()(float* row, std::int64_t col) const {
-    const float sum = row[col] + bias[col];
-    row[col] = relu_behind ? relu(sum) : sum;
+    row[col] = Formula::value(row[col] + bias[col]);
   }
 };
 
-struct ReluGradElement {
+template <class Formula>
+struct ActivationGradElement {
   float* grad;
   const float* output;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = relu_grad(grad[i], output[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], output[i]); }
 };
 
 struct MseGradElement {
@@ -42,29 +44,37 @@ struct MseGradElement {
   }
 };
 
-struct AdamElement {
-  float* weights;
-  const float* grads;
-  float* moments1;
-  float* moments2;
-  AdamConstants constants;
-  AdamScalars scalars;
-
-  BARESTEP_HD void operator()(std::int64_t i) const {
-    adam_step(constants, scalars, grads[i], weights[i], moments1[i], moments2[i]);
-  }
+/// An array for each number that an optimizer keeps for each weight.
+template <class Rule>
+struct StateArrays {
+  static constexpr std::size_t kLength =
+      Rule::kState == 0 ? 1 : static_cast<std::size_t>(Rule::kState);  // no array has length 0
+  float* arrays[kLength];
 };
 
-struct SgdElement {
+template <class Rule, class Tensors>
+StateArrays<Rule> arrays_of(const Tensors& state, const Addresses& addresses) {
+  StateArrays<Rule> arrays{};
+  for (std::size_t k = 0; k < state.size(); ++k) arrays.arrays[k] = addresses.at(state[k]);
+  return arrays;
+}
+
+/// An optimizer's step over flat buffers.
+template <class Rule>
+struct UpdateElement {
   float* weights;
   const float* grads;
-  float* velocities;  // or null
-  SgdConstants constants;
-  SgdScalars scalars;
+  StateArrays<Rule> state;
+  Rule rule;
+  decltype(rule.at_step(nullptr, nullptr)) scalars;
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    sgd_step(constants, scalars, grads[i], weights[i],
-             velocities == nullptr ? nullptr : velocities + i);
+    float kept[StateArrays<Rule>::kLength];
+    for (int k = 0; k < Rule::kState; ++k) kept[k] = state.arrays[k][i];
+    float weight = weights[i];
+    rule(scalars, grads[i], weight, kept);
+    weights[i] = weight;
+    for (int k = 0; k < Rule::kState; ++k) state.arrays[k][i] = kept[k];
   }
 };
 

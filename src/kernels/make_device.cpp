@@ -19,7 +19,7 @@ std::unique_ptr<Device> make_device(const DeviceConfig& config, int index,
   require_fit_for_cpu(config);
   return make_cpu_device({.index = index,
                           .name = std::string(cpu_name),
-                          .threads = config.threads,
+                          .threads = config.threads.value_or(0),
                           .gemm = config.gemm});
 }
 

@@ -50,7 +50,7 @@ class CblasProduct final : public Product {
     pool.run(tiles.count(), [&](std::int64_t i, int) {
       const TileProduct product = begin_tile(g, tiles[i]);
       if (product.k > 0) static_cast<void>(multiply(product));
-      relu_tile(g, tiles[i]);
+      activation_tile(g, tiles[i]);
     });
   }
 

@@ -189,7 +189,7 @@ class OneDnnProduct final : public Product {
       std::memcpy(p.c + i * p.stride_c, c + i * p.n, static_cast<std::size_t>(p.n) * sizeof(float));
     }
     desk.taken.store(false, std::memory_order_release);
-    bias_relu_tile(g, tile);
+    bias_activation_tile(g, tile);
     return done;
   }
 
@@ -214,7 +214,7 @@ class OneDnnProduct final : public Product {
   bool run_sgemm(const BoundGemm& g, const Tile& tile) const {
     const TileProduct p = begin_tile(g, tile);
     const bool done = p.k == 0 || multiply(p);
-    relu_tile(g, tile);
+    activation_tile(g, tile);
     return done;
   }
 

@@ -90,21 +90,25 @@ TileProduct begin_tile(const BoundGemm& g, const Tile& tile) {
   return product;
 }
 
-void relu_tile(const BoundGemm& g, const Tile& tile) {
-  if (!g.op.relu) return;
-  for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-    float* row = g.c + i * g.n + tile.col;
-    for (std::int64_t j = 0; j < tile.cols; ++j) row[j] = relu(row[j]);
-  }
+void activation_tile(const BoundGemm& g, const Tile& tile) {
+  if (g.op.activation == Activation::kNone) return;
+  with_activation(g.op.activation, [&]<class Formula>(Formula) {
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+      float* row = g.c + i * g.n + tile.col;
+      for (std::int64_t j = 0; j < tile.cols; ++j) row[j] = Formula::value(row[j]);
+    }
+  });
 }
 
-void bias_relu_tile(const BoundGemm& g, const Tile& tile) {
-  if (g.bias == nullptr) return relu_tile(g, tile);
-  const BiasReluElement element{g.bias + tile.col, g.op.relu};
-  for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-    float* row = g.c + i * g.n + tile.col;
-    for (std::int64_t j = 0; j < tile.cols; ++j) element(row, j);
-  }
+void bias_activation_tile(const BoundGemm& g, const Tile& tile) {
+  if (g.bias == nullptr) return activation_tile(g, tile);
+  with_activation(g.op.activation, [&]<class Formula>(Formula) {
+    const BiasActivationElement<Formula> element{g.bias + tile.col};
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+      float* row = g.c + i * g.n + tile.col;
+      for (std::int64_t j = 0; j < tile.cols; ++j) element(row, j);
+    }
+  });
 }
 
 }  // namespace barestep

@@ -68,10 +68,10 @@ TileProduct operands_of(const BoundGemm& g, const Tile& tile);
 /// to that. The k returned may be 0: then nothing is left to be multiplied.
 TileProduct begin_tile(const BoundGemm& g, const Tile& tile);
 
-/// The ReLU, if the op has one.
-void relu_tile(const BoundGemm& g, const Tile& tile);
+/// The activation, if the op has one.
+void activation_tile(const BoundGemm& g, const Tile& tile);
 
-/// The bias and the ReLU, where the bias was not in c from the beginning.
-void bias_relu_tile(const BoundGemm& g, const Tile& tile);
+/// The bias and the activation, where the bias was not in c from the beginning.
+void bias_activation_tile(const BoundGemm& g, const Tile& tile);
 
 }  // namespace barestep

@@ -42,13 +42,15 @@ OpSize size_of(const DeviceOp& op) {
                    return product(gemm.transpose_b ? "gemm nt" : "gemm nn", gemm.c.rows,
                                   gemm.a.cols, gemm.c.cols);
                  },
-                 [&](const LinearAdam& update) {
-                   return product("linear_adam", update.x.rows, update.x.cols, update.grad_y.cols);
-                 },
-                 [&](const auto&) {
-                   const double bytes = number(cost.bytes);
-                   return OpSize{
-                       .op = std::string(label_of(Op(op))), .width = bytes, .work = bytes};
+                 [&](const auto& other) {
+                   std::string name(label_of(Op(op)));
+                   // An update from the factors of the gradient is a product in the first place.
+                   if constexpr (requires { other.grad_y; }) {
+                     return product(std::move(name), other.x.rows, other.x.cols, other.grad_y.cols);
+                   } else {
+                     const double bytes = number(cost.bytes);
+                     return OpSize{.op = std::move(name), .width = bytes, .work = bytes};
+                   }
                  }},
       op);
 }

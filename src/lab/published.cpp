@@ -186,7 +186,7 @@ double simulated_v100_s(const MachineCard& card, std::int64_t batch, int ranks) 
   TrainConfig config;
   config.model.layers = {4096, 4096, 4096, 4096, 2048};
   config.model.last_relu = false;
-  config.training.optimizer = OptimizerKind::kSgd;
+  config.optimizer.kind = OptimizerKind::kSgd;
   config.data.batch_size = batch * ranks;
   config.parallel.bucket_mib = 50;
   return simulated_s(config, card, ranks);
@@ -220,7 +220,7 @@ PublishedNumber zero_recipe_sum() {
   config.model.activation = Activation::kNone;
   config.data.batch_size = 20;
   config.training.steps = 1;
-  config.training.lr = 0.01;
+  config.optimizer.lr = 0.01;
   config.device.device = "cpu";
   const WorkloadPrograms programs(config, TrainerKind::kSingle, 1, DeviceKind::kCpu);
   const auto device = make_device(config.device);
@@ -248,7 +248,7 @@ std::vector<PublishedNumber> recipes_elsewhere() {
   amp.model.dim = 4096;
   amp.model.depth = 3;
   amp.model.last_relu = false;
-  amp.training.optimizer = OptimizerKind::kSgd;
+  amp.optimizer.kind = OptimizerKind::kSgd;
   amp.data.batch_size = 512;
   constexpr int kSteps = 150;
   const double t4_s = kSteps * simulated_s(amp, load_card("t4"), 1);

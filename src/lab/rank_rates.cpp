@@ -150,7 +150,7 @@ DeviceOp forward_product(Tensors& weights, Tensors& activations, std::int64_t ro
               .b = weights.take(width, width),
               .transpose_b = true,
               .bias = weights.take(1, width),
-              .relu = true};
+              .activation = Activation::kRelu};
 }
 
 DeviceOp input_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
@@ -237,9 +237,9 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   memory = Tensors(0);
   ops.push_back(Copy{.to = flat(), .from = flat()});
   memory = Tensors(0);
-  ops.push_back(BiasRelu{.values = matrix(), .bias = row(std::min(count, kCols))});
+  ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
   memory = Tensors(0);
-  ops.push_back(ReluGrad{.grad = matrix(), .output = matrix()});
+  ops.push_back(ActivationGrad{.grad = matrix(), .output = matrix()});
   memory = Tensors(0);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
   memory = Tensors(0);

@@ -45,7 +45,7 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
     command = {path_of_mpirun(), "-np", std::to_string(workload.ranks)};
   }
   if (!workload.pytorch) {
-    command.push_back((programs.folder / program_of(workload.trainer)).string());
+    command.push_back((programs.folder / name_of(workload.trainer)).string());
   }
   for (const std::string& each : arguments_of(workload)) command.push_back(each);
   return command;

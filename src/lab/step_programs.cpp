@@ -34,7 +34,10 @@ const std::map<std::string, SetOption>& options_with_value() {
       {"--precision", ignore},
       {"--seed", ignore},
       {"--slow-rank", set_slow_rank},
-      {"--update", [](auto& c, const auto& value) { c.training.fused_update = value == "fused"; }},
+      {"--update",
+       [](auto& c, const auto& value) {
+         c.training.update = value == "fused" ? Update::kFused : Update::kSeparate;
+       }},
       {"--workers", [](auto& c, const auto& value) { c.data.workers = std::stoi(value); }}};
   return options;
 }
@@ -72,7 +75,7 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind traine
       steps_ = std::make_unique<StepPrograms>(spec_of(config, kind, nullptr), scheme_.get());
       return;
     case TrainerKind::kDdp:
-      scheme_ = rank_scheme_of(config.parallel);
+      scheme_ = rank_scheme_of(config);
       steps_ = std::make_unique<StepPrograms>(spec_of_rank(config, kind, nullptr, 0, ranks),
                                               scheme_.get());
       return;

@@ -19,32 +19,8 @@ std::string devices_of(const Workload& workload) {
 
 }  // namespace
 
-const char* program_of(TrainerKind kind) {
-  switch (kind) {
-    case TrainerKind::kSingle:
-      return "mlp_single";
-    case TrainerKind::kDataParallel:
-      return "mlp_dp";
-    case TrainerKind::kDdp:
-      return "mlp_ddp";
-  }
-  return "";
-}
-
-const char* program_of(const Workload& workload) {
-  return workload.pytorch ? "practical.py" : program_of(workload.trainer);
-}
-
-const char* name_of(RankScheme scheme) {
-  switch (scheme) {
-    case RankScheme::kDdp:
-      return "ddp";
-    case RankScheme::kZero1:
-      return "zero1";
-    case RankScheme::kFactor:
-      return "factor";
-  }
-  return "";
+std::string_view program_of(const Workload& workload) {
+  return workload.pytorch ? "practical.py" : name_of(workload.trainer);
 }
 
 namespace {
@@ -82,7 +58,7 @@ std::vector<std::string> arguments_of(const Workload& workload) {
   } else {
     add("--device", workload.on_gpu ? "cuda" : "cpu");
   }
-  if (workload.scheme != RankScheme::kDdp) add("--scheme", name_of(workload.scheme));
+  if (workload.scheme != RankScheme::kDdp) add("--scheme", std::string(name_of(workload.scheme)));
   if (workload.threads > 0) add("--threads", std::to_string(workload.threads));
   arguments.insert(arguments.end(), workload.more.begin(), workload.more.end());
   return arguments;
@@ -97,8 +73,7 @@ std::string command_line_of(const Workload& workload) {
   if (workload.trainer == TrainerKind::kDdp) {
     line = fmt::format("mpirun -np {} ", workload.ranks);
   }
-  return fmt::format("{}{} {}", line, program_of(workload.trainer),
-                     fmt::join(arguments_of(workload), " "));
+  return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
 }  // namespace barestep

@@ -9,18 +9,6 @@
 
 namespace barestep {
 
-enum class TrainerKind { kSingle, kDataParallel, kDdp };
-
-/// "mlp_single", "mlp_dp", "mlp_ddp".
-const char* program_of(TrainerKind kind);
-
-struct Workload;
-/// Of a run: its program, or "practical.py".
-const char* program_of(const Workload& workload);
-
-/// "ddp", "zero1", "factor".
-const char* name_of(RankScheme scheme);
-
 struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
@@ -37,6 +25,9 @@ struct Workload {
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };
+
+/// Its program, or "practical.py".
+std::string_view program_of(const Workload& workload);
 
 /// The options of the trainer, or of the script, without its name.
 std::vector<std::string> arguments_of(const Workload& workload);

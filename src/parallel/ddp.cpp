@@ -79,11 +79,12 @@ void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
   }
 }
 
-DdpSettings ddp_settings_of(const ParallelConfig& parallel) {
+DdpSettings ddp_settings_of(const TrainConfig& config) {
+  const ParallelConfig& parallel = config.parallel;
   return {.bucket_bytes = std::llround(parallel.bucket_mib * 0x1p20),
           .whole_first_bucket = parallel.whole_first_bucket,
           .overlap = parallel.overlap,
-          .update_per_bucket = parallel.update_per_bucket,
+          .update_per_bucket = config.training.update == Update::kPerBucket,
           .bf16_gradients = parallel.bf16_gradients};
 }
 

@@ -8,8 +8,8 @@
 
 #include "core/config.h"
 #include "core/program.h"
+#include "data/dataset.h"
 #include "parallel/rewriting.h"
-#include "train/dataset.h"
 #include "train/parameter_layout.h"
 #include "train/step.h"
 
@@ -56,7 +56,7 @@ struct DdpSettings {
   bool bf16_gradients = false;
 };
 
-DdpSettings ddp_settings_of(const ParallelConfig& parallel);
+DdpSettings ddp_settings_of(const TrainConfig& config);
 
 /// The spec of one rank's programs. Throws Error(kConfiguration) when a step has fewer samples than
 /// there are ranks, or too many.

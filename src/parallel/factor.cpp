@@ -19,10 +19,7 @@ namespace {
 /// The losses of a step's rows, as if this rank's were part of a batch of `rows`.
 void count_all_rows(Program& program, std::int64_t rows) {
   for (Node& node : program.nodes()) {
-    auto* const op = std::get_if<DeviceOp>(&node.op);
-    if (op == nullptr) continue;
-    if (auto* mse = std::get_if<MseLoss>(op)) mse->count = rows * mse->output.cols;
-    if (auto* entropy = std::get_if<CrossEntropy>(op)) entropy->count = rows;
+    if (auto* const op = std::get_if<DeviceOp>(&node.op)) set_loss_rows(*op, rows);
   }
 }
 

@@ -5,11 +5,10 @@
 
 namespace barestep {
 
-std::unique_ptr<Scheme> rank_scheme_of(const ParallelConfig& parallel,
-                                       std::int64_t first_bucket_bytes) {
-  if (parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
-  if (parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
-  DdpSettings settings = ddp_settings_of(parallel);
+std::unique_ptr<Scheme> rank_scheme_of(const TrainConfig& config, std::int64_t first_bucket_bytes) {
+  if (config.parallel.scheme == RankScheme::kZero1) return std::make_unique<Zero1>();
+  if (config.parallel.scheme == RankScheme::kFactor) return std::make_unique<Factor>();
+  DdpSettings settings = ddp_settings_of(config);
   settings.first_bucket_bytes = first_bucket_bytes;
   return std::make_unique<Ddp>(settings);
 }

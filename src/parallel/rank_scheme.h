@@ -10,7 +10,7 @@
 namespace barestep {
 
 /// What ranks train by. `first_bucket_bytes` is ddp's limit of its first bucket.
-std::unique_ptr<Scheme> rank_scheme_of(const ParallelConfig& parallel,
+std::unique_ptr<Scheme> rank_scheme_of(const TrainConfig& config,
                                        std::int64_t first_bucket_bytes = kFirstBucketBytes);
 
 }  // namespace barestep

@@ -91,7 +91,8 @@ double memory_peak(Device& device) {
   const Tensor to{0, 0, rows, kCopyCols};
   const Tensor from{0, copied, rows, kCopyCols};
   const DeviceOp copy = Copy{.to = to, .from = from};
-  const DeviceOp update = BiasRelu{.values = to, .bias = from.row_slice(0, 1), .relu = false};
+  const DeviceOp update =
+      BiasActivation{.values = to, .bias = from.row_slice(0, 1), .activation = Activation::kNone};
   const double bytes = 2.0 * static_cast<double>(copied);
   return bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
 }
@@ -162,9 +163,8 @@ double Peaks::least_s(const Cost& cost) const {
 
 std::string peaks_key(const Device& device, Precision precision) {
   const DeviceInfo info = device.info();
-  std::string key =
-      fmt::format("{}, {} threads, {}, {}", info.model, info.threads, info.product_library,
-                  precision == Precision::kFp32 ? "fp32" : "tf32");
+  std::string key = fmt::format("{}, {} threads, {}, {}", info.model, info.threads,
+                                info.product_library, name_of(precision));
   if (!info.driver.empty()) key += ", " + info.driver;
   std::replace_if(
       key.begin(), key.end(), [](char c) { return c == '\t' || c == '\n'; }, ' ');

@@ -8,7 +8,7 @@
 
 #include "core/communicator.h"
 #include "core/statistics.h"
-#include "train/dataset.h"
+#include "data/dataset.h"
 #include "train/runner.h"
 #include "train/step.h"
 #include "train/trainer.h"

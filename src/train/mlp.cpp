@@ -1,29 +1,49 @@
 #include "train/mlp.h"
 
 #include <string>
+#include <utility>
+#include <variant>
 
 namespace barestep {
+namespace {
+
+// What a loss divides by, over `rows` rows.
+std::int64_t loss_count(const MseLoss& op, std::int64_t rows) {
+  return rows * op.output.cols;
+}
+std::int64_t loss_count(const CrossEntropy& /*op*/, std::int64_t rows) {
+  return rows;
+}
+
+/// One part of it: the op, whose count set_loss_rows() fills in.
+DeviceOp loss_op(LossKind kind, const LossTensors& tensors, float beta) {
+  const auto& [loss, grad, output, target] = tensors;
+  switch (kind) {
+    case LossKind::kMse:
+      return MseLoss{.loss = loss, .grad = grad, .output = output, .target = target, .beta = beta};
+    case LossKind::kCrossEntropy:
+      return CrossEntropy{
+          .loss = loss, .grad = grad, .logits = output, .labels = target, .beta = beta};
+  }
+  return {};
+}
+
+}  // namespace
+
+void set_loss_rows(DeviceOp& op, std::int64_t count_rows) {
+  std::visit(
+      [&](auto& loss) {
+        // A new loss has a count too, and does not compile without its rule above.
+        if constexpr (requires { loss.count; }) loss.count = loss_count(loss, count_rows);
+      },
+      op);
+}
 
 void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
               float beta, Phase phase) {
-  const auto& [loss, grad, output, target] = tensors;
-  if (kind == LossKind::kMse) {
-    program.add({.op = DeviceOp{MseLoss{.loss = loss,
-                                        .grad = grad,
-                                        .output = output,
-                                        .target = target,
-                                        .count = count_rows * output.cols,
-                                        .beta = beta}},
-                 .phase = phase});
-  } else {
-    program.add({.op = DeviceOp{CrossEntropy{.loss = loss,
-                                             .grad = grad,
-                                             .logits = output,
-                                             .labels = target,
-                                             .count = count_rows,
-                                             .beta = beta}},
-                 .phase = phase});
-  }
+  DeviceOp op = loss_op(kind, tensors, beta);
+  set_loss_rows(op, count_rows);
+  program.add({.op = std::move(op), .phase = phase});
 }
 
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
@@ -75,12 +95,13 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
     const Tensor bias = layout.bias(parameters_, layer);
     if (spec_->fusion) {
       product.bias = bias;
-      product.relu = spec_->relu_after(layer);
+      product.activation = spec_->activation_after(layer);
       add(program, product, phase, layer);
     } else {
       add(program, product, phase, layer);
-      add(program, BiasRelu{.values = out, .bias = bias, .relu = spec_->relu_after(layer)}, phase,
-          layer);
+      add(program,
+          BiasActivation{.values = out, .bias = bias, .activation = spec_->activation_after(layer)},
+          phase, layer);
     }
   }
 }
@@ -99,7 +120,10 @@ void Mlp::backward(Program& program, const Tensor& x, float beta) const {
     const Tensor& grad_out = grad_out_[static_cast<std::size_t>(layer)];
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
 
-    if (spec_->relu_after(layer)) add_op(ReluGrad{.grad = grad_out, .output = out});
+    if (const Activation activation = spec_->activation_after(layer);
+        activation != Activation::kNone) {
+      add_op(ActivationGrad{.grad = grad_out, .output = out, .activation = activation});
+    }
     if (spec_->stores_gradients) {
       add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
       add_op(Gemm{.c = layout.weight(gradients_, layer),

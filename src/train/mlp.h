@@ -16,12 +16,12 @@ struct MlpSpec {
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
-  bool fusion = true;            // bias and ReLU inside the forward product
+  bool fusion = true;            // bias and activation inside the forward product
   bool stores_gradients = true;  // else backward leaves their factors
   bool trains = true;            // else there are no gradients but the loss's own
 
-  [[nodiscard]] bool relu_after(int layer) const {
-    return activation == Activation::kRelu && (last_relu || layer + 1 < layout.layers());
+  [[nodiscard]] Activation activation_after(int layer) const {
+    return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
   }
 };
 
@@ -32,6 +32,9 @@ struct LossTensors {
 };
 void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
               float beta, Phase phase);
+
+/// Counts the loss of `op`, if it is one, over a step of `count_rows` rows.
+void set_loss_rows(DeviceOp& op, std::int64_t count_rows);
 
 /// What a linear layer's gradients are made of: grad_y^T x is that of its weight, the column sums
 /// of grad_y are that of its bias. n x outputs and n x inputs.
@@ -95,7 +98,7 @@ class Mlp final : public Model {
   int device_;
   BufferId parameters_;
   BufferId gradients_;
-  std::vector<Tensor> out_;       // rows x outputs of each layer, behind the ReLU
+  std::vector<Tensor> out_;       // rows x outputs of each layer, after the activation
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
 };
 

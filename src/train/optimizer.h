@@ -16,18 +16,6 @@
 
 namespace barestep {
 
-struct OptimizerSpec {
-  OptimizerKind kind = OptimizerKind::kAdam;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double momentum = 0;
-  bool nesterov = false;
-  double weight_decay = 0;
-};
-
-OptimizerSpec optimizer_of(const TrainingConfig& training);
-
 /// Numbers `first` .. `first` + `count` - 1 of a flat buffer.
 struct FlatRange {
   std::int64_t first = 0;
@@ -40,20 +28,21 @@ struct FlatRange {
 };
 
 /// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
-/// zero before the first step: "moments1" and
-/// "moments2", or "velocities" where there is momentum.
+/// zero before the first step: Adam's "moments1" and "moments2", SGD's "velocities" where there is
+/// momentum.
 class OptimizerState {
  public:
   /// Takes its buffers.
-  OptimizerState(Buffers& buffers, const OptimizerSpec& spec, const ParameterLayout& layout,
+  OptimizerState(Buffers& buffers, const OptimizerConfig& config, const ParameterLayout& layout,
                  int device = 0, std::optional<FlatRange> range = {});
 
-  /// One step over all parameters, or those of the range. `scalars` is 1 x scalars_of(spec); the
+  /// One step over all parameters, or those of the range. `scalars` is 1 x scalars_of(config); the
   /// gradients are multiplied by `clip`, 1 x 1, where there is one.
   [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars,
                               const std::optional<Tensor>& clip = {}) const;
 
-  /// The same over one layer, from the factors of its gradients. Adam and AdamW only.
+  /// The same over one layer, from the factors of its gradients; for optimizers that have a fused
+  /// update.
   [[nodiscard]] DeviceOp step(BufferId parameters, int layer, const Factors& factors,
                               const Tensor& scalars, const std::optional<Tensor>& clip) const;
 
@@ -63,25 +52,25 @@ class OptimizerState {
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
 
  private:
-  OptimizerSpec spec_;
+  OptimizerConfig config_;
   ParameterLayout layout_;
   FlatRange range_;
   std::vector<BufferId> buffers_;
 };
 
 /// How many numbers change with every step.
-std::int64_t scalars_of(const OptimizerSpec& spec);
+std::int64_t scalars_of(const OptimizerConfig& config);
 
 /// Those numbers, for step `t`, counted from 1, on `world` ranks.
-void write_scalars(const TrainingConfig& training, std::int64_t t, int world,
+void write_scalars(const OptimizerConfig& config, std::int64_t t, int world,
                    std::span<float> scalars);
 
 /// What to change when training has diverged: --lr, and before it what is set so unusually that it
 /// may be at fault.
-std::string divergence_remedy(const TrainingConfig& training);
+std::string divergence_remedy(const OptimizerConfig& config);
 
 /// lr, times `world` with --lr-scale linear (Goyal et al. 2017), and over the first
 /// --lr-warmup steps the share t / lr_warmup of that.
-double learning_rate(const TrainingConfig& training, std::int64_t t, int world);
+double learning_rate(const OptimizerConfig& config, std::int64_t t, int world);
 
 }  // namespace barestep

@@ -1,6 +1,6 @@
 #include "train/schedule.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -67,6 +67,23 @@ std::optional<Batch> Schedule::next_evaluation() {
   batch.ends_evaluation = evaluated_rows_ == own.count;
   evaluating_ = !batch.ends_evaluation;
   return batch;
+}
+
+/// Ranks take turns in the epoch's order; of the test set each has a range of its own.
+BatchRows Schedule::rows_of(const Batch& batch) const {
+  const std::int64_t count = batch.program->tensors.x.rows;
+  if (batch.evaluates) return {.from_test_set = true, .first = batch.first, .count = count};
+  const StepSpec& spec = programs_.spec();
+  return {
+      .epoch = batch.epoch, .first = batch.first + spec.rank, .stride = spec.ranks, .count = count};
+}
+
+NextBatch batches_of(Schedule schedule) {
+  return [schedule = std::move(schedule)]() mutable -> std::optional<BatchRows> {
+    const std::optional<Batch> batch = schedule.next();
+    if (!batch) return std::nullopt;
+    return schedule.rows_of(*batch);
+  };
 }
 
 }  // namespace barestep

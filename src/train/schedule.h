@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "data/loader.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -30,6 +31,9 @@ class Schedule {
   /// Training steps of the whole run.
   [[nodiscard]] std::int64_t steps() const { return steps_; }
 
+  /// The samples of a batch that this rank takes.
+  [[nodiscard]] BatchRows rows_of(const Batch& batch) const;
+
  private:
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
@@ -42,6 +46,10 @@ class Schedule {
   std::int64_t evaluated_batches_ = 0;
   bool evaluating_ = false;
 };
+
+/// The batches that are still to come in `schedule`, as the loader of this rank asks for them. The
+/// programs of the schedule must outlive the result.
+NextBatch batches_of(Schedule schedule);
 
 /// Optimizer steps a configuration asks for, given the rows of an epoch (0: random data).
 std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,

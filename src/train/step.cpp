@@ -113,7 +113,7 @@ std::unique_ptr<Model> StepPrograms::new_model(std::int64_t rows, std::int64_t f
 /// Brings `rows` rows to the device; `own` of them are the step's x and y.
 StepTensors StepPrograms::add_input(Program& program, std::int64_t rows, const Rows& own) {
   const std::int64_t x_cols = spec_.model.layout.widths().front();
-  const bool labels = spec_.model.loss == LossKind::kCrossEntropy;
+  const bool labels = takes_labels(spec_.model.loss);
   const std::int64_t y_cols = labels ? 1 : spec_.model.layout.widths().back();
   const DType y_dtype = labels ? DType::kI32 : DType::kF32;
   const auto take = [&](const char* name, std::int64_t cols, DType dtype, bool pinned) {
@@ -244,7 +244,7 @@ StepProgram StepPrograms::evaluation_step(const char* name, std::int64_t rows) {
   model->loss(program, step.tensors.y, loss.device, std::max<std::int64_t>(rows, 1), 0,
               Phase::kEvaluate);
   read_back(program, loss, Phase::kEvaluate);
-  if (spec_.model.loss == LossKind::kCrossEntropy) {
+  if (takes_labels(spec_.model.loss)) {
     const Result correct = take_result(buffers_, "correct", "correct_host", DType::kI32);
     step.tensors.correct_host = correct.host;
     program.add(

@@ -1,6 +1,7 @@
 // The programs of a run: one training step, the smaller last batch, evaluation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,7 +41,7 @@ struct StepSpec {
   std::int64_t train_rows = 0;   // of the data set; 0: endless random data
   std::int64_t test_rows = 0;
   bool drop_last = false;  // an epoch has whole steps only
-  OptimizerSpec optimizer{};
+  OptimizerConfig optimizer{};
   bool zero_grad = true;
   std::optional<double> clip_norm{};  // the most that the norm of all gradients together may be
   double delay_s = 0;                 // a pause before backward
@@ -53,6 +54,11 @@ struct StepSpec {
 
   /// The most rows this rank's micro-steps have, whose activations are kept.
   [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
+
+  /// The most rows of a batch, of a step or of an evaluation, that this rank takes from the files.
+  [[nodiscard]] std::int64_t most_own_rows() const {
+    return std::max(own_rows(step_rows()).count, micro_rows());
+  }
 
   /// Rows of an epoch: the training set, its first rows once more where the ranks' shares would not
   /// be equal, or fewer where the rows behind the last whole step are dropped.

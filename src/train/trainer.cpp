@@ -13,7 +13,7 @@
 #include "core/philox.h"
 #include "core/price.h"
 #include "core/units.h"
-#include "train/loader.h"
+#include "data/loader.h"
 
 namespace barestep {
 namespace {
@@ -59,8 +59,9 @@ class Trainer::Input final : public StepInput {
         const Schedule& schedule)
       : config_(config), spec_(spec) {
     if (dataset == nullptr) return;
-    loader_.emplace(*dataset, schedule, spec,
+    loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
+                                  .most_rows = spec.most_own_rows(),
                                   .workers = config.data.workers,
                                   .prefetch = config.data.prefetch,
                                   .delay_s = config.data.io_delay_ms / 1e3});
@@ -78,7 +79,7 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.training, batch.number + 1, spec_.ranks,
+      write_scalars(config_.optimizer, batch.number + 1, spec_.ranks,
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
@@ -120,7 +121,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .last_relu = model.last_relu,
                     .loss = model.loss,
                     .fusion = config.device.fusion,
-                    .stores_gradients = !config.training.fused_update},
+                    .stores_gradients = config.training.update != Update::kFused},
           .data = config.data.kind,
           .generator = generator_of(kind),
           .batch_size = config.data.batch_size,
@@ -128,7 +129,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
           .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
           .drop_last = config.data.drop_last,
-          .optimizer = optimizer_of(config.training),
+          .optimizer = config.optimizer,
           .zero_grad = config.training.zero_grad,
           .clip_norm = config.training.clip_norm,
           .delay_s = config.injected.delay_ms / 1e3,
@@ -291,7 +292,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
     refuse_divergence(
         "loss", loss,
         fmt::format("at step {}, it was {} at step {}", batch.number, last_loss_, batch.number - 1),
-        divergence_remedy(config_.training));
+        divergence_remedy(config_.optimizer));
   }
   last_loss_ = loss;
   steps_done_ = batch.number + 1;
@@ -355,7 +356,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   evaluation_.loss /= samples;
   if (!std::isfinite(evaluation_.loss)) {
     refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
-                      divergence_remedy(config_.training));
+                      divergence_remedy(config_.optimizer));
   }
   if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
   observer.on_evaluation(evaluation_);

@@ -12,7 +12,7 @@
 #include "core/config.h"
 #include "core/device.h"
 #include "core/plan.h"
-#include "train/dataset.h"
+#include "data/dataset.h"
 #include "train/runner.h"
 #include "train/schedule.h"
 #include "train/step.h"

@@ -6,10 +6,10 @@ namespace barestep {
 namespace {
 
 /// Adds nodes to the optimizer's phase.
-class Update {
+class UpdateBuilder {
  public:
-  Update(Program& program, Buffers& buffers, const StepSpec& spec, const OptimizerState& optimizer,
-         const Tensor& x)
+  UpdateBuilder(Program& program, Buffers& buffers, const StepSpec& spec,
+                const OptimizerState& optimizer, const Tensor& x)
       : program_(program),
         buffers_(buffers),
         spec_(spec),
@@ -82,9 +82,9 @@ class Update {
 void add_update(Program& program, Buffers& buffers, const StepSpec& spec,
                 const OptimizerState& optimizer, const Tensor& x, const Tensor& scalars) {
   if (spec.model.stores_gradients) {
-    Update(program, buffers, spec, optimizer, x).add_separate(scalars);
+    UpdateBuilder(program, buffers, spec, optimizer, x).add_separate(scalars);
   } else {
-    Update(program, buffers, spec, optimizer, x).add_fused(scalars);
+    UpdateBuilder(program, buffers, spec, optimizer, x).add_fused(scalars);
   }
 }
 

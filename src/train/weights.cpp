@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 
 namespace barestep {
 namespace {
@@ -119,7 +119,7 @@ std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int l
 }
 
 std::string state_dict_name(const MlpSpec& spec, int layer, const char* what) {
-  const int module = spec.activation == Activation::kRelu ? 2 * layer : layer;
+  const int module = traits_of(spec.activation).is_module ? 2 * layer : layer;
   return fmt::format("net.{}.{}", module, what);
 }
 

@@ -197,7 +197,7 @@ std::optional<Error> error_of(const RankCase& run, int rank) {
     if (config.data.kind != DataKind::kRandn) {
       data.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
     }
-    const auto scheme = rank_scheme_of(config.parallel);
+    const auto scheme = rank_scheme_of(config);
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, data ? &*data : nullptr, rank, run.ranks),
         scheme.get());
@@ -259,7 +259,8 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
 
 /// When buckets are reduced and updated changes no bit of what was rounded to bf16.
 void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& run) {
-  const ParallelConfig plain{.bf16_gradients = run.config.parallel.bf16_gradients};
+  TrainConfig plain;
+  plain.parallel.bf16_gradients = run.config.parallel.bf16_gradients;
   EXPECT_EQ(all, train_threads_by(*rank_scheme_of(plain), run.ranks, run.config));
 }
 
@@ -270,7 +271,7 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
     const RankCase run = parsed(command);
     ASSERT_EQ(refused(run), std::nullopt);
     const Trained one = train_single(run.config);
-    const auto scheme = rank_scheme_of(run.config.parallel, kFirstBucket);
+    const auto scheme = rank_scheme_of(run.config, kFirstBucket);
     const auto all = train_threads_by(*scheme, run.ranks, run.config);
     for (const Trained& rank : all) {
       expect_near(rank, one, run);

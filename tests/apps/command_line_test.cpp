@@ -30,8 +30,8 @@ TEST(CommandLine, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_TRUE(c.model.last_relu);
   EXPECT_EQ(c.data.kind, DataKind::kRandn);
   EXPECT_EQ(c.data.batch_size, 64);
-  EXPECT_EQ(c.training.lr, 1e-3);
-  EXPECT_EQ(c.device.threads, 0);
+  EXPECT_EQ(c.optimizer.lr, 1e-3);
+  EXPECT_FALSE(c.device.threads);
   EXPECT_FALSE(c.output.memory);
 }
 
@@ -58,10 +58,10 @@ TEST(CommandLine, FillsDataAndTraining) {
   EXPECT_EQ(c.data.test_split, 0.2);
   EXPECT_EQ(c.training.epochs, 3);
   EXPECT_EQ(c.training.warmup, 0);
-  EXPECT_EQ(c.training.lr, 0.5);
-  EXPECT_EQ(c.training.beta1, 0);
-  EXPECT_EQ(c.training.beta2, 0.5);
-  EXPECT_EQ(c.training.eps, 1e-45);
+  EXPECT_EQ(c.optimizer.lr, 0.5);
+  EXPECT_EQ(c.optimizer.beta1, 0);
+  EXPECT_EQ(c.optimizer.beta2, 0.5);
+  EXPECT_EQ(c.optimizer.eps, 1e-45);
   EXPECT_FALSE(c.training.zero_grad);
   EXPECT_EQ(c.training.log_every, 10);
 }
@@ -132,10 +132,10 @@ TEST_F(ConfigFile, GivesWhatTheCommandLineGives) {
   EXPECT_EQ(c.model.layers, (std::vector<std::int64_t>{784, 512, 10}));
   EXPECT_TRUE(c.output.plan);
   EXPECT_TRUE(c.model.last_relu);
-  EXPECT_EQ(c.training.lr, 1e-2);
+  EXPECT_EQ(c.optimizer.lr, 1e-2);
   EXPECT_EQ(c.training.seed, 18446744073709551615U);
-  EXPECT_EQ(c.training.beta1, 0.8);
-  EXPECT_EQ(c.training.beta2, 0.9);
+  EXPECT_EQ(c.optimizer.beta1, 0.8);
+  EXPECT_EQ(c.optimizer.beta2, 0.9);
   EXPECT_EQ(c.output.memory, 2048);
   EXPECT_EQ(c.data.y, "b");
   EXPECT_FALSE(c.device.fusion);
@@ -145,8 +145,8 @@ TEST_F(ConfigFile, GivesWhatTheCommandLineGives) {
 TEST_F(ConfigFile, LosesToTheCommandLine) {
   const TrainConfig c = from_file(R"({"lr": 1, "eps": 2, "epochs": 3, "layers": [8, 8]})",
                                   {"--lr", "4", "--steps", "5", "--depth", "6"});
-  EXPECT_EQ(c.training.lr, 4);
-  EXPECT_EQ(c.training.eps, 2);
+  EXPECT_EQ(c.optimizer.lr, 4);
+  EXPECT_EQ(c.optimizer.eps, 2);
   EXPECT_EQ(c.training.steps, 5);
   EXPECT_FALSE(c.training.epochs);
   EXPECT_EQ(c.model.depth, 6);

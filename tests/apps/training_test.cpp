@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "apps/on_cpu.h"
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
 #include "support/pattern.h"

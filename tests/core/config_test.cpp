@@ -56,23 +56,23 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        "--batch-size '-1': out of range; give a whole number from 1 to 2147483647"},
       {[](auto& c) { c.data.test_split = 1; },
        "--test-split '1': out of range; give a number from 0 to below 1"},
-      {[](auto& c) { c.training.lr = std::numeric_limits<double>::quiet_NaN(); },
+      {[](auto& c) { c.optimizer.lr = std::numeric_limits<double>::quiet_NaN(); },
        "--lr 'nan': out of range; give a number above 0"},
-      {[](auto& c) { c.training.eps = std::numeric_limits<double>::infinity(); },
+      {[](auto& c) { c.optimizer.eps = std::numeric_limits<double>::infinity(); },
        "--eps 'inf': out of range; give a number from 0"},
-      {[](auto& c) { c.training.eps = 1e-60; },
+      {[](auto& c) { c.optimizer.eps = 1e-60; },
        "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
-      {[](auto& c) { c.training.eps = 0x1p-150; },
+      {[](auto& c) { c.optimizer.eps = 0x1p-150; },
        "--eps '7.006492321624085e-46': rounds to 0 in float32; give 0 or at least 1e-45"},
-      {[](auto& c) { c.training.weight_decay = 1e308; },
+      {[](auto& c) { c.optimizer.weight_decay = 1e308; },
        "--weight-decay '1e+308': overflows float32; give at most 3.4028235e+38"},
-      {[](auto& c) { c.training.beta2 = 1; },
+      {[](auto& c) { c.optimizer.beta2 = 1; },
        "--betas '1': out of range; give a number from 0 to below 1"},
-      {[](auto& c) { c.training.momentum = 1; },
+      {[](auto& c) { c.optimizer.momentum = 1; },
        "--momentum '1': out of range; give a number from 0 to below 1"},
-      {[](auto& c) { c.training.weight_decay = -0.1; },
+      {[](auto& c) { c.optimizer.weight_decay = -0.1; },
        "--weight-decay '-0.1': out of range; give a number from 0"},
-      {[](auto& c) { c.training.lr_warmup = -1; },
+      {[](auto& c) { c.optimizer.lr_warmup = -1; },
        "--lr-warmup '-1': out of range; give a whole number from 0 to 1000000000"},
       {[](auto& c) { c.training.accumulate = 0; },
        "--accumulate '0': out of range; give a whole number from 1 to 10000"},
@@ -98,7 +98,7 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
 
 TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
   for (const double eps : {0.0, 1e-45, 1e-40, 3.4028235e38}) {
-    EXPECT_EQ(refusal_of([&](auto& c) { c.training.eps = eps; }).line, "");
+    EXPECT_EQ(refusal_of([&](auto& c) { c.optimizer.eps = eps; }).line, "");
   }
 }
 
@@ -117,13 +117,13 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
        "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
-      {[](auto& c) { c.training.momentum = 0.9; },
+      {[](auto& c) { c.optimizer.momentum = 0.9; },
        "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
-      {[](auto& c) { c.training.nesterov = true; },
+      {[](auto& c) { c.optimizer.nesterov = true; },
        "--nesterov: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) {
-         c.training.optimizer = OptimizerKind::kSgd;
-         c.training.nesterov = true;
+         c.optimizer.kind = OptimizerKind::kSgd;
+         c.optimizer.nesterov = true;
        },
        "--nesterov: needs momentum; give --momentum 0.9, or leave it out"},
       {[](auto& c) {

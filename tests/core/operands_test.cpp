@@ -30,8 +30,8 @@ std::vector<Op> one_of_each() {
           DeviceOp{gemm_with_bias()},
           DeviceOp{weight_gradient()},
           DeviceOp{gram_product()},
-          DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5)}},
-          DeviceOp{ReluGrad{f32(0, 4, 5), f32(1, 4, 5)}},
+          DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}},
+          DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}},
           DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}},
           DeviceOp{MseLoss{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 100}},
           DeviceOp{CrossEntropy{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 100}},
@@ -194,7 +194,7 @@ TEST(Slice, RefusesWhatHasNoSuchParts) {
   refuses(DeviceOp{Delay{1, f32(0, 1, 1)}}, 'r', 0, 1, "there is no delay along 'r'");
   refuses(DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 2, 5)}}, 'm', 0, 1, "no parts make up");
   Gemm rectified = weight_gradient();
-  rectified.relu = true;
+  rectified.activation = Activation::kRelu;
   refuses(DeviceOp{rectified}, 'r', 0, 4, "no parts make up gemm along 'r'");
   const char* const capital = "what is cut is a dimension, and no capital";
   refuses(DeviceOp{cross_entropy()}, 'N', 0, 1, capital);

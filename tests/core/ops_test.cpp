@@ -27,8 +27,8 @@ TEST(AccessesOf, ListsWhatEachOpReadsAndWrites) {
       {DeviceOp{gemm()}, {1, 2}, {0}},
       {DeviceOp{gemm(1)}, {0, 1, 2}, {0}},
       {DeviceOp{gemm_with_bias()}, {1, 2, 3}, {0}},
-      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5)}}, {0, 1}, {0}},
-      {DeviceOp{ReluGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 1}, {0}},
+      {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}}, {0, 1}, {0}},
+      {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 1}, {0}},
       {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, {1}, {0}},
       {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5), 0.5F}}, {0, 1}, {0}},
       {DeviceOp{mse()}, {2, 3}, {0, 1}},
@@ -94,9 +94,10 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{transposed}, {2 * 4 * 5 * 3, (12 + 15 + 20) * 4}},
       {DeviceOp{gemm(1)}, {2 * 4 * 5 * 3 + 2 * 20, (12 + 15 + 20 + 20) * 4}},
       {DeviceOp{gemm_with_bias()}, {2 * 4 * 5 * 3 + 20 + 20, (12 + 15 + 5 + 20) * 4}},
-      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5)}}, {40, (20 + 5 + 20) * 4}},
-      {DeviceOp{BiasRelu{f32(0, 4, 5), f32(1, 1, 5), false}}, {20, (20 + 5 + 20) * 4}},
-      {DeviceOp{ReluGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {20, 60 * 4}},
+      {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}}, {40, (20 + 5 + 20) * 4}},
+      {DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5), Activation::kNone}},
+       {20, (20 + 5 + 20) * 4}},
+      {DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}}, {20, 60 * 4}},
       {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}}, {20, 25 * 4}},
       {DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5), 1}}, {30, 30 * 4}},
       {DeviceOp{mse()}, {81, (60 + 1) * 4}},
@@ -141,13 +142,14 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
 
 TEST(CostOf, CostsTheSameFusedAndApart) {
   Cost apart = cost_of(DeviceOp{gemm()});
-  apart += cost_of(DeviceOp{BiasRelu{f32(0, 4, 5), f32(3, 1, 5)}});
+  apart += cost_of(DeviceOp{BiasActivation{f32(0, 4, 5), f32(3, 1, 5)}});
   EXPECT_EQ(cost_of(DeviceOp{gemm_with_bias()}).flops, apart.flops);
 }
 
 TEST(CostOf, RefusesNumbersBeyondSixtyThreeBits) {
   const std::int64_t n = 1'000'000'000;
-  const DeviceOp op = Gemm{.c = f32(0, n, n), .a = f32(1, n, 8), .b = f32(2, 8, n), .relu = true};
+  const DeviceOp op = Gemm{
+      .c = f32(0, n, n), .a = f32(1, n, 8), .b = f32(2, 8, n), .activation = Activation::kRelu};
   validate(op);
   try {
     static_cast<void>(cost_of(op));
@@ -231,16 +233,16 @@ TEST(Validate, RefusesLossesThatDoNotFit) {
 TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   const std::string flat = "weights, grads, moments1 and moments2 must have the same shape";
   const std::string flat_sgd = "weights, grads and velocities must have the same shape";
-  const BiasRelu bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
-  const ReluGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
+  const BiasActivation bias_relu{f32(0, 4, 5), f32(1, 1, 5)};
+  const ActivationGrad relu_grad{f32(0, 4, 5), f32(1, 4, 5)};
   const SumRows sum_rows{f32(0, 1, 5), f32(1, 4, 5)};
   const Copy copy{f32(0, 4, 5), f32(1, 4, 5)};
   const Randn randn{f32(0, 4, 5), state(1)};
   const double infinity = std::numeric_limits<double>::infinity();
   expect_refused({
-      {broken(bias_relu, [](BiasRelu& o) { o.bias.cols = 4; }),
+      {broken(bias_relu, [](BiasActivation& o) { o.bias.cols = 4; }),
        "bias must be 1 by the columns of values"},
-      {broken(relu_grad, [](ReluGrad& o) { o.output.rows = 5; }),
+      {broken(relu_grad, [](ActivationGrad& o) { o.output.rows = 5; }),
        "grad and output must have the same shape"},
       {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},
       {broken(adam(), [](Adam& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},

@@ -37,8 +37,8 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   Program program("train", buffers);
   program.add({DeviceOp{Copy{x, data("host_x", 2, true)}}, 0, Lane::kCopy, Phase::kData});
   program.add({DeviceOp{Fill{y, 0.5F}}, 0, Lane::kCopy, Phase::kData});
-  program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, true}}, 0, Lane::kCompute,
-               Phase::kForward, 0});
+  program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, Activation::kRelu}}, 0,
+               Lane::kCompute, Phase::kForward, 0});
   program.add({DeviceOp{MseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
   program.add({DeviceOp{Delay{0.002}}, 0, Lane::kCompute, Phase::kInjected});
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
@@ -113,9 +113,9 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Gemm{square, a, b, true, false, 0.5F}},
        "square[3x3] = a[4x3]^T * b[4x3] + 0.5 * square[3x3]"},
       {DeviceOp{Gemm{a, b, square}}, "a[4x3] = b[4x3] * square[3x3]"},
-      {DeviceOp{BiasRelu{a, row}}, "a[4x3] += row[1x3], relu"},
-      {DeviceOp{BiasRelu{a, row, false}}, "a[4x3] += row[1x3]"},
-      {DeviceOp{ReluGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
+      {DeviceOp{BiasActivation{a, row}}, "a[4x3] += row[1x3], relu"},
+      {DeviceOp{BiasActivation{a, row, Activation::kNone}}, "a[4x3] += row[1x3]"},
+      {DeviceOp{ActivationGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
       {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
       {DeviceOp{MseLoss{one, a, b, c, 12}},
        "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},

@@ -35,15 +35,18 @@ TEST(ProductShape, SaysAllThatMattersButAddresses) {
   const Tensor a{.buffer = 0, .offset_bytes = 0, .rows = 8, .cols = 4};
   const Tensor b{.buffer = 1, .offset_bytes = 64, .rows = 8, .cols = 6};
   const Tensor c{.buffer = 2, .offset_bytes = 24, .rows = 4, .cols = 6};
-  const ProductShape shape =
-      shape_of({.c = c, .a = a, .b = b, .transpose_a = true, .beta = 1, .relu = true});
+  const ProductShape shape = shape_of(
+      {.c = c, .a = a, .b = b, .transpose_a = true, .beta = 1, .activation = Activation::kRelu});
   EXPECT_EQ(text_of(shape), "4x6x8 TN relu");
   EXPECT_EQ(shape.alignment_a, 256);
   EXPECT_EQ(shape.alignment_b, 64);
   EXPECT_EQ(shape.alignment_c, 8);
   Tensor elsewhere = a;
   elsewhere.buffer = 5;
-  EXPECT_EQ(shape_of({.c = c, .a = elsewhere, .b = b, .transpose_a = true, .relu = true}), shape);
+  EXPECT_EQ(
+      shape_of(
+          {.c = c, .a = elsewhere, .b = b, .transpose_a = true, .activation = Activation::kRelu}),
+      shape);
 }
 
 class ProductChoicesFile : public TempDirTest {

@@ -26,7 +26,7 @@ inline Gemm gemm(float beta = 0) {
 inline Gemm gemm_with_bias() {
   Gemm op = gemm();
   op.bias = f32(3, 1, 5);
-  op.relu = true;
+  op.activation = Activation::kRelu;
   return op;
 }
 inline MseLoss mse(float beta = 0) {

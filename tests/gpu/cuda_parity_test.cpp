@@ -262,14 +262,14 @@ TEST_F(CudaTraining, AddsUpGradientsAsTheCpuDoes) {
 
 TEST_F(CudaTraining, EqualsTheCpuDeviceWithEveryOptimizer) {
   TrainConfig adamw = small_config();
-  adamw.training.optimizer = OptimizerKind::kAdamW;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
   TrainConfig sgd = small_config();
-  sgd.training.optimizer = OptimizerKind::kSgd;
-  sgd.training.lr = 0.1;
-  sgd.training.weight_decay = 0.01;
+  sgd.optimizer.kind = OptimizerKind::kSgd;
+  sgd.optimizer.lr = 0.1;
+  sgd.optimizer.weight_decay = 0.01;
   TrainConfig nesterov = sgd;
-  nesterov.training.momentum = 0.9;
-  nesterov.training.nesterov = true;
+  nesterov.optimizer.momentum = 0.9;
+  nesterov.optimizer.nesterov = true;
   nesterov.training.accumulate = 2;
   for (const TrainConfig& config : {adamw, sgd, nesterov}) {
     TrainConfig on_cpu = config;
@@ -283,13 +283,13 @@ TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   TrainConfig plain = small_config();
   TrainConfig clipped = plain;
   clipped.training.clip_norm = 0.01;
-  clipped.training.optimizer = OptimizerKind::kAdamW;
+  clipped.optimizer.kind = OptimizerKind::kAdamW;
   TrainConfig parts = clipped;
   parts.training.accumulate = 2;
   parts.device.graph = true;
   for (const TrainConfig& separate : {plain, clipped, parts}) {
     TrainConfig fused = separate;
-    fused.training.fused_update = true;
+    fused.training.update = Update::kFused;
     expect_equal_within(train(fused), train(separate),
                         1e-6 * static_cast<double>(*separate.training.steps));
   }

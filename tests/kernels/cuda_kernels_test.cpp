@@ -90,7 +90,7 @@ std::vector<OpCase> long_cases() {
   };
   for (const auto& [rows, cols] : {std::pair(kRows, std::int64_t{1}), {std::int64_t{1}, kRows}}) {
     add("long bias_relu", [&, r = rows, c = cols](Memory& memory) {
-      return BiasRelu{memory.add(r, c), memory.add(1, c)};
+      return BiasActivation{memory.add(r, c), memory.add(1, c)};
     });
     add("long sum_rows", [&, r = rows, c = cols](Memory& memory) {
       return SumRows{memory.add(1, c), memory.add(r, c)};
@@ -142,8 +142,8 @@ struct Compare {
   Memory& cpu;
   Memory& cuda;
 
-  void operator()(const BiasRelu& op) const { expect_equal(op.values); }
-  void operator()(const ReluGrad& op) const { expect_equal(op.grad); }
+  void operator()(const BiasActivation& op) const { expect_equal(op.values); }
+  void operator()(const ActivationGrad& op) const { expect_equal(op.grad); }
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }

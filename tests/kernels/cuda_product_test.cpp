@@ -19,7 +19,7 @@ class ProductOnFake : public OnFake {
           .b = memory.add(6, 3),
           .transpose_b = true,
           .bias = memory.add(1, 6),
-          .relu = true};
+          .activation = Activation::kRelu};
     for (const Tensor& tensor : {op.a, op.b, *op.bias}) {
       float next = -1;
       for (float& value : memory.values(tensor)) value = next += 0.25F;

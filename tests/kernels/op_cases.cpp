@@ -69,7 +69,8 @@ std::string text(const Shape& s) {
 struct GemmForm {
   const char* name;
   float beta;
-  bool bias, relu;
+  bool bias;
+  Activation activation;
 };
 
 void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta, bool tb) {
@@ -82,7 +83,7 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
             .transpose_a = ta,
             .transpose_b = tb,
             .beta = form.beta,
-            .relu = form.relu};
+            .activation = form.activation};
     if (form.bias) op.bias = memory.add(1, s.n);
     return op;
   });
@@ -90,24 +91,25 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
 
 /// Every transposition plainly, and the other forms as the layers of a net use them.
 void add_gemms(CaseList& list) {
+  using enum Activation;
   for (const GemmShape& shape : kGemmShapes) {
     for (const bool ta : {false, true})
-      for (const bool tb : {false, true}) add_gemm(list, shape, {"", 0, false, false}, ta, tb);
-    add_gemm(list, shape, {" bias", 0, true, false}, false, true);
-    add_gemm(list, shape, {" bias relu", 0, true, true}, false, true);
-    add_gemm(list, shape, {" beta 1", 1, false, false}, true, false);
-    add_gemm(list, shape, {" beta -0.5 relu", -0.5F, false, true}, false, false);
+      for (const bool tb : {false, true}) add_gemm(list, shape, {"", 0, false, kNone}, ta, tb);
+    add_gemm(list, shape, {" bias", 0, true, kNone}, false, true);
+    add_gemm(list, shape, {" bias relu", 0, true, kRelu}, false, true);
+    add_gemm(list, shape, {" beta 1", 1, false, kNone}, true, false);
+    add_gemm(list, shape, {" beta -0.5 relu", -0.5F, false, kRelu}, false, false);
   }
 }
 
 void add_elementwise(CaseList& list, const Shape& s) {
-  for (const bool relu : {false, true}) {
+  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
     list.add("bias_relu " + text(s), [&](Memory& memory) {
-      return BiasRelu{memory.add(s.rows, s.cols), memory.add(1, s.cols), relu};
+      return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
     });
   }
   list.add("relu_grad " + text(s), [&](Memory& memory) {
-    return ReluGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+    return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
   });
   list.add("copy " + text(s), [&](Memory& memory) {
     return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};

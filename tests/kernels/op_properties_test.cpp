@@ -45,9 +45,9 @@ TEST(Delay, LastsLongerByWhatItReads) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(20));
 }
 
-TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
+TEST(BiasActivation, KeepsMinusZeroAndLetsNanPass) {
   Memory memory;
-  const BiasRelu op{memory.add(1, 5), memory.add(1, 5)};
+  const BiasActivation op{memory.add(1, 5), memory.add(1, 5)};
   std::ranges::copy(std::vector{-0.0F, kNotANumber, kInf, -kInf, -1.0F},
                     memory.values(op.values).begin());
   std::ranges::fill(memory.values(op.bias), -0.0F);
@@ -61,9 +61,9 @@ TEST(BiasRelu, KeepsMinusZeroAndLetsNanPass) {
   EXPECT_EQ(out[4], 0.0F);
 }
 
-TEST(ReluGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
+TEST(ActivationGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   Memory memory;
-  const ReluGrad op{memory.add(1, 6), memory.add(1, 6)};
+  const ActivationGrad op{memory.add(1, 6), memory.add(1, 6)};
   std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNotANumber, kNotANumber},
                     memory.values(op.grad).begin());
   std::ranges::copy(std::vector{0.0F, -0.0F, kNotANumber, 1.0F, 1.0F, 0.0F},

@@ -71,24 +71,24 @@ struct Oracle {
           sum += product;
           size += product < 0 ? -product : product;
         }
-        if (op.relu && sum < 0) sum = 0;
+        if (op.activation == Activation::kRelu && sum < 0) sum = 0;
         ASSERT_NEAR(after.values(op.c)[at], sum, kUlp * static_cast<double>(depth + 2) * size)
             << i << ", " << j;
       }
     }
   }
 
-  void operator()(const BiasRelu& op) const {
+  void operator()(const BiasActivation& op) const {
     const Matrix bias(before, op.bias);
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
       double sum = static_cast<double>(before.values(op.values)[i]) +
                    bias.at(static_cast<std::int64_t>(i) % op.values.cols);
-      if (op.relu && sum < 0) sum = 0;
+      if (op.activation == Activation::kRelu && sum < 0) sum = 0;
       ASSERT_NEAR(after.values(op.values)[i], sum, kUlp * std::abs(sum));
     }
   }
 
-  void operator()(const ReluGrad& op) const {
+  void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
       const bool passes = before.values(op.output)[i] > 0;
       ASSERT_EQ(after.values(op.grad)[i], passes ? before.values(op.grad)[i] : 0.0F);
@@ -353,7 +353,7 @@ TEST_P(OpsWith, LetNanPassTheReluOfAForwardProduct) {
                   .b = memory.add(256, 256),
                   .transpose_b = true,
                   .bias = memory.add(1, 256),
-                  .relu = true};
+                  .activation = Activation::kRelu};
     memory.values(op.a)[3] = kNaN;
     run(op, memory, *product, pool);
     EXPECT_TRUE(std::isnan(memory.values(op.c)[0]));

@@ -74,7 +74,7 @@ TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
 
 TEST(Bf16Gradients, TrainWithinABf16sPrecisionOfFp32) {
   TrainConfig config = rank_config();
-  config.training.optimizer = OptimizerKind::kSgd;
+  config.optimizer.kind = OptimizerKind::kSgd;
   const auto fp32 = train_threads(3, config);
   const auto bf16 = train_threads(3, config, in_bf16());
   for (const Trained& rank : bf16) EXPECT_EQ(rank.parameters, bf16[0].parameters);

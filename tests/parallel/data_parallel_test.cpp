@@ -119,7 +119,7 @@ TEST(DataParallel, AccumulatesAsOneDeviceDoes) {
 TEST(DataParallel, TrainsWithSgdAndAdamW) {
   TrainConfig config = rank_config();
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    config.training.optimizer = kind;
+    config.optimizer.kind = kind;
     expect_near(train(config, {.devices = 2}), train_alone(config), config);
   }
 }

@@ -33,7 +33,7 @@ std::vector<Growing> all_growing() {
       {"Separate", build_alone},
       {"Fused",
        [](TrainConfig config) {
-         config.training.fused_update = true;
+         config.training.update = Update::kFused;
          config.training.clip_norm = 1;
          build_alone(config);
        }},

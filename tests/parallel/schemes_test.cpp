@@ -56,11 +56,11 @@ TEST(Zero1, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
 
 TEST(Zero1, EndsWithTheBitsOfDdpWithEveryOptimizer) {
   TrainConfig adamw = rank_config();
-  adamw.training.optimizer = OptimizerKind::kAdamW;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
   TrainConfig sgd = rank_config();
-  sgd.training.optimizer = OptimizerKind::kSgd;
+  sgd.optimizer.kind = OptimizerKind::kSgd;
   TrainConfig momentum = sgd;
-  momentum.training.momentum = 0.9;
+  momentum.optimizer.momentum = 0.9;
   TrainConfig parts = rank_config();
   parts.training.accumulate = 3;
   for (const TrainConfig& config : {adamw, sgd, momentum, parts}) {
@@ -162,7 +162,7 @@ TEST(Factor, CombinesWithTheFusedUpdateToTheBitOfOneRank) {
     config.model.layers = {70, 96, 33};
     config.device.gemm = gemm;
     const FlatWeights separate = train_threads_by(Factor(), 1, config)[0].parameters;
-    config.training.fused_update = true;
+    config.training.update = Update::kFused;
     const FlatWeights one = train_threads_by(Factor(), 1, config)[0].parameters;
     EXPECT_LT(largest_distance(layout_trained(config), one, separate), 1e-6);
     for (const int ranks : {2, 3}) expect_bits_of_one_rank(config, one, ranks);
@@ -196,7 +196,7 @@ TEST(Zero1, ClipsByTheNormOfAllRanksShares) {
 TEST(Factor, RefusesClippingWhereGradientsAreNotStored) {
   TrainConfig config = rank_config();
   config.training.clip_norm = 0.5;
-  config.training.fused_update = true;
+  config.training.update = Update::kFused;
   expect_error(ExitCode::kConfiguration,
                "--clip-norm '0.5': --scheme factor clips stored gradients only; use --update "
                "separate",
@@ -280,7 +280,7 @@ TEST(Factor, AddsMicroStepsUpToTheBitsOfOneRank) {
       if (fused && !zero_grad) continue;
       TrainConfig config = rank_config();
       config.training.accumulate = 3;
-      config.training.fused_update = fused;
+      config.training.update = fused ? Update::kFused : Update::kSeparate;
       config.training.zero_grad = zero_grad;
       const Trained one = train_threads_by(Factor(), 1, config)[0];
       if (!fused) {

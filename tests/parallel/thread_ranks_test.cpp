@@ -78,7 +78,7 @@ TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
 TEST(ThreadRanks, ClipAsOneRankDoes) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
     TrainConfig config = rank_config();
-    config.training.optimizer = kind;
+    config.optimizer.kind = kind;
     const Trained unclipped = train_threads(1, config)[0];
     config.training.clip_norm = 0.1;
     const Trained one = train_threads(1, config)[0];
@@ -109,14 +109,14 @@ TEST(ThreadRanks, AddGradientsUpFromStepToStepAsOneRankDoes) {
 
 TEST(ThreadRanks, TrainWithEveryOptimizer) {
   TrainConfig adamw = rank_config();
-  adamw.training.optimizer = OptimizerKind::kAdamW;
-  adamw.training.weight_decay = 0.1;
+  adamw.optimizer.kind = OptimizerKind::kAdamW;
+  adamw.optimizer.weight_decay = 0.1;
   TrainConfig sgd = rank_config();
-  sgd.training.optimizer = OptimizerKind::kSgd;
+  sgd.optimizer.kind = OptimizerKind::kSgd;
   TrainConfig nesterov = sgd;
-  nesterov.training.momentum = 0.9;
-  nesterov.training.nesterov = true;
-  nesterov.training.weight_decay = 0.1;
+  nesterov.optimizer.momentum = 0.9;
+  nesterov.optimizer.nesterov = true;
+  nesterov.optimizer.weight_decay = 0.1;
   std::vector<FlatWeights> parameters{train_threads(1)[0].parameters};
   for (const TrainConfig& config : {adamw, sgd, nesterov}) {
     const Trained one = train_threads(1, config)[0];

@@ -33,7 +33,7 @@ struct Chain {
     buffers.tensor("host", Category::kData, 1, 1, DType::kF32, 0, 2, true);
     const auto add = [&](DeviceOp op) { program.add({.op = std::move(op)}); };
     add(Copy{.to = a, .from = kept});
-    add(BiasRelu{.values = a, .bias = kept});
+    add(BiasActivation{.values = a, .bias = kept});
     add(Fill{.out = b});
     add(SumRows{.out = c, .in = a});
     add(Copy{.to = kept, .from = c});

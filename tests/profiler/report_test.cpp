@@ -194,7 +194,7 @@ TEST(UpdateText, NamesTheLevelAndItsBytes) {
   TrainConfig config;
   config.model.dim = 256;
   const auto text = [&](bool fused) {
-    config.training.fused_update = fused;
+    config.training.update = fused ? Update::kFused : Update::kSeparate;
     return update_text(StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr)));
   };
   EXPECT_EQ(text(false), "separate, 39.3 bytes a parameter in a step");

@@ -25,7 +25,7 @@ inline TrainConfig file_run(const std::filesystem::path& folder) {
                  .batch_size = 8,
                  .test_split = 0.25};
   config.training.epochs = 4;
-  config.training.lr = 0.01;
+  config.optimizer.lr = 0.01;
   config.device.threads = 2;
   config.device.gemm = GemmProvider::kReference;
   return config;

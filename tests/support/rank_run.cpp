@@ -19,7 +19,7 @@ TrainConfig rank_config() {
   config.model.last_relu = false;
   config.data.batch_size = 10;
   config.training.steps = 8;
-  config.training.lr = 1e-2;
+  config.optimizer.lr = 1e-2;
   config.device.threads = 1;
   config.device.gemm = GemmProvider::kReference;
   return config;
@@ -61,7 +61,7 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
       &scheme);
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
   const auto device =
-      make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+      make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
   Trained trained;
   Losses losses(trained);
   Trainer trainer(config, programs, {device.get()}, &communicator, data);

@@ -82,15 +82,15 @@ struct ModelBuilder {
                 .transpose_b = true};
       if (fused) {
         gemm.bias = layout.bias_in(params, l);
-        gemm.relu = true;
+        gemm.activation = Activation::kRelu;
       }
       add(gemm, phase, l);
-      if (!fused) add(BiasRelu{outputs[l], layout.bias_in(params, l)}, phase, l);
+      if (!fused) add(BiasActivation{outputs[l], layout.bias_in(params, l)}, phase, l);
     }
   }
 
   void weight_gradients(std::size_t l, const Tensor& x, float beta) {
-    add(ReluGrad{grad_outputs[l], outputs[l]}, Phase::kBackward, l);
+    add(ActivationGrad{grad_outputs[l], outputs[l]}, Phase::kBackward, l);
     add(SumRows{layout.bias_in(grads, l), grad_outputs[l], beta}, Phase::kBackward, l);
     add(Gemm{.c = layout.weight_in(grads, l),
              .a = grad_outputs[l],

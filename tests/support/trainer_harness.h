@@ -12,8 +12,8 @@
 #include "core/checker.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "data/dataset.h"
 #include "kernels/cpu_device.h"
-#include "train/dataset.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -33,7 +33,7 @@ class TrainerHarness final : public TrainObserver {
       : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
-      device = make_cpu_device({.threads = c.device.threads, .gemm = c.device.gemm});
+      device = make_cpu_device({.threads = c.device.threads.value_or(0), .gemm = c.device.gemm});
     }
     if (c.data.kind != DataKind::kRandn) {
       dataset.emplace(load_dataset(c.data, widths_of(c.model, kDefaultDimCpu), c.model.loss));

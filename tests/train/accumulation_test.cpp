@@ -91,13 +91,13 @@ TEST(Accumulation, MakesALastMicroStepOfTheRowsThatAreLeft) {
 }
 
 TEST(StepPrograms, AreOrderedWithEveryOptimizerDataSourceAndDelay) {
-  const OptimizerSpec optimizers[] = {
+  const OptimizerConfig optimizers[] = {
       {.kind = OptimizerKind::kAdam},
       {.kind = OptimizerKind::kAdamW, .weight_decay = 0.01},
       {.kind = OptimizerKind::kSgd},
       {.kind = OptimizerKind::kSgd, .momentum = 0.9, .nesterov = true},
   };
-  for (const OptimizerSpec& optimizer : optimizers) {
+  for (const OptimizerConfig& optimizer : optimizers) {
     for (const DataKind data : {DataKind::kRandn, DataKind::kIdx}) {
       StepSpec spec = spec_of(small(6, 3), DeviceKind::kCpu, nullptr);
       spec.optimizer = optimizer;

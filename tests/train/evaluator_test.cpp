@@ -23,7 +23,7 @@ class EvaluatorTest : public TempDirTest {
         evaluation_spec_of(spec_of(config, DeviceKind::kCpu, &*run.dataset)));
     for (const StepProgram* step : programs.all()) expect_ordered(step->program);
     const auto device =
-        make_cpu_device({.threads = config.device.threads, .gemm = config.device.gemm});
+        make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
     batches.clear();
     return Evaluator(programs, *device, *run.dataset, weights)
         .run(2, [&](const EvaluatedBatch& batch) { batches.push_back(batch); });

@@ -53,7 +53,7 @@ TEST(ParameterLayout, PaddingIsZeroAfterFiftySteps) {
   config.model.layers = {5, 7, 3, 9};
   config.data.batch_size = 4;
   config.training.steps = 50;
-  config.training.lr = 0.01;
+  config.optimizer.lr = 0.01;
   config.training.zero_grad = false;
   TrainerHarness run(config);
   run.run();

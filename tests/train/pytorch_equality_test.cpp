@@ -21,12 +21,12 @@ TrainConfig config_of(const Golden& golden) {
   config.data.batch_size = golden.batch;
   config.training.steps = golden.steps;
   config.training.seed = golden.seed;
-  config.training.optimizer = golden.optimizer == "adamw" ? OptimizerKind::kAdamW
-                              : golden.optimizer == "sgd" ? OptimizerKind::kSgd
-                                                          : OptimizerKind::kAdam;
-  config.training.lr = golden.lr;
-  config.training.weight_decay = golden.weight_decay;
-  config.training.momentum = golden.momentum;
+  config.optimizer.kind = golden.optimizer == "adamw" ? OptimizerKind::kAdamW
+                          : golden.optimizer == "sgd" ? OptimizerKind::kSgd
+                                                      : OptimizerKind::kAdam;
+  config.optimizer.lr = golden.lr;
+  config.optimizer.weight_decay = golden.weight_decay;
+  config.optimizer.momentum = golden.momentum;
   config.training.zero_grad = golden.zero_grad;
   return config;
 }

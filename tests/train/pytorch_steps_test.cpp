@@ -49,7 +49,7 @@ TrainConfig tiny_config(const Golden& golden) {
   config.data.batch_size = golden.batch;
   config.training.steps = golden.steps;
   config.training.seed = golden.seed;
-  config.training.lr = golden.lr;
+  config.optimizer.lr = golden.lr;
   config.training.zero_grad = golden.zero_grad;
   config.device.threads = 1;
   config.device.gemm = GemmProvider::kCblas;

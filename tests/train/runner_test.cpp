@@ -120,7 +120,8 @@ TEST_P(RunnerTest, ProgramsTakeTurnsOnTheSameBuffers) {
   add(set, Lane::kCompute, Phase::kForward, Fill{.out = sum, .value = 0});
   Program& grow = new_program("grow");
   add(grow, Lane::kCopy, Phase::kForward, Copy{.to = bias, .from = one});
-  add(grow, Lane::kCompute, Phase::kForward, BiasRelu{.values = sum, .bias = bias, .relu = false});
+  add(grow, Lane::kCompute, Phase::kForward,
+      BiasActivation{.values = sum, .bias = bias, .activation = Activation::kNone});
   start({&set, &grow});
   Counting input;
   runner_->step(set, &grow, input);

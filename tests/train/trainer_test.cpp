@@ -57,7 +57,7 @@ TEST(Trainer, RepeatsToTheBit) {
 
 TEST(Trainer, DivergenceNamesTheStepAndTheLossBefore) {
   TrainConfig config = random_run(20);
-  config.training.lr = 1e30;
+  config.optimizer.lr = 1e30;
   TrainerHarness run(config);
   expect_error(ExitCode::kDiverged, "training diverged: the loss is ", [&] { run.run(); });
   ASSERT_FALSE(run.steps.empty());
@@ -109,7 +109,7 @@ TEST(Trainer, StepsThatOverlapOnTheHostAddUpToTheTimeOfTheRun) {
 
 TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
   TrainConfig config = random_run(20);
-  config.training.lr = 1e30;
+  config.optimizer.lr = 1e30;
   config.training.log_every = 100;
   TrainerHarness run(config);
   expect_error(ExitCode::kDiverged, "training diverged: the loss is ", [&] { run.run(); });
@@ -163,33 +163,33 @@ TEST(Trainer, DivergenceAtTheFirstStepHasNoLossBefore) {
 }
 
 TEST(Trainer, DivergenceNamesWhatIsSetUnusuallyBeforeTheLearningRate) {
-  const auto expect_remedy = [](const std::function<void(TrainingConfig&)>& change,
+  const auto expect_remedy = [](const std::function<void(OptimizerConfig&)>& change,
                                 const std::string& remedy) {
     TrainConfig config = random_run(20);
-    change(config.training);
+    change(config.optimizer);
     TrainerHarness run(config);
     expect_error(ExitCode::kDiverged, "; use " + remedy, [&] { run.run(); });
   };
   const std::string lr = " or a smaller --lr (it is 0.001)";
-  expect_remedy([](auto& training) { training.eps = 0; }, "a larger --eps (it is 0)" + lr);
+  expect_remedy([](auto& optimizer) { optimizer.eps = 0; }, "a larger --eps (it is 0)" + lr);
   expect_remedy(
-      [](auto& training) {
-        training.optimizer = OptimizerKind::kAdamW;
-        training.weight_decay = 1e30;
+      [](auto& optimizer) {
+        optimizer.kind = OptimizerKind::kAdamW;
+        optimizer.weight_decay = 1e30;
       },
       "a smaller --weight-decay (it is 1e+30)" + lr);
   expect_remedy(
-      [](auto& training) {
-        training.optimizer = OptimizerKind::kSgd;
-        training.momentum = 0.999;
-        training.lr = 1e20;
+      [](auto& optimizer) {
+        optimizer.kind = OptimizerKind::kSgd;
+        optimizer.momentum = 0.999;
+        optimizer.lr = 1e20;
       },
       "a smaller --momentum (it is 0.999) or a smaller --lr (it is 1e+20)");
 }
 
 TEST(Trainer, KeepsADenormalEpsilonAboveZero) {
   TrainConfig config = random_run(20);
-  config.training.eps = 1e-40;  // 0 where denormal numbers are flushed: a dead unit's 0 / 0 is NaN
+  config.optimizer.eps = 1e-40;  // 0 where denormal numbers are flushed: a dead unit's 0 / 0 is NaN
   TrainerHarness run(config);
   run.run();
   EXPECT_EQ(run.steps.size(), 20U);
@@ -199,7 +199,7 @@ TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {
   TrainConfig config = number_run(folder());
   config.training.epochs.reset();
   config.training.steps = 1;
-  config.training.lr = 1e30;
+  config.optimizer.lr = 1e30;
   TrainerHarness run(config);
   expect_error(ExitCode::kDiverged, "training diverged: the test loss is nan after epoch 1; use",
                [&] { run.run(); });
@@ -228,7 +228,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
 
 TEST(Trainer, WithoutZeroGradGradientsAddUp) {
   TrainConfig config = random_run(1);
-  config.training.lr = 1e-30;  // the weights stay as they are
+  config.optimizer.lr = 1e-30;  // the weights stay as they are
   TrainerHarness one(config);
   one.run();
   FlatWeights sum = one.trainer->download(one.programs->gradients());
@@ -296,7 +296,7 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
 TEST_F(TrainerOfFiles, LearnsWhatTheFilesHold) {
   TrainConfig config = class_run(folder());
   config.training.epochs = 20;
-  config.training.lr = 0.05;
+  config.optimizer.lr = 0.05;
   config.device.threads = 1;
   TrainerHarness run(config);
   run.run();

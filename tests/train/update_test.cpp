@@ -21,7 +21,7 @@ TrainConfig update_config(bool fused) {
   config.model.layers = {70, 300, 133, 10};
   config.data.batch_size = 13;
   config.training.steps = 8;
-  config.training.fused_update = fused;
+  config.training.update = fused ? Update::kFused : Update::kSeparate;
   config.device.threads = 2;
   config.device.gemm = GemmProvider::kReference;
   return config;
@@ -76,9 +76,9 @@ TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithAdamWAndWeightDecay) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     expect_near_separate(
         [&](TrainConfig& config) {
-          config.training.optimizer = kind;
-          config.training.weight_decay = 0.02;
-          config.training.lr_warmup = 3;
+          config.optimizer.kind = kind;
+          config.optimizer.weight_decay = 0.02;
+          config.optimizer.lr_warmup = 3;
         },
         0);
   }
@@ -122,7 +122,7 @@ StepSpec spec_with(bool fused, std::int64_t accumulate = 1) {
   TrainConfig config;
   config.model.dim = 256;
   config.model.depth = 6;
-  config.training.fused_update = fused;
+  config.training.update = fused ? Update::kFused : Update::kSeparate;
   config.training.accumulate = accumulate;
   return spec_of(config, DeviceKind::kCpu, nullptr);
 }
@@ -185,13 +185,13 @@ class ClippedRun : public testing::TestWithParam<const char*> {
     config.data.batch_size = golden_.batch;
     config.training.steps = golden_.steps;
     config.training.seed = golden_.seed;
-    config.training.optimizer = golden_.optimizer == "adamw" ? OptimizerKind::kAdamW
-                                : golden_.optimizer == "sgd" ? OptimizerKind::kSgd
-                                                             : OptimizerKind::kAdam;
-    config.training.lr = golden_.lr;
-    config.training.weight_decay = golden_.weight_decay;
+    config.optimizer.kind = golden_.optimizer == "adamw" ? OptimizerKind::kAdamW
+                            : golden_.optimizer == "sgd" ? OptimizerKind::kSgd
+                                                         : OptimizerKind::kAdam;
+    config.optimizer.lr = golden_.lr;
+    config.optimizer.weight_decay = golden_.weight_decay;
     config.training.clip_norm = golden_.clip_norm;
-    config.training.fused_update = fused;
+    config.training.update = fused ? Update::kFused : Update::kSeparate;
     config.device.threads = 2;
     return config;
   }

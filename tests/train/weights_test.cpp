@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 

@@ -21,7 +21,7 @@ std::vector<Case> schemes_cases(const Setting& setting) {
   for (const RankScheme scheme : kRankSchemes) {
     Workload workload = ddp_workload(setting, 2);
     workload.scheme = scheme;
-    cases.push_back(new_case(setting, name_of(scheme), workload));
+    cases.push_back(new_case(setting, std::string(name_of(scheme)), workload));
   }
   return cases;
 }

@@ -1,4 +1,4 @@
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,8 +14,8 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/output_file.h"
-#include "core/safetensors_header.h"
 #include "core/units.h"
+#include "data/safetensors_header.h"
 
 namespace barestep {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "core/array_file.h"
+#include "data/array_file.h"
 
 namespace barestep {
 

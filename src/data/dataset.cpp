@@ -1,4 +1,4 @@
-#include "train/dataset.h"
+#include "data/dataset.h"
 
 #include <fmt/format.h>
 
@@ -10,11 +10,11 @@
 
 #include "core/error.h"
 #include "core/file_pattern.h"
-#include "core/idx.h"
-#include "core/npy.h"
 #include "core/random.h"
-#include "core/safetensors.h"
 #include "core/units.h"
+#include "data/idx.h"
+#include "data/npy.h"
+#include "data/safetensors.h"
 
 namespace barestep {
 namespace {
@@ -197,7 +197,7 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     require_finite(x);
   }
   const std::int64_t test_rows = test_rows_of(data, x.rows());
-  if (loss == LossKind::kCrossEntropy) {
+  if (takes_labels(loss)) {
     std::vector<std::int32_t> labels = checked_labels(y, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
   }

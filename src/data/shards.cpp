@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "train/dataset.h"
+#include "data/dataset.h"
 
 namespace barestep {
 namespace {

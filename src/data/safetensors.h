@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/array_file.h"
+#include "data/array_file.h"
 
 namespace barestep {
 

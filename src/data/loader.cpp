@@ -1,4 +1,4 @@
-#include "train/loader.h"
+#include "data/loader.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,17 +12,14 @@
 
 namespace barestep {
 
-Loader::Loader(const Dataset& dataset, const Schedule& schedule, const StepSpec& spec,
-               const LoaderOptions& options)
+Loader::Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions& options)
     : dataset_(dataset),
-      spec_(spec),
-      schedule_(schedule),
+      next_batch_(std::move(next_batch)),
       options_(options),
-      order_(static_cast<std::size_t>(std::max(spec.epoch_rows(), spec.train_rows))),
+      order_(static_cast<std::size_t>(dataset.train_rows())),
       y_bytes_(dataset.y_bytes()),
       slots_(static_cast<std::size_t>(std::max(1, options.workers * options.prefetch))) {
-  const auto most_rows =
-      static_cast<std::size_t>(std::max(spec.own_rows(spec.step_rows()).count, spec.micro_rows()));
+  const auto most_rows = static_cast<std::size_t>(options.most_rows);
   for (Slot& slot : slots_) {
     slot.rows.resize(most_rows);
     if (options.workers == 0) continue;
@@ -41,29 +38,26 @@ Loader::~Loader() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-/// The order of an epoch, repeated from its start until every rank has the same number of rows.
 void Loader::take_order(std::int64_t epoch) {
   if (epoch == ordered_epoch_) return;
-  const auto train_rows = static_cast<std::size_t>(spec_.train_rows);
-  epoch_order(options_.seed, epoch, std::span(order_).first(train_rows));
-  for (std::size_t i = train_rows; i < order_.size(); ++i) order_[i] = order_[i - train_rows];
+  epoch_order(options_.seed, epoch, order_);
   ordered_epoch_ = epoch;
 }
 
 bool Loader::next_rows(Slot& slot) {
-  const std::optional<Batch> batch = schedule_.next();
+  const std::optional<BatchRows> batch = next_batch_();
   if (!batch) return false;
-  slot.count = batch->program->tensors.x.rows;
+  slot.count = batch->count;
   const auto rows = std::span(slot.rows).first(static_cast<std::size_t>(slot.count));
-  if (batch->evaluates) {
+  if (batch->from_test_set) {
     std::iota(rows.begin(), rows.end(), dataset_.train_rows() + batch->first);
     return true;
   }
   take_order(batch->epoch);
-  auto place = static_cast<std::size_t>(batch->first + spec_.rank);
+  auto place = static_cast<std::size_t>(batch->first);
   for (std::int64_t& row : rows) {
-    row = order_[place];
-    place += static_cast<std::size_t>(spec_.ranks);
+    row = order_[place % order_.size()];
+    place += static_cast<std::size_t>(batch->stride);
   }
   return true;
 }

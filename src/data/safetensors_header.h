@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 
 namespace barestep {
 

@@ -1,4 +1,4 @@
-#include "core/idx.h"
+#include "data/idx.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>

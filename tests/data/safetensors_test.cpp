@@ -1,4 +1,4 @@
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 
 #include <gmock/gmock.h>
 

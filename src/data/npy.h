@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "core/array_file.h"
+#include "data/array_file.h"
 
 namespace barestep {
 

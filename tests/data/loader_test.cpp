@@ -1,4 +1,4 @@
-#include "train/loader.h"
+#include "data/loader.h"
 
 #include <gmock/gmock.h>
 
@@ -33,8 +33,9 @@ std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks
   spec.ranks = ranks;
   const StepPrograms programs(spec);
   Schedule schedule(config.training, programs);
-  Loader loader(*run.dataset, schedule, programs.spec(),
+  Loader loader(*run.dataset, batches_of(schedule),
                 {.seed = config.training.seed,
+                 .most_rows = programs.spec().most_own_rows(),
                  .workers = config.data.workers,
                  .prefetch = config.data.prefetch,
                  .delay_s = config.data.io_delay_ms / 1e3});
@@ -61,6 +62,22 @@ TEST_F(LoaderOfFiles, YieldsTheSameBatchesWhateverTheNumberOfWorkers) {
   TrainConfig other = config;
   other.training.seed = 1;
   EXPECT_NE(samples_of(with_workers(other, 3)), samples_of(with_workers(config, 3)));
+}
+
+TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
+  const TrainConfig config = number_run(folder());
+  const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
+  ASSERT_EQ(dataset.train_rows(), 30);
+  std::vector<std::int64_t> order(30);
+  epoch_order(7, 2, order);
+  const std::vector<std::int64_t> rows{order[26], order[29], order[2]};
+  std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
+  dataset.gather(rows, wanted_x.data(), wanted_y.data());
+  Loader loader(dataset, [] { return BatchRows{.epoch = 2, .first = 26, .stride = 3, .count = 3}; },
+                {.seed = 7, .most_rows = 3});
+  loader.take(x.data(), y.data());
+  EXPECT_EQ(x, wanted_x);
+  EXPECT_EQ(y, wanted_y);
 }
 
 TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
@@ -109,7 +126,8 @@ TEST_F(LoaderOfFiles, HandsOnWhatAWorkerMet) {
   std::filesystem::resize_file(config.data.x, 100);
   for (const int workers : {0, 2}) {
     Schedule schedule(config.training, *run.programs);
-    Loader loader(streamed, schedule, run.programs->spec(), {.workers = workers});
+    Loader loader(streamed, batches_of(schedule),
+                  {.most_rows = run.programs->spec().most_own_rows(), .workers = workers});
     std::vector<float> x(8 * 6);
     std::vector<float> y(8 * 4);
     expect_error(ExitCode::kInputOutput, "the file became shorter while it was read", [&] {

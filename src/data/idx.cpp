@@ -1,4 +1,4 @@
-#include "core/idx.h"
+#include "data/idx.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

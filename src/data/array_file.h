@@ -1,6 +1,6 @@
 // An array in a file: samples in rows, read whole or a few rows at a time.
 //
-// The readers of the formats (core/idx.h, core/npy.h, core/safetensors.h) check a header and make
+// The readers of the formats (data/idx.h, data/npy.h, data/safetensors.h) check a header and make
 // an ArrayFile of it.
 #pragma once
 

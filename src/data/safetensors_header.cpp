@@ -1,4 +1,4 @@
-#include "core/safetensors_header.h"
+#include "data/safetensors_header.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "core/array_file.h"
+#include "data/array_file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

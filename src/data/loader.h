@@ -5,30 +5,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
-#include "train/dataset.h"
-#include "train/schedule.h"
+#include "data/dataset.h"
 
 namespace barestep {
 
 struct LoaderOptions {
   std::uint64_t seed = 0;
-  int workers = 0;     // threads that gather ahead; 0: take() gathers
-  int prefetch = 2;    // batches each worker may be ahead
+  std::int64_t most_rows = 0;  // of a batch
+  int workers = 0;             // threads that gather ahead; 0: take() gathers
+  int prefetch = 2;            // batches each worker may be ahead
   double delay_s = 0;  // injected: what a slow disk would cost, for each batch a worker gathers
 };
 
+/// The samples of a batch. Of the training set: those at places first, first + stride, ... of the
+/// epoch's order, which starts again behind its end. Of the test set: rows first, first + 1, ... of
+/// it.
+struct BatchRows {
+  bool from_test_set = false;
+  std::int64_t epoch = 0;  // from 0
+  std::int64_t first = 0;
+  std::int64_t stride = 1;  // ranks that share a batch take turns
+  std::int64_t count = 0;
+};
+
+/// The next batch of a run, or nothing behind the last.
+using NextBatch = std::function<std::optional<BatchRows>()>;
+
 /// Which samples a batch holds is a function of seed and epoch alone, however many workers there
-/// are: torch.randperm of each epoch, of which this rank takes every ranks-th.
+/// are: the order of an epoch is epoch_order()'s.
 class Loader {
  public:
-  /// Starts the workers. `schedule` yields the batches of the run; `dataset` and the programs of
-  /// the schedule must outlive the loader.
-  Loader(const Dataset& dataset, const Schedule& schedule, const StepSpec& spec,
-         const LoaderOptions& options);
+  /// Starts the workers. `next_batch` yields the batches of the run, and is asked by one thread at
+  /// a time; `dataset` and what `next_batch` refers to must outlive the loader.
+  Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions& options);
 
   /// Stops the workers, which finish what they gather. Blocks.
   ~Loader();
@@ -60,8 +75,7 @@ class Loader {
   void gather(Slot& slot) const;
 
   const Dataset& dataset_;
-  const StepSpec& spec_;
-  Schedule schedule_;
+  NextBatch next_batch_;
   LoaderOptions options_;
   std::vector<std::int64_t> order_;
   std::int64_t ordered_epoch_ = -1;

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "core/array_file.h"
 #include "core/config.h"
+#include "data/array_file.h"
 
 namespace barestep {
 

@@ -1,4 +1,4 @@
-#include "train/dataset.h"
+#include "data/dataset.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/safetensors.h"
+#include "data/safetensors.h"
 #include "support/expect_error.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"

@@ -1,0 +1,38 @@
+// What may follow a linear layer, number by number.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace barestep {
+
+/// Names stand in core/config.h, arithmetic in kernels/formulas.h. The gradient is found from the
+/// result alone.
+enum class Activation { kRelu, kNone };
+
+/// What there is to say of an activation, but for its arithmetic.
+struct ActivationTraits {
+  bool is_module = false;         // is a module of PyTorch's nn.Sequential
+  std::string_view bias_label{};  // of a BiasActivation
+  std::string_view grad_label{};  // of an ActivationGrad
+  std::string_view grad_text{};   // the ActivationGrad as a formula: {0} gradient, {1} output
+  std::int64_t flops = 0;         // for each number, as Cost counts them
+  std::int64_t grad_flops = 0;
+};
+
+constexpr ActivationTraits traits_of(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return {.is_module = true,
+              .bias_label = "bias_relu",
+              .grad_label = "relu_grad",
+              .grad_text = "{0} = 0 where {1} <= 0",
+              .flops = 1,
+              .grad_flops = 1};
+    case Activation::kNone:
+      return {.bias_label = "bias_relu"};
+  }
+  return {};
+}
+
+}  // namespace barestep
