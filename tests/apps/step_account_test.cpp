@@ -361,7 +361,7 @@ struct Typed {
     if (!config.device.devices.empty()) {
       return std::make_unique<DataParallel>(static_cast<int>(config.device.devices.size()), false);
     }
-    return ranks == 0 ? nullptr : rank_scheme_of(config.parallel, kSmallBucket);
+    return ranks == 0 ? nullptr : rank_scheme_of(config, kSmallBucket);
   }
   [[nodiscard]] StepSpec spec(const Dataset* data, int rank) const {
     return ranks == 0 ? spec_of(config, DeviceKind::kCpu, data)
