@@ -163,8 +163,9 @@ std::string CommunicationSummary::text() const {
   text += table.text() + "\n";
   if (ranks.size() == 1) return text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    text += fmt::format("Waited for rank {}: longest in {} of {} steps, {} ms a step\n", rank,
-                        ranks[rank].steps_waited_for, steps, milliseconds(ranks[rank].cost_s));
+    text += fmt::format("Waited for rank {}: longest in {} of {} step{}, {} ms a step\n", rank,
+                        ranks[rank].steps_waited_for, steps, steps == 1 ? "" : "s",
+                        milliseconds(ranks[rank].cost_s));
   }
   return text +
          fmt::format("The ranks' clocks are aligned within {:.1f} us\n\n", 1e6 * clock_error_s);
