@@ -229,12 +229,12 @@ std::vector<WaitingCase> waiting_cases() {
   return cases;
 }
 
-double median_exposed_s(const std::vector<StepAccount>& steps) {
-  std::vector<double> exposed_s;
-  for (const StepAccount& step : steps) exposed_s.push_back(step[Part::kExposedCommunication]);
-  const auto middle = exposed_s.begin() + std::ssize(exposed_s) / 2;
-  std::ranges::nth_element(exposed_s, middle);
-  return *middle;
+/// Exposed communication of each step, the shortest first.
+std::vector<double> exposed_s(const std::vector<StepAccount>& steps) {
+  std::vector<double> sorted_s;
+  for (const StepAccount& step : steps) sorted_s.push_back(step[Part::kExposedCommunication]);
+  std::ranges::sort(sorted_s);
+  return sorted_s;
 }
 
 class WaitingFor : public testing::TestWithParam<WaitingCase> {};
@@ -248,18 +248,25 @@ TEST_P(WaitingFor, ARankIsExposedCommunicationOfTheOthersThatNamesIt) {
   config.training.log_every = GetParam().log_every;
   const auto scheme = GetParam().scheme();
   constexpr double kMostOfPause_s = 0.75 * kPauseMs / 1e3;
+  std::vector<double> most_s(static_cast<std::size_t>(GetParam().ranks));  // of any step
   repeat_while_busy([&] {
     const AccountOfRun run =
         account_of_run(config, GetParam().ranks, kPauseMs, *scheme, GetParam().by);
     EXPECT_EQ(run.summary.steps, kSteps - kWarmup);
     for (std::size_t rank = 0; rank < run.steps.size(); ++rank) {
       if (rank == 1) continue;
-      EXPECT_GE(median_exposed_s(run.steps[rank]), kMostOfPause_s) << "rank " << rank;
+      const std::vector<double> sorted_s = exposed_s(run.steps[rank]);
+      EXPECT_GE(sorted_s[sorted_s.size() / 2], kMostOfPause_s) << "rank " << rank;
+      most_s[rank] = std::max(most_s[rank], sorted_s.back());
       EXPECT_EQ(run.summary.ranks[rank].steps_waited_for, 0) << "rank " << rank;
     }
     EXPECT_EQ(run.summary.ranks[1].steps_waited_for, kSteps - kWarmup);
     EXPECT_GE(run.summary.ranks[1].cost_s, kMostOfPause_s);
   });
+  // No machine is so busy that no step shows it.
+  for (std::size_t rank = 0; rank < most_s.size(); ++rank) {
+    if (rank != 1) EXPECT_GE(most_s[rank], kMostOfPause_s) << "rank " << rank;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, WaitingFor, testing::ValuesIn(waiting_cases()),
