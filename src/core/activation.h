@@ -30,7 +30,8 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .flops = 1,
               .grad_flops = 1};
     case Activation::kNone:
-      return {.bias_label = "bias_relu"};
+      // A bias without an activation goes by the name of the usual op.
+      return {.bias_label = "bias_relu", .grad_label = "relu_grad"};
   }
   return {};
 }

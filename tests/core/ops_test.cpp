@@ -244,6 +244,8 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
        "bias must be 1 by the columns of values"},
       {broken(relu_grad, [](ActivationGrad& o) { o.output.rows = 5; }),
        "grad and output must have the same shape"},
+      {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),
+       "there must be an activation"},
       {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},
       {broken(adam(), [](Adam& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
       {broken(adam(), [](Adam& o) { o.grads.cols = 99; }), flat},
