@@ -270,7 +270,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
 /// As the command line has it; what is wrong with that is told later, by one rank.
 TrainConfig config_of(const std::vector<std::string>& arguments) {
   try {
-    return parse_command_line(kMlpDdp, arguments).config;
+    return parse_command_line(TrainerKind::kDdp, arguments).config;
   } catch (const Error&) {
     return {};
   }

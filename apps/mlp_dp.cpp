@@ -15,6 +15,7 @@
 #include "core/stop_request.h"
 #include "device_setup.h"
 #include "monitoring.h"
+#include "options/options.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/flight_record.h"
@@ -169,10 +170,10 @@ void train_on_devices(const TrainConfig& config, FlightRecord& record) {
 }
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kMlpDp, arguments);
+  const CommandLine line = parse_command_line(TrainerKind::kDataParallel, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) print_note(kMlpDp, line.note);
-  validate(line.config);
+  validate(line.config, TrainerKind::kDataParallel);
   // A device that hangs would keep this process for ever.
   FlightBoard board("", 0, 0);
   LastWord word(board);

@@ -15,6 +15,7 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "monitoring.h"
+#include "options/options.h"
 #include "profiling.h"
 #include "run_end.h"
 #include "run_file.h"
@@ -168,10 +169,10 @@ void sweep(TrainConfig config) {
 }
 
 void run_mlp_single(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kMlpSingle, arguments);
+  const CommandLine line = parse_command_line(TrainerKind::kSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) print_note(kMlpSingle, line.note);
-  validate(line.config);
+  validate(line.config, TrainerKind::kSingle);
   if (line.config.training.evaluate_only) {
     evaluate_each(line.config);
   } else if (line.config.data.sweep.empty()) {

@@ -13,6 +13,7 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "options/options.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/rank_scheme.h"
 #include "parallel/staged_communicator.h"
@@ -44,14 +45,14 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
 RankSetup::RankSetup(const char* program, const std::vector<std::string>& arguments,
                      const MpiRank& place)
     : ranks_(*place.communicator), place_(place) {
-  CommandLine line = parse_command_line(program, arguments);
+  CommandLine line = parse_command_line(TrainerKind::kDdp, arguments);
   config_ = std::move(line.config);
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
   if (is_first() && !line.note.empty()) print_note(program, line.note);
   const auto traces = trace_files(config_.output.trace, "rank", ranks_.size());
   if (!traces.empty()) config_.output.trace = traces[static_cast<std::size_t>(ranks_.rank())];
-  validate(config_);
+  validate(config_, TrainerKind::kDdp);
   require_files(traces);
   kind_ = device_kind(config_.device.device);
   build_programs();

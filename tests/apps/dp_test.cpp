@@ -12,6 +12,7 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "core/host_cpus.h"
+#include "options/options.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/process.h"
@@ -410,7 +411,8 @@ TEST(DevicesOption, RefusesBadInputInOneLine) {
   };
   for (const auto& [arguments, code, line] : cases) {
     try {
-      validate(parse_command_line("mlp_dp", arguments).config);
+      validate(parse_command_line(TrainerKind::kDataParallel, arguments).config,
+               TrainerKind::kDataParallel);
       ADD_FAILURE() << line;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), StartsWith(line));

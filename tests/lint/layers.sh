@@ -15,11 +15,12 @@ includes() {
     BEGIN {
       # layer: the layers whose headers it may include
       may["core"] = "core"
+      may["options"] = "core options"
       may["kernels"] = "core kernels"
       may["profiler"] = "core train profiler"
       may["train"] = "core train"
       may["parallel"] = "core train parallel"
-      may["lab"] = "core kernels profiler train parallel lab"
+      may["lab"] = "core options kernels profiler train parallel lab"
 
       # headers of a library, the files they may stand in, and those in words
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
@@ -35,7 +36,7 @@ includes() {
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
-      library("^nlohmann/", "^(src/(core|lab)/.*\\.cpp$|apps/)", "sources of core/ and lab/, and apps/")
+      library("^nlohmann/", "^(src/(core|options|lab)/.*\\.cpp$|apps/)", "sources of core/, options/ and lab/, and apps/")
       library("^(zlib|zconf|xxhash)", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
