@@ -127,7 +127,7 @@ class RankObserver final : public TrainObserver {
         communication_(communication),
         gathers_(!setup.config().output.metrics.empty()) {
     record_.begin(Track::kPhase, Activity::kStep, batches_);
-    if (setup.is_first()) console_.emplace(kMlpDdp, setup.config(), setup.steps());
+    if (setup.is_first()) console_.emplace(TrainerKind::kDdp, setup.config(), setup.steps());
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 

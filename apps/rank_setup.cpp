@@ -55,6 +55,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   validate(config_, TrainerKind::kDdp);
   require_files(traces);
   kind_ = device_kind(config_.device.device);
+  const bool takes_any = config_.device.device == "auto";
   build_programs();
   if (config_.output.plan || config_.output.explain) {
     answer_ = preview(config_, *programs_);
@@ -63,7 +64,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   if (is_first() && !config_.output.load.empty()) {
     loaded_ = load_weights(config_.output.load, programs_->spec().model);
   }
-  if (is_first() && config_.device.device == "auto") note_missing_gpu(program);
+  if (is_first() && takes_any) note_missing_gpu(program);
   open_device();
 }
 
@@ -89,9 +90,8 @@ void RankSetup::build_programs() {
   } else {
     scheme_ = rank_scheme_of(config_);
     programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
-    warmup_of(config_.training, steps());
-    profiled_steps_of(config_, steps());
   }
+  config_ = resolve(std::move(config_), kind_, spec);
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -126,7 +126,7 @@ void RankSetup::require_agreement() {
   if (config_.output.plan || config_.output.explain) task = "preview";
   settings.emplace_back("task", task);
   if (programs_ != nullptr) {
-    const RankSettings steps = settings_of(config_, *programs_);
+    const RankSettings steps = settings_of(config_);
     settings.insert(settings.end(), steps.begin(), steps.end());
   }
   if (device_ != nullptr) {

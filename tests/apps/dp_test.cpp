@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/host_cpus.h"
 #include "options/options.h"
+#include "support/metrics.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/process.h"
@@ -36,9 +37,7 @@ class MlpDp : public TempDirTest {
 
   std::vector<double> losses(const std::string& name) {
     std::vector<double> all;
-    std::istringstream lines(read_file(folder() / name));
-    for (std::string line; std::getline(lines, line);) {
-      const json record = json::parse(line);
+    for (const json& record : records_of(read_file(folder() / name))) {
       EXPECT_FALSE(record.contains("own_loss"));
       all.push_back(record.at("loss").get<double>());
     }
