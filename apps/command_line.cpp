@@ -51,8 +51,8 @@ constexpr About kAbout[] = {
   srun -n 8 --mpi=pmix mlp_ddp --batch-size 32 --slow-rank 1:20)"},
 };
 
-constexpr std::size_t kWidth = 100;
-constexpr std::size_t kNameWidth = 31;
+constexpr std::size_t kHelpWidth = 100;
+constexpr std::size_t kHelpIndent = 31;
 
 /// Lines of at most `width` characters; a longer word has a line of its own.
 std::string wrapped(const std::string& text, std::size_t width) {
@@ -76,7 +76,7 @@ std::string wrapped(const std::string& text, std::size_t width) {
 
 class Formatter : public CLI::Formatter {
  public:
-  Formatter() { column_width(kNameWidth); }
+  Formatter() { column_width(kHelpIndent); }
   std::string make_usage(const CLI::App* /*app*/, std::string name) const override {
     return fmt::format("\nUsage: {} [options]\n\n", name);
   }
@@ -96,7 +96,7 @@ void add_options(CLI::App& app, TrainerKind trainer) {
     CLI::Option* added = is_flag(option) ? app.add_flag(name)
                                          : app.add_option(name)->type_name(option.value.argument);
     added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->description(wrapped(help_of(option), kWidth - kNameWidth))
+        ->description(wrapped(help_of(option), kHelpWidth - kHelpIndent))
         ->group(std::string(option.group));
   }
   app.add_option("--config")

@@ -17,14 +17,14 @@
 namespace barestep {
 namespace {
 
-using Rows = std::vector<Option>;
+using Table = std::vector<Option>;
 
 constexpr TrainerKind kSingle = TrainerKind::kSingle;
 constexpr TrainerKind kDp = TrainerKind::kDataParallel;
 constexpr TrainerKind kDdp = TrainerKind::kDdp;
 
-// Rows that ranks need not share.
-constexpr Agreement kOwn = Agreement::kNothing;
+// What ranks need not share.
+constexpr Agreement kNotShared = Agreement::kNothing;
 
 OptionValue layers() {
   return value_at(
@@ -93,7 +93,7 @@ OptionValue betas() {
           }};
 }
 
-Rows model_options() {
+Table model_options() {
   return {
       {.name = "dim",
        .help = "width of every layer",
@@ -121,7 +121,7 @@ Rows model_options() {
   };
 }
 
-Rows data_options() {
+Table data_options() {
   return {
       {.name = "data",
        .help =
@@ -133,15 +133,15 @@ Rows data_options() {
       {.name = "workers",
        .help = "threads that load batches ahead; 0 loads them inside the step; files only",
        .value = number(&DataConfig::workers, limits::kWorkers),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "prefetch",
        .help = "batches each worker may be ahead",
        .value = number(&DataConfig::prefetch, limits::kPrefetches),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "no-pin",
        .help = "copy batches from pageable memory instead of page-locked memory",
        .value = flag(&DataConfig::pin, false),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "drop-last",
        .help = "leave out the smaller last batch of an epoch",
        .value = flag(&DataConfig::drop_last)},
@@ -151,7 +151,7 @@ Rows data_options() {
   };
 }
 
-Rows batch_options() {
+Table batch_options() {
   return {
       {.name = "batch-size",
        .help = "samples in a step, or a list: a run for each and a table of all at the end",
@@ -180,7 +180,7 @@ Rows batch_options() {
   };
 }
 
-Rows run_options() {
+Table run_options() {
   return {
       {.name = "steps",
        .help = "training steps",
@@ -205,7 +205,7 @@ Rows run_options() {
   };
 }
 
-Rows optimizer_options() {
+Table optimizer_options() {
   return {
       {.name = "optimizer",
        .help = "as torch.optim has them",
@@ -234,7 +234,7 @@ Rows optimizer_options() {
   };
 }
 
-Rows gradient_options() {
+Table gradient_options() {
   const std::vector<Update> of_one = {Update::kSeparate, Update::kFused};
   return {
       {.name = "accumulate",
@@ -262,23 +262,23 @@ Rows gradient_options() {
   };
 }
 
-Rows device_options() {
+Table device_options() {
   return {
       {.name = "device",
        .help = "where to train; auto is a GPU where there is one",
        .value = value_at(&DeviceConfig::device, JsonKind::kString, "auto|cpu|cuda|cuda:N", "",
                          &device_name, [](const std::string& name) { return name; }),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "threads",
        .help = "of the CPU device",
        .value = number(&DeviceConfig::threads, limits::kThreads),
        .unset = "one for each CPU this process may use",
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "gemm",
        .help = "who computes matrix products on the CPU; auto is the first of the others that this "
                "build has",
        .value = one_of(&DeviceConfig::gemm),
-       .agreement = kOwn},  // ranks compare the libraries that they have
+       .agreement = kNotShared},  // ranks compare the libraries that they have
       {.name = "fusion",
        .help = "bias and ReLU inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
@@ -292,12 +292,12 @@ Rows device_options() {
        .help = "time a GPU's product algorithms, keep the choices in FILE and take them from there "
                "in later runs",
        .value = file(&DeviceConfig::autotune),
-       .agreement = kOwn},
+       .agreement = kNotShared},
   };
 }
 
 /// Of mlp_dp.
-Rows spread_options() {
+Table spread_options() {
   return {
       {.name = "devices",
        .help = "devices to spread each step over, cpu or cuda:N; a name given twice counts as two",
@@ -320,7 +320,7 @@ Rows spread_options() {
 }
 
 /// Of mlp_ddp.
-Rows rank_options() {
+Table rank_options() {
   return {
       {.name = "transport",
        .help = "what carries gradients: NCCL between GPUs, MPI through host memory; auto is NCCL "
@@ -328,7 +328,7 @@ Rows rank_options() {
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kMpi}),
        .trainers = {kDdp},
-       .agreement = kOwn},  // ranks compare what it comes to
+       .agreement = kNotShared},  // ranks compare what it comes to
       {.name = "scheme",
        .help = "what ranks exchange: ddp sums gradients; zero1 too, and each rank updates a share "
                "of the weights and has the optimizer's memory for that share only; factor gathers "
@@ -361,27 +361,27 @@ Rows rank_options() {
   };
 }
 
-Rows watchdog_options() {
+Table watchdog_options() {
   return {{.name = "timeout",
            .help = "a run in which a collective, a step or the set-up takes longer than this ends "
                    "with exit code 75",
            .value = number(&ParallelConfig::timeout_s, limits::kTimeouts, "SECONDS"),
            .trainers = {kDp, kDdp},
-           .agreement = kOwn}};
+           .agreement = kNotShared}};
 }
 
 /// Each rank may have pauses of its own.
-Rows injected_options() {
+Table injected_options() {
   return {
       {.name = "io-delay-ms",
        .help = "a slow disk: a pause in each step, or where --workers load files in each worker "
                "before each batch",
        .value = number(&DataConfig::io_delay_ms, limits::kDelays),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "delay-ms",
        .help = "a pause before each backward pass",
        .value = number(&InjectedConfig::delay_ms, limits::kDelays),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "slow-rank",
        .help = "a pause of MS milliseconds before each backward pass of rank R",
        .value = value_at(
@@ -389,17 +389,17 @@ Rows injected_options() {
            &slow_rank,
            [](const SlowRank& slow) { return fmt::format("{}:{}", slow.rank, slow.delay_ms); }),
        .trainers = {kDdp},
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "jitter-ms",
        .help = "before each backward pass a pause of random length, up to X, of its own on every "
                "rank",
        .value = number(&InjectedConfig::jitter_ms, limits::kDelays),
        .trainers = {kDdp},
-       .agreement = kOwn},
+       .agreement = kNotShared},
   };
 }
 
-Rows profiling_options() {
+Table profiling_options() {
   return {
       {.name = "profile",
        .help = "print where the time of a step goes: by op, layer and phase, in PyTorch's columns",
@@ -420,23 +420,23 @@ Rows profiling_options() {
        .help = "what rows are sorted by, largest first: " + joined(kNamesOf<SortBy>, ", "),
        .value = one_of(&OutputConfig::sort_by, {}, "KEY"),
        .unset = std::string(name_of(SortBy::kDeviceTotal)),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "row-limit",
        .help = "rows of a table",
        .value = number(&OutputConfig::row_limit, limits::kRows),
        .unset = text_of_number(kDefaultRowLimit),
-       .agreement = kOwn},
+       .agreement = kNotShared},
   };
 }
 
-Rows observing_options() {
+Table observing_options() {
   return {
       {.name = "tensorboard",
        .help = "write loss, step time, throughput and utilisation of every step as event files for "
                "TensorBoard",
        .value = file(&OutputConfig::tensorboard, "DIR"),
        .trainers = {kSingle, kDdp},
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "monitor",
        .help =
            "look at the machine ten times a second: load, memory, clocks, a GPU's power; lines, "
@@ -449,30 +449,30 @@ Rows observing_options() {
       {.name = "plan",
        .help = "print the memory plan and exit",
        .value = flag(&OutputConfig::plan),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "memory",
        .help = "memory the device is taken to have, as 16GiB",
        .value = value_at(&OutputConfig::memory, JsonKind::kNumberOrString, "SIZE", "", &byte_count,
                          [](std::int64_t bytes) { return text_of_number(bytes); }),
        .unset = "what it has",
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "explain",
        .help = "print a step, op by op, and exit",
        .value = flag(&OutputConfig::explain),
-       .agreement = kOwn},
+       .agreement = kNotShared},
   };
 }
 
-Rows file_options() {
+Table file_options() {
   return {
       {.name = "save",
        .help = "write the weights (safetensors) at the end",
        .value = file(&OutputConfig::save),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "load",
        .help = "begin with these weights (safetensors)",
        .value = file(&OutputConfig::load),
-       .agreement = kOwn},
+       .agreement = kNotShared},
       {.name = "evaluate-only",
        .help = "train nothing: loss, accuracy, latency and throughput of the weights of --load on "
                "the test set (--test-split), or on all samples of --data, for each of "

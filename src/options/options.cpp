@@ -7,23 +7,23 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The value as JSON writes it; a flag's `text` is empty where it is not set.
-Json json_of_value(JsonKind kind, const std::string& text) {
+OrderedJson json_of_value(JsonKind kind, const std::string& text) {
   switch (kind) {
     case JsonKind::kBoolean:
       return !text.empty();
     case JsonKind::kString:
       return text;
     case JsonKind::kNumbers:
-      return Json::parse("[" + text + "]");
+      return OrderedJson::parse("[" + text + "]");
     case JsonKind::kNumber:
     case JsonKind::kNumberOrString:
     case JsonKind::kNumberOrNumbers:
       break;
   }
-  return Json::parse(text.find(',') == std::string::npos ? text : "[" + text + "]");
+  return OrderedJson::parse(text.find(',') == std::string::npos ? text : "[" + text + "]");
 }
 
 }  // namespace
@@ -54,13 +54,13 @@ std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind tra
 }
 
 std::string json_of(const TrainConfig& config, TrainerKind trainer) {
-  Json all = Json::object();
+  OrderedJson all = OrderedJson::object();
   for (const Option& option : options_of(trainer)) {
     const std::optional<std::string> text = option.value.text(config);
     if (!text && !is_flag(option)) continue;
     all[std::string(option.name)] = json_of_value(option.value.json, text.value_or(""));
   }
-  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer) {

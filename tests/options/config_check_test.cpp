@@ -97,7 +97,8 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        "--profile-steps '2:2': holds no step; give first:end, as 10:20 for the steps 10 to 19"},
       {[](auto& c) { c.training.update = Update::kPerBucket; },
        "--update 'per-bucket': not one of the choices; use separate or fused"},
-      {[](auto& c) { c.output.memory = 0; }, "--memory '0': is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, "
+      {[](auto& c) { c.output.memory = 0; },
+       "--memory '0': is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, "
        "1.5 GiB or 1048576"},
   };
   for (const auto& [change, line] : cases) {

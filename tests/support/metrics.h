@@ -2,8 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
+
 #include <sstream>
 #include <string>
 #include <vector>
