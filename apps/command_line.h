@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/config.h"
@@ -18,6 +17,6 @@ struct CommandLine {
 /// Reads `arguments` (without the program's name) and the --config file they name; the command line
 /// wins over the file. Throws Error: kUsage for the command line, read_config_file()'s for the
 /// file. Values are in their ranges; whether they fit together is for validate().
-CommandLine parse_command_line(std::string_view program, const std::vector<std::string>& arguments);
+CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::string>& arguments);
 
 }  // namespace barestep

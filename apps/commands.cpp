@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "option_values.h"
+#include "options/option_values.h"
 #include "usage.h"
 
 namespace barestep {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "core/input_file.h"
-#include "options.h"
+#include "options/options.h"
 #include "usage.h"
 
 namespace barestep {
@@ -25,8 +25,8 @@ constexpr std::int64_t kMostConfigBytes = 1 << 20;
 /// an event is.
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(std::string_view program, std::string file, std::istringstream& text)
-      : program_(program), file_(std::move(file)), text_(text), content_(text.str()) {}
+  Reader(TrainerKind trainer, std::string file, std::istringstream& text)
+      : trainer_(trainer), file_(std::move(file)), text_(text), content_(text.str()) {}
 
   std::map<std::string_view, Given> take() { return std::move(given_); }
 
@@ -40,11 +40,11 @@ class Reader : public nlohmann::json_sax<Json> {
     // The parser stands behind the closing quote.
     const std::size_t length = std::min(name.size() + 2, position());
     key_where_ = where(position() - length);
-    const auto options = options_of(program_);
+    const auto options = options_of(trainer_);
     const auto found = std::ranges::find(options, name, &Option::name);
     if (found == options.end()) {
       refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
-             did_you_mean(name, names_of_options(program_), false));
+             did_you_mean(name, names_of_options(trainer_), false));
     }
     option_ = &*found;
     if (!seen_.insert(option_->name).second) {
@@ -54,8 +54,8 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   bool start_array(std::size_t /*size*/) override {
-    const bool wanted = option_ != nullptr && (option_->json == JsonKind::kNumbers ||
-                                               option_->json == JsonKind::kNumberOrNumbers);
+    const bool wanted = option_ != nullptr && (option_->value.json == JsonKind::kNumbers ||
+                                               option_->value.json == JsonKind::kNumberOrNumbers);
     if (numbers_ || !wanted) refuse_kind("an array");
     numbers_.emplace();
     return true;
@@ -125,14 +125,15 @@ class Reader : public nlohmann::json_sax<Json> {
       refuse(where(0), "", fmt::format("{} where an object should be", found),
              "a config file is one JSON object");
     }
-    refuse(fmt::format("{}: {}", key_where_, option_->name), "",
-           fmt::format("{} where {} should be", found, kWanted[static_cast<int>(option_->json)]),
-           fmt::format("--help describes --{}", option_->name));
+    refuse(
+        fmt::format("{}: {}", key_where_, option_->name), "",
+        fmt::format("{} where {} should be", found, kWanted[static_cast<int>(option_->value.json)]),
+        fmt::format("--help describes --{}", option_->name));
   }
 
   void expect(std::initializer_list<JsonKind> kinds, std::string_view found) const {
-    const bool fits =
-        option_ != nullptr && !numbers_ && std::ranges::find(kinds, option_->json) != kinds.end();
+    const bool fits = option_ != nullptr && !numbers_ &&
+                      std::ranges::find(kinds, option_->value.json) != kinds.end();
     if (!fits) refuse_kind(found);
   }
 
@@ -168,7 +169,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return fmt::format("{}:{}:{}", file_, line, before.size() - line_start + 1);
   }
 
-  const std::string_view program_;
+  const TrainerKind trainer_;
   const std::string file_;
   std::istringstream& text_;
   const std::string content_;
@@ -182,7 +183,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-std::map<std::string_view, Given> read_config_file(std::string_view program,
+std::map<std::string_view, Given> read_config_file(TrainerKind trainer,
                                                    const std::filesystem::path& path) {
   std::string content = InputFile(path, "config file").text(kMostConfigBytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -195,7 +196,7 @@ std::map<std::string_view, Given> read_config_file(std::string_view program,
                                     .remedy = "a config file is one JSON object"});
   }
   std::istringstream text(std::move(content));
-  Reader reader(program, path.string(), text);
+  Reader reader(trainer, path.string(), text);
   Json::sax_parse(text, &reader);
   return reader.take();
 }

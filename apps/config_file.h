@@ -10,14 +10,15 @@
 #include <map>
 #include <string_view>
 
-#include "option_values.h"
+#include "core/config.h"
+#include "options/option_values.h"
 
 namespace barestep {
 
-/// The options of `program` that a file gives, by name. A flag that is false is as good as not
+/// The options of a program that a file gives, by name. A flag that is false is as good as not
 /// there. Throws Error: kNoInput if the file cannot be read, kConfiguration, with file:line:column,
 /// for what is in it. The values themselves are not looked at.
-std::map<std::string_view, Given> read_config_file(std::string_view program,
+std::map<std::string_view, Given> read_config_file(TrainerKind trainer,
                                                    const std::filesystem::path& path);
 
 }  // namespace barestep

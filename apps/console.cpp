@@ -6,6 +6,7 @@
 #include "core/printer.h"
 #include "core/stop_request.h"
 #include "core/units.h"
+#include "options/options.h"
 #include "profiler/peaks.h"
 #include "run_end.h"
 #include "run_program.h"
@@ -17,14 +18,17 @@ constexpr const char* kEraseLine = "\r\033[K";
 
 }  // namespace
 
-Console::Console(std::string_view program, const TrainConfig& config, std::int64_t steps)
-    : program_(program),
+Console::Console(TrainerKind trainer, const TrainConfig& config, std::int64_t steps)
+    : program_(name_of(trainer)),
       config_(config),
       is_terminal_(isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1),
       summary_(steps) {
   const OutputConfig& output = config.output;
-  if (!output.metrics.empty()) metrics_.emplace(program, output.metrics);
-  if (!output.tensorboard.empty()) scalars_.emplace(program, output.tensorboard);
+  if (!output.metrics.empty()) metrics_.emplace(program_, output.metrics);
+  if (!output.tensorboard.empty()) scalars_.emplace(program_, output.tensorboard);
+  if (metrics_) {
+    metrics_->write([&](OutputFile& file) { file.write(configuration_record(config, trainer)); });
+  }
 }
 
 void Console::print(const std::string& text) {

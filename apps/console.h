@@ -20,9 +20,10 @@ namespace barestep {
 
 class Console final : public TrainObserver {
  public:
-  /// Opens the metrics and event files that are asked for; throws Error(kCannotCreate). `program`
-  /// names the program in notes, and must outlive it; `steps` are those of the whole run.
-  Console(std::string_view program, const TrainConfig& config, std::int64_t steps);
+  /// Opens the metrics and event files that are asked for; throws Error(kCannotCreate). `config` is
+  /// that of the run, resolved, with which the metrics begin; it must outlive this. `steps` are
+  /// those of the whole run.
+  Console(TrainerKind trainer, const TrainConfig& config, std::int64_t steps);
 
   void on_step(const StepReport& report) override { show_step(StepFigures(report)); }
   void show_step(const StepFigures& step);

@@ -34,6 +34,9 @@ class DeviceSetup {
   /// What carries the exchange, as a trace names it; empty for one device.
   [[nodiscard]] std::string backend() const;
 
+  /// The devices one by one, as --devices would list them: cpu, cuda:0, ...
+  [[nodiscard]] const std::vector<std::string>& devices() const { return devices_; }
+
   /// What the devices are called: as they were given; cpu:0, cpu:1, ... or cuda:0#0, cuda:0#1, ...
   /// where one is given several times.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }

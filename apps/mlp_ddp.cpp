@@ -127,7 +127,7 @@ class RankObserver final : public TrainObserver {
         communication_(communication),
         gathers_(!setup.config().output.metrics.empty()) {
     record_.begin(Track::kPhase, Activity::kStep, batches_);
-    if (setup.is_first()) console_.emplace(kMlpDdp, setup.config(), setup.steps());
+    if (setup.is_first()) console_.emplace(TrainerKind::kDdp, setup.config(), setup.steps());
     all_.resize(static_cast<std::size_t>(ranks.size()));
   }
 
@@ -267,7 +267,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
 /// As the command line has it; what is wrong with that is told later, by one rank.
 TrainConfig config_of(const std::vector<std::string>& arguments) {
   try {
-    return parse_command_line(kMlpDdp, arguments).config;
+    return parse_command_line(TrainerKind::kDdp, arguments).config;
   } catch (const Error&) {
     return {};
   }

@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "device_setup.h"
 #include "monitoring.h"
+#include "options/options.h"
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/flight_record.h"
@@ -44,7 +45,7 @@ class SpreadObserver final : public TrainObserver {
         scheme_(scheme),
         setup_(setup),
         record_(record),
-        console_(kMlpDp, config, steps),
+        console_(TrainerKind::kDataParallel, config, steps),
         account_(programs, scheme, setup.names(), setup.route()) {}
 
   void on_batch() override { record_.begin(Track::kPhase, Activity::kStep, ++batches_); }
@@ -140,8 +141,11 @@ void train_on(const DeviceSetup& setup, const TrainConfig& config, const StepPro
   end_if_stopped(kMlpDp, config, *trainer);
 }
 
-void train_on_devices(const TrainConfig& config, FlightRecord& record) {
+void train_on_devices(TrainConfig config, FlightRecord& record) {
   DeviceSetup setup(config.device, config.parallel.transport);
+  const bool takes_any = config.device.devices.empty() && config.device.device == "auto";
+  config.device.device = "auto";
+  config.device.devices = setup.devices();
   require_outputs(config, trace_files(config.output.trace, "device", setup.size()),
                   {{"--metrics", flight_file(config.output.metrics)}});
   const std::optional<Dataset> dataset = open_data(config, setup.kind());
@@ -149,9 +153,7 @@ void train_on_devices(const TrainConfig& config, FlightRecord& record) {
   const StepSpec spec = spec_of(config, setup.kind(), data);
   const DataParallel scheme(setup.size(), setup.exchanges() == Exchanges::kPieces);
   const StepPrograms programs(spec, &scheme);
-  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
-  warmup_of(config.training, steps);
-  profiled_steps_of(config, steps);
+  config = resolve(std::move(config), setup.kind(), spec);
   if (config.output.memory) setup.require_stated_memory(programs, *config.output.memory);
   if (config.output.plan || config.output.explain) {
     return print_now(preview(config, programs, setup.names()));
@@ -159,17 +161,17 @@ void train_on_devices(const TrainConfig& config, FlightRecord& record) {
 
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
-  if (config.device.devices.empty() && config.device.device == "auto") note_missing_gpu(kMlpDp);
+  if (takes_any) note_missing_gpu(kMlpDp);
   setup.open(MemoryPlan(programs.buffers()).devices());
   if (!config.output.memory) setup.require_free_memory(programs);
   train_on(setup, config, programs, scheme, data, std::move(loaded), record);
 }
 
 void run_mlp_dp(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kMlpDp, arguments);
+  const CommandLine line = parse_command_line(TrainerKind::kDataParallel, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) print_note(kMlpDp, line.note);
-  validate(line.config);
+  validate(line.config, TrainerKind::kDataParallel);
   // A device that hangs would keep this process for ever.
   FlightBoard board("", 0, 0);
   LastWord word(board);

@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "kernels/make_device.h"
 #include "monitoring.h"
+#include "options/options.h"
 #include "profiling.h"
 #include "run_end.h"
 #include "run_file.h"
@@ -35,7 +36,7 @@ SweepRow train_on(Device& device, const TrainConfig& config, const StepPrograms&
                   const Dataset* dataset, FlatWeights loaded) {
   const StepSpec& spec = programs.spec();
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
-  Console console(kMlpSingle, config, steps);
+  Console console(TrainerKind::kSingle, config, steps);
   TrainObserver* observer = &console;
   std::optional<Monitoring> monitoring;
   if (config.output.monitor) {
@@ -92,25 +93,23 @@ void require_free_memory(const TrainConfig& config, const StepPrograms& programs
 }
 
 /// Nothing where the run is only shown beforehand.
-std::optional<SweepRow> train(const TrainConfig& config) {
-  require_outputs(config, trace_files(config.output.trace, "device", 1));
-  const DeviceKind kind = device_kind(config.device.device);
-  const std::optional<Dataset> dataset = open_data(config, kind);
-  const StepSpec spec = spec_of(config, kind, dataset ? &*dataset : nullptr);
+std::optional<SweepRow> train(const TrainConfig& asked) {
+  require_outputs(asked, trace_files(asked.output.trace, "device", 1));
+  const DeviceKind kind = device_kind(asked.device.device);
+  const std::optional<Dataset> dataset = open_data(asked, kind);
+  const StepSpec spec = spec_of(asked, kind, dataset ? &*dataset : nullptr);
   const StepPrograms programs(spec);
-  // Known only now where the files say how long an epoch is. Both throw for steps that the run has
-  // not.
-  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
-  warmup_of(config.training, steps);
-  profiled_steps_of(config, steps);
+  // Known only now where the files say how long an epoch is.
+  TrainConfig config = resolve(asked, kind, spec);
   if (is_only_shown(config, programs, kind)) return std::nullopt;
 
   FlatWeights loaded;
   if (!config.output.load.empty()) loaded = load_weights(config.output.load, spec.model);
 
-  if (config.device.device == "auto") note_missing_gpu(kMlpSingle);
+  if (asked.device.device == "auto") note_missing_gpu(kMlpSingle);
   const auto device = make_device(config.device);
   require_free_memory(config, programs, *device);
+  if (kind == DeviceKind::kCpu) config.device.threads = device->info().threads;
   return train_on(*device, config, programs, dataset ? &*dataset : nullptr, std::move(loaded));
 }
 
@@ -140,7 +139,13 @@ void evaluate_each(TrainConfig config) {
   if (runs && config.device.device == "auto") note_missing_gpu(kMlpSingle);
   const std::optional<Dataset> dataset = open_data(config, device_kind(config.device.device));
   std::optional<RunFile<OutputFile>> metrics;
-  if (!config.output.metrics.empty()) metrics.emplace(kMlpSingle, config.output.metrics);
+  if (!config.output.metrics.empty()) {
+    metrics.emplace(kMlpSingle, config.output.metrics);
+    const DeviceKind kind = device_kind(config.device.device);
+    const TrainConfig shown = resolve(config, kind, spec_of(config, kind, &*dataset));
+    metrics->write(
+        [&](OutputFile& file) { file.write(configuration_record(shown, TrainerKind::kSingle)); });
+  }
   std::vector<std::int64_t> sizes = config.data.sweep;
   if (sizes.empty()) sizes.push_back(config.data.batch_size);
   std::vector<Evaluation> rows;
@@ -168,10 +173,10 @@ void sweep(TrainConfig config) {
 }
 
 void run_mlp_single(const std::vector<std::string>& arguments) {
-  const CommandLine line = parse_command_line(kMlpSingle, arguments);
+  const CommandLine line = parse_command_line(TrainerKind::kSingle, arguments);
   if (!line.answer.empty()) return print_now(line.answer);
   if (!line.note.empty()) print_note(kMlpSingle, line.note);
-  validate(line.config);
+  validate(line.config, TrainerKind::kSingle);
   if (line.config.training.evaluate_only) {
     evaluate_each(line.config);
   } else if (line.config.data.sweep.empty()) {

@@ -8,7 +8,7 @@
 
 #include "commands.h"
 #include "findings_text.h"
-#include "option_values.h"
+#include "options/option_values.h"
 #include "run_program.h"
 
 namespace barestep {

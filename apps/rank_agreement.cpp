@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/file_pattern.h"
 #include "core/units.h"
-#include "train/schedule.h"
+#include "options/options.h"
 
 namespace barestep {
 namespace {
@@ -52,59 +52,11 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs) {
-  const StepSpec& spec = programs.spec();
-  const TrainingConfig& training = config.training;
-  const OptimizerConfig& optimizer = config.optimizer;
-  const ParallelConfig& parallel = config.parallel;
+RankSettings settings_of(const TrainConfig& config) {
   RankSettings settings;
-  const auto add = [&](const char* name, const auto& value) {
-    settings.emplace_back(name, fmt::format("{}", value));
-  };
-  add("--layers", fmt::format("{}", fmt::join(spec.model.layout.widths(), ",")));
-  add("--activation", name_of(spec.model.activation));
-  add("--no-last-relu", !spec.model.last_relu);
-  add("--loss", name_of(spec.model.loss));
-  add("--data", name_of(spec.data));
-  add("--test-split", config.data.test_split);
   add_files(settings, "data", config.data.x);
   add_files(settings, "targets", config.data.y);
-  add("--drop-last", spec.drop_last);
-  add("--global-batch-size", spec.batch_size);
-  add("--data-seeding", spec.own_data ? "per-rank" : "global");
-  add("--accumulate", spec.accumulate);
-  add("--no-zero-grad", !spec.zero_grad);
-  add("--steps", steps_of(training, spec.epoch_rows(), spec.step_rows()));
-  add("--log-every", training.log_every);
-  add("--seed", training.seed);
-  add("--optimizer", name_of(optimizer.kind));
-  add("--lr", optimizer.lr);
-  add("--lr-warmup", optimizer.lr_warmup);
-  add("--lr-scale", name_of(optimizer.lr_scale));
-  add("--betas", fmt::format("{},{}", optimizer.beta1, optimizer.beta2));
-  add("--eps", optimizer.eps);
-  add("--momentum", optimizer.momentum);
-  add("--nesterov", optimizer.nesterov);
-  add("--weight-decay", weight_decay_of(optimizer));
-  add("--fusion", config.device.fusion ? "on" : "off");
-  add("--precision", name_of(config.device.precision));
-  add("--graph", config.device.graph);
-  add("--scheme", name_of(parallel.scheme));
-  add("--bucket-mib", parallel.bucket_mib);
-  add("--first-bucket", parallel.whole_first_bucket ? "whole" : "same");
-  add("--no-overlap", !parallel.overlap);
-  add("--grad-dtype", parallel.bf16_gradients ? "bf16" : "fp32");
-  add("--update", name_of(training.update));
-  add("--clip-norm", training.clip_norm.value_or(0));
-  add("--evaluate-only", training.evaluate_only);
-  add("--metrics", !config.output.metrics.empty());
-  add("--monitor", config.output.monitor);
-  add("--profile", config.output.profile);
-  add("--trace", !config.output.trace.empty());
-  if (training.evaluate_only) return settings;  // which has no steps
-  const StepRange profiled =
-      profiled_steps_of(config, steps_of(training, spec.epoch_rows(), spec.step_rows()));
-  add("--profile-steps", fmt::format("{}:{}", profiled.first, profiled.end));
+  for (auto& shared : shared_settings(config)) settings.push_back(std::move(shared));
   return settings;
 }
 

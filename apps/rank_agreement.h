@@ -7,16 +7,15 @@
 
 #include "core/communicator.h"
 #include "core/config.h"
-#include "core/device.h"
-#include "train/step.h"
 
 namespace barestep {
 
 /// Names and values, in an order that is the same on every rank that has the same names.
 using RankSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// What steps depend on: options, seed, the data's size and hash. Reads the data files.
-RankSettings settings_of(const TrainConfig& config, const StepPrograms& programs);
+/// What steps depend on: the options that ranks share, as resolve() has left them, the data's size
+/// and hash. Reads the data files.
+RankSettings settings_of(const TrainConfig& config);
 
 /// This program: its version, and the hash of its file.
 RankSettings build_settings();

@@ -6,6 +6,7 @@
 
 #include "core/output_file.h"
 #include "core/units.h"
+#include "options/options.h"
 #include "profiler/report.h"
 #include "run_program.h"
 #include "train/evaluator.h"
@@ -30,6 +31,7 @@ void evaluate_on_ranks(RankSetup& setup, Communicator& ranks, FlightRecord& reco
                         grouped(evaluation.total.samples), size, size == 1 ? "" : "s",
                         evaluation_table({&evaluation, 1})));
   if (!metrics) return;
+  metrics->write(configuration_record(config, TrainerKind::kDdp));
   for (const EvaluatedBatch& batch : evaluation.batches) {
     metrics->write(evaluation_record(evaluation.batch_size, batch));
   }

@@ -13,6 +13,7 @@
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"
+#include "options/options.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/rank_scheme.h"
 #include "parallel/staged_communicator.h"
@@ -44,16 +45,17 @@ void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
 RankSetup::RankSetup(const char* program, const std::vector<std::string>& arguments,
                      const MpiRank& place)
     : ranks_(*place.communicator), place_(place) {
-  CommandLine line = parse_command_line(program, arguments);
+  CommandLine line = parse_command_line(TrainerKind::kDdp, arguments);
   config_ = std::move(line.config);
   answer_ = std::move(line.answer);
   if (!answer_.empty()) return;
   if (is_first() && !line.note.empty()) print_note(program, line.note);
   const auto traces = trace_files(config_.output.trace, "rank", ranks_.size());
   if (!traces.empty()) config_.output.trace = traces[static_cast<std::size_t>(ranks_.rank())];
-  validate(config_);
+  validate(config_, TrainerKind::kDdp);
   require_files(traces);
   kind_ = device_kind(config_.device.device);
+  const bool takes_any = config_.device.device == "auto";
   build_programs();
   if (config_.output.plan || config_.output.explain) {
     answer_ = preview(config_, *programs_);
@@ -62,7 +64,7 @@ RankSetup::RankSetup(const char* program, const std::vector<std::string>& argume
   if (is_first() && !config_.output.load.empty()) {
     loaded_ = load_weights(config_.output.load, programs_->spec().model);
   }
-  if (is_first() && config_.device.device == "auto") note_missing_gpu(program);
+  if (is_first() && takes_any) note_missing_gpu(program);
   open_device();
 }
 
@@ -88,9 +90,8 @@ void RankSetup::build_programs() {
   } else {
     scheme_ = rank_scheme_of(config_);
     programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
-    warmup_of(config_.training, steps());
-    profiled_steps_of(config_, steps());
   }
+  config_ = resolve(std::move(config_), kind_, spec);
   if (config_.output.memory) {
     require_memory(*programs_, *config_.output.memory, kind_, "the device that --memory states");
   }
@@ -125,7 +126,7 @@ void RankSetup::require_agreement() {
   if (config_.output.plan || config_.output.explain) task = "preview";
   settings.emplace_back("task", task);
   if (programs_ != nullptr) {
-    const RankSettings steps = settings_of(config_, *programs_);
+    const RankSettings steps = settings_of(config_);
     settings.insert(settings.end(), steps.begin(), steps.end());
   }
   if (device_ != nullptr) {

@@ -105,7 +105,7 @@ def run_barestep(options, shape, steps):
         text = run([options.build + "/mlp_single", "--dim", str(dim), "--depth", str(depth),
                     "--batch-size", str(options.batch_size), "--steps", str(steps), "--device",
                     options.device, "--threads", str(options.threads), "--metrics", str(metrics)])
-        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
     records = [record for record in records if not record["warmup"]]
     return {"device": text.splitlines()[1],
             "step_time_s": [record["step_time_s"] for record in records],

@@ -24,7 +24,7 @@ def steps_of(program, ranks, dim, depth, overlap):
                    "--steps", "25", "--log-every", "25", "--metrics", str(metrics)]
         subprocess.run(command + ([] if overlap else ["--no-overlap"]), check=True,
                        stdout=subprocess.DEVNULL)
-        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
     mine = [record for record in records if record["rank"] == 0 and not record["warmup"]]
     return [(record["step_time_s"], record["phases_s"]["reduce"]) for record in mine]
 

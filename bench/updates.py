@@ -29,7 +29,7 @@ def barestep(program, dim, depth, steps, update):
                         "--depth", str(depth), "--batch-size", str(BATCH), "--steps", str(steps),
                         "--update", update, "--metrics", str(metrics)], check=True,
                        stdout=subprocess.DEVNULL)
-        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
     return [record for record in records if not record["warmup"]]
 
 

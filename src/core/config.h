@@ -1,8 +1,7 @@
 // What a run is asked to do: every option of the trainers as a plain struct, with its default.
 //
-// Each field is named after its option (`batch_size` is --batch-size). apps/ fill it from the
-// command line and a config file; validate() finds everything that can be found without a device or
-// a file.
+// Each field is named after its option (`batch_size` is --batch-size). options/ has the table by
+// which it is read, written and checked.
 #pragma once
 
 #include <cstdint>
@@ -352,10 +351,6 @@ bool is_device_name(std::string_view name);
 /// Throws Error(kConfiguration) for an option that only a GPU has; what the CPU device is asked
 /// for.
 void require_fit_for_cpu(const DeviceConfig& device);
-
-/// Throws Error: kUsage for a value outside its range, kConfiguration for options that do not fit
-/// together.
-void validate(const TrainConfig& config);
 
 /// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` stands
 /// in for an unset dim.

@@ -146,6 +146,10 @@ std::vector<std::string> JsonValue::texts() const {
   return all;
 }
 
+std::string JsonValue::json() const {
+  return json_of(json_).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void JsonValue::refuse(const std::string& why) const {
   fail(ExitCode::kBadData,
        {.what = source_->what,

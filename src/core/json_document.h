@@ -47,6 +47,9 @@ class JsonValue {
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::vector<std::string> texts() const;
 
+  /// This value as JSON on one line.
+  [[nodiscard]] std::string json() const;
+
   /// Throws Error(kBadData): "<path> <why>".
   [[noreturn]] void refuse(const std::string& why) const;
 

@@ -80,9 +80,9 @@ double node_s(const Node& node, const MachineCard& card, int ranks, int threads)
 }
 
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
-  const int all_cores = workload.threads > 0 ? workload.threads : card.node_ranks;
+  const int all_cores = workload.config.device.threads.value_or(card.node_ranks);
   const int threads = card.on_gpu ? 0 : all_cores;
-  const TrainConfig config = config_of(workload);
+  const DataConfig& data = workload.config.data;
   const WorkloadPrograms programs(workload);
   const MachineLoad* load = card.load_of(workload.ranks, threads);
   SimulatedStep step = simulate(
@@ -90,8 +90,8 @@ SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
       [&](const Node& node) { return node_s(node, card, workload.ranks, threads); },
       lanes_at_once(workload, card), load == nullptr ? 1 : load->contention);
   step.step_s += load == nullptr ? card.host_s : load->host_s;
-  if (config.data.workers > 0) {
-    step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);
+  if (data.workers > 0) {
+    step.step_s = std::max(step.step_s, 1e-3 * data.io_delay_ms / data.workers);
   }
   return step;
 }

@@ -17,7 +17,7 @@ double node_s(const Node& node, const MachineCard& card, int ranks, int threads 
 
 /// The step of a run as mlp_lab starts it, `step_s` with what the host adds. Ranks of the CPU share
 /// its cores, their communication too, and loading threads that an injected delay keeps busy may be
-/// what a step waits for. Not all of Workload::more is read: see step_programs.h.
+/// what a step waits for.
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card);
 
 }  // namespace barestep

@@ -46,8 +46,10 @@ void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::
   write_npy(folder / "y.npy", rows, dim, 2);
 }
 
-std::string data_option(const std::filesystem::path& folder) {
-  return fmt::format("npy:{},{}", (folder / "x.npy").string(), (folder / "y.npy").string());
+void read_data_set(DataConfig& data, const std::filesystem::path& folder) {
+  data.kind = DataKind::kNpy;
+  data.x = folder / "x.npy";
+  data.y = folder / "y.npy";
 }
 
 }  // namespace barestep

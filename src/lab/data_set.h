@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
+
+#include "core/config.h"
 
 namespace barestep {
 
@@ -11,7 +12,7 @@ namespace barestep {
 /// made; unless they are there already. Throws Error: kCannotCreate, kInputOutput.
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim);
 
-/// The --data of such a folder: "npy:FOLDER/x.npy,FOLDER/y.npy".
-std::string data_option(const std::filesystem::path& folder);
+/// Makes a run read such a folder: its --data.
+void read_data_set(DataConfig& data, const std::filesystem::path& folder);
 
 }  // namespace barestep

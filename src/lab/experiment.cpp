@@ -1,5 +1,7 @@
 #include "lab/experiment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -24,15 +26,19 @@ Setting new_setting(bool quick, bool on_gpu, int units) {
 }
 
 Workload base_workload(const Setting& setting) {
-  return {
-      .on_gpu = setting.on_gpu, .dim = setting.dim, .depth = setting.depth, .steps = setting.steps};
+  Workload workload{.on_gpu = setting.on_gpu};
+  workload.config.model.dim = setting.dim;
+  workload.config.model.depth = setting.depth;
+  workload.config.training.steps = setting.steps;
+  workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
+  return workload;
 }
 
 Workload ddp_workload(const Setting& setting, int ranks) {
   Workload workload = base_workload(setting);
   workload.trainer = TrainerKind::kDdp;
   workload.ranks = ranks;
-  workload.threads = setting.on_gpu ? 0 : 1;
+  if (!setting.on_gpu) workload.config.device.threads = 1;
   return workload;
 }
 
@@ -40,6 +46,11 @@ Workload dp_workload(const Setting& setting, int devices) {
   Workload workload = ddp_workload(setting, devices);
   workload.trainer = TrainerKind::kDataParallel;
   workload.gpus = setting.units;
+  DeviceConfig& device = workload.config.device;
+  device.device = "auto";
+  for (int i = 0; i < devices; ++i) {
+    device.devices.push_back(setting.on_gpu ? fmt::format("cuda:{}", i % setting.units) : "cpu");
+  }
   return workload;
 }
 

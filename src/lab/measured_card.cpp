@@ -85,14 +85,17 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
 /// A model of nearly no work: what is left is launches and the host.
 Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std::int64_t depth) {
   const bool is_single = load.ranks == 1 && (load.threads != 1 || find_on_path("mpirun").empty());
-  return {.trainer = is_single ? TrainerKind::kSingle : TrainerKind::kDdp,
-          .ranks = load.ranks,
-          .on_gpu = request.on_gpu,
-          .dim = 1,
-          .depth = depth,
-          .batch_size = load.ranks,
-          .steps = request.quick ? 100 : 400,
-          .threads = load.threads};
+  Workload workload{.trainer = is_single ? TrainerKind::kSingle : TrainerKind::kDdp,
+                    .ranks = load.ranks,
+                    .on_gpu = request.on_gpu};
+  TrainConfig& config = workload.config;
+  config.model.dim = 1;
+  config.model.depth = depth;
+  config.data.batch_size = load.ranks;
+  config.training.steps = request.quick ? 100 : 400;
+  config.device.device = request.on_gpu ? "cuda" : "cpu";
+  if (load.threads > 0) config.device.threads = load.threads;
+  return workload;
 }
 
 void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& load) {

@@ -44,7 +44,7 @@ double Measurement::p99_s() const {
 }
 
 Estimate Measurement::samples_per_s() const {
-  const auto samples = static_cast<double>(workload().batch_size);
+  const auto samples = static_cast<double>(workload().batch_size());
   return {samples / step_s_.median, samples / step_s_.high, samples / step_s_.low};
 }
 

@@ -30,6 +30,9 @@ class Measurement {
   [[nodiscard]] const Workload& workload() const { return what_.workload; }
   [[nodiscard]] const std::vector<Start>& starts() const { return starts_; }
 
+  /// As the trainer resolved it, JSON on one line; empty for PyTorch's scripts.
+  [[nodiscard]] const std::string& configuration() const { return starts_.front().configuration; }
+
   /// Of the steady steps; rank 0's, as the trainers print them.
   [[nodiscard]] const Estimate& step_s() const { return step_s_; }
   [[nodiscard]] double p95_s() const;

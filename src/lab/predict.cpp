@@ -66,14 +66,15 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
 
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
   // A rank of the CPU has a core.
-  const Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                          .ranks = ranks,
-                          .on_gpu = card.on_gpu,
-                          .scheme = model.scheme,
-                          .dim = model.dim,
-                          .depth = model.depth,
-                          .batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1),
-                          .threads = card.on_gpu ? 0 : 1};
+  Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
+                    .ranks = ranks,
+                    .on_gpu = card.on_gpu};
+  TrainConfig& config = workload.config;
+  config.model.dim = model.dim;
+  config.model.depth = model.depth;
+  config.data.batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1);
+  config.parallel.scheme = model.scheme;
+  if (!card.on_gpu) config.device.threads = 1;
   return predicted_run(workload, card);
 }
 

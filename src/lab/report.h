@@ -43,6 +43,9 @@ FindingTable step_table(const Results& results);
 /// How the starts went: outliers, starts that were made again, others' share of the machine.
 std::string quality_sentence(const Results& results);
 
+/// The configuration of each case by its name, a line each: "batch-32: {...}".
+std::string configurations_of(const ReportSection& section);
+
 std::string markdown_of(const Report& report);
 std::string html_of(const Report& report);
 std::string csv_of(const Report& report);

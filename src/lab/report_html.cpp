@@ -69,6 +69,8 @@ std::string html_section(const Report& report, const ReportSection& section) {
   for (const Measurement& each : section.results.cases) {
     text += xml_text(command_line_of(each.workload())) + "\n";
   }
+  text += "</pre></details>\n<details><summary>Configurations</summary><pre>";
+  text += xml_text(configurations_of(section));
   return text + "</pre></details>\n</section>\n";
 }
 

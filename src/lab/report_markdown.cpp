@@ -53,6 +53,8 @@ std::string markdown_section(const Report& report, const ReportSection& section)
   for (const Measurement& each : section.results.cases) {
     text += command_line_of(each.workload()) + "\n";
   }
+  text += "```\n\nTheir configurations:\n\n```\n";
+  text += configurations_of(section);
   return text + "```\n\n";
 }
 

@@ -30,9 +30,9 @@ json json_of_case(const Results& results, std::size_t number) {
               {"command", command_line_of(each.workload())},
               {"trainer", program_of(each.workload())},
               {"ranks", each.workload().ranks},
-              {"dim", each.workload().dim},
-              {"depth", each.workload().depth},
-              {"batch_size", each.workload().batch_size},
+              {"dim", each.workload().dim()},
+              {"depth", each.workload().depth()},
+              {"batch_size", each.workload().batch_size()},
               {"beyond_cores", each.what().beyond_cores},
               {"starts", each.starts().size()},
               {"steady_steps", each.steady_steps()},
@@ -44,6 +44,7 @@ json json_of_case(const Results& results, std::size_t number) {
               {"step_p99_s", each.p99_s()},
               {"samples_per_s", json_of_estimate(each.samples_per_s())},
               {"phases_s", phases}};
+  if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
   if (!results.predictions.empty()) {
     all["predicted_step_s"] = results.predictions[number].step_s;
     all["prediction_error"] = prediction_error(results, number);
@@ -157,6 +158,15 @@ std::string quality_sentence(const Results& results) {
   return text;
 }
 
+std::string configurations_of(const ReportSection& section) {
+  std::string text;
+  for (const Measurement& each : section.results.cases) {
+    if (each.configuration().empty()) continue;
+    text += fmt::format("{}: {}\n", each.what().key, each.configuration());
+  }
+  return text;
+}
+
 std::string plot_file(const std::string& section, std::size_t number) {
   return fmt::format("plots/{}-{}.svg", section, number + 1);
 }
@@ -178,7 +188,7 @@ std::string csv_of(const Report& report) {
                             prediction_error(section.results, i));
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
                           section.experiment->name, each.what().key, program_of(workload),
-                          workload.ranks, workload.dim, workload.depth, workload.batch_size,
+                          workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
                           step.median, step.low, step.high, each.p95_s(), each.p99_s(),
                           each.samples_per_s().median, predicted, each.what().beyond_cores,
                           each.steady_steps(), each.warmup_steps(), each.outliers(),

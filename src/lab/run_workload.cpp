@@ -142,6 +142,7 @@ Start run_workload(const Case& what, const Programs& programs,
               .others_share = others_share};
   const std::string records = whole_file(metrics);
   start.ranks = parse_metrics(records, metrics.string());
+  start.configuration = configuration_of_metrics(records, metrics.string());
   start.library = library_of_metrics(records, metrics.string());
   start.watched = parse_monitor(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of(whole_file(weights));

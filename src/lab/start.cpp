@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -41,7 +42,7 @@ void for_records(std::string_view lines, const std::string& name, const Visit& v
 }
 
 bool is_of_step(const JsonValue& record) {
-  return !record.has("monitor") && !record.has("monitor_summary");
+  return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration");
 }
 
 double seconds_of_record(const JsonValue& from) {
@@ -56,6 +57,12 @@ void append_record(const JsonValue& record, RankSteps& steps) {
     // What is left over may be less than nothing.
     steps.phase_s[phase].push_back(seconds.number(-kMostRunSeconds, kMostRunSeconds));
   }
+}
+
+std::string configuration_of(const JsonValue& from) {
+  const JsonValue configuration = from.at("configuration");
+  std::ignore = configuration.members();  // it is an object
+  return configuration.json();
 }
 
 json json_of_rank(const RankSteps& rank) {
@@ -132,7 +139,7 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
         watched.energy_j_per_sample = energy.number(-kMostFigure, kMostFigure);
       }
       watched.marks = record.at("marks").texts();
-    } else if (is_warm) {
+    } else if (is_warm && record.has("monitor")) {
       Watched& watched = source_of(record.at("monitor").text());
       for (const auto& [gauge, value] : record.members()) {
         const bool is_gauge = gauge != "rank" && gauge != "seconds" && value.is_number();
@@ -142,6 +149,14 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
     }
   });
   return sources;
+}
+
+std::string configuration_of_metrics(std::string_view lines, const std::string& name) {
+  std::string configuration;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("configuration")) configuration = configuration_of(record);
+  });
+  return configuration;
 }
 
 std::string library_of_metrics(std::string_view lines, const std::string& name) {
@@ -162,12 +177,13 @@ std::string json_of(const Start& start) {
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
-  return json{{"command", start.command},           {"wall_s", start.wall_s},
+  json all = {{"command", start.command},           {"wall_s", start.wall_s},
               {"others_share", start.others_share}, {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
-              {"watched", std::move(watched)}}
-      .dump();
+              {"watched", std::move(watched)}};
+  if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
+  return all.dump();
 }
 
 Start parse_start(std::string_view text, const std::string& name) {
@@ -192,6 +208,7 @@ Start parse_start(std::string_view text, const std::string& name) {
     start.watched.push_back(watched_of_json(watched));
   }
   if (start.ranks.empty()) from.at("ranks").refuse("is empty");
+  if (from.has("configuration")) start.configuration = configuration_of(from);
   return start;
 }
 

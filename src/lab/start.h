@@ -37,10 +37,11 @@ struct Watched {
 struct Start {
   std::string command{};
   double wall_s = 0;
-  double others_share = 0;     // of all cores' time, what other programs and hosts took
-  int attempts = 1;            // it was made again while the machine was disturbed
-  std::string weights_hash{};  // of the weights at the end; where the case asks for it
-  std::string library{};       // "PyTorch 1.13.1", of its scripts
+  double others_share = 0;      // of all cores' time, what other programs and hosts took
+  int attempts = 1;             // it was made again while the machine was disturbed
+  std::string weights_hash{};   // of the weights at the end; where the case asks for it
+  std::string configuration{};  // JSON, as the trainer resolved it; empty for PyTorch's scripts
+  std::string library{};        // "PyTorch 1.13.1", of its scripts
   std::vector<RankSteps> ranks{};
   std::vector<OpTime> ops{};       // where the case asks for them
   std::vector<Watched> watched{};  // by source; where the case asks for it
@@ -53,6 +54,10 @@ std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& 
 /// What such a file says of the machine, in the order of its first records. Throws as
 /// parse_metrics() does for a record that is not as profiler/monitor_report.h makes it.
 std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name);
+
+/// The configuration that such a file begins with, as JSON on one line; empty where it has none.
+/// Throws as parse_metrics() does.
+std::string configuration_of_metrics(std::string_view lines, const std::string& name);
 
 /// What such a file says it was made by; empty for our trainers. Throws as parse_metrics() does.
 std::string library_of_metrics(std::string_view lines, const std::string& name);

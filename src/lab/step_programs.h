@@ -10,16 +10,13 @@
 
 namespace barestep {
 
-/// What the trainer makes of a workload's options, as far as its programs and the prediction of
-/// them depend on it. Throws Error(kBug) for an option in Workload::more that it does not know.
-TrainConfig config_of(const Workload& workload);
-
 class WorkloadPrograms {
  public:
   /// Of rank 0 of mlp_ddp.
   explicit WorkloadPrograms(const Workload& workload);
 
-  /// Of any model. `ranks` are processes or devices, the batch that of all.
+  /// Of any model. `ranks` are processes or devices, the batch that of all. Throws what validate()
+  /// throws.
   WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks, DeviceKind kind);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }

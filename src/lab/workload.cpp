@@ -3,21 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
+#include "options/options.h"
 
 namespace barestep {
-namespace {
-
-/// Every device by its name.
-std::string devices_of(const Workload& workload) {
-  std::vector<std::string> names;
-  for (int i = 0; i < workload.ranks; ++i) {
-    names.push_back(workload.on_gpu ? fmt::format("cuda:{}", i % workload.gpus) : "cpu");
-  }
-  return fmt::format("{}", fmt::join(names, ","));
-}
-
-}  // namespace
 
 std::string_view program_of(const Workload& workload) {
   return workload.pytorch ? "practical.py" : name_of(workload.trainer);
@@ -32,36 +20,19 @@ std::vector<std::string> arguments_of_script(const Workload& workload) {
                                                                          : "ddp";
   return {"--trainer",    trainer,
           "--ranks",      std::to_string(workload.ranks),
-          "--dim",        std::to_string(workload.dim),
-          "--depth",      std::to_string(workload.depth),
-          "--steps",      std::to_string(workload.steps),
-          "--batch-size", std::to_string(workload.batch_size),
+          "--dim",        std::to_string(workload.dim()),
+          "--depth",      std::to_string(workload.depth()),
+          "--steps",      std::to_string(workload.steps()),
+          "--batch-size", std::to_string(workload.batch_size()),
           "--device",     workload.on_gpu ? "cuda" : "cpu",
-          "--threads",    std::to_string(workload.threads)};
+          "--threads",    std::to_string(workload.config.device.threads.value_or(0))};
 }
 
 }  // namespace
 
 std::vector<std::string> arguments_of(const Workload& workload) {
   if (workload.pytorch) return arguments_of_script(workload);
-  std::vector<std::string> arguments = {"--dim",   std::to_string(workload.dim),
-                                        "--depth", std::to_string(workload.depth),
-                                        "--steps", std::to_string(workload.steps)};
-  const auto add = [&](const std::string& option, const std::string& value) {
-    arguments.push_back(option);
-    arguments.push_back(value);
-  };
-  const bool is_ddp = workload.trainer == TrainerKind::kDdp;
-  add(is_ddp ? "--global-batch-size" : "--batch-size", std::to_string(workload.batch_size));
-  if (workload.trainer == TrainerKind::kDataParallel) {
-    add("--devices", devices_of(workload));
-  } else {
-    add("--device", workload.on_gpu ? "cuda" : "cpu");
-  }
-  if (workload.scheme != RankScheme::kDdp) add("--scheme", std::string(name_of(workload.scheme)));
-  if (workload.threads > 0) add("--threads", std::to_string(workload.threads));
-  arguments.insert(arguments.end(), workload.more.begin(), workload.more.end());
-  return arguments;
+  return arguments_of(workload.config, workload.trainer);
 }
 
 std::string command_line_of(const Workload& workload) {

@@ -13,15 +13,14 @@ struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
-  int gpus = 1;                          // there are; more devices of mlp_dp take turns on them
-  RankScheme scheme = RankScheme::kDdp;  // of mlp_ddp
-  std::int64_t dim = 1024;
-  std::int64_t depth = 6;
-  std::int64_t batch_size = 64;  // all ranks together
-  std::int64_t steps = 40;
-  bool pytorch = false;             // the practical's script in place of our trainer
-  int threads = 0;                  // of each process; 0: as many as it may use
-  std::vector<std::string> more{};  // further options, as typed
+  int gpus = 1;          // there are; more devices of mlp_dp take turns on them
+  bool pytorch = false;  // the practical's script in place of our trainer
+  TrainConfig config{};  // what the trainer is told; the batch is that of all ranks
+
+  [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
+  [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
+  [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
+  [[nodiscard]] std::int64_t steps() const { return config.training.steps.value(); }
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };

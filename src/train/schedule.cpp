@@ -86,4 +86,31 @@ NextBatch batches_of(Schedule schedule) {
   };
 }
 
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec) {
+  if (config.device.device == "auto" && config.device.devices.empty()) {
+    config.device.device = kind == DeviceKind::kCpu ? "cpu" : "cuda";
+  }
+  if (config.model.layers.empty()) {
+    config.model.dim = config.model.dim.value_or(default_dim(kind));
+    config.model.depth = config.model.depth.value_or(kDefaultDepth);
+  }
+  TrainingConfig& training = config.training;
+  config.optimizer.weight_decay = weight_decay_of(config.optimizer);
+  if (training.evaluate_only) {
+    training.warmup = training.warmup.value_or(kDefaultWarmup);
+    return config;
+  }
+  const std::int64_t steps = steps_of(training, spec.epoch_rows(), spec.step_rows());
+  if (!training.epochs) training.steps = steps;
+  training.warmup = warmup_of(training, steps);
+  const StepRange profiled = profiled_steps_of(config, steps);
+  OutputConfig& output = config.output;
+  if (output.records()) output.profile_steps = profiled;
+  if (output.profile) {
+    output.sort_by = output.sort_by.value_or(SortBy::kDeviceTotal);
+    output.row_limit = output.row_limit.value_or(kDefaultRowLimit);
+  }
+  return config;
+}
+
 }  // namespace barestep

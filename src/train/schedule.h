@@ -55,4 +55,9 @@ NextBatch batches_of(Schedule schedule);
 std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
                       std::int64_t batch_size);
 
+/// The configuration with what depends on the device's kind and on the data put in: device, widths,
+/// steps, warm-up, weight decay, profiled steps. It asks for the same run, whatever the defaults.
+/// `spec` is that of the run. Throws what warmup_of() and profiled_steps_of() throw.
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec);
+
 }  // namespace barestep

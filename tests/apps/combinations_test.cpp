@@ -15,6 +15,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "options/options.h"
 #include "parallel/rank_scheme.h"
 #include "support/covering_set.h"
 #include "support/idx_bytes.h"
@@ -183,7 +184,7 @@ RankCase Combinations::parsed(const std::string& command) const {
       arguments.push_back(word);
     }
   }
-  run.config = parse_command_line("mlp_ddp", arguments).config;
+  run.config = parse_command_line(TrainerKind::kDdp, arguments).config;
   for (auto* const path : {&run.config.data.x, &run.config.data.y}) *path = folder() / *path;
   return run;
 }
@@ -192,7 +193,7 @@ RankCase Combinations::parsed(const std::string& command) const {
 std::optional<Error> error_of(const RankCase& run, int rank) {
   const TrainConfig& config = run.config;
   try {
-    validate(config);
+    validate(config, TrainerKind::kDdp);
     std::optional<Dataset> data;
     if (config.data.kind != DataKind::kRandn) {
       data.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));

@@ -5,14 +5,14 @@
 #include <sstream>
 
 #include "core/config.h"
-#include "options.h"
+#include "options/options.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
 
 TrainConfig parsed(const std::vector<std::string>& arguments) {
-  return parse_command_line("mlp_single", arguments).config;
+  return parse_command_line(TrainerKind::kSingle, arguments).config;
 }
 
 class ConfigFile : public TempDirTest {
@@ -104,8 +104,9 @@ TEST(CommandLine, ReadsSizesWithUnits) {
 }
 
 TEST(CommandLine, ParsesTheExamplesOfHelp) {
-  for (const std::string program : {"mlp_single", "mlp_ddp"}) {
-    const std::string help = parse_command_line(program, {"--help"}).answer;
+  for (const TrainerKind trainer : {TrainerKind::kSingle, TrainerKind::kDdp}) {
+    const std::string program(name_of(trainer));
+    const std::string help = parse_command_line(trainer, {"--help"}).answer;
     std::string examples = help.substr(help.find("Examples:\n") + 10);
     for (std::size_t at; (at = examples.find("\\\n")) != std::string::npos;) examples.erase(at, 2);
     std::istringstream lines(examples);
@@ -117,7 +118,7 @@ TEST(CommandLine, ParsesTheExamplesOfHelp) {
         arguments.push_back(word);
         if (word == program) arguments.clear();  // what starts it is mpirun's
       }
-      EXPECT_NO_THROW(validate(parse_command_line(program, arguments).config)) << line;
+      EXPECT_NO_THROW(validate(parse_command_line(trainer, arguments).config, trainer)) << line;
     }
     EXPECT_EQ(count, 3);
   }

@@ -7,6 +7,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
+#include "options/options.h"
 #include "support/arguments.h"
 
 namespace barestep {
@@ -89,7 +90,7 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
   };
   for (const auto& [arguments, code, line] : cases) {
     try {
-      validate(parse_command_line("mlp_ddp", arguments).config);
+      validate(parse_command_line(TrainerKind::kDdp, arguments).config, TrainerKind::kDdp);
       ADD_FAILURE() << line;
     } catch (const Error& error) {
       EXPECT_EQ(error.what(), line);

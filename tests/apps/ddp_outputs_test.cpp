@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "support/metrics.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -87,13 +88,10 @@ TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
   const auto waiting = first_match(result.out, "\n  exposed, waiting +([0-9.]+) ms\n");
   ASSERT_FALSE(waiting.empty()) << result.out;
   double total_s = 0;
-  int records = 0;
-  std::ifstream file(folder() / "m");
-  for (std::string line; std::getline(file, line); ++records) {
-    total_s += json::parse(line).at("step_time_s").get<double>();
-  }
-  ASSERT_EQ(records, 3 * kSteps);
-  EXPECT_LE(std::stod(waiting[1]), 2 * 1e3 * total_s / records);
+  const std::vector<json> records = records_of(read_file(folder() / "m"));
+  for (const json& record : records) total_s += record.at("step_time_s").get<double>();
+  ASSERT_EQ(records.size(), 3 * kSteps);
+  EXPECT_LE(std::stod(waiting[1]), 2 * 1e3 * total_s / static_cast<double>(records.size()));
 }
 
 /// Rank 0 alone finds that its disk is full.
@@ -181,9 +179,7 @@ TEST_F(RanksOutputs, AStoppedRunNamesTheTrainingStepAfterWhichItEnded) {
       "$job; wait $job",
       data, data));
   EXPECT_EQ(result.exit_code, 75) << result.err;
-  std::ifstream file(folder() / "m");
-  std::int64_t last = 0;
-  for (std::string line; std::getline(file, line);) last = json::parse(line).at("step");
+  const std::int64_t last = records_of(read_file(folder() / "m")).back().at("step");
   EXPECT_THAT(result.err, HasSubstr(fmt::format("mlp_ddp: note: asked to stop, all ranks ended "
                                                 "after step {}\n",
                                                 last)));

@@ -16,6 +16,7 @@
 #include "support/arguments.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
+#include "support/metrics.h"
 #include "support/npy_bytes.h"
 #include "support/pattern.h"
 #include "support/process.h"
@@ -65,10 +66,7 @@ class MlpDdp : public TempDirTest {
   }
 
   std::vector<json> records(const std::string& name) {
-    std::vector<json> all;
-    std::istringstream lines(read_file(folder() / name));
-    for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
-    return all;
+    return records_of(read_file(folder() / name));
   }
 };
 
@@ -248,14 +246,15 @@ TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
   const auto result = shell(
       "exec mpirun -np 1 ./mlp_ddp --device cpu --dim 8 : -np 2 ./mlp_ddp --device cpu --dim 9");
   EXPECT_EQ(result.exit_code, 78);
-  EXPECT_THAT(result.err,
-              StartsWith("mlp_ddp: error: ranks differ: --layers is 8,8,8,8,8,8,8 on rank 0 and "
-                         "9,9,9,9,9,9,9 on ranks 1-2; give all ranks the same build, options and "
-                         "files\n"));
+  EXPECT_THAT(
+      result.err,
+      StartsWith("mlp_ddp: error: ranks differ: --dim is 8 on rank 0 and 9 on ranks 1-2; give "
+                 "all ranks the same build, options and files\n"));
   EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
 }
 
-/// Another seed, other samples in a file of the same size, another library for products.
+/// Another seed and optimizer, other samples in a file of the same size, another library for
+/// products.
 TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
   std::vector<std::uint8_t> numbers(16);
   file("a.npy", npy_bytes("|u1", "4, 4", numbers));
@@ -264,12 +263,13 @@ TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
   const std::string run = "./mlp_ddp --device cpu --dim 4 --depth 1 --batch-size 1 --data npy:";
   const auto result =
       shell(fmt::format("exec mpirun -np 1 {0}a.npy,a.npy : -np 1 {0}b.npy,a.npy "
-                        "--seed 7 --gemm reference",
+                        "--seed 7 --optimizer sgd --gemm reference",
                         run));
   EXPECT_EQ(result.exit_code, 78);
   EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: ranks differ: data is 144 bytes, hash "
                                         "[0-9a-f]{32} on rank 0 and 144 bytes, hash [0-9a-f]{32} "
                                         "on rank 1, --seed is 0 on rank 0 and 7 on rank 1, "
+                                        "--optimizer is adam on rank 0 and sgd on rank 1, "
                                         "products is .* on rank 0 and reference on rank 1; give "));
 }
 
@@ -351,7 +351,7 @@ TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
     const auto result = shell(fmt::format(
         "rm -f w m && {{ mpirun -np 3 ./mlp_ddp --device cpu --threads 1 --dim 8 --depth 1 --steps "
         "100000 --delay-ms 2 --log-every 7 --metrics m --save w & }} && job=$! && "
-        "until [ -s m ]; do sleep 0.01; done && {}; wait $job",
+        "until grep -qs queued_s m; do sleep 0.01; done && {}; wait $job",
         signal));
     EXPECT_EQ(result.exit_code, 75) << result.err;
     std::map<int, int> last;

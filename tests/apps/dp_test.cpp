@@ -12,8 +12,10 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "core/host_cpus.h"
+#include "options/options.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
+#include "support/metrics.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 #include "support/trace_rules.h"
@@ -35,9 +37,7 @@ class MlpDp : public TempDirTest {
 
   std::vector<double> losses(const std::string& name) {
     std::vector<double> all;
-    std::istringstream lines(read_file(folder() / name));
-    for (std::string line; std::getline(lines, line);) {
-      const json record = json::parse(line);
+    for (const json& record : records_of(read_file(folder() / name))) {
       EXPECT_FALSE(record.contains("own_loss"));
       all.push_back(record.at("loss").get<double>());
     }
@@ -410,7 +410,8 @@ TEST(DevicesOption, RefusesBadInputInOneLine) {
   };
   for (const auto& [arguments, code, line] : cases) {
     try {
-      validate(parse_command_line("mlp_dp", arguments).config);
+      validate(parse_command_line(TrainerKind::kDataParallel, arguments).config,
+               TrainerKind::kDataParallel);
       ADD_FAILURE() << line;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), StartsWith(line));

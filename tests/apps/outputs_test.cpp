@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "support/metrics.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 
@@ -113,11 +114,11 @@ TEST_P(OutputsOf, SignalsEndARunAfterTheCurrentStep) {
       SCOPED_TRACE(fmt::format("{}, --log-every {}", signal, log_every));
       const auto result = bash(fmt::format(
           "rm -f m && set -m && {{ ./{}{}--steps 1000000 --delay-ms 2 --log-every {} --metrics m & "
-          "}} && job=$! && until [ -s m ]; do sleep 0.01; done && kill -{} $job; wait $job",
+          "}} && job=$! && until grep -qs queued_s m; do sleep 0.01; done && kill -{} $job; wait "
+          "$job",
           GetParam(), kRun, log_every, signal));
       EXPECT_EQ(result.exit_code, 75) << result.err;
-      const std::string records = read_file(folder() / "m");
-      const auto steps = std::count(records.begin(), records.end(), '\n');
+      const std::size_t steps = records_of(read_file(folder() / "m")).size();
       EXPECT_THAT(result.err,
                   HasSubstr(fmt::format("{}: note: asked to stop, ended after step {} and wrote "
                                         "'weights'\n",
@@ -172,8 +173,7 @@ TEST_F(Outputs, WeightsThatCannotBeWrittenCostNoMetricsAndNoReport) {
   EXPECT_EQ(result.err,
             "mlp_single: error: output file 'full': writing failed: No space left on device; free "
             "space or choose another disk\n");
-  const std::string records = read_file(folder() / "m");
-  EXPECT_EQ(std::count(records.begin(), records.end(), '\n'), 300);
+  EXPECT_EQ(records_of(read_file(folder() / "m")).size(), 300U);
   EXPECT_THAT(result.out, HasSubstr("\nSummary of 295 steps "));
   EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
 }

@@ -11,6 +11,7 @@
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
+#include "support/metrics.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -175,7 +176,7 @@ TEST_F(ProfiledRanks, ThatAreStoppedBeforeTheirStepsSaySo) {
   const std::string script = fmt::format(
       ". '{}' && {{ mpirun -np 2 '{}' --device cpu --threads 1 --dim 8 --depth 1 --steps 100000 "
       "--delay-ms 2 --metrics m --profile --trace t.json & }} && job=$! && "
-      "until [ -s m ]; do sleep 0.01; done && kill -USR1 $job; wait $job",
+      "until grep -qs queued_s m; do sleep 0.01; done && kill -USR1 $job; wait $job",
       BARESTEP_MPI_ENV, MLP_DDP);
   const auto result = run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
   EXPECT_EQ(result.exit_code, 75) << result.err;
@@ -191,9 +192,7 @@ TEST_F(ProfiledRanks, HaveTheLossesOfARunWithoutProfiling) {
   const auto losses = [&](const std::string& name, const Arguments& more) {
     EXPECT_EQ(run(some + Arguments{"--metrics", name} + more).exit_code, 0);
     std::map<std::pair<int, int>, double> all;
-    std::istringstream lines(text(name));
-    for (std::string line; std::getline(lines, line);) {
-      const json record = json::parse(line);
+    for (const json& record : records_of(text(name))) {
       all[{record.at("rank"), record.at("step")}] = record.at("loss");
     }
     return all;

@@ -24,6 +24,7 @@
 #include "core/error.h"
 #include "device_setup.h"
 #include "kernels/cpu_device.h"
+#include "options/options.h"
 #include "parallel/data_parallel.h"
 #include "parallel/local_communicator.h"
 #include "parallel/rank_scheme.h"
@@ -338,13 +339,16 @@ class Promises final : public TrainObserver {
 
 /// A run as typed: "mlp_ddp -np 2 --scheme zero1".
 struct Typed {
-  std::string program;
+  TrainerKind program = TrainerKind::kSingle;
   int ranks = 0;  // 0: the program has none
   TrainConfig config;
 
   explicit Typed(const std::string& command) {
     std::istringstream words(command);
-    words >> program;
+    std::string name;
+    words >> name;
+    const auto* const found = std::ranges::find(kNamesOf<TrainerKind>, name);
+    program = static_cast<TrainerKind>(found - std::begin(kNamesOf<TrainerKind>));
     std::vector<std::string> arguments;
     for (std::string word; words >> word;) {
       if (word == "-np") {
@@ -373,7 +377,7 @@ struct Typed {
 std::optional<Typed> unless_refused(const std::string& command) {
   try {
     Typed typed(command);
-    validate(typed.config);
+    validate(typed.config, typed.program);
     if (!typed.config.device.devices.empty()) {
       const DeviceSetup devices(typed.config.device, typed.config.parallel.transport);
     }

@@ -11,6 +11,7 @@
 #include "data/safetensors.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
+#include "support/metrics.h"
 #include "support/pattern.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
@@ -48,11 +49,7 @@ class Training : public TempDirTest {
 
   /// What --metrics wrote.
   std::vector<nlohmann::json> records(const std::string& name) {
-    std::vector<nlohmann::json> all;
-    for (const std::string& line : lines_of(read_file(folder() / name))) {
-      all.push_back(nlohmann::json::parse(line));
-    }
-    return all;
+    return records_of(read_file(folder() / name));
   }
 
   std::vector<float> losses(const std::string& name) {
@@ -297,6 +294,27 @@ TEST_F(Training, ExplainsAStep) {
   const std::string both = output_of(kSmall + Arguments{"--plan", "--explain"});
   EXPECT_TRUE(both.ends_with(out));
   EXPECT_THAT(both, HasSubstr("544 parameters\n"));
+}
+
+/// With all that the device and the defaults decided; so it is a config file of the same run.
+TEST_F(Training, BeginsMetricsWithTheConfigurationOfTheRun) {
+  output_of(kSmall + Arguments{"--steps", "3", "--optimizer", "adamw", "--metrics", "m.jsonl"});
+  const nlohmann::json all = configuration_of(read_file(folder() / "m.jsonl"));
+  EXPECT_EQ(all.at("steps"), 3);
+  EXPECT_EQ(all.at("warmup"), 2);
+  EXPECT_EQ(all.at("optimizer"), "adamw");
+  EXPECT_EQ(all.at("weight-decay"), 0.01);
+  EXPECT_EQ(all.at("device"), "cpu");
+  EXPECT_EQ(all.at("seed"), 0);
+  EXPECT_EQ(all.at("graph"), false);
+  EXPECT_GE(all.at("threads"), 1);
+  const auto losses_before = losses("m.jsonl");
+  nlohmann::json given = all;
+  given.erase("device");  // which every run of these tests is given
+  file("run.json", given.dump());
+  output_of({"--config", "run.json"});
+  EXPECT_EQ(configuration_of(read_file(folder() / "m.jsonl")), all);
+  EXPECT_EQ(losses("m.jsonl"), losses_before);
 }
 
 TEST_F(Training, WritesARecordOfEveryStepToMetrics) {

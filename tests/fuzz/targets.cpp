@@ -21,7 +21,7 @@
 #include "data/safetensors.h"
 #include "lab/predict.h"
 #include "lab/study.h"
-#include "options.h"
+#include "options/options.h"
 #include "profiler/peaks.h"
 
 namespace barestep {
@@ -125,12 +125,12 @@ void run_config(std::span<const std::byte> bytes) {
   const FileOfBytes file(bytes);
   reads_or_refuses({ExitCode::kConfiguration, ExitCode::kUsage}, [&] {
     TrainConfig config;
-    const auto given = read_config_file("mlp_single", file.path());
-    for (const Option& option : options_of("mlp_single")) {
+    const auto given = read_config_file(TrainerKind::kSingle, file.path());
+    for (const Option& option : options_of(TrainerKind::kSingle)) {
       const auto found = given.find(option.name);
-      if (found != given.end() && option.apply) option.apply(found->second, config);
+      if (found != given.end()) option.value.read(found->second, config);
     }
-    validate(config);
+    validate(config, TrainerKind::kSingle);
   });
 }
 

@@ -17,14 +17,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string option_of(const Case& what, const std::string& option) {
-  const auto& more = what.workload.more;
-  for (std::size_t i = 0; i + 1 < more.size(); ++i) {
-    if (more[i] == option) return more[i + 1];
-  }
-  return "";
-}
-
 /// Seconds that depend on the number of ranks or devices.
 HowCasesWent by_ranks(const std::function<MadeUpStep(int)>& how) {
   return [how](const Case& what) { return how(what.workload.ranks); };
@@ -32,7 +24,7 @@ HowCasesWent by_ranks(const std::function<MadeUpStep(int)>& how) {
 
 HowCasesWent by_batch(const std::function<double(double)>& seconds) {
   return [seconds](const Case& what) {
-    return MadeUpStep{.step_s = seconds(static_cast<double>(what.workload.batch_size))};
+    return MadeUpStep{.step_s = seconds(static_cast<double>(what.workload.batch_size()))};
   };
 }
 
@@ -109,7 +101,7 @@ std::vector<Opposites> opposites_of_data() {
                  "the bottleneck is backward"});
   const auto loading = [](double per_worker, double pageable) {
     return [=](const Case& what) {
-      const double workers = option_of(what, "--workers") == "0" ? 1 : per_worker;
+      const double workers = what.workload.config.data.workers == 0 ? 1 : per_worker;
       const bool pinned = what.key.ends_with("-pinned");
       return MadeUpStep{.step_s = 0.01 * workers * (pinned ? 1 : pageable)};
     };
@@ -130,7 +122,7 @@ std::vector<Opposites> opposites_of_data() {
   all.push_back({"optimisations", ladder(9), "Most of it comes from",
                  [](const Case& what) {
                    return MadeUpStep{.step_s =
-                                         1e-4 * static_cast<double>(what.workload.batch_size)};
+                                         1e-4 * static_cast<double>(what.workload.batch_size())};
                  },
                  "No single one of them is of measurable use here"});
   return all;
@@ -167,7 +159,7 @@ std::vector<Opposites> opposites_of_ranks() {
   std::vector<Opposites> all;
   const auto paused = [](double one, double two) {
     return [=](const Case& what) {
-      const double pause = 1e-3 * std::stod(option_of(what, "--delay-ms"));
+      const double pause = 1e-3 * what.workload.config.injected.delay_ms;
       return MadeUpStep{.step_s = (what.workload.ranks == 1 ? one : two) + pause};
     };
   };
@@ -199,7 +191,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  waits(false), "Rank 0 waits for rank 1: it is 20.0 ms longer"});
   const auto bucket = [](const std::string& best, double gain) {
     return [=](const Case& what) {
-      const bool is_best = option_of(what, "--bucket-mib") == best;
+      const bool is_best = what.workload.config.parallel.bucket_mib == std::stod(best);
       return MadeUpStep{.step_s = is_best ? 0.1 / gain : 0.1,
                         .phase_s = {{"reduce", is_best ? 0.01 : 0.03}}};
     };
@@ -210,7 +202,7 @@ std::vector<Opposites> opposites_of_ranks() {
       {"bucket-size", bucket("4", 2), "4 MiB are best", bucket("0.25", 2), "0.25 MiB are best"});
   const auto pays = [](double from) {
     return [from](const Case& what) {
-      const auto batch = static_cast<double>(what.workload.batch_size);
+      const auto batch = static_cast<double>(what.workload.batch_size());
       const bool two = what.workload.ranks == 2;
       return MadeUpStep{.step_s = two ? 1e-3 * (batch / 2 + from / 2) : 1e-3 * batch,
                         .phase_s = {{"reduce", two ? 1e-3 * from / 2 : 0}}};

@@ -81,6 +81,10 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
   EXPECT_EQ(results.at("prediction").at("runs"), 6);
+  const json& configuration = results.at("experiments")[0].at("cases")[0].at("configuration");
+  EXPECT_EQ(configuration.at("batch-size"), 32);
+  EXPECT_EQ(configuration.at("optimizer"), "adam");
+  EXPECT_EQ(configuration.at("warmup"), 5);
   for (const char* name : {"machine.json", "plots/prediction-1.svg", "report.html", "report.md",
                            "results.csv", "plots/batch-sweep-1.svg"}) {
     EXPECT_TRUE(std::filesystem::exists(folder() / "lab" / name)) << name;
@@ -229,16 +233,20 @@ TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     expect_refused(arguments, 71, "experiment 'sync': " + line);
   };
-  refuse({"--memory", "100MiB"},
-         "mlp_single --dim 1024 --depth 6 --steps 200 --batch-size 64 --device cpu --data "
-         "npy:lab-results/data/x.npy,lab-results/data/y.npy --log-every 1 has too little memory: "
-         "needs 101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick takes "
-         "a smaller model");
-  refuse({"--quick", "--memory", "1MiB"},
-         "mlp_single --dim 256 --depth 2 --steps 200 --batch-size 64 --device cpu --data "
-         "npy:lab-results/data/x.npy,lab-results/data/y.npy --log-every 1 has too little memory: "
-         "needs 2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller --dim, "
-         "--depth or --layers; free some, or leave this experiment out");
+  refuse(
+      {"--memory", "100MiB"},
+      "mlp_single --dim 1024 --depth 6 --data "
+      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --device cpu has too little "
+      "memory: needs 101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
+      "takes "
+      "a smaller model");
+  refuse(
+      {"--quick", "--memory", "1MiB"},
+      "mlp_single --dim 256 --depth 2 --data "
+      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --device cpu has too little "
+      "memory: needs 2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
+      "--dim, "
+      "--depth or --layers; free some, or leave this experiment out");
   expect_refused({"run", "sync", "--memory", "much"}, 2,
                  "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
                  "16GiB, 500MB, 1.5 GiB or 1048576");

@@ -2,7 +2,16 @@
 
 #include <array>
 
+#include "options/options.h"
+
 namespace barestep {
+
+Workload made_up_workload(std::int64_t dim, std::int64_t depth, TrainerKind trainer, int ranks) {
+  Workload workload{.trainer = trainer, .ranks = ranks};
+  workload.config.model.dim = dim;
+  workload.config.model.depth = depth;
+  return workload;
+}
 
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
   RankSteps rank;
@@ -28,11 +37,12 @@ Results made_up(const Experiment& experiment, const Setting& setting, const HowC
     const MadeUpStep step = how(what);
     Start start{.command = command_line_of(what.workload),
                 .weights_hash = step.weights_hash,
+                .configuration = json_of(what.workload.config, what.workload.trainer),
                 .ops = step.ops,
                 .watched = step.watched};
-    start.ranks.push_back(made_up_rank(step, what.workload.steps));
+    start.ranks.push_back(made_up_rank(step, what.workload.steps()));
     for (const MadeUpStep& other : step.other_ranks) {
-      start.ranks.push_back(made_up_rank(other, what.workload.steps));
+      start.ranks.push_back(made_up_rank(other, what.workload.steps()));
     }
     results.cases.emplace_back(what, std::vector<Start>(2, start));
   }

@@ -25,6 +25,10 @@ struct MadeUpStep {
   double loss = 1;
 };
 
+/// Of a model on the CPU.
+Workload made_up_workload(std::int64_t dim, std::int64_t depth,
+                          TrainerKind trainer = TrainerKind::kSingle, int ranks = 1);
+
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps);
 
 /// What the experiment says when every start of a case went as `how` says.

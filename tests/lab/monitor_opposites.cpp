@@ -6,7 +6,7 @@ namespace {
 /// What a monitor would have seen at the smallest batch and at the others.
 HowCasesWent watched(const Watched& small, const Watched& large) {
   return [=](const Case& what) {
-    return MadeUpStep{.step_s = 0.1, .watched = {what.workload.batch_size == 16 ? small : large}};
+    return MadeUpStep{.step_s = 0.1, .watched = {what.workload.batch_size() == 16 ? small : large}};
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/order.h"
 #include "lab/cost_model.h"
+#include "lab/data_set.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
 #include "lab/predict.h"
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 
 /// A step of DDP by hand, in which only products and sums of gradients take time.
 TEST(Simulator, OverlapsCommunicationWithBackward) {
-  const Workload workload{.trainer = TrainerKind::kDdp, .ranks = 2, .dim = 1024, .depth = 2};
+  const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
   const auto seconds = [](double all_reduce) {
     return [all_reduce](const Node& node) {
@@ -45,7 +46,7 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
 
 /// Two lanes that need the core of the one that computes.
 TEST(Simulator, SharesCoresAmongLanes) {
-  const Workload workload{.trainer = TrainerKind::kDdp, .ranks = 2, .dim = 1024, .depth = 2};
+  const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
   const auto seconds = [](const Node& node) {
     if (const auto* collective = std::get_if<Collective>(&node.op)) {
@@ -67,8 +68,8 @@ TEST(Simulator, SharesCoresAmongLanes) {
 }
 
 TEST(Simulator, NeedsNoCoreForAPause) {
-  const Workload workload{
-      .trainer = TrainerKind::kDdp, .ranks = 2, .dim = 8, .depth = 1, .more = {"--delay-ms", "10"}};
+  Workload workload = made_up_workload(8, 1, TrainerKind::kDdp, 2);
+  workload.config.injected.delay_ms = 10;
   const WorkloadPrograms programs(workload);
   const auto pause = [](const Node& node) {
     const auto* op = std::get_if<DeviceOp>(&node.op);
@@ -96,7 +97,9 @@ TEST(OpRates, AreInterpolatedInTheLogarithms) {
 }
 
 TEST(OpRates, TellProductsApartByTheirOperands) {
-  const WorkloadPrograms programs(Workload{.dim = 128, .depth = 2, .batch_size = 32});
+  Workload workload = made_up_workload(128, 2);
+  workload.config.data.batch_size = 32;
+  const WorkloadPrograms programs(workload);
   std::vector<std::string> products;
   for (const Node& node : programs.step().nodes()) {
     const OpSize size = size_of(std::get<DeviceOp>(node.op));
@@ -142,11 +145,11 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   EXPECT_EQ(card.load_of(2, 3), &card.loads[2]);
   EXPECT_EQ(load_card("h200-nvlink").load_of(2, 0), nullptr);
   const double flops = 5 * 2.0 * 64 * 1024 * 1024;  // of two layers
-  const Workload one{.dim = 1024, .depth = 2};
+  const Workload one = made_up_workload(1024, 2);
   EXPECT_NEAR(predicted_run(one, card).step_s, flops / 100e9 + 1e-3, 1e-5);
   Workload rank = one;
   rank.trainer = TrainerKind::kDdp;
-  rank.threads = 1;
+  rank.config.device.threads = 1;
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 60e9 + 1e-3, 1e-5);
   // Two ranks have half of the rows each, and sum 8 MiB in two buckets on the cores they compute
   // with.
@@ -155,11 +158,13 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
 }
 
 TEST(MeasuredMachines, PredictWhatLoadingThreadsCannotHide) {
-  Workload loading{.dim = 64, .depth = 1, .more = {"--data", "npy:x,y", "--workers", "0"}};
-  loading.more.insert(loading.more.end(), {"--io-delay-ms", "50"});
+  Workload loading = made_up_workload(64, 1);
+  read_data_set(loading.config.data, "data");
+  loading.config.data.workers = 0;
+  loading.config.data.io_delay_ms = 50;
   const double in_step = predicted_run(loading, two_cores()).step_s;
   EXPECT_NEAR(in_step, 0.051, 1e-3);
-  loading.more[3] = "2";
+  loading.config.data.workers = 2;
   EXPECT_NEAR(predicted_run(loading, two_cores()).step_s, 0.025, 1e-3);
 }
 
@@ -207,7 +212,7 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
 
 TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
   MachineCard card = load_card("h200-nvlink");
-  const Workload workload{.dim = 1024, .depth = 1};
+  const Workload workload = made_up_workload(1024, 1);
   const WorkloadPrograms programs(workload);
   const auto& nodes = programs.step().nodes();
   const auto gemm =

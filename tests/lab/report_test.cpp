@@ -91,6 +91,9 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     for (const Measurement& each : section.results.cases) {
       EXPECT_THAT(html, HasSubstr(xml_text(command_line_of(each.workload()))));
       EXPECT_THAT(markdown, HasSubstr(command_line_of(each.workload())));
+      const std::string configuration = each.what().key + ": " + each.configuration() + "\n";
+      EXPECT_THAT(html, HasSubstr(xml_text(configuration)));
+      EXPECT_THAT(markdown, HasSubstr(configuration));
     }
     const std::string command = "mlp_lab run " + std::string(section.experiment->name) + " --quick";
     EXPECT_THAT(html, HasSubstr(command));

@@ -55,8 +55,8 @@ TEST(Roofline, SentenceTurnsRoundWithTheLongestOp) {
 }
 
 TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
-  Workload workload{
-      .trainer = TrainerKind::kDdp, .ranks = 2, .dim = 1024, .depth = 6, .threads = 1};
+  Workload workload = made_up_workload(1024, 6, TrainerKind::kDdp, 2);
+  workload.config.device.threads = 1;
   const SimulatedStep step = predicted_run(workload, round_card());
   const Plot plot = timeline_plot(workload, step, "a step");
   // PyTorch's buckets of six layers of 4 MiB: one, then the others.

@@ -16,6 +16,7 @@
 
 #include "lab/child_process.h"
 #include "lab/report.h"
+#include "options/options.h"
 #include "profiler/monitor_report.h"
 #include "profiler/report.h"
 #include "support/expect_error.h"
@@ -27,6 +28,7 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 StudyIdentity identity() {
@@ -50,7 +52,7 @@ class StudyTest : public TempDirTest {
     const std::filesystem::path path = programs() / "mlp_single";
     write_file(
         path,
-        "#!/bin/sh\nwhile [ $# -gt 0 ]; do\n"
+        "#!/bin/sh\nbatch=64\nwhile [ $# -gt 0 ]; do\n"
         "  [ \"$1\" = --metrics ] && out=$2\n"
         "  [ \"$1\" = --batch-size ] && batch=$2\n"
         "  shift\ndone\n"
@@ -101,7 +103,7 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
       "--batch-size 32 fits' >&2 && exit 71");
   std::optional<Study> study(std::in_place, output(), identity());
   expect_error(ExitCode::kMemory,
-               "run 'mlp_single --dim 256 --depth 2 --steps 16 --batch-size 128 --device cpu': it "
+               "run 'mlp_single --dim 256 --depth 2 --batch-size 128 --steps 16 --device cpu': it "
                "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
                [&] { run(*study); });
   EXPECT_THAT(log(), SizeIs(3));
@@ -265,6 +267,29 @@ TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
   write_report(output(), report_of(opened));
   EXPECT_EQ(read_file(output() / "report.md"), first);
   EXPECT_THAT(first, HasSubstr("Reproduce: `mlp_lab run batch-sweep --quick`"));
+}
+
+TEST(Metrics, BeginWithTheConfigurationWhichAStartKeeps) {
+  TrainConfig config;
+  config.optimizer.lr = 0.01;
+  StepFigures step;
+  step.report.samples = 64;
+  step.report.wall_s = 0.5;
+  const std::string lines =
+      configuration_record(config, TrainerKind::kSingle) + metrics_record(step, 0) + "\n";
+  EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
+  EXPECT_THAT(parse_monitor(lines, "metrics"), IsEmpty());
+  const std::string configuration = configuration_of_metrics(lines, "metrics");
+  EXPECT_THAT(configuration, HasSubstr("\"lr\":0.01,"));
+  const Start start{
+      .command = "a", .configuration = configuration, .ranks = parse_metrics(lines, "metrics")};
+  EXPECT_EQ(parse_start(json_of(start), "start").configuration, configuration);
+  Start without = start;
+  without.configuration.clear();
+  EXPECT_EQ(parse_start(json_of(without), "start").configuration, "") << "a script's";
+  EXPECT_EQ(configuration_of_metrics(metrics_record(step, 0), "metrics"), "");
+  expect_error(ExitCode::kBadData, "configuration is 3, not an object",
+               [] { configuration_of_metrics("{\"configuration\": 3}", "metrics"); });
 }
 
 TEST(Metrics, AreReadAsTrainersWriteThem) {

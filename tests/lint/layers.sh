@@ -16,11 +16,12 @@ includes() {
       # layer: the layers whose headers it may include
       may["core"] = "core"
       may["data"] = "core data"
+      may["options"] = "core options"
       may["kernels"] = "core kernels"
       may["profiler"] = "core data train profiler"
       may["train"] = "core data train"
       may["parallel"] = "core data train parallel"
-      may["lab"] = "core data kernels profiler train parallel lab"
+      may["lab"] = "core options data kernels profiler train parallel lab"
 
       # headers of a library, the files they may stand in, and those in words
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
@@ -36,7 +37,7 @@ includes() {
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
-      library("^nlohmann/", "^(src/(core|data|lab)/.*\\.cpp$|apps/)", "sources of core/, data/ and lab/, and apps/")
+      library("^nlohmann/", "^(src/(core|data|options|lab)/.*\\.cpp$|apps/)", "sources of core/, data/, options/ and lab/, and apps/")
       library("^(zlib|zconf)", "^(src/(core|data)/.*\\.cpp$|apps/)", "sources of core/ and data/, and apps/")
       library("^xxhash", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library

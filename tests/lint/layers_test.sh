@@ -9,10 +9,10 @@ failures=0
 
 clean_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{apps,tests/core} "$work"/tree/src/{core,data,kernels,profiler,train,parallel,lab}
+  mkdir -p "$work"/tree/{apps,tests/core} "$work"/tree/src/{core,data,options,kernels,profiler,train,parallel,lab}
   cd "$work/tree"
   local folder
-  for folder in src/{core,data,kernels,profiler,train,parallel,lab} apps tests/core; do
+  for folder in src/{core,data,options,kernels,profiler,train,parallel,lab} apps tests/core; do
     touch "$folder/CMakeLists.txt"
   done
   printf '#pragma once\n#include <vector>\n' >src/core/ops.h
@@ -57,6 +57,9 @@ forbidden src/core/a.cpp '#include "data/idx.h"' 'src/core may not include data/
 forbidden src/data/a.cpp '#include "train/step.h"' 'src/data may not include train/'
 forbidden src/data/a.cpp '#include "kernels/pool.h"' 'src/data may not include kernels/'
 forbidden src/kernels/a.cpp '#include "data/idx.h"' 'src/kernels may not include data/'
+forbidden src/options/a.cpp '#include "train/mlp.h"' 'src/options may not include train/'
+forbidden src/core/a.cpp '#include "options/options.h"' 'src/core may not include options/'
+forbidden src/train/a.cpp '#include "options/options.h"' 'src/train may not include options/'
 forbidden src/kernels/a.cpp '#include "train/mlp.h"' 'src/kernels may not include train/'
 forbidden src/kernels/a.cpp '# include "parallel/ddp.h"' 'src/kernels may not include parallel/'
 forbidden src/profiler/a.h '#include "kernels/pool.h"' 'src/profiler may not include kernels/'
@@ -66,6 +69,9 @@ forbidden src/parallel/a.cpp '#include "kernels/pool.h"' 'src/parallel may not i
 forbidden src/parallel/a.cpp '#include "profiler/x.h"' 'src/parallel may not include profiler/'
 forbidden src/kernels/a.cpp '#include "pool.h"' 'of no layer'
 forbidden src/extra/a.h '#pragma once' 'src/extra is not a layer'
+allowed src/options/a.cpp '#include <nlohmann/json.hpp>'
+allowed src/options/a.cpp '#include "core/ops.h"'
+allowed src/lab/a.cpp '#include "options/options.h"'
 allowed src/lab/a.cpp '#include <nlohmann/json.hpp>'
 allowed src/lab/a.cpp '#include <spawn.h>'
 allowed src/kernels/a.cpp '#include "core/ops.h"'
@@ -78,8 +84,8 @@ allowed apps/a.cpp '#include "lab/x.h"'
 # Libraries.
 forbidden src/core/a.h '#include <fmt/core.h>' 'stands only in sources'
 forbidden src/core/a.h '#include <unistd.h>' 'stands only in sources'
-forbidden src/train/a.cpp '#include <nlohmann/json.hpp>' 'stands only in sources of core/, data/ and lab/'
-forbidden src/lab/a.h '#include <nlohmann/json.hpp>' 'stands only in sources of core/, data/ and lab/'
+forbidden src/train/a.cpp '#include <nlohmann/json.hpp>' 'stands only in sources of core/, data/, options/ and lab/'
+forbidden src/lab/a.h '#include <nlohmann/json.hpp>' 'stands only in sources of core/, data/, options/ and lab/'
 allowed src/data/a.cpp '#include <nlohmann/json.hpp>'
 allowed src/data/a.cpp '#include <zlib.h>'
 forbidden src/data/a.cpp '#include <xxhash.h>' 'stands only in sources of core/'

@@ -84,5 +84,51 @@ TEST(Schedule, CountsTheStepsOfARun) {
   EXPECT_EQ(steps_of({.epochs = 1'000'000'000}, 1 << 30, 1), 1'000'000'000LL << 30);
 }
 
+TEST(Resolve, PutsInWhatDependsOnTheDeviceAndOnDefaults) {
+  const TrainConfig cpu = resolve({}, DeviceKind::kCpu, spec_of_rows(0, 0, 64));
+  EXPECT_EQ(cpu.device.device, "cpu");
+  EXPECT_EQ(cpu.model.dim, kDefaultDimCpu);
+  EXPECT_EQ(cpu.model.depth, kDefaultDepth);
+  EXPECT_EQ(cpu.training.steps, 20);
+  EXPECT_EQ(cpu.training.warmup, 5);
+  EXPECT_EQ(cpu.optimizer.weight_decay, 0);
+  EXPECT_FALSE(cpu.output.profile_steps) << "nothing is profiled";
+  EXPECT_FALSE(cpu.output.row_limit);
+  const TrainConfig gpu = resolve({}, DeviceKind::kCuda, spec_of_rows(0, 0, 64));
+  EXPECT_EQ(gpu.device.device, "cuda");
+  EXPECT_EQ(gpu.model.dim, kDefaultDimCuda);
+}
+
+TEST(Resolve, SaysWhichStepsAreProfiled) {
+  TrainConfig config;
+  config.output.profile = true;
+  config = resolve(config, DeviceKind::kCpu, spec_of_rows(0, 0, 64));
+  EXPECT_EQ(config.output.profile_steps, (StepRange{12, 20}));
+  EXPECT_EQ(config.output.sort_by, SortBy::kDeviceTotal);
+  EXPECT_EQ(config.output.row_limit, kDefaultRowLimit);
+}
+
+TEST(Resolve, LeavesWhatWasAskedFor) {
+  TrainConfig asked;
+  asked.device.device = "cuda:1";
+  asked.model.layers = {3, 2};
+  asked.optimizer.kind = OptimizerKind::kAdamW;
+  asked.training.epochs = 2;
+  TrainConfig expected = asked;
+  expected.optimizer.weight_decay = 0.01;
+  expected.training.warmup = 5;  // of 2 x 3 steps
+  const StepSpec spec = spec_of_rows(10, 0, 4);
+  EXPECT_EQ(resolve(asked, DeviceKind::kCuda, spec), expected);
+  EXPECT_EQ(resolve(expected, DeviceKind::kCuda, spec), expected);
+}
+
+TEST(Resolve, GivesAnEvaluationNoSteps) {
+  TrainConfig config;
+  config.training.evaluate_only = true;
+  config = resolve(config, DeviceKind::kCpu, spec_of_rows(0, 10, 4));
+  EXPECT_FALSE(config.training.steps);
+  EXPECT_EQ(config.training.warmup, kDefaultWarmup);
+}
+
 }  // namespace
 }  // namespace barestep

@@ -19,7 +19,7 @@ std::vector<Case> batch_sweep_cases(const Setting& setting) {
   for (const int batch : {16, 32, 64, 128, 256, 512}) {
     if (setting.quick && (batch < 32 || batch > 128)) continue;
     Workload workload = base_workload(setting);
-    workload.batch_size = batch;
+    workload.config.data.batch_size = batch;
     cases.push_back(new_case(setting, fmt::format("batch-{}", batch), workload));
   }
   return cases;
@@ -29,11 +29,11 @@ std::string growth_sentence(const Results& results, const Line& line) {
   const Measurement& first = results.cases.front();
   const Measurement& last = results.cases.back();
   const double times = last.step_s().median / first.step_s().median;
-  const double batches = static_cast<double>(last.workload().batch_size) /
-                         static_cast<double>(first.workload().batch_size);
+  const double batches = static_cast<double>(last.workload().batch_size()) /
+                         static_cast<double>(first.workload().batch_size());
   const std::string growth = fmt::format(
-      "From batch {} to {} ({:g}x) a step takes {:.2f}x as long: ", first.workload().batch_size,
-      last.workload().batch_size, batches, times);
+      "From batch {} to {} ({:g}x) a step takes {:.2f}x as long: ", first.workload().batch_size(),
+      last.workload().batch_size(), batches, times);
   const double fixed = line.intercept / first.step_s().median;
   if (std::abs(fixed) < kFixedShare) {
     return growth + "the step time grows in proportion to the batch.";
@@ -54,7 +54,7 @@ std::string saturation_sentence(const Results& results) {
       return fmt::format(
           "Throughput saturates at batch {}: doubling it brings {} the samples per "
           "second ({}).",
-          cases[i].workload().batch_size, factor_text(gain),
+          cases[i].workload().batch_size(), factor_text(gain),
           number_text(cases[i + 1].samples_per_s().median));
     }
   }
@@ -63,7 +63,7 @@ std::string saturation_sentence(const Results& results) {
   return fmt::format(
       "Throughput does not saturate up to batch {}: the last doubling still brings "
       "{} the samples per second.",
-      cases.back().workload().batch_size, factor_text(gain));
+      cases.back().workload().batch_size(), factor_text(gain));
 }
 
 Findings conclude_batch_sweep(const Results& results) {
@@ -72,7 +72,7 @@ Findings conclude_batch_sweep(const Results& results) {
                      .columns = {"batch size", "step time", "samples/s", "time per sample"}};
   PlotSeries throughput{.name = "measured"}, times{.name = "measured"};
   for (const Measurement& each : results.cases) {
-    const auto batch = static_cast<double>(each.workload().batch_size);
+    const auto batch = static_cast<double>(each.workload().batch_size());
     batches.push_back(batch);
     seconds.push_back(each.step_s().median);
     table.rows.push_back({number_text(batch), time_text(each.step_s()),

@@ -18,9 +18,10 @@ Case model_case(const Setting& setting, const char* key, int ranks, bool is_larg
   Workload workload = ddp_workload(setting, ranks);
   const std::int64_t dim = setting.quick ? 256 : 1024;
   const std::int64_t large = setting.on_gpu ? 8192 : 2 * dim;
-  workload.dim = is_large ? large : dim;
-  workload.depth = is_large ? (setting.quick ? 4 : 8) : 2;
-  if (is_large && !setting.on_gpu) workload.steps = std::min<std::int64_t>(workload.steps, 16);
+  workload.config.model.dim = is_large ? large : dim;
+  workload.config.model.depth = is_large ? (setting.quick ? 4 : 8) : 2;
+  if (is_large && !setting.on_gpu)
+    workload.config.training.steps = std::min<std::int64_t>(workload.steps(), 16);
   return new_case(setting, key, workload);
 }
 
@@ -30,7 +31,7 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
 }
 
 std::string model_text(const Measurement& each) {
-  return fmt::format("{} x {}", each.workload().dim, each.workload().depth);
+  return fmt::format("{} x {}", each.workload().dim(), each.workload().depth());
 }
 
 /// The course's two models where they were meant to run.
@@ -106,7 +107,7 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
   for (const int batch : kScaledBatches) {
     for (const int ranks : {1, 2}) {
       Workload workload = ddp_workload(setting, ranks);
-      workload.batch_size = batch;
+      workload.config.data.batch_size = batch;
       cases.push_back(new_case(setting, scaled_key(ranks, batch), workload));
     }
   }

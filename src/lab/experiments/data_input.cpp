@@ -13,7 +13,8 @@ namespace {
 
 Workload loading_workload(const Setting& setting, int workers) {
   Workload workload = base_workload(setting);
-  workload.more = {"--data", data_option(setting.data), "--workers", std::to_string(workers)};
+  read_data_set(workload.config.data, setting.data);
+  workload.config.data.workers = workers;
   return workload;
 }
 
@@ -25,7 +26,7 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
   std::vector<Case> cases = {new_case(setting, "no-delay", loading_workload(setting, 1))};
   for (const int workers : {0, 1, 2, 4}) {
     Workload workload = loading_workload(setting, workers);
-    workload.more.insert(workload.more.end(), {"--io-delay-ms", "10"});
+    workload.config.data.io_delay_ms = 10;
     cases.push_back(new_case(setting, workers_key(workers), workload));
   }
   return cases;
@@ -97,7 +98,7 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
   for (const int workers : {0, 1, 2, 4}) {
     for (const bool pinned : {true, false}) {
       Workload workload = loading_workload(setting, workers);
-      if (!pinned) workload.more.emplace_back("--no-pin");
+      workload.config.data.pin = pinned;
       cases.push_back(new_case(setting, pinned_key(workers, pinned), workload));
     }
   }

@@ -25,14 +25,14 @@ double utilisation(const Measurement& each, int rank = 0) {
 /// One device of the kind that DataParallel has several of.
 Workload one_device(const Setting& setting) {
   Workload workload = base_workload(setting);
-  workload.threads = setting.on_gpu ? 0 : 1;
+  if (!setting.on_gpu) workload.config.device.threads = 1;
   return workload;
 }
 
 /// On the CPU, mlp_dp shares the cores out itself; so many devices as cores get one thread each.
 Workload several_devices(const Setting& setting, int devices) {
   Workload workload = dp_workload(setting, devices);
-  workload.threads = setting.on_gpu ? 0 : 1;
+  if (!setting.on_gpu) workload.config.device.threads = 1;
   return workload;
 }
 
@@ -134,8 +134,8 @@ Findings conclude_splits(const Results& results) {
       .columns = {"devices", "rows", "largest share", "an equal share", "step time", ""}};
   std::vector<std::string> uneven;
   for (const Measurement& each : results.cases) {
-    const auto batch = static_cast<double>(each.workload().batch_size);
-    const std::vector<Rows> pieces = chunk(each.workload().batch_size, each.workload().ranks);
+    const auto batch = static_cast<double>(each.workload().batch_size());
+    const std::vector<Rows> pieces = chunk(each.workload().batch_size(), each.workload().ranks);
     std::string rows;
     for (const Rows& piece : pieces) {
       rows += fmt::format("{}{}", rows.empty() ? "" : " + ", piece.count);

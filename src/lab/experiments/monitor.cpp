@@ -39,9 +39,9 @@ std::vector<Case> monitor_cases(const Setting& setting) {
   for (const std::int64_t batch : {16, 64, 256}) {
     if (setting.quick && batch == 64) continue;
     Workload workload = base_workload(setting);
-    workload.batch_size = batch;
-    workload.steps = std::max(setting.steps, samples / batch);
-    workload.more = {"--monitor"};
+    workload.config.data.batch_size = batch;
+    workload.config.training.steps = std::max(setting.steps, samples / batch);
+    workload.config.output.monitor = true;
     cases.push_back(new_case(setting, fmt::format("batch-{}", batch), workload));
   }
   return cases;
@@ -86,7 +86,7 @@ std::optional<double> joules_of_sample(const Measurement& each) {
 }
 
 std::string batch_text(const Measurement& each) {
-  return fmt::format("batch {}", each.workload().batch_size);
+  return fmt::format("batch {}", each.workload().batch_size());
 }
 
 std::string busy_sentence(const Results& results, const GaugeNames& names) {
@@ -183,7 +183,7 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
     const std::vector<double> looks = looks_of(each, names.source, names.busy);
     if (looks.empty()) continue;
     const Level level = level_of(each, names.source, names.busy);
-    busy.points.push_back({static_cast<double>(each.workload().batch_size), level.mean,
+    busy.points.push_back({static_cast<double>(each.workload().batch_size()), level.mean,
                            percentile(looks, 5), percentile(looks, 95)});
   }
   return {.title = "Utilisation against the batch, with 5th and 95th percentile of the looks",
@@ -200,7 +200,7 @@ Findings conclude_monitor(const Results& results) {
       .columns = {"batch", "samples/s", "busy", "memory", "clock", "power", "energy of a sample"}};
   for (const Measurement& each : results.cases) {
     const auto joules = joules_of_sample(each);
-    table.rows.push_back({std::to_string(each.workload().batch_size),
+    table.rows.push_back({std::to_string(each.workload().batch_size()),
                           number_text(each.samples_per_s().median),
                           level_text(level_of(each, names.source, names.busy), "%"),
                           level_text(level_of(each, names.source, names.memory), "MiB"),

@@ -70,7 +70,7 @@ Findings conclude_profile(const Results& results) {
   const double all = median_of_ops(step, [](const OpTime&) { return true; });
   const double forward = phase_s("forward"), backward = phase_s("backward");
   std::map<int, double> layers;
-  for (std::int64_t layer = 0; layer < step.workload().depth; ++layer) {
+  for (std::int64_t layer = 0; layer < step.workload().depth(); ++layer) {
     layers[static_cast<int>(layer)] =
         median_of_ops(step, [&](const OpTime& op) { return op.layer == layer; });
   }
@@ -188,9 +188,9 @@ Findings conclude_warmup(const Results& results) {
 std::vector<Case> reproducibility_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const auto& [key, seed] :
-       {std::pair{"seed-0", "0"}, std::pair{"seed-0-again", "0"}, std::pair{"seed-1", "1"}}) {
+       {std::pair{"seed-0", 0U}, std::pair{"seed-0-again", 0U}, std::pair{"seed-1", 1U}}) {
     Workload workload = base_workload(setting);
-    workload.more = {"--seed", seed};
+    workload.config.training.seed = seed;
     Case what = new_case(setting, key, workload);
     what.hash_weights = true;
     cases.push_back(what);

@@ -28,19 +28,18 @@ std::vector<Rung> rungs_of(bool on_gpu) {
 std::vector<Case> optimisations_cases(const Setting& setting) {
   std::vector<Case> cases;
   Workload workload = base_workload(setting);
-  const char* workers = "0";
-  const char* fusion = "off";
-  std::vector<std::string> more;
+  TrainConfig& config = workload.config;
+  read_data_set(config.data, setting.data);
+  config.data.workers = 0;
+  config.device.fusion = false;
   for (const Rung& rung : rungs_of(setting.on_gpu)) {
     const std::string_view key = rung.key;
-    if (key == "prefetch") workers = "1";
-    if (key == "batch") workload.batch_size = 256;
-    if (key == "fusion") fusion = "on";
-    if (key == "graph") more.emplace_back("--graph");
-    if (key == "update") more.insert(more.end(), {"--update", "fused"});
-    if (key == "precision") more.insert(more.end(), {"--precision", "tf32"});
-    workload.more = {"--data", data_option(setting.data), "--workers", workers, "--fusion", fusion};
-    workload.more.insert(workload.more.end(), more.begin(), more.end());
+    if (key == "prefetch") config.data.workers = 1;
+    if (key == "batch") config.data.batch_size = 256;
+    if (key == "fusion") config.device.fusion = true;
+    if (key == "graph") config.device.graph = true;
+    if (key == "update") config.training.update = Update::kFused;
+    if (key == "precision") config.device.precision = Precision::kTf32;
     cases.push_back(new_case(setting, rung.key, workload));
   }
   return cases;

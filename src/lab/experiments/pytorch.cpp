@@ -34,7 +34,8 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
     if (pair.ours == "data-parallel-ours") workload = dp_workload(setting, 2);
     if (pair.ours == "ddp-ours") workload = ddp_workload(setting, 2);
     // The same threads for both.
-    if (!setting.on_gpu && workload.threads == 0) workload.threads = setting.units;
+    std::optional<int>& threads = workload.config.device.threads;
+    if (!setting.on_gpu && !threads) threads = setting.units;
     cases.push_back(new_case(setting, pair.ours, workload));
     workload.pytorch = true;
     cases.push_back(new_case(setting, pair.theirs, workload));

@@ -23,7 +23,7 @@ std::vector<Case> delay_cases(const Setting& setting) {
   for (const int delay_ms : kDelaysMs) {
     for (const int ranks : {1, 2}) {
       Workload workload = ddp_workload(setting, ranks);
-      workload.more = {"--delay-ms", std::to_string(delay_ms)};
+      workload.config.injected.delay_ms = delay_ms;
       cases.push_back(new_case(setting, delay_key(ranks, delay_ms), workload));
     }
   }
@@ -75,7 +75,7 @@ Findings conclude_delay(const Results& results) {
 
 std::vector<Case> imbalance_cases(const Setting& setting) {
   Workload slow = ddp_workload(setting, 2);
-  slow.more = {"--slow-rank", fmt::format("0:{}", kSlowMs)};
+  slow.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = kSlowMs};
   return {new_case(setting, "balanced", ddp_workload(setting, 2)),
           new_case(setting, "slow-rank-0", slow)};
 }
@@ -122,7 +122,7 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const std::string& mib : kBucketsMib) {
     Workload workload = ddp_workload(setting, 2);
-    workload.more = {"--bucket-mib", mib};
+    workload.config.parallel.bucket_mib = std::stod(mib);
     cases.push_back(new_case(setting, fmt::format("bucket-{}", mib), workload));
   }
   return cases;

@@ -23,7 +23,7 @@ std::vector<Case> strong_scaling_cases(const Setting& setting) {
 
 std::vector<Case> weak_scaling_cases(const Setting& setting) {
   std::vector<Case> cases = strong_scaling_cases(setting);
-  for (Case& each : cases) each.workload.batch_size *= each.workload.ranks;
+  for (Case& each : cases) each.workload.config.data.batch_size *= each.workload.ranks;
   return cases;
 }
 
@@ -99,7 +99,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
     const int ranks = each.workload().ranks;
     const Estimate gain = ratio(each.samples_per_s(), results.cases.front().samples_per_s());
     const Estimate efficiency = efficiency_of(results, each, is_strong);
-    table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size),
+    table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size()),
                           time_text(each.step_s()), factor_text(gain),
                           percent_text(efficiency.median), time_text(each.phase_s("reduce")),
                           each.what().beyond_cores ? "beyond the cores" : ""});

@@ -20,7 +20,7 @@ std::vector<Case> schemes_cases(const Setting& setting) {
                              new_case(setting, "data-parallel", dp_workload(setting, 2))};
   for (const RankScheme scheme : kRankSchemes) {
     Workload workload = ddp_workload(setting, 2);
-    workload.scheme = scheme;
+    workload.config.parallel.scheme = scheme;
     cases.push_back(new_case(setting, std::string(name_of(scheme)), workload));
   }
   return cases;

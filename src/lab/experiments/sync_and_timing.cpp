@@ -46,8 +46,9 @@ Findings conclude_timing(const Results& results) {
 /// outside the other.
 Case sync_case(const Setting& setting, const char* key, int log_every) {
   Workload workload = base_workload(setting);
-  workload.steps = 200;
-  workload.more = {"--data", data_option(setting.data), "--log-every", std::to_string(log_every)};
+  workload.config.training.steps = 200;
+  workload.config.training.log_every = log_every;
+  read_data_set(workload.config.data, setting.data);
   return new_case(setting, key, workload);
 }
 

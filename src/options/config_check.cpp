@@ -1,9 +1,9 @@
-// What can be wrong with a configuration before there is a device or data.
+// What can be wrong with a configuration before there is a device or data: values by the table,
+// combinations here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,69 +11,30 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "options/options.h"
 
 namespace barestep {
 namespace {
 
-void check(const char* option, std::int64_t value, const Range& range) {
-  if (range.contains(value)) return;
-  fail(ExitCode::kUsage, {.what = option,
-                          .value = std::to_string(value),
-                          .why = "out of range",
-                          .remedy = "give " + text_of(range)});
-}
-
-template <class Whole>
-void check(const char* option, const std::optional<Whole>& value, const Range& range) {
-  if (value) check(option, *value, range);
-}
-
-void check(const char* option, double value, const RealRange& range) {
-  if (range.contains(value)) return;
-  OutOfRange found = out_of_range(range, value);
-  fail(ExitCode::kUsage, {.what = option,
-                          .value = fmt::format("{}", value),
-                          .why = std::move(found.why),
-                          .remedy = std::move(found.remedy)});
-}
-
-void check(const char* option, const std::optional<double>& value, const RealRange& range) {
-  if (value) check(option, *value, range);
+/// Reads every value as if it had been typed.
+void check_values(const TrainConfig& config, TrainerKind trainer) {
+  TrainConfig read;
+  for (const Option& option : options_of(trainer)) {
+    const std::optional<std::string> text = option.value.text(config);
+    const Given given{.where = fmt::format("--{}", option.name), .text = text.value_or("")};
+    if (text) option.value.read(given, read);
+  }
 }
 
 void check_model(const ModelConfig& model) {
-  check("--dim", model.dim, limits::kWidths);
-  check("--depth", model.depth, limits::kDepths);
-  if (model.layers.empty()) return;
-  for (const std::int64_t width : model.layers) check("--layers", width, limits::kWidths);
-  const auto linears = static_cast<std::int64_t>(model.layers.size()) - 1;
-  if (!limits::kDepths.contains(linears)) {
-    fail(ExitCode::kUsage,
-         {.what = "--layers",
-          .value = fmt::format("{}{}", model.layers.front(), linears == 0 ? "" : ",..."),
-          .why = linears == 0 ? "one width makes no layer" : fmt::format("{} widths", linears + 1),
-          .remedy = fmt::format("give {} to {} widths", limits::kDepths.first + 1,
-                                limits::kDepths.last + 1)});
-  }
-  if (model.dim || model.depth) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--layers",
-          .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
-          .remedy = "give --layers, or --dim and --depth"});
-  }
+  if (model.layers.empty() || (!model.dim && !model.depth)) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--layers",
+        .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
+        .remedy = "give --layers, or --dim and --depth"});
 }
 
 void check_data(const TrainConfig& config) {
-  check("--batch-size", config.data.batch_size, limits::kBatchSizes);
-  for (const std::int64_t size : config.data.sweep) {
-    check("--batch-size", size, limits::kBatchSizes);
-  }
-  check("--test-split", config.data.test_split, limits::kShares);
-  check("--workers", config.data.workers, limits::kWorkers);
-  check("--prefetch", config.data.prefetch, limits::kPrefetches);
-  check("--io-delay-ms", config.data.io_delay_ms, limits::kDelays);
-  check("--delay-ms", config.injected.delay_ms, limits::kDelays);
-  check("--jitter-ms", config.injected.jitter_ms, limits::kDelays);
   const bool random = config.data.kind == DataKind::kRandn;
   const bool classes = takes_labels(config.model.loss);
   if (random && classes) {
@@ -107,9 +68,6 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  check("--momentum", optimizer.momentum, limits::kShares);
-  check("--weight-decay", weight_decay_of(optimizer), limits::kNotNegative);
-  check("--lr-warmup", optimizer.lr_warmup, limits::kWarmups);
   if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
     const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
     fail(ExitCode::kConfiguration,
@@ -192,7 +150,6 @@ void check_micro_steps(const TrainConfig& config) {
 /// What needs the gradients as they are stored.
 void check_update(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
-  check("--clip-norm", training.clip_norm, limits::kPositive);
   const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
     fail(ExitCode::kConfiguration, {.what = std::move(what),
                                     .value = std::move(value),
@@ -231,17 +188,7 @@ void check_update(const TrainConfig& config) {
 
 void check_training(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
-  const OptimizerConfig& optimizer = config.optimizer;
-  check("--steps", training.steps, limits::kCounts);
-  check("--epochs", training.epochs, limits::kCounts);
-  check("--warmup", training.warmup, limits::kWarmups);
-  check("--lr", optimizer.lr, limits::kPositive);
-  check("--betas", optimizer.beta1, limits::kShares);
-  check("--betas", optimizer.beta2, limits::kShares);
-  check("--eps", optimizer.eps, limits::kNotNegative);
-  check_optimizer(optimizer);
-  check("--accumulate", training.accumulate, limits::kMicroSteps);
-  check("--log-every", training.log_every, limits::kCounts);
+  check_optimizer(config.optimizer);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
          {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
@@ -252,7 +199,6 @@ void check_training(const TrainConfig& config) {
 
 void check_parallel(const TrainConfig& config) {
   const ParallelConfig& parallel = config.parallel;
-  check("--bucket-mib", parallel.bucket_mib, limits::kBucketMibs);
   if (parallel.global_batch && parallel.batch_per_rank) {
     fail(ExitCode::kConfiguration, {.what = "--batch-size",
                                     .why = "does not go with --global-batch-size",
@@ -307,21 +253,12 @@ void check_devices(const DeviceConfig& device) {
 }
 
 void check_device(const DeviceConfig& device) {
-  if (!is_device_name(device.device)) {
-    fail(ExitCode::kUsage, {.what = "--device",
-                            .value = device.device,
-                            .why = "not a device",
-                            .remedy = "use auto, cpu, cuda or cuda:N"});
-  }
   check_devices(device);
   const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
   if (on_cpu) require_fit_for_cpu(device);
-  check("--threads", device.threads, limits::kThreads);
 }
 
 void check_output(const OutputConfig& output) {
-  check("--memory", output.memory, limits::kMemorySizes);
-  check("--row-limit", output.row_limit, limits::kRows);
   const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
                              : output.row_limit && !output.profile       ? "--row-limit"
                              : output.profile_steps && !output.records() ? "--profile-steps"
@@ -359,7 +296,8 @@ void check_size(const TrainConfig& config, std::int64_t batch_size) {
 
 }  // namespace
 
-void validate(const TrainConfig& config) {
+void validate(const TrainConfig& config, TrainerKind trainer) {
+  check_values(config, trainer);
   check_model(config.model);
   check_training(config);
   check_update(config);

@@ -1,7 +1,8 @@
-// Values of options: from text as somebody wrote it to numbers, widths, choices.
+// Values of options: from text as somebody wrote it to numbers, widths, choices, and back.
 //
-// Every function takes the whole text or fails with one line that names the option, quotes the text
-// and says what is allowed. None of them trims, guesses, or depends on the locale.
+// Every function that reads takes the whole text or fails with one line that names the option,
+// quotes the text and says what is allowed. None of them trims, guesses, or depends on the locale.
+// What is written is read back the same.
 #pragma once
 
 #include <cstdint>
@@ -64,5 +65,15 @@ SlowRank slow_rank(const Given& given);
 
 /// The index of the text in `names`.
 std::size_t choice(const Given& given, std::span<const std::string_view> names);
+
+/// The shortest text that is read as this number.
+std::string text_of_number(double number);
+std::string text_of_number(std::int64_t number);
+
+/// "784,512,10"
+std::string text_of_numbers(std::span<const std::int64_t> numbers);
+
+std::string joined(std::span<const std::string> parts, std::string_view separator);
+std::string joined(std::span<const std::string_view> parts, std::string_view separator);
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-#include "option_values.h"
+#include "options/option_values.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -236,6 +236,26 @@ std::size_t choice(const Given& given, std::span<const std::string_view> names) 
   const auto found = std::ranges::find(names, given.text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   refuse(given, "not one of the choices", fmt::format("use {}", fmt::join(names, " or ")));
+}
+
+std::string text_of_number(double number) {
+  return fmt::format("{}", number);
+}
+
+std::string text_of_number(std::int64_t number) {
+  return std::to_string(number);
+}
+
+std::string text_of_numbers(std::span<const std::int64_t> numbers) {
+  return fmt::format("{}", fmt::join(numbers, ","));
+}
+
+std::string joined(std::span<const std::string> parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
+}
+
+std::string joined(std::span<const std::string_view> parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
 }
 
 }  // namespace barestep

@@ -1,0 +1,140 @@
+// The kinds of values that options have: how a member of the configuration is read from text and
+// written as text. For the table alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "options/options.h"
+
+namespace barestep {
+
+/// The section that a member belongs to.
+template <class Section, class Config>
+auto& section_of(Config& config) {
+  if constexpr (std::is_same_v<Section, ModelConfig>) {
+    return config.model;
+  } else if constexpr (std::is_same_v<Section, DataConfig>) {
+    return config.data;
+  } else if constexpr (std::is_same_v<Section, TrainingConfig>) {
+    return config.training;
+  } else if constexpr (std::is_same_v<Section, OptimizerConfig>) {
+    return config.optimizer;
+  } else if constexpr (std::is_same_v<Section, DeviceConfig>) {
+    return config.device;
+  } else if constexpr (std::is_same_v<Section, ParallelConfig>) {
+    return config.parallel;
+  } else if constexpr (std::is_same_v<Section, InjectedConfig>) {
+    return config.injected;
+  } else {
+    return config.output;
+  }
+}
+
+/// A member that may be unset holds an optional, or is empty where that means unset.
+template <class T>
+struct Settable {
+  using Type = T;
+  static const T* value_of(const T& member) {
+    if constexpr (requires { member.empty(); }) return member.empty() ? nullptr : &member;
+    return &member;
+  }
+};
+template <class T>
+struct Settable<std::optional<T>> {
+  using Type = T;
+  static const T* value_of(const std::optional<T>& member) { return member ? &*member : nullptr; }
+};
+
+/// Any member, given how its type is read and written.
+template <class Section, class Member, class Read, class Write>
+OptionValue value_at(Member Section::*member, JsonKind json, std::string argument,
+                     std::string allowed, Read read, Write write) {
+  return {json, std::move(argument), std::move(allowed),
+          [=](const Given& given, TrainConfig& config) {
+            section_of<Section>(config).*member = read(given);
+          },
+          [=](const TrainConfig& config) -> std::optional<std::string> {
+            const auto* const value =
+                Settable<Member>::value_of(section_of<Section>(config).*member);
+            if (value == nullptr) return std::nullopt;
+            return write(*value);
+          }};
+}
+
+template <class Section, class Member>
+OptionValue number(Member Section::*member, const Range& range) {
+  using Whole = typename Settable<Member>::Type;
+  return value_at(
+      member, JsonKind::kNumber, "N", text_of(range),
+      [=](const Given& given) { return static_cast<Whole>(whole_number(given, range)); },
+      [](std::int64_t value) { return text_of_number(value); });
+}
+
+template <class Section, class Member>
+OptionValue number(Member Section::*member, const RealRange& range, std::string argument = "X") {
+  return value_at(
+      member, JsonKind::kNumber, std::move(argument), text_of(range),
+      [=](const Given& given) { return real_number(given, range); },
+      [](double value) { return text_of_number(value); });
+}
+
+/// Set to `given` by being there: of "--graph", or with `given` false of "--no-pin".
+template <class Section>
+OptionValue flag(bool Section::*member, bool given = true) {
+  return {JsonKind::kBoolean, "", "",
+          [=](const Given& text, TrainConfig& config) {
+            no_value(text);
+            section_of<Section>(config).*member = given;
+          },
+          [=](const TrainConfig& config) -> std::optional<std::string> {
+            if (section_of<Section>(config).*member != given) return std::nullopt;
+            return "true";
+          }};
+}
+
+/// Some of the values of an enum, by their names; all where none are given.
+template <class Section, class Member, class Enum = typename Settable<Member>::Type>
+OptionValue one_of(Member Section::*member, std::vector<Enum> values = {},
+                   std::string argument = "") {
+  std::vector<std::string_view> names;
+  if (values.empty()) {
+    for (std::size_t i = 0; i < std::size(kNamesOf<Enum>); ++i) {
+      values.push_back(static_cast<Enum>(i));
+    }
+  }
+  for (const Enum value : values) names.push_back(name_of(value));
+  if (argument.empty()) argument = joined(names, "|");
+  return value_at(
+      member, JsonKind::kString, std::move(argument), "",
+      [=](const Given& given) { return values[choice(given, names)]; },
+      [](Enum value) { return std::string(name_of(value)); });
+}
+
+/// A bool by two names, that of the default first.
+template <class Section>
+OptionValue either(bool Section::*member, std::string_view usual, std::string_view other) {
+  const TrainConfig defaults;
+  const bool is_usual = section_of<Section>(defaults).*member;
+  const std::vector<std::string_view> names = {usual, other};
+  return value_at(
+      member, JsonKind::kString, joined(names, "|"), "",
+      [=](const Given& given) { return (choice(given, names) == 0) == is_usual; },
+      [=](bool value) { return std::string(value == is_usual ? usual : other); });
+}
+
+template <class Section>
+OptionValue file(std::filesystem::path Section::*member, std::string argument = "FILE") {
+  return value_at(member, JsonKind::kString, std::move(argument), "", &file_path,
+                  [](const std::filesystem::path& path) { return path.string(); });
+}
+
+}  // namespace barestep

@@ -1,0 +1,224 @@
+// Configurations that code made are judged as those that were typed.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "core/error.h"
+#include "options/options.h"
+
+namespace barestep {
+namespace {
+
+struct Refusal {
+  int code = 0;
+  std::string line;
+};
+
+/// How the default configuration is refused after `change`; code 0 if it is not.
+Refusal refusal_of(const std::function<void(TrainConfig&)>& change) {
+  TrainConfig config;
+  change(config);
+  try {
+    validate(config, TrainerKind::kSingle);
+  } catch (const Error& error) {
+    return {static_cast<int>(error.code()), error.what()};
+  }
+  return {};
+}
+
+void use_files(TrainConfig& c) {
+  c.data.kind = DataKind::kIdx;
+  c.data.x = "x";
+  c.data.y = "y";
+  c.model.loss = LossKind::kCrossEntropy;
+}
+
+TEST(Config, TheDefaultsAreValid) {
+  EXPECT_EQ(refusal_of([](TrainConfig&) {}).line, "");
+}
+
+TEST(Config, RefusesValuesOutsideTheirRanges) {
+  const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
+      {[](auto& c) { c.model.dim = 0; },
+       "--dim '0': out of range; give a whole number from 1 to 16777216"},
+      {[](auto& c) { c.model.depth = 10'001; },
+       "--depth '10001': out of range; give a whole number from 1 to 10000"},
+      {[](auto& c) {
+         c.model.layers = {4, 0};
+       },
+       "--layers '4,0': width 2 is out of range; give 2 to 10001 widths from 1 to 16777216, as "
+       "784,512,10"},
+      {[](auto& c) { c.model.layers = {4}; },
+       "--layers '4': one width makes no layer; give 2 to 10001 widths from 1 to 16777216, as "
+       "784,512,10"},
+      {[](auto& c) { c.data.batch_size = -1; },
+       "--batch-size '-1': out of range; give a whole number from 1 to 2147483647"},
+      {[](auto& c) { c.data.test_split = 1; },
+       "--test-split '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.optimizer.lr = std::numeric_limits<double>::quiet_NaN(); },
+       "--lr 'nan': out of range; give a number above 0"},
+      {[](auto& c) { c.optimizer.eps = std::numeric_limits<double>::infinity(); },
+       "--eps 'inf': out of range; give a number from 0"},
+      {[](auto& c) { c.optimizer.eps = 1e-60; },
+       "--eps '1e-60': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.optimizer.eps = 0x1p-150; },
+       "--eps '7.006492321624085e-46': rounds to 0 in float32; give 0 or at least 1e-45"},
+      {[](auto& c) { c.optimizer.weight_decay = 1e308; },
+       "--weight-decay '1e+308': overflows float32; give at most 3.4028235e+38"},
+      {[](auto& c) { c.optimizer.beta2 = 1; },
+       "--betas '0.9,1': out of range; give two numbers from 0 to below 1, as 0.9,0.999"},
+      {[](auto& c) { c.optimizer.momentum = 1; },
+       "--momentum '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.optimizer.weight_decay = -0.1; },
+       "--weight-decay '-0.1': out of range; give a number from 0"},
+      {[](auto& c) { c.optimizer.lr_warmup = -1; },
+       "--lr-warmup '-1': out of range; give a whole number from 0 to 1000000000"},
+      {[](auto& c) { c.training.accumulate = 0; },
+       "--accumulate '0': out of range; give a whole number from 1 to 10000"},
+      {[](auto& c) {
+         c.data.sweep = {4, 0};
+       },
+       "--batch-size '0': out of range; give a whole number from 1 to 2147483647"},
+      {[](auto& c) { c.data.io_delay_ms = -1; },
+       "--io-delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {[](auto& c) { c.device.threads = -1; },
+       "--threads '-1': out of range; give a whole number from 1 to 1024"},
+      {[](auto& c) { c.device.device = "gpu"; },
+       "--device 'gpu': not a device; use auto, cpu, cuda or cuda:N"},
+      {[](auto& c) {
+         c.output.profile = true;
+         c.output.row_limit = 0;
+       },
+       "--row-limit '0': out of range; give a whole number from 1 to 1000000"},
+      {[](auto& c) {
+         c.output.profile = true;
+         c.output.profile_steps = StepRange{2, 2};
+       },
+       "--profile-steps '2:2': holds no step; give first:end, as 10:20 for the steps 10 to 19"},
+      {[](auto& c) { c.training.update = Update::kPerBucket; },
+       "--update 'per-bucket': not one of the choices; use separate or fused"},
+      {[](auto& c) { c.output.memory = 0; },
+       "--memory '0': is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, "
+       "1.5 GiB or 1048576"},
+  };
+  for (const auto& [change, line] : cases) {
+    const Refusal refusal = refusal_of(change);
+    EXPECT_EQ(refusal.line, line);
+    EXPECT_EQ(refusal.code, 2);
+  }
+}
+
+TEST(Config, TakesEveryNumberThatIsOneInFloat32) {
+  for (const double eps : {0.0, 1e-45, 1e-40, 3.4028235e38}) {
+    EXPECT_EQ(refusal_of([&](auto& c) { c.optimizer.eps = eps; }).line, "");
+  }
+}
+
+TEST(Config, RefusesOptionsThatDoNotFitTogether) {
+  const std::pair<std::function<void(TrainConfig&)>, std::string> cases[] = {
+      {[](auto& c) { c.training.steps = c.training.epochs = 1; },
+       "--steps: does not go with --epochs; give one of the two"},
+      {[](auto& c) { c.training.epochs = 1; },
+       "--epochs: --data randn is not a fixed set of samples; use --data with files"},
+      {[](auto& c) { c.data.test_split = 0.1; },
+       "--test-split: --data randn is not a fixed set of samples; use --data with files"},
+      {[](auto& c) {
+         c.model.layers = {4, 4};
+         c.model.dim = 4;
+       },
+       "--layers: does not go with --dim; give --layers, or --dim and --depth"},
+      {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
+       "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
+      {[](auto& c) { c.optimizer.momentum = 0.9; },
+       "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
+      {[](auto& c) { c.optimizer.nesterov = true; },
+       "--nesterov: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kSgd;
+         c.optimizer.nesterov = true;
+       },
+       "--nesterov: needs momentum; give --momentum 0.9, or leave it out"},
+      {[](auto& c) {
+         c.model.depth = 30;
+         c.training.accumulate = 500;
+       },
+       "--accumulate '500': 30 layers in each micro-step make 15000 in a step; 333 micro-steps "
+       "fit, "
+       "or a larger --batch-size"},
+      {[](auto& c) {
+         c.data.sweep = {64, 1 << 30};
+         c.training.accumulate = 2;
+       },
+       "--accumulate '2': 1073741824 samples in each micro-step make 2147483648 in a step; a step "
+       "has at most 2147483647"},
+      {[](auto& c) {
+         c.data.sweep = {64, 128};
+         c.output.save = "f";
+       },
+       "--save: does not go with several batch sizes; give one --batch-size, or leave it out"},
+      {[](auto& c) {
+         c.data.sweep = {64, 128};
+         c.output.metrics = "f";
+       },
+       "--metrics: does not go with several batch sizes; give one --batch-size, or leave it out"},
+  };
+  for (const auto& [change, line] : cases) {
+    const Refusal refusal = refusal_of(change);
+    EXPECT_EQ(refusal.line, line);
+    EXPECT_EQ(refusal.code, 78);
+  }
+}
+
+TEST(Config, AllowsWhatPyTorchWouldDo) {
+  EXPECT_EQ(refusal_of(use_files).line, "");  // a ReLU between the last Linear and cross-entropy
+  EXPECT_EQ(refusal_of([](auto& c) {
+              use_files(c);
+              c.model.loss = LossKind::kMse;  // targets that are numbers
+            }).line,
+            "");
+  EXPECT_EQ(refusal_of([](auto& c) { c.training.steps = 1; }).line, "");
+  EXPECT_EQ(refusal_of([](auto& c) {
+              use_files(c);
+              c.training.epochs = 2;
+              c.training.warmup = 100;  // the steps are known when the files are
+            }).line,
+            "");
+}
+
+TEST(Config, NothingItAllowsOverflows64Bits) {
+  using Wide = __int128;
+  int allowed = 0;
+  for (std::int64_t dim = 1; dim <= limits::kWidths.last; dim *= 2) {
+    for (const std::int64_t depth : {1, 6, 100, 10'000}) {
+      for (const std::int64_t batch :
+           {std::int64_t{1}, std::int64_t{64}, std::int64_t{1} << 20, limits::kBatchSizes.last}) {
+        TrainConfig config;
+        config.model.dim = dim;
+        config.model.depth = depth;
+        config.data.batch_size = batch;
+        const Wide parameters = Wide{depth} * dim * (dim + 1);
+        const Wide bytes = 16 * (parameters + Wide{batch} * dim * (depth + 1));
+        const Wide flops = 6 * Wide{batch} * parameters;
+        const Wide most = Wide{1} << 60;
+        const auto change = [&](TrainConfig& c) { c = config; };
+        const Refusal refusal = refusal_of(change);
+        EXPECT_EQ(refusal.code == 0, bytes <= most && flops <= most)
+            << dim << " " << depth << " " << batch;
+        allowed += refusal.code == 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(allowed, 100);
+}
+
+TEST(Config, SaysWhatOfAStepIsTooMuch) {
+  EXPECT_EQ(refusal_of([](auto& c) {
+              c.model.dim = 1 << 20;
+              c.data.batch_size = 1 << 20;
+            }).line,
+            "model: a step takes 4.2e+19 flops, more than barestep counts to (1.2e+18); make "
+            "--dim, --depth, --layers or --batch-size smaller");
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,305 @@
+// Every row of the table, for every program: what is written is read back, and what is made of the
+// table follows from it. A new option needs a line in kSamples at most.
+#include "options/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "command_line.h"
+#include "core/error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr TrainerKind kTrainers[] = {TrainerKind::kSingle, TrainerKind::kDataParallel,
+                                     TrainerKind::kDdp};
+
+/// A value of each option that is neither a flag nor one of several names; not the default.
+const std::map<std::string_view, std::string>& samples() {
+  static const std::map<std::string_view, std::string> all = {
+      {"dim", "48"},
+      {"depth", "3"},
+      {"layers", "784,512,10"},
+      {"data", "npy:x*.npy,a folder/y.npy"},
+      {"workers", "0"},
+      {"prefetch", "7"},
+      {"test-split", "0.2"},
+      {"batch-size", "48"},
+      {"global-batch-size", "96"},
+      {"steps", "7"},
+      {"epochs", "3"},
+      {"warmup", "0"},
+      {"seed", "18446744073709551615"},
+      {"log-every", "10"},
+      {"lr", "1e-05"},
+      {"lr-warmup", "4"},
+      {"betas", "0.8,0.95"},
+      {"eps", "1e-45"},
+      {"momentum", "0.9"},
+      {"weight-decay", "0.1"},
+      {"accumulate", "2"},
+      {"clip-norm", "0.30000000000000004"},
+      {"device", "cuda:1"},
+      {"threads", "2"},
+      {"autotune", "choices.json"},
+      {"devices", "cuda:0,cuda:2"},
+      {"bucket-mib", "0.25"},
+      {"timeout", "60"},
+      {"io-delay-ms", "1.5"},
+      {"delay-ms", "10"},
+      {"slow-rank", "1:20.5"},
+      {"jitter-ms", "3"},
+      {"trace", "t.json.gz"},
+      {"profile-steps", "10:18"},
+      {"sort-by", "count"},
+      {"row-limit", "5"},
+      {"tensorboard", "runs"},
+      {"metrics", "m.jsonl"},
+      {"memory", "17179869184"},
+      {"save", "s"},
+      {"load", "l"},
+  };
+  return all;
+}
+
+/// The names that an option offers; none where it takes other text.
+std::vector<std::string> choices_of(const Option& option) {
+  std::vector<std::string> names;
+  if (option.value.json != JsonKind::kString) return names;
+  std::istringstream argument(option.value.argument);
+  for (std::string name; std::getline(argument, name, '|');) names.push_back(name);
+  const bool free = names.size() < 2 || samples().contains(option.name);
+  return free ? std::vector<std::string>{} : names;
+}
+
+std::string sample_of(const Option& option) {
+  if (is_flag(option)) return "true";
+  const std::vector<std::string> choices = choices_of(option);
+  if (!choices.empty()) return choices.back();
+  const auto found = samples().find(option.name);
+  EXPECT_NE(found, samples().end()) << option.name << " has no sample";
+  return found == samples().end() ? "" : found->second;
+}
+
+TrainConfig with(const Option& option) {
+  TrainConfig config;
+  option.value.read({.where = "--" + std::string(option.name), .text = sample_of(option)}, config);
+  return config;
+}
+
+TrainConfig with_all(TrainerKind trainer) {
+  TrainConfig config;
+  for (const Option& option : options_of(trainer)) {
+    option.value.read({.where = std::string(option.name), .text = sample_of(option)}, config);
+  }
+  return config;
+}
+
+std::string error_of(const Option& option, const std::string& text) {
+  TrainConfig config;
+  try {
+    option.value.read({.where = "--" + std::string(option.name), .text = text}, config);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "taken";
+}
+
+TEST(Options, DefaultsNeedNoArguments) {
+  for (const TrainerKind trainer : kTrainers) {
+    EXPECT_THAT(arguments_of(TrainConfig(), trainer), testing::IsEmpty());
+    EXPECT_EQ(parse_command_line(trainer, {}).config, TrainConfig());
+  }
+}
+
+TEST(Options, EachIsWrittenAsItIsRead) {
+  for (const TrainerKind trainer : kTrainers) {
+    for (const Option& option : options_of(trainer)) {
+      SCOPED_TRACE(option.name);
+      const TrainConfig config = with(option);
+      std::vector<std::string> typed = {"--" + std::string(option.name)};
+      if (!is_flag(option)) typed.push_back(sample_of(option));
+      EXPECT_NE(config, TrainConfig()) << "a sample is not the default";
+      EXPECT_EQ(arguments_of(config, trainer), typed);
+      EXPECT_EQ(parse_command_line(trainer, typed).config, config);
+    }
+  }
+}
+
+TEST(Options, AllTogetherAreReadBack) {
+  for (const TrainerKind trainer : kTrainers) {
+    const TrainConfig config = with_all(trainer);
+    EXPECT_EQ(parse_command_line(trainer, arguments_of(config, trainer)).config, config);
+  }
+}
+
+TEST(Options, ASweepIsReadBack) {
+  TrainConfig config;
+  config.data.batch_size = 32;
+  config.data.sweep = {32, 64, 128};
+  const auto arguments = arguments_of(config, TrainerKind::kSingle);
+  EXPECT_EQ(arguments, (std::vector<std::string>{"--batch-size", "32,64,128"}));
+  EXPECT_EQ(parse_command_line(TrainerKind::kSingle, arguments).config, config);
+}
+
+class Configuration : public TempDirTest {
+ protected:
+  /// What a config file says that holds the configuration's JSON.
+  TrainConfig from_json(const TrainConfig& config, TrainerKind trainer) {
+    const auto path = file("run.json", json_of(config, trainer));
+    TrainConfig read = parse_command_line(trainer, {"--config", path.string()}).config;
+    read.file.clear();
+    // Whether the batch of all ranks is the default or was given says nothing of the run.
+    read.parallel.global_batch = config.parallel.global_batch;
+    return read;
+  }
+};
+
+TEST_F(Configuration, AsJsonIsAConfigFile) {
+  for (const TrainerKind trainer : kTrainers) {
+    EXPECT_EQ(from_json({}, trainer), TrainConfig());
+    EXPECT_EQ(from_json(with_all(trainer), trainer), with_all(trainer));
+    for (const Option& option : options_of(trainer)) {
+      SCOPED_TRACE(option.name);
+      EXPECT_EQ(from_json(with(option), trainer), with(option));
+    }
+  }
+}
+
+TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
+  TrainConfig config;
+  config.model.layers = {4, 2};
+  config.data.pin = false;
+  config.data.kind = DataKind::kSafetensors;
+  config.data.x = "f";
+  config.training.seed = ~std::uint64_t{0};
+  const std::string json = json_of(config, TrainerKind::kSingle);
+  for (const char* part : {R"("layers":[4,2])", R"("no-pin":true)", R"("drop-last":false)",
+                           R"("data":"safetensors:f")", R"("seed":18446744073709551615)",
+                           R"("lr":0.001)", R"("betas":[0.9,0.999])", R"("fusion":"on")"}) {
+    EXPECT_THAT(json, HasSubstr(part));
+  }
+  EXPECT_THAT(json, testing::Not(HasSubstr("\"dim\"")));  // it is not set
+  EXPECT_EQ(configuration_record(config, TrainerKind::kSingle),
+            "{\"configuration\": " + json + "}\n");
+}
+
+TEST_F(Configuration, AsJsonTakesNamesOfFilesThatAreNotUtf8) {
+  TrainConfig config;
+  config.output.save = "a\xff";
+  EXPECT_THAT(json_of(config, TrainerKind::kSingle), HasSubstr("\"save\":\"a\xef\xbf\xbd\""));
+}
+
+TEST(Options, HelpNamesEachWithDefaultAndRange) {
+  for (const TrainerKind trainer : kTrainers) {
+    const std::string help = parse_command_line(trainer, {"--help"}).answer;
+    for (const Option& option : options_of(trainer)) {
+      const std::string named = is_flag(option)
+                                    ? std::string(option.name)
+                                    : std::string(option.name) + " " + option.value.argument;
+      EXPECT_THAT(help, HasSubstr("  --" + named));
+      if (const auto usual = option.value.text({}); usual && !is_flag(option)) {
+        EXPECT_THAT(help_of(option), HasSubstr("(default: " + *usual + ")"));
+      }
+      if (!option.value.allowed.empty()) {
+        EXPECT_THAT(help_of(option), HasSubstr(";\n" + option.value.allowed));
+      }
+    }
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+TEST(Options, EachRefusesWhatItDoesNotAllow) {
+  const std::map<std::string_view, std::string> others = {
+      {"layers", "width 1 is out of range; give 2 to 10001 widths from 1 to 16777216, as "},
+      {"data", "not a data source; use randn, idx:X,Y or npy:X,Y with files"},
+      {"seed", "taken"},
+      {"betas", "not two numbers; give two numbers from 0 to below 1, as 0.9,0.999"},
+      {"device", "not a device; use auto, cpu, cuda or cuda:N"},
+      {"devices", "'-9' is not a device; list cpu, cuda or cuda:N, as cuda:0,cuda:1"},
+      {"slow-rank", "not a rank and milliseconds; give them as 1:20"},
+      {"profile-steps", "not two numbers; give first:end, as 10:20 for the steps 10 to 19"},
+      {"memory", "is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB"},
+      {"sort-by", "not one of the choices; use cuda_time_total or "},
+  };
+  for (const TrainerKind trainer : kTrainers) {
+    for (const Option& option : options_of(trainer)) {
+      const std::string what = "--" + std::string(option.name);
+      const std::vector<std::string> choices = choices_of(option);
+      if (is_flag(option)) {
+        EXPECT_EQ(error_of(option, "-9"), what + " '-9': takes no value; leave the value out");
+      } else if (!choices.empty()) {
+        EXPECT_EQ(error_of(option, "-9"),
+                  what + " '-9': not one of the choices; use " + joined(choices, " or "));
+      } else if (option.value.allowed.starts_with("a ") && option.name != "slow-rank") {
+        EXPECT_EQ(error_of(option, "-9"),
+                  what + " '-9': out of range; give " + option.value.allowed);
+      } else if (option.value.argument == "FILE" || option.value.argument == "DIR") {
+        EXPECT_EQ(error_of(option, ""), what + ": the value is empty; give a file");
+      } else {
+        const auto found = others.find(option.name);
+        ASSERT_NE(found, others.end()) << option.name;
+        const bool is_taken = found->second == "taken";
+        EXPECT_THAT(error_of(option, "-9"),
+                    StartsWith(is_taken ? "taken" : what + " '-9': " + found->second));
+      }
+    }
+  }
+}
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// "--lr is 0.001 here and 1e-05 there", where settings differ.
+std::vector<std::string> differences(const Settings& ours, const Settings& theirs) {
+  std::vector<std::string> all;
+  EXPECT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].first, theirs[i].first);
+    if (ours[i].second == theirs[i].second) continue;
+    all.push_back(ours[i].first + " is " + ours[i].second + " here and " + theirs[i].second +
+                  " there");
+  }
+  return all;
+}
+
+TEST(SharedSettings, DifferWhereAnOptionDoes) {
+  const Settings usual = shared_settings({});
+  for (const Option& option : options_of(TrainerKind::kDdp)) {
+    const std::string name = "--" + std::string(option.name);
+    std::vector<std::string> expected;
+    const std::string text = is_flag(option) ? "given" : sample_of(option);
+    if (option.agreement == Agreement::kWhetherGiven) {
+      expected = {name + " is not given here and given there"};
+    } else if (option.agreement == Agreement::kValue) {
+      const auto before = is_flag(option) ? std::nullopt : option.value.text({});
+      expected = {name + " is " + before.value_or("not given") + " here and " + text + " there"};
+    }
+    // It takes the other one's place.
+    if (option.name == "batch-size") {
+      expected.insert(expected.begin(), "--global-batch-size is 64 here and not given there");
+    }
+    EXPECT_EQ(differences(usual, shared_settings(with(option))), expected) << option.name;
+  }
+}
+
+TEST(SharedSettings, AreOfWhatEveryStepDependsOn) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : shared_settings({})) names.push_back(name);
+  EXPECT_THAT(names, testing::IsSupersetOf({"--dim", "--layers", "--seed", "--optimizer", "--lr",
+                                            "--scheme", "--bucket-mib", "--update"}));
+  EXPECT_THAT(names, testing::Not(testing::Contains("--gemm")));
+}
+
+}  // namespace
+}  // namespace barestep
