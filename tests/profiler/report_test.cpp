@@ -178,10 +178,14 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
 /// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.
 TEST(SweepTable, HasTheThroughputOfTheStepTimeBesideIt) {
   RunSummary summary(3);
-  for (const double wall_s : {0.01, 0.02, 0.09}) summary.add(StepFigures(report_of(0, 3, wall_s)));
-  StepReport last = report_of(2, 3, 0.02);
-  last.samples = 32;
-  summary.add(StepFigures(last));
+  StepFigures step;
+  for (const double wall_s : {0.01, 0.02, 0.09}) {
+    step.report = report_of(0, 3, wall_s);
+    summary.add(step);
+  }
+  step.report = report_of(2, 3, 0.02);
+  step.report.samples = 32;
+  summary.add(step);
   EXPECT_EQ(summary.step_samples(), 64);
   const SweepRow row{16, summary.step_samples(), summary.step_time_s()};
   const std::string table = sweep_table(std::vector{row});
