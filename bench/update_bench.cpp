@@ -10,7 +10,7 @@
 namespace barestep::bench {
 namespace {
 
-constexpr std::int64_t kBatch = 64;
+constexpr std::int64_t kUpdateBatch = 64;
 
 enum Part { kProduct, kProductByTiles, kAdam, kSeparate, kFused };
 constexpr const char* kNames[] = {"product", "product by tiles, left in the cache", "adam",
@@ -59,7 +59,7 @@ void multiply_tiles(const Layer& layer, const Addresses& addresses, const Produc
                                         .transpose_b = false,
                                         .m = std::min(kLinearAdamTileRows, dim - row),
                                         .n = cols,
-                                        .k = kBatch,
+                                        .k = kUpdateBatch,
                                         .a = addresses.at(layer.fused.grad_y) + row,
                                         .stride_a = dim,
                                         .b = addresses.at(layer.fused.x) + col,
@@ -87,9 +87,9 @@ void weight_update(benchmark::State& state) {
   const std::int64_t layers = state.range(2);
   ThreadPool pool(setting().threads);
   const auto product = make_product(setting().gemm);
-  DeviceMemory memory(layers * (4 * dim * dim + 4 * dim) + 2 * kBatch * dim + 1024);
-  const Tensor grad_y = memory.take(kBatch, dim);
-  const Tensor x = memory.take(kBatch, dim);
+  DeviceMemory memory(layers * (4 * dim * dim + 4 * dim) + 2 * kUpdateBatch * dim + 1024);
+  const Tensor grad_y = memory.take(kUpdateBatch, dim);
+  const Tensor x = memory.take(kUpdateBatch, dim);
   const Tensor scalars = memory.take(1, 2);
   std::vector<Layer> all;
   for (std::int64_t i = 0; i < layers; ++i) {

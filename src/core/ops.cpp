@@ -69,6 +69,14 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
       op);
 }
 
+constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
+  if constexpr (requires { o.label(); }) {
+    return o.label();
+  } else {
+    return o.kLabel;
+  }
+};
+
 }  // namespace
 
 std::int64_t state_bytes(Generator generator) {
@@ -93,15 +101,12 @@ Cost cost_of(const Op& op) {
   return {.message_bytes = operands_of(op).front().tensor->bytes()};
 }
 
+std::string_view label_of(const DeviceOp& op) {
+  return std::visit(kLabelOfOne, op);
+}
+
 std::string_view label_of(const Op& op) {
-  const auto label = [](const auto& o) -> std::string_view {
-    if constexpr (requires { o.label(); }) {
-      return o.label();
-    } else {
-      return o.kLabel;
-    }
-  };
-  return std::visit([&](const auto& kind) { return std::visit(label, kind); }, op);
+  return std::visit([](const auto& kind) { return std::visit(kLabelOfOne, kind); }, op);
 }
 
 }  // namespace barestep

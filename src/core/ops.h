@@ -331,6 +331,7 @@ Cost cost_of(const Op& op);
 
 /// The op's kLabel or label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
+std::string_view label_of(const DeviceOp& op);
 
 /// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and
 /// Error(kMemory) when a tensor has more than 2^63 - 1 bytes. Tensors have at least one column and

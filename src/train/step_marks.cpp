@@ -43,6 +43,7 @@ EventClock& StepMarks::clock_of(int device) {
 
 void StepMarks::add(const Program& program) {
   MarkedProgram& made = programs_.emplace_back();
+  for (const Node& node : program.nodes()) made.is_input.push_back(node.phase == Phase::kData);
   made.by_runs = make_marks(program, RunDetail::kRuns);
   if (profiler_ != nullptr) made.by_nodes = make_marks(program, RunDetail::kNodes);
 }
@@ -50,6 +51,11 @@ void StepMarks::add(const Program& program) {
 std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail) {
   auto marked = std::make_unique<Marked>(program, detail);
   marked->runs.resize(marked->plan.runs().size());
+  for (NodeId node = 0; node < program.size(); ++node) {
+    const std::size_t number = marked->plan.runs_of(node).front();
+    const NodeRun& run = marked->plan.runs()[number];
+    marked->places.push_back({number, run.first == node, run.last == node});
+  }
   for (std::size_t i = 0; i < marked->runs.size(); ++i) {
     const NodeRun& run = marked->plan.runs()[i];
     MarkedRun& made = marked->runs[i];
@@ -72,13 +78,19 @@ StepMarks::Marked& StepMarks::marked(int program, RunDetail detail) const {
   return detail == RunDetail::kRuns ? *of_program.by_runs : *of_program.by_nodes;
 }
 
+bool StepMarks::is_input(const Tag& tag) const {
+  return programs_[static_cast<std::size_t>(tag.program)]
+             .is_input[static_cast<std::size_t>(tag.node)] != 0;
+}
+
+// Collectives of a graph carry the step of their capture, which is one of the same slot.
+std::size_t StepMarks::set_for(const Tag& tag) const {
+  return is_input(tag) ? set_of(tag.step) : slot_of(tag.step);
+}
+
 StepMarks::Marked& StepMarks::marked(const Tag& tag) const {
-  const RunPlan& plan = marked(tag.program, RunDetail::kRuns).plan;
-  const bool is_input =
-      plan.program().nodes()[static_cast<std::size_t>(tag.node)].phase == Phase::kData;
-  // Collectives of a graph carry the step of their capture, which is one of the same slot.
   return marked(tag.program,
-                is_input ? input_detail_[set_of(tag.step)] : work_detail_[slot_of(tag.step)]);
+                is_input(tag) ? input_detail_[set_of(tag.step)] : work_detail_[slot_of(tag.step)]);
 }
 
 void StepMarks::start_input(std::int64_t step) {
@@ -92,32 +104,34 @@ void StepMarks::start_work(std::int64_t step) {
 
 void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
   Marked& marks = marked(tag);
+  const bool is_first = marks.places[static_cast<std::size_t>(tag.node)].is_first;
+  if (!is_first && profiler_ == nullptr) return;
+  const std::size_t set = set_for(tag);
   const auto& parts = marks.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
-    const NodeRun& planned = marks.plan.runs()[parts[part]];
     MarkedRun& run = marks.runs[parts[part]];
-    const std::size_t set = set_for(planned, tag.step);
-    if (planned.first == tag.node) {
+    if (is_first) {
       run.spans[set] = {.queued_s = now_s()};
       if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
     }
     if (profiler_ == nullptr) continue;
     const Node& node = marks.plan.program().nodes()[static_cast<std::size_t>(tag.node)];
-    profiler_->before_work(tag, label_of(node.op), planned.lane.device);
+    profiler_->before_work(tag, label_of(node.op), marks.plan.runs()[parts[part]].lane.device);
   }
 }
 
 void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
   Marked& marks = marked(tag);
+  const bool is_last = marks.places[static_cast<std::size_t>(tag.node)].is_last;
+  if (!is_last && profiler_ == nullptr) return;
+  const std::size_t set = set_for(tag);
   const auto& parts = marks.plan.runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (profiler_ != nullptr) profiler_->after_work();
-    const NodeRun& planned = marks.plan.runs()[parts[part]];
-    if (planned.last != tag.node) continue;
+    if (!is_last) continue;
     MarkedRun& run = marks.runs[parts[part]];
-    const std::size_t set = set_for(planned, tag.step);
     if (run.by_events) run.end[set]->record(*streams[part]);
-    run.spans[set].queued_until_s = now_s();
+    if (profiler_ != nullptr) run.spans[set].queued_until_s = now_s();
   }
 }
 
@@ -147,13 +161,13 @@ void StepMarks::capture(bool on) {
 
 void StepMarks::on_record(const Record& record) {
   if (record.tag.node < 0) return;  // a piece of another node's work
-  Marked& marks = marked(record.tag);
   // One that sends records has one device, and so one part.
-  const std::size_t number = marks.plan.runs_of(record.tag.node).front();
-  const NodeRun& run = marks.plan.runs()[number];
-  Span& span = marks.runs[number].spans[set_for(run, record.tag.step)];
-  if (run.first == record.tag.node) span.begin_s = record.start_s;
-  if (run.last == record.tag.node) span.end_s = record.end_s;
+  Marked& marks = marked(record.tag);
+  const Place& place = marks.places[static_cast<std::size_t>(record.tag.node)];
+  if (!place.is_first && !place.is_last) return;
+  Span& span = marks.runs[place.run].spans[set_for(record.tag)];
+  if (place.is_first) span.begin_s = record.start_s;
+  if (place.is_last) span.end_s = record.end_s;
 }
 
 Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t set) {

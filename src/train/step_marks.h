@@ -104,14 +104,21 @@ class StepMarks final : public RecordSink {
     // it, if that is later.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
+  /// Where a node stands in the run of its first part. Several parts are runs of their own.
+  struct Place {
+    std::size_t run = 0;
+    bool is_first = false, is_last = false;
+  };
   /// The runs of a program at one detail.
   struct Marked {
     Marked(const Program& program, RunDetail detail) : plan(program, detail) {}
 
     RunPlan plan;
     std::vector<MarkedRun> runs{};
+    std::vector<Place> places{};  // by node
   };
   struct MarkedProgram {
+    std::vector<char> is_input{};  // by node
     std::unique_ptr<Marked> by_runs{};
     std::unique_ptr<Marked> by_nodes{};  // null without a profiler
   };
@@ -122,6 +129,9 @@ class StepMarks final : public RecordSink {
   [[nodiscard]] Marked& marked(int program, RunDetail detail) const;
   /// The marks that a node's work of this step belongs to.
   [[nodiscard]] Marked& marked(const Tag& tag) const;
+  [[nodiscard]] bool is_input(const Tag& tag) const;
+  /// Which of a run's sets its node's work of this step belongs to.
+  [[nodiscard]] std::size_t set_for(const Tag& tag) const;
   EventClock& clock_of(int device);
   [[nodiscard]] Span read_events(const Marked& marked, std::size_t run, std::size_t set);
 

@@ -82,7 +82,7 @@ class RunPlan {
 /// A run as it ran, in seconds of core/clock.h.
 struct Span {
   double queued_s = 0;        // the host began to queue its first node, or the graph that holds it
-  double queued_until_s = 0;  // it was done with the last one
+  double queued_until_s = 0;  // it was done with the last one; 0 without a profiler
   double begin_s = 0;         // its lane began
   double end_s = 0;
 
