@@ -294,28 +294,6 @@ StepAccount account_of(const Timeline& timeline, LaneId lane) {
   return account;
 }
 
-RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane) {
-  RankWaits waits{.waited_for_s = std::vector<double>(ranks.size())};
-  for (const Timeline& rank : ranks) {
-    visit_stretches(rank, lane, [&](const Stretch& stretch) {
-      if (!stretch.held_by || stretch.is_own_work) return;
-      const RunOfStep held = *stretch.held_by;
-      if (!rank.at(held.steps_back)->plan->runs()[held.run].is_collective) return;
-      const auto begin_s = [&](const Timeline& other) {
-        return other.at(held.steps_back)->spans[held.run].begin_s;
-      };
-      const auto last = std::ranges::max_element(ranks, {}, begin_s);
-      const double all_there_s = std::clamp(begin_s(*last), stretch.begin_s, stretch.end_s);
-      waits.waiting_s += all_there_s - stretch.begin_s;
-      waits.waited_for_s[static_cast<std::size_t>(last - ranks.begin())] +=
-          all_there_s - stretch.begin_s;
-      waits.moving_s += stretch.end_s - all_there_s;
-    });
-    waits.hidden_s += account_of(rank, lane).hidden_communication_s;
-  }
-  return waits;
-}
-
 std::vector<StepAccount> accounts_of(const Profile& profile) {
   std::vector<StepAccount> accounts;
   Timeline timeline;

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,18 +78,6 @@ struct StepAccount {
 
 /// Of the timeline's newest step; allocates nothing. `number` is left to the caller.
 StepAccount account_of(const Timeline& timeline, LaneId lane);
-
-/// Exposed communication of one step of all ranks, summed over the ranks. Each stretch that a
-/// collective holds is waiting until the last rank began it, and moving bytes from then on.
-struct RankWaits {
-  double waiting_s = 0;
-  double moving_s = 0;
-  double hidden_s = 0;
-  std::vector<double> waited_for_s;  // by rank: how long all others together waited for it
-};
-
-/// The newest step of every rank; all timelines on one clock and of equal programs.
-RankWaits rank_waits(std::span<const Timeline> ranks, LaneId lane);
 
 /// One for each step of the profile, seen from device 0. A step that overlaps the one before it
 /// needs that one's records, and has no account without them.

@@ -343,32 +343,6 @@ TEST(StepCauses, TellASlowInputFromASlowHost) {
   EXPECT_EQ(late[Part::kDataWait], 0);
 }
 
-TEST(RankWaits, BlameTheRankThatCameLast) {
-  Buffers buffers;
-  ProgramMaker maker(buffers);
-  maker.work("g", Phase::kBackward);
-  maker.reduce("g");
-  maker.work_on(maker.tensor("g"), "w", Phase::kOptimizer);
-  order(maker.program);
-  const RunPlan plan(maker.program, RunDetail::kRuns);
-  std::vector<Timeline> ranks(2);
-  for (const int rank : {0, 1}) {  // backward takes 1 s on rank 0 and 5 s on rank 1
-    SimulatedSteps steps({.duration =
-                              [rank](const Node& node) {
-                                const bool slow = rank == 1 && node.phase == Phase::kBackward;
-                                return slow ? 5.0 : known_duration(node);
-                              },
-                          .all_began = [](NodeId, double) { return 5.0; }});
-    steps.queue(maker.program, nullptr);
-    ranks[static_cast<std::size_t>(rank)].add(steps.finish().timeline(plan));
-  }
-  const RankWaits waits = rank_waits(ranks, kMain);
-  EXPECT_NEAR(waits.waiting_s, 4, 1e-9);
-  EXPECT_THAT(waits.waited_for_s, ::testing::ElementsAre(0, ::testing::DoubleNear(4, 1e-9)));
-  EXPECT_NEAR(waits.moving_s, 6, 1e-9);
-  EXPECT_NEAR(waits.hidden_s, 0, 1e-9);
-}
-
 TEST(RunPlan, CutsALaneWhereItWaitsAndWhereItIsWaitedFor) {
   Buffers buffers;
   ProgramMaker maker(buffers);

@@ -21,10 +21,6 @@ struct SimulatedMachine {
   std::function<double()> latency = [] { return 0.0; };    // of a lane, between nodes
   std::function<double()> filling = [] { return 0.0; };    // of a step's input, by the host
   std::function<double()> reporting = [] { return 0.0; };  // of a finished step, by the host
-  /// When the last of all ranks began a collective that this one began at `begin_s`.
-  std::function<double(NodeId node, double begin_s)> all_began = [](NodeId, double begin_s) {
-    return begin_s;
-  };
 };
 
 class SimulatedSteps {
@@ -132,7 +128,6 @@ class SimulatedSteps {
       parts.push_back({.queued_s = now_s_, .begin_s = free_s + machine_.latency()});
       began_s = std::max(began_s, parts.back().begin_s);
     }
-    if (std::holds_alternative<Collective>(node.op)) began_s = machine_.all_began(id, began_s);
     for (std::size_t part = 0; part < parts.size(); ++part) {
       parts[part].end_s = lane_end_s_[lanes[part]] = began_s + machine_.duration(node);
     }
