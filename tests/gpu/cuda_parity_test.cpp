@@ -337,7 +337,7 @@ TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
         EXPECT_GE(span.seconds(), 0);
         EXPECT_GE(span.begin_s, step.host.begin_s - near_s);
         EXPECT_LE(span.end_s, step.host.end_s + near_s);
-        EXPECT_GE(span.queued_until_s, span.queued_s);
+        if (!graph) EXPECT_GE(span.queued_until_s, span.queued_s);
       }
     };
     trainer.run(run);
