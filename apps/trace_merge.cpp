@@ -15,7 +15,7 @@
 #include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
-#include "profiler/trace_file.h"
+#include "profiler/trace.h"
 #include "separate_files.h"
 
 namespace barestep {

@@ -1,6 +1,7 @@
 #include "profiler/memory_timeline.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>
@@ -147,23 +148,24 @@ void add_memory(TraceEvents& events, const Profile& profile, const MemoryPlan& p
         std::lower_bound(timeline.points.begin(), timeline.points.end(), op.tag.node,
                          [](const MemoryPoint& p, NodeId node) { return p.node < node; });
     if (point->begins.empty() && point->ends.empty()) continue;
-    std::string counts;
+    TraceJson counts;
     for (int i = 0; i < kCategories; ++i) {
-      counts += fmt::format(R"({}"{}": {})", i == 0 ? "" : ", ", name_of(static_cast<Category>(i)),
-                            point->in_use_bytes[static_cast<std::size_t>(i)]);
+      counts[std::string(name_of(static_cast<Category>(i)))] =
+          point->in_use_bytes[static_cast<std::size_t>(i)];
     }
     const TraceRow row = host_row(context);
     events.counter("memory in use", row, events.ns(op.start_s), counts);
     std::int64_t in_use = point->total_bytes() - bytes_of_all(point->begins, plan);
     const auto change = [&](BufferId buffer, std::int64_t sign, double at_s) {
       in_use += sign * plan.buffer_bytes(buffer);
-      events.instant(
-          "cpu_instant_event", "[memory]", row, events.ns(at_s),
-          fmt::format(R"("Total Reserved": {}, "Total Allocated": {}, "Bytes": {}, "Addr": {}, )"
-                      R"("Device Id": {}, "Device Type": {}, "Ev Idx": {})",
-                      timeline.reserved_bytes, in_use, sign * plan.buffer_bytes(buffer),
-                      plan.offset_bytes(buffer, 0), context.device,
-                      context.kind == DeviceKind::kCuda ? 1 : 0, index++));
+      events.instant("cpu_instant_event", "[memory]", row, events.ns(at_s),
+                     {{"Total Reserved", timeline.reserved_bytes},
+                      {"Total Allocated", in_use},
+                      {"Bytes", sign * plan.buffer_bytes(buffer)},
+                      {"Addr", plan.offset_bytes(buffer, 0)},
+                      {"Device Id", context.device},
+                      {"Device Type", context.kind == DeviceKind::kCuda ? 1 : 0},
+                      {"Ev Idx", index++}});
     };
     for (const BufferId buffer : point->begins) change(buffer, 1, op.start_s);
     for (const BufferId buffer : point->ends) change(buffer, -1, op.end_s);

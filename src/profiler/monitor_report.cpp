@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/text_table.h"
 #include "core/units.h"
@@ -37,8 +39,16 @@ void by_name(std::span<const Gauge> gauges, std::span<const double> values, cons
   }
 }
 
-std::string json_number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
+/// Null for what could not be told.
+TraceJson json_number(double value) {
+  constexpr double kMostExact = 1LL << 53;
+  if (!std::isfinite(value)) return {};
+  const bool is_whole = std::trunc(value) == value && std::abs(value) < kMostExact;
+  return is_whole ? TraceJson(static_cast<std::int64_t>(value)) : TraceJson(value);
+}
+
+std::string line_of(const TraceJson& record) {
+  return record.dump(-1, ' ', false, TraceJson::error_handler_t::replace);
 }
 
 std::string reasons_of(const Gauge& gauge, std::uint64_t bits) {
@@ -139,29 +149,27 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
 
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
                            double start_s) {
-  std::string record = fmt::format(R"({{"monitor": "{}", "rank": {}, "seconds": {:.4f})",
-                                   source.name(), rank, sample.at_s - start_s);
+  TraceJson record = {
+      {"monitor", source.name()}, {"rank", rank}, {"seconds", sample.at_s - start_s}};
   by_name(source.gauges(), sample.values, [&](const Gauge& gauge, std::span<const double> values) {
-    std::vector<std::string> numbers;
+    TraceJson numbers = TraceJson::array();
     for (const double value : values) numbers.push_back(json_number(value));
-    record += fmt::format(R"(, "{}": {}{}{})", gauge.name, gauge.is_part ? "[" : "",
-                          fmt::join(numbers, ", "), gauge.is_part ? "]" : "");
+    record[gauge.name] = gauge.is_part ? numbers : numbers.front();
   });
-  return record + "}";
+  return line_of(record);
 }
 
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank) {
-  const std::optional<double> joules = summary.energy_j();
-  std::vector<std::string> marks;
-  for (const std::string& mark : monitor_marks(summary)) marks.push_back(json_string(mark));
-  std::string record =
-      fmt::format(R"({{"monitor_summary": "{}", "rank": {}, "looks": {}, "seconds": {:.4f}, )",
-                  summary.name, rank, summary.looks, summary.end_s - summary.begin_s);
-  const bool known = joules && samples > 0;
-  return record + fmt::format(R"("energy_j": {}, "energy_j_per_sample": {}, "marks": [{}]}})",
-                              known ? json_number(*joules) : "null",
-                              known ? json_number(*joules / static_cast<double>(samples)) : "null",
-                              fmt::join(marks, ", "));
+  const double joules = summary.energy_j().value_or(std::numeric_limits<double>::quiet_NaN());
+  const double of_a_sample = samples > 0 ? joules / static_cast<double>(samples)
+                                         : std::numeric_limits<double>::quiet_NaN();
+  return line_of({{"monitor_summary", summary.name},
+                  {"rank", rank},
+                  {"looks", summary.looks},
+                  {"seconds", summary.end_s - summary.begin_s},
+                  {"energy_j", samples > 0 ? json_number(joules) : TraceJson()},
+                  {"energy_j_per_sample", json_number(of_a_sample)},
+                  {"marks", monitor_marks(summary)}});
 }
 
 void add_monitor(TraceEvents& events, const Monitor& monitor, TraceRow row, double begin_s,
@@ -171,14 +179,13 @@ void add_monitor(TraceEvents& events, const Monitor& monitor, TraceRow row, doub
     const MonitorSource& source = monitor.source(sample.source);
     by_name(source.gauges(), sample.values,
             [&](const Gauge& gauge, std::span<const double> values) {
-              std::vector<std::string> parts;
+              TraceJson parts;
               for (std::size_t i = 0; i < values.size(); ++i) {
-                if (!std::isfinite(values[i])) continue;
-                parts.push_back(fmt::format(R"("{}": {})", i, json_number(values[i])));
+                if (std::isfinite(values[i])) parts[std::to_string(i)] = json_number(values[i]);
               }
-              if (parts.empty()) return;
+              if (parts.is_null()) return;
               events.counter(fmt::format("{} {}", source.name(), gauge.name), row,
-                             events.ns(sample.at_s), fmt::format("{}", fmt::join(parts, ", ")));
+                             events.ns(sample.at_s), parts);
             });
   }
 }

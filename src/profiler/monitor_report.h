@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "profiler/monitor.h"
-#include "profiler/trace_file.h"
+#include "profiler/trace.h"
 
 namespace barestep {
 

@@ -1,6 +1,7 @@
 #include "profiler/report.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,8 @@
 
 namespace barestep {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// At least four decimals, and at least four significant digits.
 std::string seconds_text(double seconds) {
@@ -114,23 +117,22 @@ StepFigures::StepFigures(const StepReport& told)
 
 std::string metrics_record(const StepFigures& step, int rank) {
   const StepReport& report = step.report;
-  // The loss is a float32; widened to double its shortest text is what Python prints for
+  // Losses are float32; widened to double their shortest text is what Python prints for
   // loss.item().
-  const double loss = report.loss;
-  std::string record = fmt::format(
-      R"({{"step": {}, "rank": {}, "loss": {}, "step_time_s": {}, "samples_per_s": {})",
-      report.step, rank, loss, report.wall_s, static_cast<double>(report.samples) / report.wall_s);
-  if (report.own_loss) {
-    record += fmt::format(R"(, "own_loss": {})", static_cast<double>(*report.own_loss));
-  }
-  record += fmt::format(R"(, "queued_s": {}, "between_s": {}, "warmup": {}, "phases_s": {{)",
-                        step.queued_s, step.account.between_s, report.warmup);
-  std::string_view separator;
+  Json record = {{"step", report.step},
+                 {"rank", rank},
+                 {"loss", static_cast<double>(report.loss)},
+                 {"step_time_s", report.wall_s},
+                 {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
+  if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
+  record["queued_s"] = step.queued_s;
+  record["between_s"] = step.account.between_s;
+  record["warmup"] = report.warmup;
+  Json& phases = record["phases_s"];
   for (const PhaseKey& phase : phase_keys()) {
-    record += fmt::format(R"({}"{}": {})", separator, phase.key, seconds_of(step.account, phase));
-    separator = ", ";
+    phases[std::string(phase.key)] = seconds_of(step.account, phase);
   }
-  return record + "}}";
+  return record.dump();
 }
 
 RunSummary::RunSummary(std::int64_t steps) {
@@ -204,10 +206,12 @@ std::string sweep_table(std::span<const SweepRow> rows) {
 }
 
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch) {
-  return fmt::format(
-      R"({{"batch_size": {}, "batch": {}, "samples": {}, "latency_s": {}, "rank": {}}})"
-      "\n",
-      batch_size, batch.number, batch.samples, batch.latency_s, batch.rank);
+  const Json record = {{"batch_size", batch_size},
+                       {"batch", batch.number},
+                       {"samples", batch.samples},
+                       {"latency_s", batch.latency_s},
+                       {"rank", batch.rank}};
+  return record.dump() + "\n";
 }
 
 std::string evaluation_table(std::span<const Evaluation> runs) {

@@ -1,17 +1,239 @@
 #include "profiler/trace.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
+#include <variant>
+#include <vector>
 
-#include "profiler/trace_activity.h"
-#include "profiler/trace_names.h"
+#include "core/clock.h"
+#include "core/gzip.h"
+#include "core/output_file.h"
+#include "core/overloaded.h"
 
 namespace barestep {
 namespace {
+
+// What readers tell kinds of work apart by.
+
+bool is_pinned(const TimedOp& op, const Tensor& tensor) {
+  return op.program->buffers()[tensor.buffer].pinned;
+}
+
+std::string copy_name(const TimedOp& op, const Copy& copy) {
+  const Buffers& buffers = op.program->buffers();
+  if (is_pinned(op, copy.from)) return "Memcpy HtoD (Pinned -> Device)";
+  if (is_pinned(op, copy.to)) return "Memcpy DtoH (Device -> Pinned)";
+  if (buffers[copy.from.buffer].device != buffers[copy.to.buffer].device) {
+    return "Memcpy PtoP (Device -> Device)";
+  }
+  return "Memcpy DtoD (Device -> Device)";
+}
+
+struct Named {
+  const char* category;
+  std::string name;
+  const char* call;  // of the CUDA runtime, that would have queued it
+};
+
+Named named(const TimedOp& op) {
+  if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
+    return {"kernel", names_of(*collective).kernel, "cudaLaunchKernelExC"};
+  }
+  const auto& device_op = std::get<DeviceOp>(op.node->op);
+  if (const auto* copy = std::get_if<Copy>(&device_op)) {
+    return {"gpu_memcpy", copy_name(op, *copy), "cudaMemcpyAsync"};
+  }
+  return {"kernel", std::string(label_of(op.node->op)), "cudaLaunchKernel"};
+}
+
+/// Shapes and types of what a node reads and writes, as PyTorch writes them.
+TraceJson dims_of(const Node& node) {
+  TraceJson dims = TraceJson::array();
+  for (const Access& access : accesses_of(node.op)) {
+    dims.push_back({access.tensor.rows, access.tensor.cols});
+  }
+  return dims;
+}
+
+const char* type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "float";
+    case DType::kBF16:
+      return "c10::BFloat16";
+    case DType::kI32:
+      return "int";
+    case DType::kU8:
+      return "unsigned char";
+  }
+  return "";
+}
+
+TraceJson types_of(const Node& node) {
+  TraceJson types = TraceJson::array();
+  for (const Access& access : accesses_of(node.op)) types.push_back(type_of(access.tensor.dtype));
+  return types;
+}
+
+/// Adds what Kineto tells of a collective, in its order.
+void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& collective,
+                         const TraceContext& context) {
+  const DType dtype = parts_of(collective).front().front().tensor.dtype;
+  const std::int64_t numbers = op.cost.message_bytes / bytes_of(dtype);
+  std::vector<int> ranks(static_cast<std::size_t>(context.world));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  args["Collective name"] = names_of(collective).collective;
+  args["In msg nelems"] = numbers;
+  args["Out msg nelems"] = numbers;
+  args["Group size"] = context.world;
+  args["dtype"] = dtype == DType::kBF16 ? "BFloat16" : "Float";
+  args["In split size"] = "[]";
+  args["Out split size"] = "[]";
+  args["Process Group Name"] = "0";
+  args["Process Group Description"] = "default_pg";
+  args["Process Group Ranks"] = fmt::format("[{}]", fmt::join(ranks, ", "));
+}
+
+// What CUPTI saw.
+
+/// Microseconds: nanoseconds, exactly.
+double us(std::int64_t ns) {
+  return static_cast<double>(ns) / 1e3;
+}
+
+constexpr std::int64_t kWarp = 32;
+constexpr std::int64_t kMostBlocks = 32;       // that a multiprocessor holds
+constexpr std::int64_t kRegisterUnit = 8;      // a thread's registers are rounded up to
+constexpr std::int64_t kOverheadProcess = -1;  // where Kineto puts it
+
+std::int64_t product(const std::array<std::int64_t, 3>& extents) {
+  return extents[0] * extents[1] * extents[2];
+}
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// How many blocks a multiprocessor can hold at once, by CUDA's occupancy calculation without its
+/// finer units.
+std::int64_t active_blocks(const GpuActivity& kernel, const Multiprocessors& of) {
+  const std::int64_t threads = std::max<std::int64_t>(1, product(kernel.block));
+  std::int64_t blocks = std::min(kMostBlocks, of.threads / rounded_up(threads, kWarp));
+  if (kernel.registers > 0) {
+    const std::int64_t of_block =
+        rounded_up(kernel.registers, kRegisterUnit) * rounded_up(threads, kWarp);
+    blocks = std::min(blocks, of.registers / of_block);
+  }
+  if (kernel.shared_bytes > 0) blocks = std::min(blocks, of.shared_bytes / kernel.shared_bytes);
+  return blocks;
+}
+
+void add_kernel_args(TraceJson& args, const GpuActivity& kernel, const Multiprocessors& of) {
+  args["registers per thread"] = kernel.registers;
+  args["shared memory"] = kernel.shared_bytes;
+  double occupancy = 0;
+  if (of.count > 0) {
+    const double blocks = static_cast<double>(product(kernel.grid)) / of.count;
+    const auto threads = static_cast<double>(product(kernel.block));
+    args["blocks per SM"] = blocks;
+    args["warps per SM"] = blocks * std::ceil(threads / kWarp);
+    occupancy =
+        std::min(static_cast<double>(active_blocks(kernel, of)), blocks) * threads / of.threads;
+  }
+  args["grid"] = kernel.grid;
+  args["block"] = kernel.block;
+  if (of.count > 0) {
+    args["est. achieved occupancy %"] = std::min(100L, std::lround(100 * occupancy));
+  }
+}
+
+void add_copy_args(TraceJson& args, std::int64_t bytes, TraceSpan span) {
+  const auto ns = static_cast<double>(std::max<std::int64_t>(1, span.end_ns - span.begin_ns));
+  args["bytes"] = bytes;
+  args["memory bandwidth (GB/s)"] = static_cast<double>(bytes) / ns;
+}
+
+/// Kineto's members of a kernel, copy or fill, after those that all work has.
+void add_activity_args(TraceJson& args, const GpuActivity& activity, TraceSpan span,
+                       const Multiprocessors& multiprocessors) {
+  if (activity.kind == GpuActivity::Kind::kKernel) {
+    add_kernel_args(args, activity, multiprocessors);
+  } else {
+    add_copy_args(args, activity.bytes, span);
+  }
+  if (activity.graph_node > 0) args["graph node id"] = activity.graph_node;
+  args["cuda stream"] = activity.stream;
+  args["true duration (us)"] = us(std::llround(1e9 * (activity.end_s - activity.start_s)));
+}
+
+/// A piece of work and where it stands.
+struct PlacedActivity {
+  const GpuActivity* activity = nullptr;
+  TraceRow row;
+  TraceSpan span;
+};
+
+/// Work of one row may overlap, where a kernel begins before the one ahead of it has ended; readers
+/// drop that. Cuts the first at the start of the second.
+void cut_overlaps(std::vector<PlacedActivity>& work) {
+  const auto place = [](const PlacedActivity& each) {
+    return std::tuple(each.row.tid, each.span.begin_ns, each.span.end_ns);
+  };
+  std::ranges::stable_sort(work, {}, place);
+  for (std::size_t i = 1; i < work.size(); ++i) {
+    PlacedActivity& before = work[i - 1];
+    if (before.row.tid != work[i].row.tid) continue;
+    before.span.end_ns = std::min(before.span.end_ns, work[i].span.begin_ns);
+  }
+}
+
+/// CUPTI's own time, in a row of its own.
+void add_overhead(TraceEvents& events, const std::vector<GpuActivity>& activities,
+                  const std::string& program) {
+  std::vector<PlacedActivity> overhead;
+  for (const GpuActivity& activity : activities) {
+    if (activity.kind != GpuActivity::Kind::kOverhead) continue;
+    overhead.push_back(
+        {&activity, {kOverheadProcess, 0}, events.span(activity.start_s, activity.end_s)});
+  }
+  if (overhead.empty()) return;
+  events.name_process(kOverheadProcess, program, "profiler's overhead", 6'000'000);
+  events.name_thread({kOverheadProcess, 0}, "CUPTI", 0);
+  cut_overlaps(overhead);
+  for (const PlacedActivity& each : overhead) {
+    events.slice("overhead", each.activity->name, each.row, each.span, {});
+  }
+}
+
+// Events.
+
+/// With a line for each member where `indent` is 0: HolisticTraceAnalysis looks for the rank in a
+/// line of its own, with a blank after the colon. What is not UTF-8 is replaced.
+std::string text_of(const TraceJson& json, int indent = -1) {
+  return json.dump(indent, ' ', false, TraceJson::error_handler_t::replace);
+}
+
+TraceJson event_of(std::string_view phase, std::string_view category, std::string_view name,
+                   TraceRow row, std::int64_t at_ns) {
+  TraceJson event = {{"ph", phase}};
+  if (!category.empty()) event["cat"] = category;
+  event["name"] = name;
+  event["pid"] = row.pid;
+  event["tid"] = row.tid;
+  event["ts"] = us(at_ns);
+  return event;
+}
 
 /// Which call of the host a piece of work belongs to.
 using WorkId = std::pair<std::int64_t, NodeId>;  // step, node
@@ -48,7 +270,7 @@ class Writer {
     for (const ProfiledStep& step : profile_.steps) {
       events_.slice("user_annotation", fmt::format("ProfilerStep#{}", step.number),
                     host_row(context_), events_.span(step.host().begin_s, step.host().end_s),
-                    fmt::format(R"("External id": {})", next_id_++));
+                    {{"External id", next_id_++}});
     }
     for (const Record& record : profile_.queued) {
       if (record.device == context_.device) write_queued(record);
@@ -86,8 +308,7 @@ class Writer {
     const std::int64_t id = next_id_++;
     queued_[{record.tag.step, record.tag.node}] = {id, span};
     const TraceRow row = host_row(context_);
-    const std::string args =
-        fmt::format(R"("External id": {}, "cbid": 0, "correlation": {})", id, id);
+    const TraceJson args = {{"External id", id}, {"cbid", 0}, {"correlation", id}};
     if (record.tag.node == kGraphLaunch) {
       if (calls_.empty()) events_.slice("cuda_runtime", "cudaGraphLaunch", row, span, args);
       return;
@@ -99,17 +320,18 @@ class Writer {
     const bool has_room = span.end_ns - span.begin_ns > 2;
     const TraceSpan call{span.begin_ns + (has_room ? 1 : 0), span.end_ns - (has_room ? 1 : 0)};
     if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
-      const std::string of_collective = collective_args(op, *collective, context_);
-      events_.slice(
-          "cpu_op", "record_param_comms", row, span,
-          fmt::format(R"("External id": {}, "Record function id": 0, {})", id, of_collective));
+      TraceJson of_collective = {{"External id", id}, {"Record function id", 0}};
+      add_collective_args(of_collective, op, *collective, context_);
+      events_.slice("cpu_op", "record_param_comms", row, span, of_collective);
       events_.slice("user_annotation", names_of(*collective).annotation, row, call,
-                    fmt::format(R"("External id": {})", id));
+                    {{"External id", id}});
     } else {
       events_.slice("cpu_op", record.label, row, span,
-                    fmt::format(R"("External id": {}, "Record function id": 0, "Ev Idx": {}, )"
-                                R"("Input Dims": [{}], "Input type": [{}])",
-                                id, id, dims_of(*op.node), types_of(*op.node)));
+                    {{"External id", id},
+                     {"Record function id", 0},
+                     {"Ev Idx", id},
+                     {"Input Dims", dims_of(*op.node)},
+                     {"Input type", types_of(*op.node)}});
     }
     // Where CUPTI tells of the calls, they are written with the work that they queued.
     if (calls_.empty()) events_.slice("cuda_runtime", named(op).call, row, call, args);
@@ -154,27 +376,26 @@ class Writer {
         // Kineto's two categories.
         const char* const category = made.name.starts_with("cuda") ? "cuda_runtime" : "cuda_driver";
         events_.slice(category, made.name, host_row(context_), queued.span,
-                      fmt::format(R"("External id": {}, "cbid": {}, "correlation": {})",
-                                  external_id, made.call_id, queued.correlation));
+                      {{"External id", external_id},
+                       {"cbid", made.call_id},
+                       {"correlation", queued.correlation}});
       }
     } else if (op != ops_.end() && written.insert(-external_id).second) {
       // CUPTI lost the call: the stretch in which the host queued the node stands for it.
-      events_.slice("cuda_runtime", named(*op->second).call, host_row(context_), queued.span,
-                    fmt::format(R"("External id": {}, "cbid": 0, "correlation": {})", external_id,
-                                queued.correlation));
+      events_.slice(
+          "cuda_runtime", named(*op->second).call, host_row(context_), queued.span,
+          {{"External id", external_id}, {"cbid", 0}, {"correlation", queued.correlation}});
     }
-    std::string args =
-        fmt::format(R"("External id": {}, "queued": 0, "device": {}, "context": 1, "stream": {}, )"
-                    R"("correlation": {})",
-                    external_id, context_.device, placed.row.tid, queued.correlation);
-    args += activity_args(activity, placed.span, context_.multiprocessors);
+    TraceJson args = work_args(external_id, placed.row, queued.correlation);
+    add_activity_args(args, activity, placed.span, context_.multiprocessors);
     if (op != ops_.end()) {
       const Node& node = *op->second->node;
       if (const auto* collective = std::get_if<Collective>(&node.op)) {
-        args += ", " + collective_args(*op->second, *collective, context_);
+        add_collective_args(args, *op->second, *collective, context_);
       }
-      args += fmt::format(R"(, "op": "{}", "phase": "{}", "layer": {})", label_of(node.op),
-                          name_of(node.phase), node.layer);
+      args["op"] = label_of(node.op);
+      args["phase"] = name_of(node.phase);
+      args["layer"] = node.layer;
     }
     const char* const category = activity.kind == GpuActivity::Kind::kKernel ? "kernel"
                                  : activity.kind == GpuActivity::Kind::kCopy ? "gpu_memcpy"
@@ -191,25 +412,29 @@ class Writer {
     const Named name = named(op);
     const TraceRow row = lane_row(context_, op.node->lane);
     const TraceSpan span = events_.span(op.start_s, op.end_s);
-    std::string args =
-        fmt::format(R"("External id": {}, "queued": 0, "device": {}, "context": 1, "stream": {}, )"
-                    R"("correlation": {})",
-                    queued.correlation, context_.device, row.tid, queued.correlation);
+    TraceJson args = work_args(queued.correlation, row, queued.correlation);
     if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
-      args += ", " + collective_args(op, *collective, context_);
+      add_collective_args(args, op, *collective, context_);
     } else if (name.category == std::string_view("gpu_memcpy")) {
-      const std::int64_t bytes = op.cost.bytes / 2;  // each is read and written
-      const auto ns = static_cast<double>(std::max<std::int64_t>(1, span.end_ns - span.begin_ns));
-      args += fmt::format(R"_(, "bytes": {}, "memory bandwidth (GB/s)": {:.6f})_", bytes,
-                          static_cast<double>(bytes) / ns);
+      add_copy_args(args, op.cost.bytes / 2, span);  // each is read and written
     }
-    args += fmt::format(R"(, "phase": "{}", "layer": {}, "flops": {}, "bytes moved": {})",
-                        name_of(op.node->phase), op.node->layer, op.cost.flops, op.cost.bytes);
+    args["phase"] = name_of(op.node->phase);
+    args["layer"] = op.node->layer;
+    args["flops"] = op.cost.flops;
+    args["bytes moved"] = op.cost.bytes;
     events_.slice(name.category, name.name, row, span, args);
     if (queued.correlation > 0) {
       events_.arrow("ac2g", queued.correlation, host_row(context_), queued.span.begin_ns, row,
                     span.begin_ns);
     }
+  }
+
+  /// What Kineto tells of all work.
+  [[nodiscard]] TraceJson work_args(std::int64_t external_id, TraceRow row,
+                                    std::int64_t correlation) const {
+    return {{"External id", external_id}, {"queued", 0},
+            {"device", context_.device},  {"context", 1},
+            {"stream", row.tid},          {"correlation", correlation}};
   }
 
   /// The call that queued the work: its own, or the launch of its step's graph.
@@ -240,8 +465,7 @@ class Writer {
       span = {std::max(free_ns, span.begin_ns - 1), span.end_ns + (has_room ? 1 : 0)};
       free_ns = span.end_ns;
       events_.slice("gpu_user_annotation", name_of(lane[first]->node->phase),
-                    lane_row(context_, Lane::kCompute), span,
-                    fmt::format(R"("External id": {})", next_id_++));
+                    lane_row(context_, Lane::kCompute), span, {{"External id", next_id_++}});
     }
   }
 
@@ -275,6 +499,148 @@ class Writer {
 
 }  // namespace
 
+CollectiveNames names_of(const Collective& collective) {
+  return std::visit(
+      Overloaded{
+          [](const AllReduce& all_reduce) {
+            const bool is_bf16 = all_reduce.tensors.front().dtype == DType::kBF16;
+            return CollectiveNames{
+                is_bf16 ? "ncclDevKernel_AllReduce_Sum_bf16" : "ncclDevKernel_AllReduce_Sum_f32",
+                "nccl:all_reduce", "allreduce"};
+          },
+          [](const Broadcast&) {
+            return CollectiveNames{"ncclDevKernel_Broadcast_f32", "nccl:broadcast", "broadcast"};
+          },
+          [](const Reduce&) {
+            return CollectiveNames{"ncclDevKernel_Reduce_Sum_f32", "nccl:reduce", "reduce"};
+          },
+          [](const ReduceScatter&) {
+            return CollectiveNames{"ncclDevKernel_ReduceScatter_Sum_f32", "nccl:reduce_scatter",
+                                   "reduce_scatter"};
+          },
+          [](const AllGather&) {
+            return CollectiveNames{"ncclDevKernel_AllGather", "nccl:all_gather", "allgather"};
+          }},
+      collective);
+}
+
+ClockOrigin clock_origin() {
+  const double host_s = now_s();
+  const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
+  return {host_s, std::chrono::duration_cast<std::chrono::nanoseconds>(unix_time).count()};
+}
+
+std::int64_t TraceEvents::ns(double host_s) const {
+  return std::llround((host_s - origin_.host_s) * 1e9);
+}
+
+void TraceEvents::line(const TraceJson& event) {
+  if (!lines_.empty()) lines_ += ",\n";
+  lines_ += text_of(event);
+}
+
+void TraceEvents::slice(std::string_view category, std::string_view name, TraceRow row,
+                        TraceSpan span, const TraceJson& args) {
+  first_ns_ = has_slices_ ? std::min(first_ns_, span.begin_ns) : span.begin_ns;
+  last_ns_ = has_slices_ ? std::max(last_ns_, span.end_ns) : span.end_ns;
+  has_slices_ = true;
+  TraceJson event = event_of("X", category, name, row, span.begin_ns);
+  event["dur"] = us(std::max<std::int64_t>(0, span.end_ns - span.begin_ns));
+  event["args"] = args.is_null() ? TraceJson::object() : args;
+  line(event);
+}
+
+void TraceEvents::arrow(std::string_view category, std::int64_t id, TraceRow from,
+                        std::int64_t from_ns, TraceRow to, std::int64_t to_ns) {
+  TraceJson event = event_of("s", category, category, from, from_ns);
+  event["id"] = id;
+  line(event);
+  event = event_of("f", category, category, to, to_ns);
+  event["id"] = id;
+  event["bp"] = "e";
+  line(event);
+}
+
+void TraceEvents::counter(std::string_view name, TraceRow row, std::int64_t at_ns,
+                          const TraceJson& args) {
+  TraceJson event = event_of("C", "", name, row, at_ns);
+  event["args"] = args;
+  line(event);
+}
+
+void TraceEvents::instant(std::string_view category, std::string_view name, TraceRow row,
+                          std::int64_t at_ns, const TraceJson& args) {
+  TraceJson event = event_of("i", category, name, row, at_ns);
+  event["s"] = "t";
+  event["args"] = args;
+  line(event);
+}
+
+void TraceEvents::meta(std::string_view name, TraceRow row, const TraceJson& args) {
+  TraceJson event = event_of("M", "", name, row, 0);
+  event["args"] = args;
+  line(event);
+}
+
+void TraceEvents::name_process(std::int64_t pid, std::string_view name, std::string_view label,
+                               std::int64_t sort_index) {
+  const TraceRow row{pid, 0};
+  meta("process_name", row, {{"name", name}});
+  meta("process_labels", row, {{"labels", label}});
+  meta("process_sort_index", row, {{"sort_index", sort_index}});
+}
+
+void TraceEvents::name_thread(TraceRow row, std::string_view name, std::int64_t sort_index) {
+  meta("thread_name", row, {{"name", name}});
+  meta("thread_sort_index", row, {{"sort_index", sort_index}});
+}
+
+void TraceEvents::close() {
+  line({{"ph", "X"},
+        {"cat", "Trace"},
+        {"ts", us(first_ns_)},
+        {"dur", us(last_ns_ - first_ns_)},
+        {"pid", "Spans"},
+        {"tid", "PyTorch Profiler"},
+        {"name", "PyTorch Profiler (0)"},
+        {"args", {{"Op count", 0}}}});
+  line({{"name", "Iteration Start: PyTorch Profiler"},
+        {"ph", "i"},
+        {"s", "g"},
+        {"pid", "Traces"},
+        {"tid", "Trace PyTorch Profiler"},
+        {"ts", us(first_ns_)}});
+  line({{"name", "Record Window End"},
+        {"ph", "i"},
+        {"s", "g"},
+        {"pid", ""},
+        {"tid", ""},
+        {"ts", us(last_ns_)}});
+}
+
+std::string TraceEvents::file(const TraceJson& head, std::string_view name) const {
+  std::string text = "{\n";
+  const auto add = [&](std::string_view key, const std::string& value) {
+    text += fmt::format("\"{}\": {},\n", key, value);
+  };
+  add("schemaVersion", "1");
+  for (const auto& [key, value] : head.items()) add(key, text_of(value, 0));
+  add("displayTimeUnit", "\"ms\"");
+  add("baseTimeNanoseconds", fmt::format("{}", origin_.unix_ns));
+  add("traceEvents", fmt::format("[\n{}\n]", lines_));
+  return text + fmt::format("\"traceName\": {}\n}}\n", text_of(name));
+}
+
+void write_trace(const std::filesystem::path& path, std::string_view text) {
+  std::vector<std::byte> packed;
+  auto bytes = std::as_bytes(std::span(text));
+  if (path.extension() == ".gz") {
+    packed = gzip_of(text);
+    bytes = packed;
+  }
+  replace_file(path, std::span(&bytes, 1));
+}
+
 TraceRow host_row(const TraceContext& context) {
   return {context.pid, context.thread};
 }
@@ -288,25 +654,32 @@ void add_profile(TraceEvents& events, const Profile& profile, const TraceContext
   Writer(events, profile, context).write();
 }
 
-std::string trace_head(const TraceContext& context) {
+TraceJson trace_head(const TraceContext& context) {
   const Multiprocessors& of = context.multiprocessors;
-  std::string text = fmt::format(
-      R"("deviceProperties": [{{"id": {}, "name": {}, "totalGlobalMem": {}, "computeMajor": 0, )"
-      R"("computeMinor": 0, "maxThreadsPerBlock": 0, "maxThreadsPerMultiprocessor": {}, )"
-      R"("regsPerBlock": 0, "warpSize": {}, "sharedMemPerBlock": 0, "numSms": {}, )"
-      R"("regsPerMultiprocessor": {}, "sharedMemPerMultiprocessor": {}}}],)",
-      context.device, json_string(context.device_name), context.device_bytes, of.threads,
-      of.count > 0 ? 32 : 0, of.count, of.registers, of.shared_bytes);
-  text += "\n\"record_shapes\": 1,\n\"profile_memory\": 1,\n\"with_stack\": 0,\n";
-  text += "\"with_flops\": 1,\n\"with_modules\": 0,\n";
-  // A blank behind the colon, on a line of its own: HolisticTraceAnalysis looks for that.
-  text += fmt::format(
-      "\"distributedInfo\": {{\n\"backend\": {},\n\"rank\": {},\n\"world_size\": {}\n}},\n",
-      json_string(context.backend), context.rank, context.world);
-  if (context.world > 1) {
-    text += fmt::format("\"clock_error_us\": {:.3f},\n", 1e6 * context.clock_error_s);
-  }
-  return text + fmt::format("\"barestep_version\": {},\n", json_string(context.version));
+  TraceJson head;
+  head["deviceProperties"] = {{{"id", context.device},
+                               {"name", context.device_name},
+                               {"totalGlobalMem", context.device_bytes},
+                               {"computeMajor", 0},
+                               {"computeMinor", 0},
+                               {"maxThreadsPerBlock", 0},
+                               {"maxThreadsPerMultiprocessor", of.threads},
+                               {"regsPerBlock", 0},
+                               {"warpSize", of.count > 0 ? 32 : 0},
+                               {"sharedMemPerBlock", 0},
+                               {"numSms", of.count},
+                               {"regsPerMultiprocessor", of.registers},
+                               {"sharedMemPerMultiprocessor", of.shared_bytes}}};
+  head["record_shapes"] = 1;
+  head["profile_memory"] = 1;
+  head["with_stack"] = 0;
+  head["with_flops"] = 1;
+  head["with_modules"] = 0;
+  head["distributedInfo"] = {
+      {"backend", context.backend}, {"rank", context.rank}, {"world_size", context.world}};
+  if (context.world > 1) head["clock_error_us"] = 1e6 * context.clock_error_s;
+  head["barestep_version"] = context.version;
+  return head;
 }
 
 }  // namespace barestep

@@ -102,7 +102,7 @@ TEST_F(MlpSingle, EvaluatesEveryBatchSizeAndWritesALineForEachBatch) {
   EXPECT_EQ(std::ranges::count(records, '\n'), 1 + 4 + 2);
   EXPECT_THAT(records, StartsWith("{\"configuration\": {\"layers\":[4,3],"));
   EXPECT_THAT(records, HasSubstr("\"batch-size\":[1,3]"));
-  EXPECT_THAT(records, HasSubstr(R"({"batch_size": 3, "batch": 1, "samples": 1, "latency_s": )"));
+  EXPECT_THAT(records, HasSubstr(R"({"batch_size":3,"batch":1,"samples":1,"latency_s":)"));
 }
 
 TEST_F(MlpSingle, RefusesADeviceThatIsNotThere) {

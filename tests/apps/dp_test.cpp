@@ -75,7 +75,7 @@ TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
                            "--monitor", "--metrics", "m.jsonl"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\nMonitor, "));
-  EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\": \"host\""));
+  EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\":\"host\""));
 }
 
 // The practical's line, in every step before its own.

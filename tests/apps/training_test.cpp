@@ -212,7 +212,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
 
   const std::string trace = read_file(folder() / "watched.json");
   EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
-  EXPECT_THAT(trace, HasSubstr(R"({"ph": "C", "name": "host busy_percent")"));
+  EXPECT_THAT(trace, HasSubstr(R"({"ph":"C","name":"host busy_percent")"));
 }
 
 /// Four numbers a step behind the file's version; what they look like is event_file_test's.

@@ -37,7 +37,8 @@ includes() {
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
       library("^CLI/", "^apps/", "apps/")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
-      library("^nlohmann/", "^(src/(core|data|options|lab)/.*\\.cpp$|apps/)", "sources of core/, data/, options/ and lab/, and apps/")
+      library("^nlohmann/", "^(src/(core|data|options|profiler|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
+              "sources of core/, data/, options/, profiler/ and lab/, profiler/trace.h, and apps/")
       library("^(zlib|zconf)", "^(src/(core|data)/.*\\.cpp$|apps/)", "sources of core/ and data/, and apps/")
       library("^xxhash", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -178,13 +179,13 @@ TEST(MonitorReport, RecordsAreJson) {
   const Scripted source(kValues);
   const MonitorSample sample{.source = 0, .at_s = 12.5, .values = kValues};
   EXPECT_EQ(monitor_record(source, sample, 3, 10),
-            R"({"monitor": "gpu", "rank": 3, "seconds": 2.5000, "load_percent": 97.5, )"
-            R"("clock_mhz": 1980, "reasons": 0, "others": 0, "power_w": 300, "energy_j": 10, )"
-            R"("core_percent": [90, null]})");
+            R"({"monitor":"gpu","rank":3,"seconds":2.5,"load_percent":97.5,)"
+            R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":10,)"
+            R"("core_percent":[90,null]})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
-            R"({"monitor_summary": "gpu", "rank": 0, "looks": 1, "seconds": 2.0000, )"
-            R"("energy_j": null, "energy_j_per_sample": null, )"
-            R"("marks": ["gpu was held back: power cap"]})");
+            R"({"monitor_summary":"gpu","rank":0,"looks":1,"seconds":2.0,)"
+            R"("energy_j":null,"energy_j_per_sample":null,)"
+            R"("marks":["gpu was held back: power cap"]})");
 }
 
 TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
@@ -196,12 +197,12 @@ TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
   const auto samples = monitor.kept();
   TraceEvents events(ClockOrigin{.host_s = samples[1].at_s, .unix_ns = 0});
   add_monitor(events, monitor, {.pid = 7, .tid = 8}, samples[1].at_s, samples[1].at_s + 1);
-  const std::string text = events.file("", "t");
-  EXPECT_THAT(text, HasSubstr(R"({"ph": "C", "name": "gpu load_percent", "pid": 7, "tid": 8, )"
-                              R"("ts": 0.000, "args": {"0": 97.5}})"));
-  EXPECT_THAT(text, HasSubstr(R"("name": "gpu core_percent", "pid": 7, "tid": 8, "ts": 0.000, )"
-                              R"("args": {"0": 90}})"));
-  EXPECT_THAT(text, Not(HasSubstr(R"("ts": -)")));
+  const std::string text = events.file({}, "t");
+  EXPECT_THAT(text, HasSubstr(R"({"ph":"C","name":"gpu load_percent","pid":7,"tid":8,"ts":0.0,)"
+                              R"("args":{"0":97.5}})"));
+  EXPECT_THAT(text, HasSubstr(R"("name":"gpu core_percent","pid":7,"tid":8,"ts":0.0,)"
+                              R"("args":{"0":90}})"));
+  EXPECT_THAT(text, Not(HasSubstr(R"("ts":-)")));
 }
 
 }  // namespace
