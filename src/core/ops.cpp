@@ -1,6 +1,16 @@
 #include "core/ops.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "core/checked.h"
+#include "core/error.h"
 #include "core/operands.h"
 #include "core/overloaded.h"
 #include "core/philox.h"
@@ -77,6 +87,186 @@ constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
   }
 };
 
+// Rules: shapes and types are in an op's list of operands; here are the words for what goes
+// together, and the rules for numbers that are not tensors.
+
+std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kI32:
+      return "i32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kU8:
+      return "u8";
+  }
+  return "?";
+}
+
+/// The rules of one op. Each check throws with the op's label and all its tensors.
+class Rules {
+ public:
+  explicit Rules(const Op& op) : op_(op), operands_(operands_of(op)) {}
+
+  void check_tensors() const {
+    for (const Operand& operand : operands_) {
+      const Tensor& tensor = *operand.tensor;
+      const std::string_view name = operand.name;
+      demand(tensor.dtype == operand.dtype,
+             fmt::format("{} must be {}", name, name_of(operand.dtype)));
+      demand(tensor.rows >= 0 && tensor.cols >= 1,
+             fmt::format("{} must have zero or more rows and one or more columns", name));
+      demand(tensor.offset_bytes >= 0 && tensor.offset_bytes % bytes_of(tensor.dtype) == 0,
+             fmt::format("{} must start at a multiple of its type's size", name));
+      const std::string what = fmt::format("{} of {}", name, label_of(op_));
+      const std::int64_t size = checked_multiply(tensor.rows, tensor.cols, what);
+      checked_add(tensor.offset_bytes, checked_multiply(size, bytes_of(tensor.dtype), what), what);
+    }
+  }
+
+  void check_overlap() const {
+    for (auto one = operands_.begin(); one != operands_.end(); ++one) {
+      for (auto other = one + 1; other != operands_.end(); ++other) {
+        demand(!overlap(*one->tensor, *other->tensor) ||
+                   (one->use == OperandUse::kReads && other->use == OperandUse::kReads),
+               fmt::format("{} must not share bytes with {}", one->name, other->name));
+      }
+    }
+  }
+
+  void operator()(const Gemm& o) {
+    fit("op(a) must have as many columns as op(b) has rows", o.a, o.b);
+    fit("c must be the rows of op(a) by the columns of op(b)", o.c);
+    fit("bias must be 1 by the columns of c", o.bias);
+    demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
+  }
+  void operator()(const BiasActivation& o) {
+    fit("bias must be 1 by the columns of values", o.values, o.bias);
+  }
+  void operator()(const ActivationGrad& o) {
+    fit("grad and output must have the same shape", o.grad, o.output);
+    demand(o.activation != Activation::kNone, "there must be an activation");
+  }
+  void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
+  void operator()(const MseLoss& o) {
+    fit("loss must be 1 by 1", o.loss);
+    fit("grad, output and target must have the same shape", o.grad, o.output, o.target);
+    demand(o.count >= 1 && o.count >= o.output.size(),
+           "count must be at least 1 and at least the size of output");
+  }
+  void operator()(const CrossEntropy& o) {
+    fit("loss must be 1 by 1", o.loss);
+    fit("grad and logits must have the same shape", o.grad, o.logits);
+    fit("labels must be the rows of logits by 1", o.labels);
+    demand(o.count >= 1 && o.count >= o.logits.rows,
+           "count must be at least 1 and at least the rows of logits");
+  }
+  void operator()(const CountCorrect& o) {
+    fit("correct must be 1 by 1", o.correct);
+    fit("labels must be the rows of logits by 1", o.logits, o.labels);
+  }
+  template <OptimizerOp Update>
+  void operator()(const Update& o) {
+    for (const OpRule& rule : o.rules()) {
+      demand(rule.holds, rule.text);
+      for (const Tensor* tensor : rule.tensors) {
+        if (tensor != nullptr) fit(rule.text, *tensor);
+      }
+    }
+  }
+  void operator()(const SumSquares& o) { fit("out must be 1 by 1", o.out); }
+  void operator()(const GramSquares& o) {
+    fit("out must be 1 by 1", o.out);
+    fit("gram_y and gram_x must be square and have the same shape", o.gram_y, o.gram_x);
+  }
+  void operator()(const ClipFactor& o) {
+    fit("factor must be 1 by 1", o.factor);
+    fit("squares must be flat, 1 by n", o.squares);
+    demand(std::isfinite(o.max_norm) && o.max_norm > 0, "max_norm must be above zero");
+  }
+  void operator()(const Copy& o) { fit("to and from must have the same shape", o.to, o.from); }
+  void operator()(const Cast& o) { fit("to and from must have the same shape", o.to, o.from); }
+  void operator()(const Fill&) {}
+  void operator()(const Randn& o) {
+    demand(o.state.bytes() == state_bytes(o.generator),
+           fmt::format("state must have the {} bytes of its generator", state_bytes(o.generator)));
+  }
+  void operator()(const Delay& o) {
+    demand(std::isfinite(o.seconds) && o.seconds >= 0, "seconds must be zero or more");
+    fit("more_seconds must be 1 by 1", o.more_seconds);
+  }
+
+  void operator()(const AllReduce& o) {
+    check_parts(o.tensors);
+    demand(o.scale == 1 || o.tensors.front().dtype == DType::kF32, "only floats are scaled");
+  }
+  void operator()(const Broadcast& o) { check_rooted(o.tensors, o.root); }
+  void operator()(const Reduce& o) { check_rooted(o.tensors, o.root); }
+  void operator()(const ReduceScatter& o) { check_parts(o.tensors); }
+  void operator()(const AllGather& o) {
+    check_parts(o.tensors);
+    demand(o.own.empty() || o.own.size() == o.tensors.size(), "own must be one for each tensor");
+    constexpr std::string_view kOwnRows = "own must be rows of the tensor";
+    fit(kOwnRows, o.own);
+    for (const Tensor& own : o.own) demand(own.rows <= o.tensors.front().rows, kOwnRows);
+  }
+
+ private:
+  /// The tensors, operands of the op, have the shapes that the list gives them. A dimension has the
+  /// size that it had in the first tensor looked at; `rule` says what goes together in words.
+  template <class... Tensors>
+  void fit(std::string_view rule, const Tensors&... tensors) {
+    (fit(rule, tensors), ...);
+  }
+  void fit(std::string_view rule, const std::optional<Tensor>& tensor) {
+    if (tensor) fit(rule, *tensor);
+  }
+  void fit(std::string_view rule, const std::vector<Tensor>& tensors) {
+    for (const Tensor& tensor : tensors) fit(rule, tensor);
+  }
+  void fit(std::string_view rule, const Tensor& tensor) {
+    const auto operand = std::ranges::find(operands_, &tensor, &Operand::tensor);
+    BARESTEP_REQUIRE(operand != operands_.end(), "a rule is about operands");
+    demand(fits(operand->rows, tensor.rows) && fits(operand->cols, tensor.cols), rule);
+  }
+
+  bool fits(char dimension, std::int64_t size) {
+    if (dimension == '*') return true;
+    if (dimension >= '0' && dimension <= '9') return size == dimension - '0';
+    return sizes_.try_emplace(dimension, size).first->second == size;
+  }
+
+  void demand(bool holds, std::string_view rule) const {
+    if (holds) return;
+    std::string tensors;
+    for (const Operand& operand : operands_) {
+      const Tensor& tensor = *operand.tensor;
+      tensors += fmt::format("{}{} {}x{} {}", tensors.empty() ? " (" : ", ", operand.name,
+                             tensor.rows, tensor.cols, name_of(tensor.dtype));
+    }
+    if (!tensors.empty()) tensors += ")";
+    fail(ExitCode::kBug, {.what = "ill-formed op",
+                          .value = std::string(label_of(op_)),
+                          .why = fmt::format("{}{}", rule, tensors),
+                          .remedy = "this is a bug in barestep, please report it"});
+  }
+
+  void check_parts(const std::vector<Tensor>& tensors) {
+    demand(!tensors.empty(), "a collective must have a tensor");
+    fit("all tensors must have the same shape", tensors);
+  }
+
+  void check_rooted(const std::vector<Tensor>& tensors, int root) {
+    check_parts(tensors);
+    demand(root >= 0, "root must be a rank");
+  }
+
+  const Op& op_;
+  std::vector<Operand> operands_;
+  std::map<char, std::int64_t> sizes_;  // of the dimensions looked at
+};
+
 }  // namespace
 
 std::int64_t state_bytes(Generator generator) {
@@ -107,6 +297,13 @@ std::string_view label_of(const DeviceOp& op) {
 
 std::string_view label_of(const Op& op) {
   return std::visit([](const auto& kind) { return std::visit(kLabelOfOne, kind); }, op);
+}
+
+void validate(const Op& op) {
+  Rules rules(op);
+  rules.check_tensors();
+  std::visit([&](const auto& kind) { std::visit(rules, kind); }, op);
+  rules.check_overlap();
 }
 
 }  // namespace barestep

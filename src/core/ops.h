@@ -6,9 +6,9 @@
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
-// To add an op: its struct here; its operands in operands.cpp; its flops in ops.cpp; its rules in
-// op_rules.cpp; its words in op_text.cpp; its loop in kernels/; a row in
-// tests/kernels/ops_test.cpp. CONTRIBUTING.md says how to add an optimizer or an activation.
+// To add an op: its struct here; its operands in operands.cpp; its flops and rules in ops.cpp;
+// its words in op_text.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp.
+// CONTRIBUTING.md says how to add an optimizer or an activation.
 #pragma once
 
 #include <cstdint>

@@ -7,15 +7,17 @@
 #include <array>
 #include <bit>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <new>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "data/safetensors_header.h"
 
 namespace barestep {
 namespace {
@@ -24,6 +26,282 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
+
+// The JSON header.
+
+using Json = nlohmann::json;
+
+/// A broken header; `why` becomes part of an Error's message.
+struct HeaderProblem {
+  std::string why;
+};
+
+constexpr std::size_t kMaxRank = 8;
+constexpr std::size_t kMaxNameBytes = 512;
+
+struct DtypeBits {
+  std::string_view name;
+  std::uint64_t bits;
+};
+constexpr std::array kDtypes = {
+    DtypeBits{"BOOL", 8},        DtypeBits{"F4", 4},          DtypeBits{"F6_E2M3", 6},
+    DtypeBits{"F6_E3M2", 6},     DtypeBits{"U8", 8},          DtypeBits{"I8", 8},
+    DtypeBits{"F8_E5M2", 8},     DtypeBits{"F8_E4M3", 8},     DtypeBits{"F8_E8M0", 8},
+    DtypeBits{"F8_E4M3FNUZ", 8}, DtypeBits{"F8_E5M2FNUZ", 8}, DtypeBits{"I16", 16},
+    DtypeBits{"U16", 16},        DtypeBits{"F16", 16},        DtypeBits{"BF16", 16},
+    DtypeBits{"I32", 32},        DtypeBits{"U32", 32},        DtypeBits{"F32", 32},
+    DtypeBits{"C64", 64},        DtypeBits{"F64", 64},        DtypeBits{"I64", 64},
+    DtypeBits{"U64", 64},
+};
+
+/// 0 for an unknown dtype.
+std::uint64_t bits_of(std::string_view dtype) {
+  const auto* const found =
+      std::find_if(kDtypes.begin(), kDtypes.end(),
+                   [dtype](const DtypeBits& candidate) { return candidate.name == dtype; });
+  return found == kDtypes.end() ? 0 : found->bits;
+}
+
+/// One tensor as the header states it.
+struct Stated {
+  std::string name;
+  std::string dtype;
+  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> offsets;
+};
+
+/// Receives the header token by token, so that duplicate keys are seen and a header of the wrong
+/// form is refused at its first wrong token, whatever its depth.
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  std::vector<Stated> take() { return std::move(tensors_); }
+
+  bool start_object(std::size_t) override {
+    switch (place_) {
+      case Place::kFile:
+        place_ = Place::kTensors;
+        return true;
+      case Place::kTensor:
+        tensors_.push_back({.name = key_, .dtype = {}, .shape = {}, .offsets = {}});
+        fields_.clear();
+        place_ = Place::kFields;
+        return true;
+      case Place::kMetadata:
+        place_ = Place::kMetadataValues;
+        return true;
+      default:
+        unexpected("an object");
+    }
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kFields) {
+      for (const std::string_view field : {"dtype", "shape", "data_offsets"}) {
+        if (fields_.count(field) == 0) {
+          throw HeaderProblem{fmt::format("tensor '{}' has no {}", tensors_.back().name, field)};
+        }
+      }
+      place_ = Place::kTensors;
+    } else if (place_ == Place::kMetadataValues) {
+      place_ = Place::kTensors;
+    } else {
+      place_ = Place::kEnd;
+    }
+    return true;
+  }
+
+  bool key(string_t& text) override {
+    if (text.size() > kMaxNameBytes) {
+      throw HeaderProblem{
+          fmt::format("a name has {} bytes, {} are allowed", text.size(), kMaxNameBytes)};
+    }
+    key_ = text;
+    switch (place_) {
+      case Place::kTensors:
+        require_new(names_, "name");
+        place_ = text == "__metadata__" ? Place::kMetadata : Place::kTensor;
+        break;
+      case Place::kMetadataValues:
+        require_new(metadata_keys_, "metadata key");
+        break;
+      default:
+        require_new(fields_, "field");
+        choose_field();
+    }
+    return true;
+  }
+
+  bool string(string_t& text) override {
+    if (place_ == Place::kMetadataValues) return true;
+    if (place_ != Place::kDtype) unexpected("a string");
+    if (bits_of(text) == 0) {
+      throw HeaderProblem{
+          fmt::format("tensor '{}' has the unknown dtype '{}'", tensors_.back().name, text)};
+    }
+    tensors_.back().dtype = text;
+    place_ = Place::kFields;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::kShape) {
+      place_ = Place::kShapeNumbers;
+    } else if (place_ == Place::kOffsets) {
+      place_ = Place::kOffsetNumbers;
+    } else {
+      unexpected("an array");
+    }
+    return true;
+  }
+
+  bool end_array() override {
+    if (place_ == Place::kOffsetNumbers && tensors_.back().offsets.size() != 2) {
+      throw HeaderProblem{fmt::format("tensor '{}' has {} data_offsets instead of 2",
+                                      tensors_.back().name, tensors_.back().offsets.size())};
+    }
+    place_ = Place::kFields;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t number) override {
+    if (place_ != Place::kShapeNumbers && place_ != Place::kOffsetNumbers) unexpected("a number");
+    Stated& tensor = tensors_.back();
+    std::vector<std::uint64_t>& list =
+        place_ == Place::kShapeNumbers ? tensor.shape : tensor.offsets;
+    list.push_back(number);
+    if (list.size() > kMaxRank) {
+      throw HeaderProblem{fmt::format("tensor '{}' has more than {} dimensions or data_offsets",
+                                      tensor.name, kMaxRank)};
+    }
+    return true;
+  }
+
+  bool null() override {
+    if (place_ != Place::kMetadata) unexpected("null");
+    place_ = Place::kTensors;
+    return true;
+  }
+
+  bool number_integer(number_integer_t) override { unexpected("a negative number"); }
+  bool number_float(number_float_t, const string_t& text) override {
+    unexpected(fmt::format("the number {}", text.substr(0, 40)));
+  }
+  bool boolean(bool) override { unexpected("a boolean"); }
+  bool binary(binary_t&) override { unexpected("binary data"); }
+
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    throw HeaderProblem{fmt::format("is not JSON at byte {}", position)};
+  }
+
+ private:
+  using Names = std::set<std::string, std::less<>>;
+
+  /// Where in the header the next token stands.
+  enum class Place {
+    kFile,
+    kTensors,  // before a tensor's name
+    kTensor,   // behind it
+    kFields,   // before a field's name
+    kDtype,
+    kShape,
+    kShapeNumbers,
+    kOffsets,
+    kOffsetNumbers,
+    kMetadata,
+    kMetadataValues,
+    kEnd,
+  };
+
+  [[noreturn]] void unexpected(std::string_view token) const {
+    throw HeaderProblem{key_.empty()
+                            ? fmt::format("has {} in the wrong place", token)
+                            : fmt::format("has {} in the wrong place, at '{}'", token, key_)};
+  }
+
+  void require_new(Names& seen, std::string_view kind) const {
+    if (seen.insert(key_).second) return;
+    throw HeaderProblem{fmt::format("has the {} '{}' twice", kind, key_)};
+  }
+
+  void choose_field() {
+    if (key_ == "dtype") {
+      place_ = Place::kDtype;
+    } else if (key_ == "shape") {
+      place_ = Place::kShape;
+    } else if (key_ == "data_offsets") {
+      place_ = Place::kOffsets;
+    } else {
+      throw HeaderProblem{
+          fmt::format("tensor '{}' has the unknown field '{}'", tensors_.back().name, key_)};
+    }
+  }
+
+  Place place_ = Place::kFile;
+  std::string key_;
+  Names names_, metadata_keys_, fields_;
+  std::vector<Stated> tensors_;
+};
+
+/// Checks one tensor, whose bytes start at `start`, in the reference's order.
+SafetensorsEntry checked(const Stated& stated, std::uint64_t start) {
+  const std::uint64_t begin = stated.offsets[0];
+  const std::uint64_t end = stated.offsets[1];
+  if (begin != start || end < begin) {
+    throw HeaderProblem{fmt::format(
+        "tensor '{}' has the data_offsets [{}, {}], which leave a hole or overlap: byte {} is next",
+        stated.name, begin, end, start)};
+  }
+  std::uint64_t bits = bits_of(stated.dtype);
+  SafetensorsEntry entry{.name = stated.name, .dtype = stated.dtype, .shape = {}};
+  std::uint64_t elements = 1;
+  bool overflows = false;
+  for (const std::uint64_t extent : stated.shape) {
+    overflows = overflows || __builtin_mul_overflow(elements, extent, &elements) ||
+                extent > std::numeric_limits<std::int64_t>::max();
+    entry.shape.push_back(static_cast<std::int64_t>(extent));
+  }
+  if (overflows || __builtin_mul_overflow(bits, elements, &bits)) {
+    throw HeaderProblem{fmt::format("the size of tensor '{}', {} of {}, overflows", stated.name,
+                                    fmt::join(stated.shape, " x "), stated.dtype)};
+  }
+  if (bits % 8 != 0) {
+    throw HeaderProblem{fmt::format("tensor '{}' has {} bits, which is no whole number of bytes",
+                                    stated.name, bits)};
+  }
+  if (end - begin != bits / 8) {
+    throw HeaderProblem{fmt::format("tensor '{}' has {} bytes, its shape and dtype need {}",
+                                    stated.name, end - begin, bits / 8)};
+  }
+  entry.begin_bytes = static_cast<std::int64_t>(begin);
+  entry.end_bytes = static_cast<std::int64_t>(end);
+  return entry;
+}
+
+/// The entries of `header`, sorted by their byte ranges. Shape, dtype and range of each agree, and
+/// the ranges follow each other from byte 0 on. Throws HeaderProblem.
+std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header) {
+  // The parser takes a NUL for the end and skips a byte order mark; neither is JSON.
+  const auto odd = header.substr(0, 3) == "\xEF\xBB\xBF" ? 0 : header.find('\0');
+  if (odd != std::string_view::npos) {
+    throw HeaderProblem{fmt::format("is not JSON at byte {}", odd + 1)};
+  }
+  HeaderReader reader;
+  Json::sax_parse(header, &reader);
+  std::vector<Stated> tensors = reader.take();
+  std::sort(tensors.begin(), tensors.end(), [](const Stated& a, const Stated& b) {
+    return std::tie(a.offsets, a.name) < std::tie(b.offsets, b.name);
+  });
+  std::vector<SafetensorsEntry> entries;
+  std::uint64_t start = 0;
+  for (const Stated& tensor : tensors) {
+    entries.push_back(checked(tensor, start));
+    start = tensor.offsets[1];
+  }
+  return entries;
+}
+
+// The file.
 
 [[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& why) {
   fail(ExitCode::kBadData, {.what = "safetensors file",

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/core_watch.h"
+#include "core/host_cpus.h"
 #include "core/error.h"
 #include "core/json_document.h"
 #include "core/output_file.h"

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "core/core_watch.h"
+#include "core/host_cpus.h"
 #include "core/error.h"
 #include "lab/child_process.h"
 #include "lab/op_times.h"

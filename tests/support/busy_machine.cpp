@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "core/clock.h"
-#include "core/core_watch.h"
+#include "core/host_cpus.h"
 
 namespace barestep {
 namespace {
