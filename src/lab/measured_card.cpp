@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "core/host_cpus.h"
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/units.h"

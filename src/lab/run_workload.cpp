@@ -11,8 +11,8 @@
 #include <system_error>
 #include <vector>
 
-#include "core/host_cpus.h"
 #include "core/error.h"
+#include "core/host_cpus.h"
 #include "lab/child_process.h"
 #include "lab/op_times.h"
 
