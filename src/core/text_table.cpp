@@ -49,4 +49,21 @@ std::string TextTable::text(int indent) const {
   return text;
 }
 
+std::string TextTable::dashed_text() const {
+  const auto line_of = [&](const auto& cell_of) {
+    std::string line;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const std::string cell = cell_of(i);
+      const std::size_t width = std::max(columns_[i].width, cell.size());
+      line += std::string(width - cell.size(), ' ') + cell + "  ";
+    }
+    return line + "\n";
+  };
+  const std::string dashes =
+      line_of([&](std::size_t i) { return std::string(columns_[i].width, '-'); });
+  std::string text = dashes + line_of([&](std::size_t i) { return columns_[i].title; }) + dashes;
+  for (const Row& row : rows_) text += line_of([&](std::size_t i) { return row.cells[i]; });
+  return text + dashes;
+}
+
 }  // namespace barestep

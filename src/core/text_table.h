@@ -1,6 +1,7 @@
 // Tables of plain text with aligned columns.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ class TextTable {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
+    std::size_t width = 0;  // of dashed_text()
   };
 
   /// The titles are printed above the rows, unless all are empty.
@@ -28,6 +30,10 @@ class TextTable {
   /// Every row on a line of its own behind `indent` blanks, columns two blanks apart, no blanks at
   /// the end of a line.
   [[nodiscard]] std::string text(int indent = 0) const;
+
+  /// As PyTorch's profiler prints tables: cells on the right of columns of fixed widths, two blanks
+  /// after each, between lines of dashes.
+  [[nodiscard]] std::string dashed_text() const;
 
  private:
   struct Row {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/statistics.h"
+#include "core/text_table.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -16,37 +17,14 @@ namespace {
 constexpr std::size_t kColumnWidth = 12;
 constexpr std::size_t kMostNameWidth = 55;
 
-/// Cells on the right of columns two blanks apart, between lines of dashes.
-class DashedTable {
- public:
-  DashedTable(std::vector<std::string> titles, std::size_t name_width)
-      : titles_(std::move(titles)), name_width_(name_width) {
-    text_ = dashes() + row(titles_) + dashes();
+TextTable dashed_table(const std::vector<std::string>& titles, std::size_t name_width) {
+  std::vector<TextTable::Column> columns;
+  for (const std::string& title : titles) {
+    const std::size_t width = columns.empty() ? name_width : kColumnWidth;
+    columns.push_back({.title = title, .width = width});
   }
-  void add(const std::vector<std::string>& cells) { text_ += row(cells); }
-  std::string finish() { return text_ + dashes(); }
-
- private:
-  [[nodiscard]] std::size_t width(std::size_t column) const {
-    return column == 0 ? name_width_ : kColumnWidth;
-  }
-  [[nodiscard]] std::string row(const std::vector<std::string>& cells) const {
-    std::string line;
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      line += fmt::format("{:>{}}  ", cells[i], width(i));
-    }
-    return line + "\n";
-  }
-  [[nodiscard]] std::string dashes() const {
-    std::string line;
-    for (std::size_t i = 0; i < titles_.size(); ++i) line += std::string(width(i), '-') + "  ";
-    return line + "\n";
-  }
-
-  std::vector<std::string> titles_;
-  std::size_t name_width_;
-  std::string text_;
-};
+  return TextTable(columns);
+}
 
 std::string share(double part, double whole) {
   return whole == 0 ? "NaN" : fmt::format("{:.2f}%", 100 * part / whole);
@@ -205,11 +183,11 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
     sums.device_s += row.device_s;
   }
   const FlopsUnit unit = flops_unit(rows);
-  DashedTable table(titles_of(on_cpu, unit), name_width(rows));
+  TextTable table = dashed_table(titles_of(on_cpu, unit), name_width(rows));
   for (std::size_t i = 0; i < rows.size() && std::cmp_less(i, layout.row_limit); ++i) {
-    table.add(cells_of(rows[i], on_cpu, unit, sums));
+    table.add_row(cells_of(rows[i], on_cpu, unit, sums));
   }
-  std::string text = table.finish();
+  std::string text = table.dashed_text();
   if (!layout.footer) return text;
   text +=
       fmt::format("Self CPU time total: {}\n", table_time(on_cpu ? sums.device_s : sums.host_s));
@@ -220,22 +198,22 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
 std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                            std::int64_t steps) {
   if (rows.empty() || steps == 0 || peaks.flops_per_s <= 0 || peaks.bytes_per_s <= 0) return "";
-  DashedTable table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte", "Held back by",
-                     "GFLOP/s", "its roof", "% of roof"},
-                    name_width(rows));
+  TextTable table = dashed_table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte",
+                                  "Held back by", "GFLOP/s", "its roof", "% of roof"},
+                                 name_width(rows));
   for (const OperatorRow& row : rows) {
     if (row.cost.flops == 0 || row.cost.bytes == 0 || row.device_s == 0) continue;
     const auto flops = static_cast<double>(row.cost.flops);
     const double intensity = flops / static_cast<double>(row.cost.bytes);
     const bool memory_bound = intensity < peaks.flops_per_s / peaks.bytes_per_s;
     const double roof = memory_bound ? intensity * peaks.bytes_per_s : peaks.flops_per_s;
-    table.add({shortened(row.name), fmt::format("{:.3f}", flops / 1e6 / static_cast<double>(steps)),
-               human_bytes(row.cost.bytes / steps), fmt::format("{:.2f}", intensity),
-               memory_bound ? "memory" : "arithmetic",
-               fmt::format("{:.2f}", flops / row.device_s / 1e9), fmt::format("{:.2f}", roof / 1e9),
-               share(flops / row.device_s, roof)});
+    table.add_row(
+        {shortened(row.name), fmt::format("{:.3f}", flops / 1e6 / static_cast<double>(steps)),
+         human_bytes(row.cost.bytes / steps), fmt::format("{:.2f}", intensity),
+         memory_bound ? "memory" : "arithmetic", fmt::format("{:.2f}", flops / row.device_s / 1e9),
+         fmt::format("{:.2f}", roof / 1e9), share(flops / row.device_s, roof)});
   }
-  return table.finish();
+  return table.dashed_text();
 }
 
 std::string host_table(const Profile& profile) {
@@ -259,15 +237,15 @@ std::string host_table(const Profile& profile) {
     rows[4].seconds += record.end_s - record.start_s;
     ++rows[4].calls;
   }
-  DashedTable table({"Host", "total", "avg", "# of Calls"},
-                    std::string("wait for the step").size() + 4);
+  TextTable table = dashed_table({"Host", "total", "avg", "# of Calls"},
+                                 std::string("wait for the step").size() + 4);
   for (const Row& row : rows) {
     if (row.calls == 0) continue;
-    table.add({row.name, table_time(row.seconds),
-               table_time(row.seconds / static_cast<double>(row.calls)),
-               fmt::format("{}", row.calls)});
+    table.add_row({row.name, table_time(row.seconds),
+                   table_time(row.seconds / static_cast<double>(row.calls)),
+                   fmt::format("{}", row.calls)});
   }
-  return table.finish();
+  return table.dashed_text();
 }
 
 std::string backward_ratio(const Profile& profile) {
