@@ -7,16 +7,20 @@
 #include <string>
 
 #include "fuzz/targets.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
 
-class Corpus : public testing::TestWithParam<FuzzTarget> {};
+class Corpus : public TempDirTest, public testing::WithParamInterface<FuzzTarget> {};
 
 TEST_P(Corpus, IsReadOrRefused) {
-  const std::filesystem::path folder = std::filesystem::path(FUZZ_CORPUS) / GetParam().name;
+  const std::string packed = std::string(FUZZ_CORPUS) + "/" + GetParam().name + ".tar.gz";
+  const auto unpacked = run_process({"/bin/tar", "-xzf", packed, "-C", folder().string()});
+  ASSERT_EQ(unpacked.exit_code, 0) << unpacked.err;
   int inputs = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder())) {
     SCOPED_TRACE(entry.path());
     std::ifstream file(entry.path(), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
