@@ -16,7 +16,7 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// At least four decimals, and at least four significant digits.
 std::string seconds_text(double seconds) {
@@ -119,16 +119,16 @@ std::string metrics_record(const StepFigures& step, int rank) {
   const StepReport& report = step.report;
   // Losses are float32; widened to double their shortest text is what Python prints for
   // loss.item().
-  Json record = {{"step", report.step},
-                 {"rank", rank},
-                 {"loss", static_cast<double>(report.loss)},
-                 {"step_time_s", report.wall_s},
-                 {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
+  OrderedJson record = {{"step", report.step},
+                        {"rank", rank},
+                        {"loss", static_cast<double>(report.loss)},
+                        {"step_time_s", report.wall_s},
+                        {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
   record["between_s"] = step.account.between_s;
   record["warmup"] = report.warmup;
-  Json& phases = record["phases_s"];
+  OrderedJson& phases = record["phases_s"];
   for (const PhaseKey& phase : phase_keys()) {
     phases[std::string(phase.key)] = seconds_of(step.account, phase);
   }
@@ -206,11 +206,11 @@ std::string sweep_table(std::span<const SweepRow> rows) {
 }
 
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch) {
-  const Json record = {{"batch_size", batch_size},
-                       {"batch", batch.number},
-                       {"samples", batch.samples},
-                       {"latency_s", batch.latency_s},
-                       {"rank", batch.rank}};
+  const OrderedJson record = {{"batch_size", batch_size},
+                              {"batch", batch.number},
+                              {"samples", batch.samples},
+                              {"latency_s", batch.latency_s},
+                              {"rank", batch.rank}};
   return record.dump() + "\n";
 }
 
