@@ -175,12 +175,11 @@ void Profiling::turn_for(std::int64_t number) {
 
 void Profiling::on_step(const StepReport& report) {
   told_->on_step(report);
-  const StepTimeline& step = *report.timeline->at(0);
   if (kept_.contains(report.step)) {
-    steps_.add(report.step, step, now_s());
+    steps_.add(report.step, *report.timeline, now_s());
   } else if (is_profiled(report.step)) {
     forgotten_.clear();
-    forgotten_.add(report.step, step, now_s());
+    forgotten_.add(report.step, *report.timeline, now_s());
   }
   if (overhead_place(report.step)) overhead_wall_s_.push_back(report.wall_s);
   if (gpu_ != nullptr) gpu_->collect();
@@ -198,7 +197,9 @@ void Profiling::end() {
     gpu_->turn(false, false);
     steps_.amend(*gpu_);
   } catch (const Error& error) {
-    note_ += fmt::format("Note: the last records are missing: {}\n", error.what());
+    // Without CUPTI's times of nodes they are no profile.
+    steps_.clear();
+    note_ += fmt::format("Note: the records are missing: {}\n", error.what());
   }
 }
 
@@ -342,8 +343,9 @@ std::string Profiling::text() const {
   const Profile profile = this->profile().of(numbers_);
   if (profile.steps.empty()) {
     return fmt::format(
-        "There is nothing to show of the steps {} to {}: {}\n", numbers_.first, numbers_.end - 1,
-        profile.dropped > 0 ? "there was no room for their records" : "the run ended before them");
+        "There is nothing to show of the steps {} to {}: {}\n{}", numbers_.first, numbers_.end - 1,
+        profile.dropped > 0 ? "there was no room for their records" : "the run ended before them",
+        note_);
   }
   if (!node_without_record(profile.steps, exchanges()).empty()) return "";
   MeanAccount account;

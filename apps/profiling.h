@@ -52,6 +52,7 @@ class Profiling final : public TrainObserver, public StepProfiler {
   void on_evaluation(const EvaluationReport& report) override;
   void on_batch() override { told_->on_batch(); }
 
+  [[nodiscard]] bool measures_nodes() const override { return gpu_ == nullptr; }
   RunDetail detail_of(std::int64_t step) override;
   void before_work(const Tag& tag, std::string_view label, int device) override;
   void after_work() override;

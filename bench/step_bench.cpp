@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <mutex>
 
 #include "core/text_table.h"
 #include "kernels/cpu_device.h"
@@ -32,9 +31,9 @@ std::map<std::string, double>& peaks() {
 }
 
 /// Adds up what the ops of each step take, by phase and label.
-class OpTimes final : public RecordSink {
+class OpTimes final : public StepProfiler, public TrainObserver {
  public:
-  explicit OpTimes(const Program& program) : program_(program) {
+  explicit OpTimes(const Program& program) {
     for (const Node& node : program.nodes()) {
       const Cost cost = cost_of(node.op);
       OpRow& row = this->row(node);
@@ -43,11 +42,17 @@ class OpTimes final : public RecordSink {
     }
   }
 
-  void on_record(const Record& record) override {
-    const std::lock_guard lock(mutex_);
-    row(program_.nodes()[static_cast<std::size_t>(record.tag.node)])
-        .seconds_of_step[record.tag.step] += record.end_s - record.start_s;
+  RunDetail detail_of(std::int64_t /*step*/) override { return RunDetail::kNodes; }
+
+  void on_step(const StepReport& report) override {
+    const StepTimeline& step = *report.timeline->at(0);
+    for (std::size_t i = 0; i < step.spans.size(); ++i) {
+      const NodeId node = step.plan->runs()[i].first;
+      row(step.plan->program().nodes()[static_cast<std::size_t>(node)])
+          .seconds_of_step[step.step] += step.spans[i].seconds();
+    }
   }
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
 
   [[nodiscard]] const std::vector<OpRow>& rows() const { return rows_; }
 
@@ -60,8 +65,6 @@ class OpTimes final : public RecordSink {
     return rows_.emplace_back(OpRow{.label = label, .seconds_of_step = {}});
   }
 
-  const Program& program_;
-  std::mutex mutex_;
   std::vector<OpRow> rows_;
 };
 
@@ -102,13 +105,7 @@ void step(benchmark::State& state) {
     state.SetIterationTime(seconds);
   }
   OpTimes ops(programs.train().program);
-  {
-    Trainer trainer(config, programs, {device.get()}, nullptr, nullptr);
-    device->set_record_sink(&ops);
-    StepTimesOnly times;
-    trainer.run(times);
-    device->set_record_sink(nullptr);
-  }
+  Trainer(config, programs, {device.get()}, nullptr, nullptr, {}, &ops).run(ops);
   const std::string name = fmt::format("{} x {}", state.range(0), state.range(1));
   tables()[name] = ops.rows();
   peaks()[name] = peak;

@@ -1,4 +1,4 @@
-// What ran when: the seam between devices and whoever listens (the profiler, tests).
+// What ran when: the seam between devices and the one who listens, the marks of a runner.
 #pragma once
 
 #include <cstdint>

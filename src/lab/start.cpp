@@ -54,8 +54,7 @@ void append_record(const JsonValue& record, RankSteps& steps) {
   steps.loss.push_back(record.at("loss").number(-kMostFigure, kMostFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
   for (const auto& [phase, seconds] : record.at("phases_s").members()) {
-    // What is left over may be less than nothing.
-    steps.phase_s[phase].push_back(seconds.number(-kMostRunSeconds, kMostRunSeconds));
+    steps.phase_s[phase].push_back(seconds_of_record(seconds));
   }
 }
 

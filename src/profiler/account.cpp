@@ -253,13 +253,13 @@ std::string_view cause_of(Part part) {
     case Part::kInjected:
       return ": a delay that was asked for";
     case Part::kExposedCommunication:
-      return ": too little work hides the messages";
+      return ": messages hold it up, or a rank that is late";
     case Part::kOtherDevice:
       return ": another device has more to compute";
     case Part::kHost:
       return ": the host queues work more slowly than it is done";
     case Part::kIdle:
-      return ": starting work and noticing its end take longer than the work";
+      return ": nothing that is known holds it: starting work, noticing its end, or a busy machine";
     default:
       return "";
   }
@@ -305,6 +305,7 @@ std::vector<StepAccount> accounts_of(const Profile& profile) {
     if (!follows && step.host().overlaps_previous) continue;
     accounts.push_back(account_of(timeline, kMainLane));
     accounts.back().number = step.number;
+    accounts.back().between_s = step.between_s;
   }
   return accounts;
 }

@@ -110,10 +110,10 @@ Breakdown breakdown_of(const Profile& profile, int device) {
 std::string breakdown_text(const Breakdown& breakdown) {
   if (breakdown.span_s == 0) return "";
   const auto percent = [&](double seconds) { return 100 * seconds / breakdown.span_s; };
-  const std::string overlap =
-      breakdown.overlap
-          ? fmt::format("; {:.1f} % of communication is hidden", 100 * *breakdown.overlap)
-          : "";
+  const std::string overlap = breakdown.overlap
+                                  ? fmt::format("; {:.1f} % of communication is beside computation",
+                                                100 * *breakdown.overlap)
+                                  : "";
   return fmt::format(
       "From first to last op the device computes {:.1f} % of {}, only copies or communicates "
       "{:.1f} %, and is idle {:.1f} %{}.\n",

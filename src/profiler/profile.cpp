@@ -143,7 +143,8 @@ ProfiledSteps::ProfiledSteps(std::span<const Program* const> programs, std::int6
   for (ProfiledStep& step : steps_) step.timeline.spans.reserve(spans);
 }
 
-void ProfiledSteps::add(std::int64_t number, const StepTimeline& step, double reported_s) {
+void ProfiledSteps::add(std::int64_t number, const Timeline& timeline, double reported_s) {
+  const StepTimeline& step = *timeline.at(0);
   if (count_ == steps_.size()) {
     dropped_ += std::ssize(step.spans);
     return;
@@ -151,11 +152,10 @@ void ProfiledSteps::add(std::int64_t number, const StepTimeline& step, double re
   ProfiledStep& kept = steps_[count_++];
   kept.number = number;
   kept.reported_s = reported_s;
+  kept.between_s = timeline.before_newest_s(kMainLane);
   kept.timeline = step;
-  const Program* const program = &step.plan->program();
-  const RunPlan& by_nodes = by_nodes_.at(program);
-  const bool is_by_nodes = by_nodes.runs().size() == step.spans.size();
-  kept.timeline.plan = is_by_nodes ? &by_nodes : &by_runs_.at(program);
+  const auto& plans = step.plan->detail() == RunDetail::kNodes ? by_nodes_ : by_runs_;
+  kept.timeline.plan = &plans.at(&step.plan->program());
 }
 
 void ProfiledSteps::amend(const GpuRecords& gpu) {
@@ -163,6 +163,7 @@ void ProfiledSteps::amend(const GpuRecords& gpu) {
   for (ProfiledStep& step : std::span(steps_).first(count_)) {
     const RunPlan& plan = by_nodes_.at(&step.timeline.plan->program());
     step.timeline.plan = &plan;
+    step.timeline.clock_error_s = 0;  // that of events
     step.timeline.spans.assign(plan.runs().size(), {});
     const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});
     for (std::size_t i = 0; i < plan.runs().size(); ++i) {
@@ -205,6 +206,8 @@ Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bo
   Profile profile{.ops = {}, .queued = {}, .steps = {}, .dropped = dropped};
   Joined joined(profile);
   for (const ProfiledStep& step : steps) {
+    BARESTEP_REQUIRE(step.timeline.plan->detail() == RunDetail::kNodes,
+                     "a profile is of steps that are measured by nodes");
     if (dropped > 0 && run_without_times(step, exchanges) != nullptr) break;
     profile.steps.push_back(step);
     joined.add(step);

@@ -20,6 +20,7 @@ namespace barestep {
 struct ProfiledStep {
   std::int64_t number = 0;  // of training: what step lines carry
   double reported_s = 0;    // its user was told
+  double between_s = 0;     // from the wall time of the step before it to its own
   StepTimeline timeline{};
 
   [[nodiscard]] const HostTimes& host() const { return timeline.host; }
@@ -33,8 +34,8 @@ class ProfiledSteps {
   ProfiledSteps(std::span<const Program* const> programs, std::int64_t steps,
                 std::int64_t most_spans);
 
-  /// Copies a finished step; allocates nothing. What there is no room for is counted.
-  void add(std::int64_t number, const StepTimeline& step, double reported_s);
+  /// Copies the newest step; allocates nothing. What there is no room for is counted.
+  void add(std::int64_t number, const Timeline& timeline, double reported_s);
   void clear() { count_ = 0; }
 
   /// Replaces the times of all steps' runs by those of their nodes, which a GPU's tool saw.

@@ -42,8 +42,8 @@ struct StepFigures {
   explicit StepFigures(const StepReport& told);
 };
 
-/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s and
-/// the parts of the account.
+/// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s,
+/// between_s and the parts of the account.
 std::string metrics_record(const StepFigures& step, int rank);
 
 /// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and

@@ -13,9 +13,17 @@
 
 namespace barestep {
 
+/// The work inside a captured graph has sets of events of its own, one per slot.
+constexpr int kEventSets = kStepSets + 2;
+
+constexpr std::size_t captured_set_of(std::int64_t step) {
+  return kStepSets + slot_of(step);
+}
+
 struct PreparedNode {
   std::vector<Stream*> streams;  // one per part
-  // Per set one event per part; empty where nobody waits for the node.
+  // Per set of a step, or of a slot inside a graph, one event per part; empty where nobody waits
+  // for the node.
   std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;
   bool reads_pinned = false;

@@ -21,10 +21,8 @@
 
 namespace barestep {
 
-/// Waits reach at most two steps back, so steps take turns on three sets of events. The work inside
-/// a captured graph has sets of its own, one per slot.
+/// Waits reach at most two steps back, so steps take turns on three sets of events.
 constexpr int kStepSets = 3;
-constexpr int kEventSets = kStepSets + 2;
 
 constexpr std::size_t slot_of(std::int64_t step) {
   return static_cast<std::size_t>(step % 2);
@@ -32,14 +30,14 @@ constexpr std::size_t slot_of(std::int64_t step) {
 constexpr std::size_t set_of(std::int64_t step) {
   return static_cast<std::size_t>(step % kStepSets);
 }
-constexpr std::size_t captured_set_of(std::int64_t step) {
-  return kStepSets + slot_of(step);
-}
 
 /// Looks closer at steps than their account needs: the profiler. Called by the thread that queues.
 class StepProfiler {
  public:
   virtual ~StepProfiler() = default;
+
+  /// Whether detail_of() may ask for nodes.
+  [[nodiscard]] virtual bool measures_nodes() const { return true; }
 
   /// How finely the runner's step `step` is measured. Called once for each step, in their order,
   /// before any of its work is queued.
@@ -120,7 +118,7 @@ class StepMarks final : public RecordSink {
   struct MarkedProgram {
     std::vector<char> is_input{};  // by node
     std::unique_ptr<Marked> by_runs{};
-    std::unique_ptr<Marked> by_nodes{};  // null without a profiler
+    std::unique_ptr<Marked> by_nodes{};  // null where nobody asks for nodes
   };
 
   [[nodiscard]] std::unique_ptr<Marked> make_marks(const Program& program, RunDetail detail);

@@ -30,7 +30,7 @@ double wall_end(const StepTimeline& step, LaneId lane) {
 }  // namespace
 
 RunPlan::RunPlan(const Program& program, RunDetail detail)
-    : program_(&program), runs_of_node_(program.nodes().size()) {
+    : program_(&program), detail_(detail), runs_of_node_(program.nodes().size()) {
   std::set<NodeId> awaited;
   for (const Node& node : program.nodes()) {
     for (const Wait& wait : node.waits) awaited.insert(wait.node);

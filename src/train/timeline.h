@@ -53,6 +53,7 @@ class RunPlan {
   explicit RunPlan(const Program& program, RunDetail detail = RunDetail::kRuns);
 
   [[nodiscard]] const Program& program() const { return *program_; }
+  [[nodiscard]] RunDetail detail() const { return detail_; }
   [[nodiscard]] const std::vector<NodeRun>& runs() const { return runs_; }
 
   /// The runs that hold a node: one for each of its parts, in the order of lanes_of().
@@ -74,6 +75,7 @@ class RunPlan {
   void add_part(NodeId id, const LaneId& lane, bool starts_run);
 
   const Program* program_;
+  RunDetail detail_;
   std::vector<NodeRun> runs_;
   std::vector<std::vector<std::size_t>> runs_of_node_;
   std::map<LaneId, std::vector<std::size_t>> lanes_;

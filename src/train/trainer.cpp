@@ -212,7 +212,7 @@ void Trainer::fill_with_zeros(const Tensor& tensor) {
   Device& device = *devices_[static_cast<std::size_t>(number)];
   Stream& stream = runner_.stream({number, Lane::kCompute});
   device.prepare(fill);
-  device.run(fill, runner_.addresses(0), stream, {});
+  device.run(fill, runner_.addresses(0), stream, {.node = kPartOfNode});
   stream.synchronize();
 }
 

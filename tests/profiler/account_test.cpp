@@ -146,10 +146,11 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
               HasSubstr("is data wait: 90.0 % of a step, 900.000ms: input is made more slowly"));
   EXPECT_THAT(with(Part::kHostToDevice), HasSubstr("input is copied more slowly"));
   EXPECT_THAT(with(Part::kInjected), HasSubstr("a delay that was asked for"));
-  EXPECT_THAT(with(Part::kExposedCommunication), HasSubstr("too little work hides the messages"));
+  EXPECT_THAT(with(Part::kExposedCommunication),
+              HasSubstr(": messages hold it up, or a rank that is late"));
   EXPECT_THAT(with(Part::kOtherDevice), HasSubstr("another device has more to compute"));
   EXPECT_THAT(with(Part::kHost), HasSubstr("the host queues work more slowly"));
-  EXPECT_THAT(with(Part::kIdle), HasSubstr("starting work and noticing its end take longer"));
+  EXPECT_THAT(with(Part::kIdle), HasSubstr(": nothing that is known holds it: starting work, "));
 }
 
 /// Measures every other step by nodes.

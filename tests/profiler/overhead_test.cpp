@@ -90,7 +90,7 @@ Overhead measured_overhead() {
   run.after_step = [&](const StepReport& report) {
     if (!is_profiled_for_overhead(report.step)) return;
     kept.clear();
-    kept.add(report.step, *report.timeline->at(0), 0);
+    kept.add(report.step, *report.timeline, 0);
   };
   trainer.run(run);
   std::vector<double> wall_s;

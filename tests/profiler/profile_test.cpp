@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "profiler/account.h"
 #include "support/sample_profile.h"
 
 namespace barestep {
@@ -99,8 +100,10 @@ TEST(ProfiledSteps, KeepWhatThereIsRoomForAndCountTheRest) {
   const SampleProfile sample;
   const Program* const program = &sample.program();
   const StepTimeline& step = sample.steps()[0].timeline;
+  Timeline timeline;
+  timeline.add(step);
   ProfiledSteps steps(std::span(&program, 1), 10, 2 * SampleProfile::kNodes + 1);
-  for (std::int64_t number = 0; number < 4; ++number) steps.add(number, step, 101);
+  for (std::int64_t number = 0; number < 4; ++number) steps.add(number, timeline, 101);
   ASSERT_EQ(steps.kept().size(), 2U);
   EXPECT_EQ(steps.kept()[1].number, 1);
   EXPECT_EQ(steps.kept()[1].reported_s, 101);
@@ -110,6 +113,19 @@ TEST(ProfiledSteps, KeepWhatThereIsRoomForAndCountTheRest) {
   EXPECT_EQ(steps.dropped(), 2 * SampleProfile::kNodes);
   steps.clear();
   EXPECT_TRUE(steps.kept().empty());
+}
+
+/// The one that was not profiled counts too.
+TEST(ProfiledSteps, KnowTheTimeSinceTheStepBefore) {
+  const SampleProfile sample;
+  const Program* const program = &sample.program();
+  Timeline timeline;
+  timeline.add(sample.steps()[0].timeline);
+  timeline.add(sample.steps()[1].timeline);
+  ProfiledSteps steps(std::span(&program, 1), 1, 100);
+  steps.add(1, timeline, 0);
+  EXPECT_NEAR(steps.kept()[0].between_s, 0.002, 1e-9);
+  EXPECT_NEAR(accounts_of(profile_of(steps.kept(), 0, true)).at(0).between_s, 0.002, 1e-9);
 }
 
 TEST(Profile, CanBeOfSomeStepsOnly) {

@@ -103,6 +103,7 @@ class SampleProfile {
                                              .end_s = at(kEnd[node])};
                                    }));
     steps_.back().reported_s = at(9);
+    steps_.back().between_s = step == 0 ? 0 : 0.002;
   }
 
   std::unique_ptr<Buffers> buffers_ = std::make_unique<Buffers>();
