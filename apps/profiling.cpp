@@ -24,10 +24,11 @@ namespace {
 constexpr std::int64_t kMostRecords = 1 << 18;
 constexpr std::int64_t kMostOverheadSteps = 1 << 16;
 
-std::vector<const Program*> programs_of(const StepPrograms& programs) {
-  std::vector<const Program*> all;
-  for (const StepProgram* step : programs.all()) all.push_back(&step->program);
-  return all;
+/// The most spans that a step of the run has, by nodes.
+std::size_t most_parts(const StepPrograms& programs) {
+  std::size_t most = 1;
+  for (const StepProgram* step : programs.all()) most = std::max(most, parts_of(step->program));
+  return most;
 }
 
 std::int64_t steps_of_run(const TrainConfig& config, const StepPrograms& programs) {
@@ -72,11 +73,9 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
       numbers_(profiled_steps_of(config, steps_of_run(config, programs))),
       kept_(kept_steps(config, numbers_, steps_of_run(config, programs))),
       first_counted_(warmup_of(config.training, steps_of_run(config, programs))),
-      all_programs_(programs_of(programs)),
-      schedule_(config.training, programs),
       source_("the CPU"),
-      steps_(all_programs_, kept_.size(), kMostRecords),
-      forgotten_(all_programs_, 1, kMostRecords) {
+      steps_(kept_.size(), most_parts(programs), kMostRecords),
+      forgotten_(1, most_parts(programs), kMostRecords) {
   if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
   // Nothing is allocated in a step.
   overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
@@ -148,11 +147,9 @@ bool Profiling::is_profiled(std::int64_t number) const {
   return kept_.contains(number) || (place && is_profiled_for_overhead(*place));
 }
 
-RunDetail Profiling::detail_of(std::int64_t /*step*/) {
-  const std::optional<Batch> batch = schedule_.next();
+RunDetail Profiling::detail_of(std::int64_t number) {
   // CUPTI tells of nodes, and more exactly than events do.
-  const bool by_nodes = gpu_ == nullptr && batch && !batch->evaluates && is_profiled(batch->number);
-  return by_nodes ? RunDetail::kNodes : RunDetail::kRuns;
+  return gpu_ == nullptr && is_profiled(number) ? RunDetail::kNodes : RunDetail::kRuns;
 }
 
 void Profiling::before_work(const Tag& tag, std::string_view label, int device) {

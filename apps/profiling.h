@@ -17,7 +17,6 @@
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
 #include "profiler/trace.h"
-#include "train/schedule.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -53,7 +52,7 @@ class Profiling final : public TrainObserver, public StepProfiler {
   void on_batch() override { told_->on_batch(); }
 
   [[nodiscard]] bool measures_nodes() const override { return gpu_ == nullptr; }
-  RunDetail detail_of(std::int64_t step) override;
+  RunDetail detail_of(std::int64_t number) override;
   void before_work(const Tag& tag, std::string_view label, int device) override;
   void after_work() override;
   void on_capture(bool on) override;
@@ -115,8 +114,6 @@ class Profiling final : public TrainObserver, public StepProfiler {
   std::int64_t first_counted_;  // behind warm-up
   ClockOrigin origin_ = clock_origin();
   double clock_error_s_ = 0;
-  std::vector<const Program*> all_programs_;
-  Schedule schedule_;                // of the runner's coming steps
   std::unique_ptr<GpuRecords> gpu_;  // null where marks alone tell
   std::string source_;               // of times
   ProfiledSteps steps_;

@@ -15,11 +15,6 @@ namespace {
 
 using Operands = std::vector<Operand>;
 
-/// Null for an operand that the op does without; the list then leaves it out.
-const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
-  return tensor ? &*tensor : nullptr;
-}
-
 DType type_of_first(const std::vector<Tensor>& tensors) {
   return tensors.empty() ? DType::kF32 : tensors.front().dtype;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,11 @@ struct Operand {
   DType dtype = DType::kF32;  // the type it must have
   int part = 0;               // see parts_of()
 };
+
+/// Null for an operand that the op does without; the list then leaves it out.
+inline const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
+  return tensor ? &*tensor : nullptr;
+}
 
 /// In the order of the op's members. They point into the op.
 std::vector<Operand> operands_of(const Op& op);

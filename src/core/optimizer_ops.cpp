@@ -10,10 +10,6 @@ namespace {
 
 using enum OperandUse;
 
-const Tensor* tensor_or_null(const std::optional<Tensor>& tensor) {
-  return tensor ? &*tensor : nullptr;
-}
-
 std::int64_t flops_for_each(const Tensor& tensor, std::int64_t flops) {
   return checked_multiply(tensor.size(), flops, "the flops of an op");
 }
@@ -27,7 +23,7 @@ std::string clip_words(const std::optional<Tensor>& factor, const TensorText& t)
 }
 
 OpRule clip_rule(const std::optional<Tensor>& clip) {
-  return {"clip must be 1 by 1", {tensor_or_null(clip)}};
+  return {"clip must be 1 by 1", {optional_tensor(clip)}};
 }
 
 /// For each weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
@@ -52,7 +48,7 @@ std::vector<Operand> Adam::operands() const {
           {"moments1", &moments1, kUpdates, '1', 'n'},
           {"moments2", &moments2, kUpdates, '1', 'n'},
           {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", tensor_or_null(clip), kReads, '1', '1'}};
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
 }
 
 std::vector<OpRule> Adam::rules() const {
@@ -77,15 +73,15 @@ std::vector<Operand> Sgd::operands() const {
   return {{"weights", &weights, kUpdates, '1', 'n'},
           {"grads", &grads, kReads, '1', 'n'},
           {"scalars", &scalars, kReads, '1', '1'},
-          {"velocities", tensor_or_null(velocities), kUpdates, '1', 'n'},
-          {"clip", tensor_or_null(clip), kReads, '1', '1'}};
+          {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
 }
 
 std::vector<OpRule> Sgd::rules() const {
   return {
       {"weights must be flat, 1 by n", {&weights}},
       {"weights, grads and velocities must have the same shape",
-       {&grads, tensor_or_null(velocities)}},
+       {&grads, optional_tensor(velocities)}},
       {"scalars must be 1 by 1", {&scalars}},
       {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
       {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
@@ -115,7 +111,7 @@ std::vector<Operand> LinearAdam::operands() const {
           {"grad_y", &grad_y, kReads, 'r', 'm'},
           {"x", &x, kReads, 'r', 'n'},
           {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", tensor_or_null(clip), kReads, '1', '1'}};
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
 }
 
 std::vector<OpRule> LinearAdam::rules() const {

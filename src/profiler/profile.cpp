@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -130,14 +132,7 @@ std::vector<Record> node_records(const GpuRecords& gpu) {
   return all;
 }
 
-ProfiledSteps::ProfiledSteps(std::span<const Program* const> programs, std::int64_t steps,
-                             std::int64_t most_spans) {
-  std::size_t spans = 1;
-  for (const Program* program : programs) {
-    by_runs_.try_emplace(program, *program, RunDetail::kRuns);
-    const auto by_nodes = by_nodes_.try_emplace(program, *program, RunDetail::kNodes).first;
-    spans = std::max(spans, by_nodes->second.runs().size());
-  }
+ProfiledSteps::ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans) {
   const auto room = std::min(steps, most_spans / static_cast<std::int64_t>(spans));
   steps_.resize(static_cast<std::size_t>(room));
   for (ProfiledStep& step : steps_) step.timeline.spans.reserve(spans);
@@ -154,15 +149,17 @@ void ProfiledSteps::add(std::int64_t number, const Timeline& timeline, double re
   kept.reported_s = reported_s;
   kept.between_s = timeline.before_newest_s(kMainLane);
   kept.timeline = step;
-  const auto& plans = step.plan->detail() == RunDetail::kNodes ? by_nodes_ : by_runs_;
-  kept.timeline.plan = &plans.at(&step.plan->program());
 }
 
 void ProfiledSteps::amend(const GpuRecords& gpu) {
   const NodeTimes times = times_of(gpu);
+  std::map<const Program*, std::shared_ptr<const RunPlan>> plans;
   for (ProfiledStep& step : std::span(steps_).first(count_)) {
-    const RunPlan& plan = by_nodes_.at(&step.timeline.plan->program());
-    step.timeline.plan = &plan;
+    const Program& program = step.timeline.plan->program();
+    auto& made = plans[&program];
+    if (made == nullptr) made = std::make_shared<const RunPlan>(program, RunDetail::kNodes);
+    step.timeline.plan = made;
+    const RunPlan& plan = *made;
     step.timeline.clock_error_s = 0;  // that of events
     step.timeline.spans.assign(plan.runs().size(), {});
     const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,10 +28,9 @@ struct ProfiledStep {
 /// Keeps steps of a runner's timeline, in memory that is taken before the run.
 class ProfiledSteps {
  public:
-  /// For steps of these programs, which must outlive it; as many as `steps`, unless they have more
-  /// than `most_spans` spans together.
-  ProfiledSteps(std::span<const Program* const> programs, std::int64_t steps,
-                std::int64_t most_spans);
+  /// For as many as `steps` of at most `spans` spans each, unless they have more than `most_spans`
+  /// together.
+  ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans);
 
   /// Copies the newest step; allocates nothing. What there is no room for is counted.
   void add(std::int64_t number, const Timeline& timeline, double reported_s);
@@ -48,7 +46,6 @@ class ProfiledSteps {
   [[nodiscard]] std::int64_t dropped() const { return dropped_; }
 
  private:
-  std::map<const Program*, RunPlan> by_runs_, by_nodes_;  // those of the runner may go before it
   std::vector<ProfiledStep> steps_;
   std::size_t count_ = 0;
   std::int64_t dropped_ = 0;

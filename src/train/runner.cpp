@@ -133,7 +133,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
 void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input) {
   auto& fences = fences_[slot_of(step)];
   for (const auto& fence : fences) fence->synchronize();
-  marks_->start_input(step);
+  marks_->start_input(step, input.detail_of(step));
   input.fill(step, *program.program, addresses(step));
   std::size_t fence = 0;
   for (NodeId id = 0; id < program.program->size(); ++id) {

@@ -32,6 +32,10 @@ class StepInput {
 
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
+
+  /// How finely that step is measured; asked once, before fill(). Nodes need a profiler that
+  /// measures them.
+  [[nodiscard]] virtual RunDetail detail_of(std::int64_t /*step*/) { return RunDetail::kRuns; }
 };
 
 enum class Fetch {

@@ -50,15 +50,16 @@ void StepMarks::add(const Program& program) {
 }
 
 std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program, RunDetail detail) {
-  auto marked = std::make_unique<Marked>(program, detail);
-  marked->runs.resize(marked->plan.runs().size());
+  auto marked = std::make_unique<Marked>();
+  marked->plan = std::make_shared<const RunPlan>(program, detail);
+  marked->runs.resize(marked->plan->runs().size());
   for (NodeId node = 0; node < program.size(); ++node) {
-    const std::size_t number = marked->plan.runs_of(node).front();
-    const NodeRun& run = marked->plan.runs()[number];
+    const std::size_t number = marked->plan->runs_of(node).front();
+    const NodeRun& run = marked->plan->runs()[number];
     marked->places.push_back({number, run.first == node, run.last == node});
   }
   for (std::size_t i = 0; i < marked->runs.size(); ++i) {
-    const NodeRun& run = marked->plan.runs()[i];
+    const NodeRun& run = marked->plan->runs()[i];
     MarkedRun& made = marked->runs[i];
     lane_end_s_.try_emplace(run.lane, 0);
     if (knows_by_itself(run)) continue;
@@ -94,9 +95,8 @@ StepMarks::Marked& StepMarks::marked(const Tag& tag) const {
                 is_input(tag) ? input_detail_[set_of(tag.step)] : work_detail_[slot_of(tag.step)]);
 }
 
-void StepMarks::start_input(std::int64_t step) {
-  input_detail_[set_of(step)] =
-      profiler_ == nullptr ? RunDetail::kRuns : profiler_->detail_of(step);
+void StepMarks::start_input(std::int64_t step, RunDetail detail) {
+  input_detail_[set_of(step)] = detail;
 }
 
 void StepMarks::start_work(std::int64_t step) {
@@ -108,7 +108,7 @@ void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
   const bool is_first = marks.places[static_cast<std::size_t>(tag.node)].is_first;
   if (!is_first && profiler_ == nullptr) return;
   const std::size_t set = set_for(tag);
-  const auto& parts = marks.plan.runs_of(tag.node);
+  const auto& parts = marks.plan->runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     MarkedRun& run = marks.runs[parts[part]];
     if (is_first) {
@@ -116,8 +116,8 @@ void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
       if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
     }
     if (profiler_ == nullptr) continue;
-    const Node& node = marks.plan.program().nodes()[static_cast<std::size_t>(tag.node)];
-    profiler_->before_work(tag, label_of(node.op), marks.plan.runs()[parts[part]].lane.device);
+    const Node& node = marks.plan->program().nodes()[static_cast<std::size_t>(tag.node)];
+    profiler_->before_work(tag, label_of(node.op), marks.plan->runs()[parts[part]].lane.device);
   }
 }
 
@@ -126,7 +126,7 @@ void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
   const bool is_last = marks.places[static_cast<std::size_t>(tag.node)].is_last;
   if (!is_last && profiler_ == nullptr) return;
   const std::size_t set = set_for(tag);
-  const auto& parts = marks.plan.runs_of(tag.node);
+  const auto& parts = marks.plan->runs_of(tag.node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     if (profiler_ != nullptr) profiler_->after_work();
     if (!is_last) continue;
@@ -140,7 +140,7 @@ void StepMarks::begin_launch(const Tag& tag) {
   Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
   const double launched_s = now_s();
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    if (marks.plan.runs()[i].phase == Phase::kData) continue;
+    if (marks.plan->runs()[i].phase == Phase::kData) continue;
     marks.runs[i].spans[slot_of(tag.step)] = {.queued_s = launched_s};
   }
   if (profiler_ != nullptr) profiler_->before_work(tag, kGraphLaunchLabel, 0);
@@ -151,7 +151,7 @@ void StepMarks::end_launch(const Tag& tag) {
   Marked& marks = marked(tag.program, work_detail_[slot_of(tag.step)]);
   const double done_s = now_s();
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    if (marks.plan.runs()[i].phase == Phase::kData) continue;
+    if (marks.plan->runs()[i].phase == Phase::kData) continue;
     marks.runs[i].spans[slot_of(tag.step)].queued_until_s = done_s;
   }
 }
@@ -172,7 +172,7 @@ void StepMarks::on_record(const Record& record) {
 }
 
 Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t set) {
-  const NodeRun& read = marked.plan.runs()[run];
+  const NodeRun& read = marked.plan->runs()[run];
   const EventClock& clock = clock_of(read.lane.device);
   const MarkedRun& of_run = marked.runs[run];
   const Event& begin =
@@ -185,11 +185,11 @@ Span StepMarks::read_events(const Marked& marked, std::size_t run, std::size_t s
 
 void StepMarks::read(int program, StepTimeline& step) {
   const Marked& marks = marked(program, input_detail_[set_of(step.step)]);
-  step.plan = &marks.plan;
+  step.plan = marks.plan;
   step.clock_error_s = clock_error_s();
   step.spans.resize(marks.runs.size());
   for (std::size_t i = 0; i < marks.runs.size(); ++i) {
-    const NodeRun& run = marks.plan.runs()[i];
+    const NodeRun& run = marks.plan->runs()[i];
     const std::size_t set = set_for(run, step.step);
     Span& span = step.spans[i];
     if (!marks.runs[i].by_events) {

@@ -39,9 +39,9 @@ class StepProfiler {
   /// Whether detail_of() may ask for nodes.
   [[nodiscard]] virtual bool measures_nodes() const { return true; }
 
-  /// How finely the runner's step `step` is measured. Called once for each step, in their order,
+  /// How finely the training step `number` is measured. Called once for each, in their order,
   /// before any of its work is queued.
-  virtual RunDetail detail_of(std::int64_t step) = 0;
+  virtual RunDetail detail_of(std::int64_t number) = 0;
 
   /// Around the queueing or the capture of a node's work, once for each device it is queued on; of
   /// a graph's launch the tag's node is kGraphLaunch. `label` is static text.
@@ -66,8 +66,9 @@ class StepMarks final : public RecordSink {
   /// Makes the marks of a program. The n-th added has number n, which tags of its work carry.
   void add(const Program& program);
 
-  /// The step's input is about to be queued; then the rest of its work.
-  void start_input(std::int64_t step);
+  /// The step's input is about to be queued; then the rest of its work. `detail` is kRuns unless
+  /// the profiler asks for nodes.
+  void start_input(std::int64_t step, RunDetail detail);
   void start_work(std::int64_t step);
 
   /// Before and after a node is queued, or captured, on its streams, one per part.
@@ -109,9 +110,7 @@ class StepMarks final : public RecordSink {
   };
   /// The runs of a program at one detail.
   struct Marked {
-    Marked(const Program& program, RunDetail detail) : plan(program, detail) {}
-
-    RunPlan plan;
+    std::shared_ptr<const RunPlan> plan{};
     std::vector<MarkedRun> runs{};
     std::vector<Place> places{};  // by node
   };

@@ -29,6 +29,12 @@ double wall_end(const StepTimeline& step, LaneId lane) {
 
 }  // namespace
 
+std::size_t parts_of(const Program& program) {
+  std::size_t parts = 0;
+  for (const Node& node : program.nodes()) parts += lanes_of(program, node).size();
+  return parts;
+}
+
 RunPlan::RunPlan(const Program& program, RunDetail detail)
     : program_(&program), detail_(detail), runs_of_node_(program.nodes().size()) {
   std::set<NodeId> awaited;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -46,6 +47,9 @@ enum class RunDetail {
   kRuns,   // as few runs as tell every cause of a wait
   kNodes,  // a run for every node and part
 };
+
+/// How many runs a program has by nodes: one for each node and part.
+std::size_t parts_of(const Program& program);
 
 /// The runs of a program. `program` must outlive it.
 class RunPlan {
@@ -106,9 +110,10 @@ struct HostTimes {
   bool joins_lanes = false;  // every lane waited for every other before it: the program changed
 };
 
-/// A finished step; spans[i] is of plan->runs()[i].
+/// A finished step; spans[i] is of plan->runs()[i]. Copies share the plan, whose program must
+/// outlive them.
 struct StepTimeline {
-  const RunPlan* plan = nullptr;
+  std::shared_ptr<const RunPlan> plan{};
   std::int64_t step = 0;  // of the runner
   HostTimes host{};
   double clock_error_s = 0;  // by how much the spans may be off at most

@@ -56,8 +56,8 @@ std::int64_t flops_of(const StepProgram* step) {
 class Trainer::Input final : public StepInput {
  public:
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
-        const Schedule& schedule)
-      : config_(config), spec_(spec) {
+        const Schedule& schedule, StepProfiler* profiler)
+      : config_(config), spec_(spec), profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
@@ -74,6 +74,12 @@ class Trainer::Input final : public StepInput {
 
   void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
   [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
+
+  RunDetail detail_of(std::int64_t step) override {
+    const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
+    const bool asks = profiler_ != nullptr && !batch.evaluates;
+    return asks ? profiler_->detail_of(batch.number) : RunDetail::kRuns;
+  }
 
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
     const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
@@ -98,6 +104,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
+  StepProfiler* profiler_;
   const std::atomic<bool>* stop_asked_ = nullptr;
   std::array<Batch, 2> batches_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
@@ -152,7 +159,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
       schedule_(config.training, programs),
-      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_)),
+      input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);

@@ -85,8 +85,7 @@ Overhead measured_overhead() {
   TrainerHarness run(config);
   ProfiledForOverhead profiler;
   Trainer trainer(run.config, *run.programs, {run.device.get()}, nullptr, nullptr, {}, &profiler);
-  const Program* const program = &run.programs->train().program;
-  ProfiledSteps kept(std::span(&program, 1), 1, 1000);
+  ProfiledSteps kept(1, parts_of(run.programs->train().program), 1000);
   run.after_step = [&](const StepReport& report) {
     if (!is_profiled_for_overhead(report.step)) return;
     kept.clear();

@@ -15,9 +15,10 @@ namespace barestep {
 template <class SpanOf>
 ProfiledStep profiled_step(const RunPlan& plan, std::int64_t number, const HostTimes& host,
                            const SpanOf& span_of) {
-  ProfiledStep step{.number = number,
-                    .reported_s = host.end_s,
-                    .timeline = {.plan = &plan, .step = number, .host = host}};
+  ProfiledStep step{
+      .number = number,
+      .reported_s = host.end_s,
+      .timeline = {.plan = {std::shared_ptr<void>(), &plan}, .step = number, .host = host}};
   for (const NodeRun& run : plan.runs()) step.timeline.spans.push_back(span_of(run.first));
   return step;
 }

@@ -34,8 +34,9 @@ class SimulatedSteps {
     HostTimes host{};
     Spans spans{};
 
+    /// `plan` must outlive what is returned.
     [[nodiscard]] StepTimeline timeline(const RunPlan& plan) const {
-      StepTimeline timeline{.plan = &plan, .step = number, .host = host};
+      StepTimeline timeline{.plan = {std::shared_ptr<void>(), &plan}, .step = number, .host = host};
       timeline.spans.resize(plan.runs().size());
       for (NodeId node = 0; node < program->size(); ++node) {
         const auto& runs = plan.runs_of(node);

@@ -19,12 +19,6 @@
 namespace barestep {
 namespace {
 
-class NothingToFill final : public StepInput {
- public:
-  void fill(std::int64_t /*step*/, const Program& /*program*/,
-            const Addresses& /*addresses*/) override {}
-};
-
 /// Steps 3 and 4 are measured by nodes.
 class MiddleSteps final : public StepProfiler {
  public:
@@ -41,6 +35,19 @@ class MiddleSteps final : public StepProfiler {
   std::vector<std::int64_t> asked;
   std::vector<std::pair<NodeId, std::string>> seen;
   std::size_t done = 0;
+};
+
+class NothingToFill final : public StepInput {
+ public:
+  explicit NothingToFill(StepProfiler* profiler = nullptr) : profiler_(profiler) {}
+  void fill(std::int64_t /*step*/, const Program& /*program*/,
+            const Addresses& /*addresses*/) override {}
+  RunDetail detail_of(std::int64_t step) override {
+    return profiler_ == nullptr ? RunDetail::kRuns : profiler_->detail_of(step);
+  }
+
+ private:
+  StepProfiler* profiler_;
 };
 
 class NodeRecords final : public RecordSink {
@@ -71,8 +78,8 @@ class Marks : public testing::TestWithParam<bool> {
   std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
   Buffers buffers_;
   Program program_{"delays", buffers_};
-  NothingToFill input_;
   MiddleSteps profiler_;
+  NothingToFill input_{&profiler_};
 };
 
 TEST_P(Marks, AreOfNodesWhereThatIsAskedFor) {
