@@ -125,6 +125,69 @@ TEST(ProfiledSteps, KnowTheTimeSinceTheStepBefore) {
   EXPECT_NEAR(accounts_of(profile_of(steps.kept(), 0, true)).at(0).between_s, 0.002, 1e-9);
 }
 
+/// What a tool saw of the sample's first step, whose products ran as two kernels each.
+class SeenByATool final : public GpuRecords {
+ public:
+  SeenByATool(const ProfiledStep& step, bool in_graph) {
+    for (NodeId node = 0; node < SampleProfile::kNodes; ++node) {
+      const Span& span = step.timeline.spans[static_cast<std::size_t>(node)];
+      const double middle_s = (span.begin_s + span.end_s) / 2;
+      const Tag tag{.step = step.timeline.step, .node = node};
+      activities_.push_back({.tag = tag, .start_s = span.begin_s, .end_s = middle_s});
+      activities_.push_back({.tag = tag, .start_s = middle_s, .end_s = span.end_s});
+      if (in_graph && node != SampleProfile::kCopyX) continue;
+      queued_.push_back({.tag = tag, .start_s = span.queued_s, .end_s = span.queued_until_s});
+    }
+    activities_.push_back({.start_s = 1, .end_s = 2});  // of no node
+    const Tag launch{.step = step.timeline.step, .node = kGraphLaunch};
+    if (in_graph) queued_.push_back({.tag = launch, .start_s = 7, .end_s = 8});
+  }
+  [[nodiscard]] std::string source() const override { return "a tool"; }
+  void turn(bool /*on*/, bool /*keeps*/) override {}
+  void capture(bool /*on*/) override {}
+  void begin(const Tag& /*tag*/, std::string_view /*label*/, int /*device*/) override {}
+  void end() override {}
+  void collect() override {}
+  void finish() override {}
+  [[nodiscard]] std::span<const GpuActivity> activities() const override { return activities_; }
+  [[nodiscard]] std::span<const Record> queued() const override { return queued_; }
+  [[nodiscard]] std::int64_t dropped() const override { return 0; }
+
+ private:
+  std::vector<GpuActivity> activities_;
+  std::vector<Record> queued_;
+};
+
+TEST(ProfiledSteps, AreAmendedByWhatAToolSawOfTheNodes) {
+  const SampleProfile sample;
+  const std::vector<Span>& expected = sample.steps()[0].timeline.spans;
+  for (const bool in_graph : {false, true}) {
+    StepTimeline by_runs = sample.steps()[0].timeline;
+    by_runs.plan = std::make_shared<const RunPlan>(sample.program(), RunDetail::kRuns);
+    by_runs.spans.assign(by_runs.plan->runs().size(), {.begin_s = 1, .end_s = 2});
+    by_runs.host.is_graph = in_graph;
+    by_runs.clock_error_s = 1e-6;
+    Timeline timeline;
+    timeline.add(by_runs);
+    ProfiledSteps steps(1, SampleProfile::kNodes, 100);
+    steps.add(0, timeline, 0);
+    steps.amend(SeenByATool(sample.steps()[0], in_graph));
+    const StepTimeline& amended = steps.kept()[0].timeline;
+    EXPECT_EQ(amended.plan->detail(), RunDetail::kNodes);
+    EXPECT_EQ(amended.clock_error_s, 0) << "it was that of events";
+    EXPECT_EQ(amended.host.end_s, by_runs.host.end_s);
+    ASSERT_EQ(amended.spans.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const bool launched = in_graph && i != SampleProfile::kCopyX;
+      EXPECT_EQ(amended.spans[i].begin_s, expected[i].begin_s);
+      EXPECT_EQ(amended.spans[i].end_s, expected[i].end_s);
+      EXPECT_EQ(amended.spans[i].queued_s, launched ? 7 : expected[i].queued_s);
+      EXPECT_EQ(amended.spans[i].queued_until_s, launched ? 8 : expected[i].queued_until_s);
+    }
+    EXPECT_EQ(node_without_record(steps.kept(), true), "");
+  }
+}
+
 TEST(Profile, CanBeOfSomeStepsOnly) {
   const SampleProfile sample;
   const Profile part = sample.profile().of({.first = 1, .end = 5});
