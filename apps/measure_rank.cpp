@@ -14,7 +14,7 @@
 #include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/thread_communicator.h"
-#include "separate_files.h"
+#include "session/outputs.h"
 
 namespace barestep {
 namespace {

@@ -29,7 +29,7 @@
 #include "lab/study.h"
 #include "measure_rank.h"
 #include "predict_command.h"
-#include "run_program.h"
+#include "session/run_program.h"
 #include "trace_merge.h"
 
 namespace barestep {

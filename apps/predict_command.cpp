@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "findings_text.h"
 #include "options/option_values.h"
-#include "run_program.h"
+#include "session/run_program.h"
 
 namespace barestep {
 namespace {

@@ -16,7 +16,7 @@
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "profiler/trace.h"
-#include "separate_files.h"
+#include "session/outputs.h"
 
 namespace barestep {
 namespace {

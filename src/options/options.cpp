@@ -64,7 +64,7 @@ std::string json_of(const TrainConfig& config, TrainerKind trainer) {
 }
 
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer) {
-  return fmt::format("{{\"configuration\": {}}}\n", json_of(config, trainer));
+  return fmt::format("{{\"configuration\": {}}}", json_of(config, trainer));
 }
 
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config) {

@@ -66,7 +66,7 @@ std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind tra
 /// hold. What is not UTF-8 in a file's name is replaced.
 std::string json_of(const TrainConfig& config, TrainerKind trainer);
 
-/// The first line of a --metrics file: {"configuration": {...}}, with its newline.
+/// The first line of a --metrics file: {"configuration": {...}}; without its newline.
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer);
 
 /// Names and values of what ranks must share: "--lr" and "0.001". The same names on every rank.

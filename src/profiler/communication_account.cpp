@@ -207,6 +207,7 @@ void CommunicationAccount::add(const StepReport& report) {
 }
 
 void CommunicationAccount::keep(const StepTimeline& step) {
+  error_s_ = std::max(error_s_, step.clock_error_s);
   const auto times = std::span(times_).subspan(steps_ * collectives_.size(), collectives_.size());
   for (std::size_t i = 0; i < step.spans.size(); ++i) {
     const NodeRun& run = step.plan->runs()[i];
@@ -225,9 +226,9 @@ std::size_t CommunicationAccount::place_of(const NodeRun& collective) const {
   return static_cast<std::size_t>(found - collectives_.begin());
 }
 
-CommunicationSummary CommunicationAccount::gather(Communicator& ranks, double own_error_s) const {
+CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   const ClockAlignment clocks = align_clocks(ranks, &now_s);
-  const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&own_error_s, 1));
+  const std::vector<double> errors_s = gather_all<double>(ranks, std::span(&error_s_, 1));
   // A run that ends early may end between two ranks' reports of the same step.
   const std::size_t steps = std::ranges::min(gather_all<std::size_t>(ranks, std::span(&steps_, 1)));
   const auto size = static_cast<std::size_t>(ranks.size());

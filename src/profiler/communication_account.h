@@ -71,9 +71,8 @@ class CommunicationAccount final {
   /// the same steps, whatever it evaluates between them.
   void add(const StepReport& report);
 
-  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. This rank's
-  /// times may be off by `own_error_s`. Blocks.
-  [[nodiscard]] CommunicationSummary gather(Communicator& ranks, double own_error_s = 0) const;
+  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. Blocks.
+  [[nodiscard]] CommunicationSummary gather(Communicator& ranks) const;
 
  private:
   static constexpr std::int64_t kMostSteps = 10'000;
@@ -85,6 +84,7 @@ class CommunicationAccount final {
   std::vector<NodeId> collectives_;     // in their order
   std::vector<CollectiveTimes> times_;  // by step and collective
   std::size_t steps_ = 0;               // that are kept
+  double error_s_ = 0;                  // by which they may be off
   std::int64_t last_step_ = -1;         // the runner's number of the last of them
 };
 

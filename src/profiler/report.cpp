@@ -211,7 +211,7 @@ std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& bat
                               {"samples", batch.samples},
                               {"latency_s", batch.latency_s},
                               {"rank", batch.rank}};
-  return record.dump() + "\n";
+  return record.dump();
 }
 
 std::string evaluation_table(std::span<const Evaluation> runs) {

@@ -87,7 +87,7 @@ struct SweepRow {
 /// median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
 
-/// A line of JSON about a batch of an evaluation.
+/// A line of JSON about a batch of an evaluation, without its newline.
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch);
 
 /// Batch size, loss, accuracy, latency and throughput of every run.

@@ -682,4 +682,8 @@ TraceJson trace_head(const TraceContext& context) {
   return head;
 }
 
+std::string trace_text(const TraceEvents& events, const TraceContext& context) {
+  return events.file(trace_head(context), context.trace_name);
+}
+
 }  // namespace barestep

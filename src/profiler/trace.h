@@ -118,6 +118,9 @@ CollectiveNames names_of(const Collective& collective);
 /// The members of the file that describe the run.
 TraceJson trace_head(const TraceContext& context);
 
+/// The whole file of one device.
+std::string trace_text(const TraceEvents& events, const TraceContext& context);
+
 /// Writes a trace, gzipped where the name ends in .gz. Throws Error as replace_file() does.
 void write_trace(const std::filesystem::path& path, std::string_view text);
 

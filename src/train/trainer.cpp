@@ -306,7 +306,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   // A run that is complete did not stop.
   if (is_asked_to_stop(batch, addresses)) was_stopped_ = steps_done_ < schedule_.steps();
   std::optional<float> own_loss;
-  if (communicator_ != nullptr) {
+  if (communicator_ != nullptr && devices_.size() == 1) {
     const StepTensors& tensors = batch.program->tensors;
     own_loss = static_cast<float>(tensors.own_loss_scale * *addresses.at(tensors.own_loss_host));
   }

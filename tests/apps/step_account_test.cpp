@@ -22,13 +22,14 @@
 #include "command_line.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "device_setup.h"
 #include "kernels/cpu_device.h"
 #include "options/options.h"
 #include "parallel/data_parallel.h"
 #include "parallel/local_communicator.h"
 #include "parallel/rank_scheme.h"
 #include "profiler/account.h"
+#include "session/devices.h"
+#include "session/devices.h"
 #include "support/file_runs.h"
 #include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"
@@ -379,7 +380,8 @@ std::optional<Typed> unless_refused(const std::string& command) {
     Typed typed(command);
     validate(typed.config, typed.program);
     if (!typed.config.device.devices.empty()) {
-      const DeviceSetup devices(typed.config.device, typed.config.parallel.transport);
+      TrainConfig settled = typed.config;
+      several_devices()->settle(settled);
     }
     const auto scheme = typed.scheme();
     const StepPrograms programs(typed.spec(nullptr, 0), scheme.get());

@@ -276,7 +276,7 @@ TEST(Metrics, BeginWithTheConfigurationWhichAStartKeeps) {
   step.report.samples = 64;
   step.report.wall_s = 0.5;
   const std::string lines =
-      configuration_record(config, TrainerKind::kSingle) + metrics_record(step, 0) + "\n";
+      configuration_record(config, TrainerKind::kSingle) + "\n" + metrics_record(step, 0) + "\n";
   EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
   EXPECT_THAT(parse_monitor(lines, "metrics"), IsEmpty());
   const std::string configuration = configuration_of_metrics(lines, "metrics");

@@ -21,7 +21,8 @@ includes() {
       may["profiler"] = "core data train profiler"
       may["train"] = "core data train"
       may["parallel"] = "core data train parallel"
-      may["lab"] = "core options data kernels profiler train parallel lab"
+      may["session"] = "core options data kernels profiler train parallel session"
+      may["lab"] = "core options data kernels profiler train parallel session lab"
 
       # headers of a library, the files they may stand in, and those in words
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",

@@ -163,14 +163,12 @@ AccountOfRun account_of_run(TrainConfig config, int count, double pause_ms, cons
     SilentCommunicator silent(ranks);
     CommunicationAccount account(programs, kSteps);
     RankAccount observer(account);
-    double error_s = 0;
     {
       Communicator& transport = by == By::kEvents ? static_cast<Communicator&>(silent) : ranks;
       Trainer trainer(config, programs, {device.get()}, &transport, nullptr);
       trainer.run(observer);
-      error_s = trainer.runner().clock_error_s();
     }
-    const CommunicationSummary mine = account.gather(ranks, error_s);
+    const CommunicationSummary mine = account.gather(ranks);
     if (ranks.rank() == 0) result.summary = mine;
     result.steps[static_cast<std::size_t>(ranks.rank())] = observer.steps;
   });

@@ -1,4 +1,4 @@
-#include "run_program.h"
+#include "session/run_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,6 +29,12 @@ void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
   }
+}
+
+/// Other errors mean that work cannot go on: a rank or a device is lost, or this program is wrong.
+bool concerns_an_output(const Error& error) {
+  return error.code() == ExitCode::kCannotCreate || error.code() == ExitCode::kInputOutput ||
+         error.code() == ExitCode::kDiverged;  // weights that are not worth saving
 }
 
 int report(std::string_view name, const Error& error) {
@@ -132,6 +138,24 @@ void print_error(std::string_view name, const Error& error) {
 
 void print_note(std::string_view name, std::string_view note) {
   print_to_stderr(fmt::format("{}: note: {}\n", name, note));
+}
+
+std::optional<Error> first_failure(std::string_view program,
+                                   std::span<const std::function<void()>> works) {
+  std::optional<Error> first;
+  for (const auto& work : works) {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (!concerns_an_output(error)) throw;
+      if (first) {
+        print_note(program, error.what());
+      } else {
+        first = error;
+      }
+    }
+  }
+  return first;
 }
 
 void print_now(std::string_view text) {

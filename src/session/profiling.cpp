@@ -1,20 +1,24 @@
-#include "profiling.h"
+#include "session/profiling.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <span>
 
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/price.h"
 #include "profiler/account.h"
 #include "profiler/breakdown.h"
+#include "profiler/clock_alignment.h"
 #include "profiler/memory_timeline.h"
 #include "profiler/monitor_report.h"
 #include "profiler/operator_table.h"
 #include "profiler/overhead.h"
 #include "profiler/trace.h"
+#include "session/outputs.h"
+#include "session/run_program.h"
 #include "train/schedule.h"
 
 namespace barestep {
@@ -40,30 +44,7 @@ StepRange kept_steps(const TrainConfig& config, StepRange numbers, std::int64_t 
   return {numbers.first, numbers.end + (closes ? 1 : 0)};
 }
 
-std::filesystem::path numbered_trace(const std::filesystem::path& path, std::string_view what,
-                                     int number) {
-  std::string name = path.filename().string();
-  std::size_t at = std::string::npos;
-  // TensorBoard knows its files by all of the first.
-  for (const char* ending : {".pt.trace.json", ".json"}) {
-    if (at == std::string::npos) at = name.rfind(ending);
-  }
-  name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
-  return path.parent_path() / name;
-}
-
 }  // namespace
-
-std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
-                                               std::string_view what, int count) {
-  if (path.empty()) return {};
-  if (count == 1) return {path};
-  std::vector<std::filesystem::path> all;
-  for (int number = 0; number < count; ++number) {
-    all.push_back(numbered_trace(path, what, number));
-  }
-  return all;
-}
 
 Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
                      const ProfilingScope& scope)
@@ -125,11 +106,6 @@ void Profiling::find_peaks() {
   }
 }
 
-void Profiling::begin(TrainObserver& told) {
-  told_ = &told;
-  turn_for(0);
-}
-
 std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const {
   // The step before those that are kept fetches the first one's input.
   const StepRange wanted{kept_.first - 1, kept_.end};
@@ -170,8 +146,8 @@ void Profiling::turn_for(std::int64_t number) {
   gpu_->turn(keeps || is_profiled(number), keeps);
 }
 
-void Profiling::on_step(const StepReport& report) {
-  told_->on_step(report);
+void Profiling::on_step(const StepFigures& step) {
+  const StepReport& report = step.report;
   if (kept_.contains(report.step)) {
     steps_.add(report.step, *report.timeline, now_s());
   } else if (is_profiled(report.step)) {
@@ -183,11 +159,7 @@ void Profiling::on_step(const StepReport& report) {
   turn_for(report.step + 1);
 }
 
-void Profiling::on_evaluation(const EvaluationReport& report) {
-  told_->on_evaluation(report);
-}
-
-void Profiling::end() {
+void Profiling::close() {
   if (gpu_ == nullptr) return;
   try {
     gpu_->finish();
@@ -198,6 +170,15 @@ void Profiling::end() {
     steps_.clear();
     note_ += fmt::format("Note: the records are missing: {}\n", error.what());
   }
+}
+
+void Profiling::gather(Communicator& ranks) {
+  const ClockAlignment clocks = align_clocks(ranks, &now_s);
+  ranks.broadcast(std::as_writable_bytes(std::span(&origin_, 1)), 0);
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  // A time t of this rank is t + shift on rank 0's clock.
+  origin_.host_s -= clocks.shift_s[rank];
+  clock_error_s_ = clocks.error_s[rank];
 }
 
 bool Profiling::exchanges() const {
@@ -230,8 +211,9 @@ void Profiling::require_records() const {
 }
 
 std::filesystem::path Profiling::trace_of(const Device& device) const {
-  const auto& path = config_.output.trace;
-  return scope_.devices.size() > 1 ? numbered_trace(path, "device", device.index()) : path;
+  const int devices = static_cast<int>(scope_.devices.size());
+  return trace_files(config_.output.trace, "device",
+                     devices)[static_cast<std::size_t>(device.index())];
 }
 
 TraceContext Profiling::context_of(const Device& device) const {
@@ -255,41 +237,46 @@ TraceContext Profiling::context_of(const Device& device) const {
           .clock_error_s = clock_error_s_};
 }
 
-void Profiling::write_trace(const Profile& profile, const Device& device,
-                            const Monitor* monitor) const {
+void Profiling::write_trace(const Profile& profile, const Device& device) const {
   const TraceContext context = context_of(device);
   TraceEvents events(origin_);
   add_profile(events, profile, context);
   add_memory(events, profile, MemoryPlan(programs_.buffers()), context);
-  if (monitor != nullptr && !profile.steps.empty()) {
-    add_monitor(events, *monitor, host_row(context), profile.steps.front().host().begin_s,
+  if (monitor_ != nullptr && !profile.steps.empty()) {
+    add_monitor(events, *monitor_, host_row(context), profile.steps.front().host().begin_s,
                 profile.steps.back().host().end_s);
   }
   events.close();
-  barestep::write_trace(context.trace_name, events.file(trace_head(context), context.trace_name));
+  barestep::write_trace(context.trace_name, trace_text(events, context));
 }
 
-std::string Profiling::write_files(const Monitor* monitor) const {
-  if (config_.output.trace.empty()) return "";
+std::string Profiling::write_traces() const {
   if (steps_.kept().empty()) {
     return fmt::format("no profiled step was done, so '{}' is not written",
                        trace_of(*scope_.devices[0]).string());
   }
   const Profile profile = this->profile();
-  for (const Device* device : scope_.devices) write_trace(profile, *device, monitor);
+  for (const Device* device : scope_.devices) write_trace(profile, *device);
   return "";
 }
 
-std::string Profiling::write_files_of_failed_run(const Monitor* monitor) const {
-  if (config_.output.trace.empty()) return "";
+std::string Profiling::write_traces_of_failed_run() const {
   try {
-    if (std::string why = write_files(monitor); !why.empty()) return why;
+    if (std::string why = write_traces(); !why.empty()) return why;
   } catch (const Error& error) {
     return error.what();
   }
   return fmt::format("'{}' holds the profiled steps before that: {} to {}",
                      trace_of(*scope_.devices[0]).string(), steps_.kept().front().number,
                      steps_.kept().back().number);
+}
+
+void Profiling::save(bool failed) {
+  if (!config_.output.trace.empty()) {
+    const std::string note = failed ? write_traces_of_failed_run() : write_traces();
+    if (scope_.rank == 0 && !note.empty()) print_note(scope_.program, note);
+  }
+  if (!failed) require_records();
 }
 
 std::string Profiling::title(const Profile& profile) const {

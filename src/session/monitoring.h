@@ -1,16 +1,18 @@
 // --monitor: what the machine does while a run goes on.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "console.h"
 #include "core/device.h"
 #include "profiler/monitor.h"
-#include "train/trainer.h"
+#include "session/observer.h"
 
 namespace barestep {
+
+class Console;
+class MetricsLog;
 
 /// What a process is to look at.
 struct MonitorScope {
@@ -19,28 +21,28 @@ struct MonitorScope {
   int rank = 0;
 };
 
-class Monitoring final : public TrainObserver {
+class Monitoring final : public Observer {
  public:
-  /// Looks from now on. `told` hears of everything first; `console`, if it is not null, shows lines
-  /// and writes records. Both must outlive it. The summary is about the steps from `first_counted`.
+  /// Looks from now on. `console` shows lines and `metrics` takes records; both may be null, come
+  /// before it in the run's list, and must outlive it. The summary is about the steps from
+  /// `first_counted`.
   Monitoring(const MonitorScope& scope, std::int64_t first_counted, Console* console,
-             TrainObserver& told);
+             MetricsLog* metrics);
 
-  void on_step(const StepReport& report) override;
-  void on_evaluation(const EvaluationReport& report) override;
-  void on_batch() override { told_.on_batch(); }
-
-  /// Ends it, once the run is over. Returns the summary, and what could not be looked at; empty
-  /// where there is neither.
-  std::string finish();
+  void on_step(const StepFigures& step) override;
+  /// Stops looking.
+  void close() override;
+  void gather(Communicator& ranks) override;
+  /// The summary, and what could not be looked at; of all ranks.
+  [[nodiscard]] std::string text() const override { return text_; }
 
   [[nodiscard]] const Monitor& monitor() const { return monitor_; }
 
  private:
   void show_new();
 
-  TrainObserver& told_;
   Console* console_;
+  MetricsLog* metrics_;
   int rank_;
   std::int64_t first_counted_;
   std::vector<std::string> notes_;
@@ -48,6 +50,7 @@ class Monitoring final : public TrainObserver {
   std::vector<double> shown_s_;  // of each source, when its last line was
   int lines_ = 0;
   std::int64_t samples_ = 0;
+  std::string text_;
 };
 
 }  // namespace barestep

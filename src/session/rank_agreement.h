@@ -17,8 +17,8 @@ using RankSettings = std::vector<std::pair<std::string, std::string>>;
 /// and hash. Reads the data files.
 RankSettings settings_of(const TrainConfig& config);
 
-/// This program: its version, and the hash of its file.
-RankSettings build_settings();
+/// This program, by the hash of its file, and the MPI that it runs on.
+RankSettings settings_of_build(const std::string& mpi);
 
 /// Every rank's text, in rank order. Every rank calls it. Blocks.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);

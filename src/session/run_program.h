@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,11 @@ void print_error(std::string_view name, const Error& error);
 
 /// Prints `<name>: note: <note>` on stderr.
 void print_note(std::string_view name, std::string_view note);
+
+/// Does each of `works` in turn, even after one that could not write its output. Returns the first
+/// such failure; the others are notes of `program` on stderr. Throws any other error at once.
+std::optional<Error> first_failure(std::string_view program,
+                                   std::span<const std::function<void()>> works);
 
 /// Writes to stdout and flushes: text that is all there is to do. Throws std::system_error if that
 /// fails.

@@ -17,7 +17,8 @@
 #include "profiler/peaks.h"
 #include "profiler/profile.h"
 #include "profiler/trace.h"
-#include "train/trainer.h"
+#include "session/observer.h"
+#include "train/step_marks.h"
 
 namespace barestep {
 
@@ -31,12 +32,7 @@ struct ProfilingScope {
   int ranks = 1;          // processes; where there are several, each has one device
 };
 
-/// The traces of a run of so many `what` ("rank", "device"), by number: "f.rank1.json.gz" of
-/// "f.json.gz", and where there is one, the path itself. None of an empty path.
-std::vector<std::filesystem::path> trace_files(const std::filesystem::path& path,
-                                               std::string_view what, int count);
-
-class Profiling final : public TrainObserver, public StepProfiler {
+class Profiling final : public Observer, public StepProfiler {
  public:
   /// Takes the memory for all steps that are kept; for --profile on rank 0, measures the device's
   /// peaks unless an earlier run has. All that is referred to must outlive it. Throws
@@ -44,12 +40,13 @@ class Profiling final : public TrainObserver, public StepProfiler {
   /// apart.
   Profiling(const TrainConfig& config, const StepPrograms& programs, const ProfilingScope& scope);
 
-  /// Call it when the trainer is set up, which is work of no step. `told` hears of everything.
-  void begin(TrainObserver& told);
+  /// Whose counters the traces show too; it must outlive this.
+  void show(const Monitor& monitor) { monitor_ = &monitor; }
 
-  void on_step(const StepReport& report) override;
-  void on_evaluation(const EvaluationReport& report) override;
-  void on_batch() override { told_->on_batch(); }
+  /// Call it when the trainer is set up, which is work of no step.
+  void begin() { turn_for(0); }
+
+  void on_step(const StepFigures& step) override;
 
   [[nodiscard]] bool measures_nodes() const override { return gpu_ == nullptr; }
   RunDetail detail_of(std::int64_t number) override;
@@ -57,32 +54,19 @@ class Profiling final : public TrainObserver, public StepProfiler {
   void after_work() override;
   void on_capture(bool on) override;
 
-  /// Call it once nothing runs any more, before what follows. Never throws: what fails is noted.
-  void end();
+  /// Nothing may run any more. What fails is noted.
+  void close() override;
 
-  /// What --profile asks for; empty where it was not given, and where require_records() throws.
-  [[nodiscard]] std::string text() const;
+  /// Puts what this rank recorded on rank 0's clock, by core/clock.h.
+  void gather(Communicator& ranks) override;
 
-  /// Throws Error(kBug) that names a node of a profiled step without a record: what lacks one shows
-  /// too little time. Call it last, when all files are written.
-  void require_records() const;
+  /// What --profile asks for; empty where it was not given, and where a record is missing.
+  [[nodiscard]] std::string text() const override;
 
-  /// From where this process's times count, and by how much that may be wrong where clocks were
-  /// compared; another origin puts traces on another clock.
-  [[nodiscard]] ClockOrigin origin() const { return origin_; }
-  void set_origin(ClockOrigin origin, double error_s) {
-    origin_ = origin;
-    clock_error_s_ = error_s;
-  }
-
-  /// Writes the traces, if they were asked for: one for each device, with counters of what
-  /// `monitor` saw meanwhile, if it is not null. Returns why there is none, if so. Throws Error as
-  /// replace_file() does.
-  [[nodiscard]] std::string write_files(const Monitor* monitor) const;
-
-  /// The same for a run that failed: of the profiled steps that were done. Returns what became of
-  /// it; empty if no trace was asked for.
-  [[nodiscard]] std::string write_files_of_failed_run(const Monitor* monitor) const;
+  /// Writes the traces, if they were asked for: one for each device, with counters of what the
+  /// monitor saw meanwhile. Then throws Error(kBug) that names a node of a profiled step without a
+  /// record: what lacks one shows too little time.
+  void save(bool failed) override;
 
  private:
   /// The place of a training step among those that tell what profiling costs.
@@ -100,7 +84,12 @@ class Profiling final : public TrainObserver, public StepProfiler {
   [[nodiscard]] std::string source() const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
   [[nodiscard]] TraceContext context_of(const Device& device) const;
-  void write_trace(const Profile& profile, const Device& device, const Monitor* monitor) const;
+  void write_trace(const Profile& profile, const Device& device) const;
+  /// Returns why there are none, if so.
+  [[nodiscard]] std::string write_traces() const;
+  /// Of the profiled steps that were done. Returns what became of it.
+  [[nodiscard]] std::string write_traces_of_failed_run() const;
+  void require_records() const;
   [[nodiscard]] std::string title(const Profile& profile) const;
   [[nodiscard]] std::string tables(const Profile& profile) const;
   [[nodiscard]] std::string breakdowns(const Profile& profile) const;
@@ -108,7 +97,7 @@ class Profiling final : public TrainObserver, public StepProfiler {
   const TrainConfig& config_;
   const StepPrograms& programs_;
   ProfilingScope scope_;
-  TrainObserver* told_ = nullptr;
+  const Monitor* monitor_ = nullptr;
   StepRange numbers_;           // of training, that tables are about
   StepRange kept_;              // and those of the trace: readers drop the last step of one
   std::int64_t first_counted_;  // behind warm-up

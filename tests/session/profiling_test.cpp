@@ -1,5 +1,5 @@
 // A profile that lacks a node's record is an error, wherever records come from.
-#include "profiling.h"
+#include "session/profiling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,11 +32,6 @@ class LossyDevice final : public ForwardingDevice, public RecordSink {
   RecordSink* sink_ = nullptr;
 };
 
-class Silent final : public TrainObserver {
-  void on_step(const StepReport& /*report*/) override {}
-  void on_evaluation(const EvaluationReport& /*report*/) override {}
-};
-
 TrainConfig profiled_config() {
   TrainConfig config;
   config.model.layers = {4, 4, 4};
@@ -50,14 +45,14 @@ template <class F>
 void with_profile(Device& device, const TrainConfig& config, const F& look) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const ProfilingScope scope{.program = "test", .devices = {&device}};
-  Profiling profiling(config, programs, scope);
-  Silent silent;
+  Observers observers;
+  auto& profiling = observers.make<Profiling>(config, programs, scope);
   {
     Trainer trainer(config, programs, {&device}, nullptr, nullptr, {}, &profiling);
-    profiling.begin(silent);
-    trainer.run(profiling);
+    profiling.begin();
+    trainer.run(observers);
   }
-  profiling.end();
+  profiling.close();
   look(profiling);
 }
 
@@ -66,16 +61,16 @@ TEST(Profiling, OfACpuNamesANodeThatHasNoRecord) {
   LossyDevice device(*cpu, DeviceKind::kCpu);
   TrainConfig config = profiled_config();
   config.output.profile = true;
-  with_profile(device, config, [](const Profiling& profiling) {
+  with_profile(device, config, [](Profiling& profiling) {
     EXPECT_EQ(profiling.text(), "") << "a table without products would be wrong";
     expect_error(ExitCode::kBug,
                  "profile 'gemm of layer 0 in forward, step 1': has no record from the CPU; this "
                  "is a bug, please report it",
-                 [&] { profiling.require_records(); });
+                 [&] { profiling.save(false); });
   });
-  with_profile(*cpu, config, [](const Profiling& profiling) {
+  with_profile(*cpu, config, [](Profiling& profiling) {
     EXPECT_NE(profiling.text(), "");
-    profiling.require_records();
+    profiling.save(false);
   });
 }
 
@@ -91,8 +86,8 @@ class ByEvents : public testing::Test {
 
 TEST_F(ByEvents, HasTheTimesOfEachNodeAndSaysWhereTheyAreFrom) {
   config_.output.profile = true;
-  with_profile(device_, config_, [](const Profiling& profiling) {
-    profiling.require_records();
+  with_profile(device_, config_, [](Profiling& profiling) {
+    profiling.save(false);
     EXPECT_THAT(profiling.text(),
                 testing::HasSubstr("The GPU's times are from CUDA events, to about a microsecond: "
                                    "CUPTI cannot be used: "));
@@ -104,7 +99,7 @@ TEST_F(ByEvents, RefusesAGraph) {
   expect_error(ExitCode::kConfiguration,
                "--trace: the ops of a graph cannot be told apart by CUDA events, to about a "
                "microsecond: CUPTI cannot be used: ",
-               [&] { with_profile(device_, config_, [](const Profiling&) {}); });
+               [&] { with_profile(device_, config_, [](Profiling&) {}); });
 }
 
 /// The library stands for one that tells of no work at all.
@@ -113,11 +108,11 @@ TEST(Profiling, ByCuptiNamesANodeThatHasNoRecordAndTheWayRound) {
   ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);
   const auto cpu = make_cpu_device({.threads = 1});
   LossyDevice device(*cpu, DeviceKind::kCuda);
-  with_profile(device, profiled_config(), [](const Profiling& profiling) {
+  with_profile(device, profiled_config(), [](Profiling& profiling) {
     expect_error(ExitCode::kBug,
                  "profile 'randn in data, step 1': has no record from CUPTI 13.0.1; set "
                  "BARESTEP_CUPTI=none, which profiles by CUDA events",
-                 [&] { profiling.require_records(); });
+                 [&] { profiling.save(false); });
   });
   ::unsetenv("BARESTEP_CUPTI");
 }

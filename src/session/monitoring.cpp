@@ -1,6 +1,7 @@
-#include "monitoring.h"
+#include "session/monitoring.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <limits>
 #include <utility>
@@ -8,6 +9,9 @@
 #include "profiler/host_source.h"
 #include "profiler/monitor_report.h"
 #include "profiler/nvml_source.h"
+#include "session/console.h"
+#include "session/logs.h"
+#include "session/rank_agreement.h"
 
 namespace barestep {
 namespace {
@@ -34,31 +38,29 @@ std::vector<std::unique_ptr<MonitorSource>> sources_of(const MonitorScope& scope
 }  // namespace
 
 Monitoring::Monitoring(const MonitorScope& scope, std::int64_t first_counted, Console* console,
-                       TrainObserver& told)
-    : told_(told),
-      console_(console),
+                       MetricsLog* metrics)
+    : console_(console),
+      metrics_(metrics),
       rank_(scope.rank),
       first_counted_(first_counted),
       monitor_(sources_of(scope, notes_), kPeriodSeconds),
       shown_s_(monitor_.summaries().size(), -std::numeric_limits<double>::infinity()) {}
 
-void Monitoring::on_step(const StepReport& report) {
-  told_.on_step(report);
+void Monitoring::on_step(const StepFigures& step) {
+  const StepReport& report = step.report;
   if (report.step + 1 == first_counted_) monitor_.begin_window();
   if (report.step >= first_counted_) samples_ += report.samples;
   if (report.step + 1 == report.steps) monitor_.stop();
   show_new();
 }
 
-void Monitoring::on_evaluation(const EvaluationReport& report) {
-  told_.on_evaluation(report);
-}
-
 void Monitoring::show_new() {
   if (console_ == nullptr) return;
   for (const MonitorSample& sample : monitor_.take_new()) {
     const MonitorSource& source = monitor_.source(sample.source);
-    console_->write_record(monitor_record(source, sample, rank_, monitor_.start_s()));
+    if (metrics_ != nullptr) {
+      metrics_->write(monitor_record(source, sample, rank_, monitor_.start_s()));
+    }
     double& shown_s = shown_s_[static_cast<std::size_t>(sample.source)];
     if (sample.at_s < shown_s + kLineSeconds) continue;
     shown_s = sample.at_s;
@@ -70,17 +72,26 @@ void Monitoring::show_new() {
   }
 }
 
-std::string Monitoring::finish() {
+void Monitoring::close() {
   monitor_.stop();
   show_new();
-  if (console_ != nullptr) {
+  if (console_ != nullptr && metrics_ != nullptr) {
     for (const SourceSummary& summary : monitor_.summaries()) {
-      console_->write_record(monitor_summary_record(summary, samples_, rank_));
+      metrics_->write(monitor_summary_record(summary, samples_, rank_));
     }
   }
-  std::string text = monitor_summary(monitor_.summaries(), samples_);
-  for (const std::string& note : notes_) text += fmt::format("  Note: {}\n", note);
-  return text;
+  text_ = monitor_summary(monitor_.summaries(), samples_);
+  for (const std::string& note : notes_) text_ += fmt::format("  Note: {}\n", note);
+}
+
+void Monitoring::gather(Communicator& ranks) {
+  const std::vector<std::string> texts = gather_texts(ranks, text_);
+  if (ranks.rank() != 0 || texts.size() == 1) return;
+  std::vector<std::string> parts;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) parts.push_back(fmt::format("Rank {}\n{}", rank, texts[rank]));
+  }
+  text_ = fmt::format("{}", fmt::join(parts, "\n"));
 }
 
 }  // namespace barestep

@@ -1,8 +1,9 @@
-#include "separate_files.h"
+#include "session/outputs.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -11,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/file_pattern.h"
+#include "core/output_file.h"
 #include "profiler/peaks.h"
 
 namespace barestep {
@@ -92,6 +94,17 @@ std::vector<FileUse> inputs_of(const TrainConfig& config) {
   return inputs;
 }
 
+fs::path numbered_trace(const fs::path& path, std::string_view what, int number) {
+  std::string name = path.filename().string();
+  std::size_t at = std::string::npos;
+  // TensorBoard knows its files by all of the first.
+  for (const char* ending : {".pt.trace.json", ".json"}) {
+    if (at == std::string::npos) at = name.rfind(ending);
+  }
+  name.insert(std::min(at, name.size()), fmt::format(".{}{}", what, number));
+  return path.parent_path() / name;
+}
+
 }  // namespace
 
 void require_separate_files(std::vector<FileUse> outputs, std::vector<FileUse> inputs) {
@@ -110,16 +123,30 @@ void require_separate_files(std::vector<FileUse> outputs, std::vector<FileUse> i
   }
 }
 
-void require_separate_files(const TrainConfig& config, std::span<const fs::path> traces,
-                            std::span<const FileUse> more) {
+void require_outputs(const TrainConfig& config, const std::vector<fs::path>& traces,
+                     const std::vector<FileUse>& of_others) {
+  for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
+    if (!path.empty()) require_writable(path);
+  }
+  if (!config.output.tensorboard.empty()) require_writable_folder(config.output.tensorboard);
+  for (const auto& path : traces) require_writable(path);
+
   std::vector<FileUse> outputs = {{"--metrics", config.output.metrics},
                                   {"--save", config.output.save}};
   for (const fs::path& trace : traces) outputs.push_back({"--trace", trace});
   outputs.push_back({"--autotune", config.device.autotune});
   outputs.push_back({"--tensorboard", config.output.tensorboard});
   if (config.output.profile) outputs.push_back({"--profile", peaks_file().value_or("")});
-  outputs.insert(outputs.end(), more.begin(), more.end());
+  outputs.insert(outputs.end(), of_others.begin(), of_others.end());
   require_separate_files(std::move(outputs), inputs_of(config));
+}
+
+std::vector<fs::path> trace_files(const fs::path& path, std::string_view what, int count) {
+  if (path.empty()) return {};
+  if (count == 1) return {path};
+  std::vector<fs::path> all;
+  for (int number = 0; number < count; ++number) all.push_back(numbered_trace(path, what, number));
+  return all;
 }
 
 }  // namespace barestep

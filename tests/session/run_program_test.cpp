@@ -1,4 +1,4 @@
-#include "run_program.h"
+#include "session/run_program.h"
 
 #include <gtest/gtest.h>
 
@@ -89,6 +89,32 @@ TEST(RunProgram, ReadingAFolderAsAFileIsReportedWithoutTheLibrarysWords) {
   });
   EXPECT_EQ(outcome.code, 74);
   EXPECT_EQ(outcome.err, "mlp_test: error: file: Is a directory; check the files of this run\n");
+}
+
+[[noreturn]] void fail_at(const char* what, ExitCode code = ExitCode::kInputOutput) {
+  fail(code, {.what = what, .why = "full"});
+}
+
+using Works = std::vector<std::function<void()>>;
+
+TEST(FirstFailure, OfOutputsIsReturnedWhenAllWorkIsDone) {
+  std::string done;
+  const Works works = {[&] { done += "a"; }, [] { fail_at("weights"); }, [] { fail_at("trace"); },
+                       [&] { done += "b"; }};
+  ::testing::internal::CaptureStderr();
+  const auto failure = first_failure("mlp_test", works);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "mlp_test: note: trace: full\n");
+  EXPECT_EQ(done, "ab");
+  ASSERT_TRUE(failure);
+  EXPECT_STREQ(failure->what(), "weights: full");
+  EXPECT_EQ(first_failure("mlp_test", Works{[] {}}), std::nullopt);
+}
+
+TEST(FirstFailure, OfAnythingElseIsThrownAtOnce) {
+  bool goes_on = false;
+  const Works works = {[] { fail_at("rank", ExitCode::kTryAgain); }, [&] { goes_on = true; }};
+  EXPECT_THROW(first_failure("mlp_test", works), Error);
+  EXPECT_FALSE(goes_on);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "rank_agreement.h"
+#include "session/rank_agreement.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -77,8 +77,8 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mi
   return texts;
 }
 
-RankSettings build_settings() {
-  return {{"build", content_hash("/proc/self/exe")}};
+RankSettings settings_of_build(const std::string& mpi) {
+  return {{"build", content_hash("/proc/self/exe")}, {"MPI", mpi}};
 }
 
 void require_agreement(Communicator& ranks, const RankSettings& settings) {
@@ -92,7 +92,7 @@ void require_agreement(Communicator& ranks, const RankSettings& settings) {
   std::vector<std::map<std::string, std::string>> all;
   for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
 
-  // In this rank's order; names that only others have come behind.
+  // In this rank's order; names that only others have come after.
   std::vector<std::string> names;
   for (const auto& [name, value] : settings) names.push_back(name);
   for (const auto& each : all) {

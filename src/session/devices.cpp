@@ -1,0 +1,375 @@
+#include "session/devices.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host_cpus.h"
+#include "core/units.h"
+#include "kernels/cuda_device.h"
+#include "kernels/make_device.h"
+#include "parallel/data_parallel.h"
+#include "parallel/data_parallel_account.h"
+#include "parallel/gpu_places.h"
+#include "parallel/last_word.h"
+#include "parallel/local_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/nccl_devices.h"
+#include "parallel/watchdog.h"
+#include "session/outputs.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
+
+namespace barestep {
+namespace {
+
+std::vector<std::string> devices_asked(const DeviceConfig& config) {
+  if (!config.devices.empty()) return config.devices;
+  if (device_kind(config.device) == DeviceKind::kCpu) return {"cpu", "cpu"};
+  if (config.device.starts_with("cuda:")) return {config.device};
+  // Where there is none, opening the first one says why.
+  std::vector<std::string> all;
+  for (int i = 0; i < std::max(1, cuda_device_count()); ++i)
+    all.push_back(fmt::format("cuda:{}", i));
+  return all;
+}
+
+std::vector<std::string> names_of(const std::vector<std::string>& devices) {
+  std::map<std::string, int> seen;
+  std::vector<std::string> names;
+  for (const std::string& device : devices) {
+    const int place = seen[device]++;
+    const bool alone = std::ranges::count(devices, device) == 1;
+    const char* const mark = device == "cpu" ? ":" : "#";
+    names.push_back(alone ? device : fmt::format("{}{}{}", device, mark, place));
+  }
+  return names;
+}
+
+int ordinal_of(const std::string& device) {
+  int ordinal = 0;
+  const std::size_t colon = device.find(':');
+  std::from_chars(device.data() + colon + 1, device.data() + device.size(), ordinal);
+  return ordinal;
+}
+
+/// The cores that device `place` of `count` gets: equal shares, the first ones one more.
+int fair_share(int place, int count) {
+  const int cores = usable_cpus();
+  return std::max(1, cores / count + (place < cores % count ? 1 : 0));
+}
+
+/// How numbers get from device to device.
+enum class Exchanges {
+  kOneMemory,  // each device can read the others' memory
+  kPieces,     // between GPUs: peer copies, and gradients added up by pieces
+  kNccl,       // between GPUs, each given once unless NCCL lets ranks share one
+};
+
+class SeveralDevices final : public Place {
+ public:
+  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDataParallel; }
+
+  void settle(TrainConfig& config) override;
+  [[nodiscard]] DeviceKind kind() const override {
+    return devices_[0] == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
+  }
+  [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
+
+  void require_outputs(const TrainConfig& config) const override {
+    barestep::require_outputs(config, trace_files(config.output.trace, "device", size()),
+                              {{"--metrics", flight_file(config.output.metrics)}});
+  }
+
+  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
+    return barestep::spec_of(config, kind(), dataset);
+  }
+  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& /*config*/) const override {
+    return std::make_unique<DataParallel>(scheme());
+  }
+
+  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override;
+  /// Opens those that the programs use. The CPU's cores are shared; GPUs that exchange by peer
+  /// copies reach each other directly from now on where they can.
+  void open(TrainConfig& config, const StepPrograms& programs) override;
+  void join(const TrainConfig& config, const StepPrograms& programs) override;
+
+  [[nodiscard]] std::vector<Device*> devices() const override;
+  [[nodiscard]] std::vector<std::string> names() const override { return names_; }
+  [[nodiscard]] Communicator* communicator() const override { return communicator_.get(); }
+  [[nodiscard]] ProfilingScope profiling_scope() const override;
+  [[nodiscard]] MonitorScope monitor_scope() const override;
+  [[nodiscard]] std::string text(const TrainConfig& config,
+                                 const StepPrograms& programs) const override;
+  [[nodiscard]] std::string split_lines(std::int64_t step_rows) const override;
+  [[nodiscard]] std::unique_ptr<Observer> new_account(const StepPrograms& programs,
+                                                      std::int64_t steps) const override;
+
+ private:
+  [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
+  [[nodiscard]] DataParallel scheme() const {
+    return DataParallel(size(), exchanges_ == Exchanges::kPieces);
+  }
+  /// Why NCCL cannot join them; empty where it can.
+  [[nodiscard]] std::string why_no_nccl() const;
+  void choose_exchanges(Transport transport);
+  /// Throws Error(kMemory) where the programs need more than is free.
+  void require_free_memory(const StepPrograms& programs) const;
+  /// The numbers of the GPUs, each once.
+  [[nodiscard]] std::vector<int> opened_ordinals() const;
+  [[nodiscard]] std::string peers_text() const;
+
+  bool takes_any_ = false;
+  std::vector<std::string> devices_;  // one by one, as --devices would list them: cpu, cuda:0, ...
+  // As they were given; cpu:0, cpu:1, ... or cuda:0#0, cuda:0#1, ... where one is given several
+  // times.
+  std::vector<std::string> names_;
+  Exchanges exchanges_ = Exchanges::kOneMemory;
+  std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies go by way of the host
+  std::vector<std::unique_ptr<Device>> opened_;
+  std::unique_ptr<Communicator> communicator_;
+  std::int64_t batch_size_ = 0;
+  std::int64_t width_ = 0;  // of a sample
+};
+
+/// DataParallel's account as an observer.
+class AccountOfDevices final : public Observer {
+ public:
+  AccountOfDevices(const StepPrograms& programs, const DataParallel& scheme,
+                   std::vector<std::string> names, Route route)
+      : account_(programs, scheme, std::move(names), route) {}
+
+  void on_step(const StepFigures& step) override { account_.add(step.report); }
+  [[nodiscard]] std::string text() const override { return account_.text(); }
+
+ private:
+  DataParallelAccount account_;
+};
+
+void SeveralDevices::settle(TrainConfig& config) {
+  takes_any_ = config.device.devices.empty() && config.device.device == "auto";
+  devices_ = devices_asked(config.device);
+  names_ = names_of(devices_);
+  if (config.device.graph && size() > 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--graph",
+          .why = fmt::format("captures the work of one device, and there are {}", size()),
+          .remedy = "leave it out, or give one device"});
+  }
+  choose_exchanges(config.parallel.transport);
+  config.device.device = "auto";
+  config.device.devices = devices_;
+}
+
+void SeveralDevices::choose_exchanges(Transport transport) {
+  const std::string why = why_no_nccl();
+  if (transport == Transport::kNccl && !why.empty()) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--transport", .value = "nccl", .why = why, .remedy = "use peer or auto"});
+  }
+  const std::set<std::string> distinct(devices_.begin(), devices_.end());
+  const bool each_once = distinct.size() == devices_.size();
+  exchanges_ = distinct.size() > 1 ? Exchanges::kPieces : Exchanges::kOneMemory;
+  // Devices that share a GPU exchange better in their common memory, unless NCCL is asked for.
+  const bool wants_nccl =
+      transport == Transport::kNccl || (transport == Transport::kAuto && each_once);
+  if (size() > 1 && wants_nccl && why.empty()) exchanges_ = Exchanges::kNccl;
+}
+
+std::string SeveralDevices::why_no_nccl() const {
+  if (kind() == DeviceKind::kCpu) return "joins GPUs, and these are CPU devices";
+  if (size() == 1) return "joins several GPUs, and there is one";
+  for (const std::string& device : devices_) {
+    const auto times = std::ranges::count(devices_, device);
+    const std::string why = times > 1 ? why_gpus_are_not_shared() : "";
+    if (!why.empty()) return fmt::format("{}, and {} is given {} times", why, device, times);
+  }
+  return has_nccl() ? "" : "this build has no NCCL";
+}
+
+void SeveralDevices::require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const {
+  for (int i = 0; i < size(); ++i) {
+    const std::string name = size() == 1
+                                 ? "the device that --memory states"
+                                 : names_[static_cast<std::size_t>(i)] + ", as --memory states,";
+    require_memory(
+        programs,
+        {.name = name, .kind = kind(), .available_bytes = bytes, .sharers = 1, .devices = {i}});
+  }
+}
+
+void SeveralDevices::require_free_memory(const StepPrograms& programs) const {
+  std::map<std::string, std::vector<int>> by_memory;
+  for (int i = 0; i < static_cast<int>(opened_.size()); ++i) {
+    by_memory[devices_[static_cast<std::size_t>(i)]].push_back(i);
+  }
+  const int ranks = static_cast<int>(opened_.size());
+  const std::int64_t of_nccl = exchanges_ == Exchanges::kNccl ? nccl_bytes(ranks) : 0;
+  for (const auto& [name, sharers] : by_memory) {
+    const Device& device = *opened_[static_cast<std::size_t>(sharers[0])];
+    require_memory(programs, {.name = name,
+                              .kind = kind(),
+                              .available_bytes = device.info().free_bytes,
+                              .sharers = 1,
+                              .devices = sharers,
+                              .beside_bytes = of_nccl * std::ssize(sharers),
+                              .beside = "NCCL"});
+  }
+}
+
+void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
+  const int count = MemoryPlan(programs.buffers()).devices();
+  for (int i = 0; i < count; ++i) {
+    DeviceConfig of_one = config.device;
+    of_one.device = devices_[static_cast<std::size_t>(i)];
+    if (!of_one.threads) of_one.threads = fair_share(i, count);
+    opened_.push_back(make_device(of_one, i, names_[static_cast<std::size_t>(i)]));
+  }
+  if (exchanges_ == Exchanges::kPieces) apart_ = enable_peer_access(opened_ordinals());
+  if (!config.output.memory) require_free_memory(programs);
+  batch_size_ = programs.spec().batch_size;
+  width_ = programs.spec().model.layout.widths().front();
+}
+
+std::vector<int> SeveralDevices::opened_ordinals() const {
+  std::vector<int> ordinals;
+  for (std::size_t i = 0; i < opened_.size(); ++i) {
+    const int ordinal = ordinal_of(devices_[i]);
+    if (std::ranges::find(ordinals, ordinal) == ordinals.end()) ordinals.push_back(ordinal);
+  }
+  return ordinals;
+}
+
+std::vector<Device*> SeveralDevices::devices() const {
+  std::vector<Device*> all;
+  for (const auto& device : opened_) all.push_back(device.get());
+  return all;
+}
+
+void SeveralDevices::join(const TrainConfig& /*config*/, const StepPrograms& programs) {
+  if (size() == 1) return;
+  if (exchanges_ != Exchanges::kNccl) {
+    communicator_ =
+        std::make_unique<LocalCommunicator>(devices(), reduce_piece_of(programs.buffers()));
+    return;
+  }
+  std::vector<int> ordinals;
+  for (const Device* device : devices()) ordinals.push_back(device->info().ordinal);
+  communicator_ = join_devices_by_nccl(ordinals);
+}
+
+ProfilingScope SeveralDevices::profiling_scope() const {
+  std::string backend;
+  if (size() > 1) backend = exchanges_ == Exchanges::kNccl ? "nccl" : "local";
+  return {.program = "mlp_dp",
+          .devices = devices(),
+          .communicator = communicator_.get(),
+          .backend = backend};
+}
+
+MonitorScope SeveralDevices::monitor_scope() const {
+  const std::vector<Device*> all = devices();
+  return {.devices = {all.begin(), all.end()}};
+}
+
+/// How numbers get from GPU to GPU by peer copies.
+std::string SeveralDevices::peers_text() const {
+  if (apart_.empty()) return ", directly between all GPUs";
+  std::vector<std::string> pairs;
+  for (const auto& [one, other] : apart_) {
+    pairs.push_back(fmt::format("cuda:{} and cuda:{}", one, other));
+  }
+  return fmt::format(", by way of the host between {}", fmt::join(pairs, ", "));
+}
+
+std::string SeveralDevices::text(const TrainConfig& /*config*/,
+                                 const StepPrograms& programs) const {
+  const std::vector<Rows> split = scheme().split(programs.spec().batch_size);
+  std::vector<std::string> parts;
+  int threads = 0;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const int own = i < opened_.size() ? opened_[i]->info().threads : 0;
+    threads += own;
+    std::string part =
+        fmt::format("{} {}", names_[i], counted(i < split.size() ? split[i].count : 0, "row"));
+    if (own > 0) part += " on " + counted(own, "thread");
+    parts.push_back(std::move(part));
+  }
+  std::string text = fmt::format("{}: {}", counted(size(), "device"), fmt::join(parts, ", "));
+  if (split.size() > 1) {
+    constexpr std::string_view kHow[] = {"copies and sums in their common memory",
+                                         "peer copies, gradients summed piece by piece", "NCCL"};
+    text += fmt::format("\nExchange by {}", kHow[static_cast<std::size_t>(exchanges_)]);
+    if (exchanges_ == Exchanges::kPieces) text += peers_text();
+  }
+  const int cores = usable_cpus();
+  if (threads > cores && opened_.size() > 1) {
+    text += fmt::format("\nOversubscribed: {} on {}", counted(threads, "thread"),
+                        counted(cores, "core"));
+  }
+  return text + "\n";
+}
+
+std::string SeveralDevices::split_lines(std::int64_t step_rows) const {
+  std::string lines;
+  for (std::int64_t first = 0; first < step_rows; first += batch_size_) {
+    const auto split = scheme().split(std::min(batch_size_, step_rows - first));
+    for (std::size_t i = 0; i < split.size(); ++i) {
+      // As the practical's model prints it in its forward pass.
+      lines += fmt::format("Inside model on device {}, shape: [{}, {}]\n", names_[i],
+                           split[i].count, width_);
+    }
+  }
+  return lines;
+}
+
+std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& programs,
+                                                      std::int64_t /*steps*/) const {
+  const Route route = exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
+  return std::make_unique<AccountOfDevices>(programs, scheme(), names_, route);
+}
+
+/// One process under a watchdog.
+class WatchedJob final : public Job {
+ public:
+  WatchedJob(const char* program, const TrainConfig& config)
+      : watchdog_(board_, word_,
+                  {.program = program,
+                   .limit_s = config.parallel.timeout_s,
+                   .ranks = 1,
+                   .record_file = flight_file(config.output.metrics),
+                   .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
+                   .continued_s = &continued_s}) {
+    board_.mine().begin(Track::kPhase, Activity::kSetUp);
+  }
+
+  void enter(Activity activity, std::int64_t step) override {
+    board_.mine().begin(Track::kPhase, activity, step);
+  }
+
+ private:
+  FlightBoard board_{"", 0, 0};
+  LastWord word_{board_};
+  Watchdog watchdog_;
+};
+
+}  // namespace
+
+std::unique_ptr<Place> several_devices() {
+  return std::make_unique<SeveralDevices>();
+}
+
+std::unique_ptr<Job> watched_job(const char* program, const TrainConfig& config) {
+  return std::make_unique<WatchedJob>(program, config);
+}
+
+}  // namespace barestep

@@ -1,0 +1,37 @@
+// The processes of a run, as one of them sees them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/communicator.h"
+#include "core/stop_request.h"
+#include "parallel/flight_record.h"
+
+namespace barestep {
+
+/// This process alone, until a class says otherwise.
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  /// What joins the processes of a run, each of which is a rank; null for one that is alone.
+  [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
+  /// Whether this process tells what concerns all.
+  [[nodiscard]] bool is_first() { return ranks() == nullptr || ranks()->rank() == 0; }
+
+  /// Does `work` on every rank. Where it fails on any, it ends on all with QuietEnd, and the first
+  /// rank that failed tells why. Every rank calls it. Blocks.
+  virtual void together(const std::function<void()>& work) { work(); }
+
+  /// Does `work`, in which ranks wait for each other: one that fails ends them all.
+  virtual void or_end_all(const std::function<void()>& work) { work(); }
+
+  /// What this process does from now on, for the watchdog.
+  virtual void enter(Activity /*activity*/, std::int64_t /*step*/ = -1) {}
+
+  /// Signals that ask to stop end the run after a step from now on, and not at once.
+  virtual void take_signals() { take_stop_signals(SecondSignal::kEndsAtOnce); }
+};
+
+}  // namespace barestep

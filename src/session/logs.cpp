@@ -1,0 +1,73 @@
+#include "session/logs.h"
+
+#include <span>
+#include <type_traits>
+
+#include "core/clock.h"
+#include "options/options.h"
+
+namespace barestep {
+namespace {
+
+/// The share of a step's wall time in which the compute lane worked, 0 to 1.
+double utilisation(const StepAccount& account) {
+  double work_s = 0;
+  for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
+    work_s += account[part];
+  }
+  return work_s / account.wall_s;
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks)
+    : ranks_(ranks) {
+  if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));
+  if (ranks_ != nullptr && ranks_->rank() != 0) return;
+  file_.emplace(name_of(trainer), config.output.metrics);
+  write(configuration_record(config, trainer));
+}
+
+void MetricsLog::on_step(const StepFigures& step) {
+  static_assert(std::is_trivially_copyable_v<StepFigures>);
+  if (file_) write(metrics_record(step, 0));
+  if (ranks_ == nullptr) return;
+  ranks_->all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
+  if (!file_) return;
+  for (std::size_t rank = 1; rank < all_.size(); ++rank) {
+    write(metrics_record(all_[rank], static_cast<int>(rank)));
+  }
+}
+
+void MetricsLog::write(const std::string& record) {
+  file_->write([&](OutputFile& file) { file.write(record + "\n"); });
+}
+
+void MetricsLog::close() {
+  if (file_) file_->close();
+}
+
+void TensorBoardLog::on_step(const StepFigures& step) {
+  const StepReport& report = step.report;
+  last_step_ = report.step;
+  const double now_s = unix_now_s();
+  const double seconds = report.wall_s;
+  file_.write([&](EventFile& file) {
+    for (const Scalar& scalar : {Scalar{"loss", report.loss},
+                                 {"step_time_s", seconds},
+                                 {"samples_per_s", static_cast<double>(report.samples) / seconds},
+                                 {"utilisation", utilisation(step.account)}}) {
+      file.add(report.step, now_s, scalar);
+    }
+  });
+}
+
+void TensorBoardLog::on_evaluation(const EvaluationReport& report) {
+  const double now_s = unix_now_s();
+  file_.write([&](EventFile& file) {
+    file.add(last_step_, now_s, {"test_loss", report.loss});
+    if (report.accuracy) file.add(last_step_, now_s, {"test_accuracy", *report.accuracy});
+  });
+}
+
+}  // namespace barestep

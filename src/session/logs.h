@@ -1,0 +1,90 @@
+// What a run writes step by step: --metrics and --tensorboard. None of them ends a run when it
+// cannot be written: the run goes on without it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/communicator.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/output_file.h"
+#include "profiler/event_file.h"
+#include "session/observer.h"
+#include "session/run_program.h"
+
+namespace barestep {
+
+/// A file that a run writes as it goes. `File` is made of a path, throws Error as soon as a write
+/// has failed, and has close().
+template <class File>
+class RunFile {
+ public:
+  /// `program` must outlive it. Throws Error(kCannotCreate).
+  RunFile(std::string_view program, const std::filesystem::path& path)
+      : program_(program), file_(path) {}
+
+  /// Does `write(file)`. Once that has failed, which a note on stderr says, it does nothing.
+  template <class Write>
+  void write(const Write& write) {
+    if (failure_) return;
+    try {
+      write(file_);
+    } catch (const Error& error) {
+      failure_ = error;
+      print_note(program_, std::string(error.what()) + "; the run goes on without it");
+    }
+  }
+
+  /// Closes the file. Throws Error(kInputOutput) if it is incomplete.
+  void close() {
+    if (failure_) throw Error(*failure_);
+    file_.close();
+  }
+
+ private:
+  std::string_view program_;
+  File file_;
+  std::optional<Error> failure_;
+};
+
+/// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank.
+class MetricsLog final : public Observer {
+ public:
+  /// Rank 0 makes the file; the others tell it how each step was for them. `ranks` may be null, and
+  /// must outlive it. `config` is that of the run, resolved. Throws Error(kCannotCreate).
+  MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks);
+
+  void on_step(const StepFigures& step) override;
+  void close() override;
+
+  /// A line of JSON; on rank 0.
+  void write(const std::string& record);
+
+ private:
+  Communicator* ranks_;
+  std::optional<RunFile<OutputFile>> file_;  // on rank 0
+  std::vector<StepFigures> all_;             // of a step, by rank
+};
+
+/// --tensorboard: loss, step time, throughput and utilisation of every step as event files.
+class TensorBoardLog final : public Observer {
+ public:
+  /// Makes a file in `folder`. `program` must outlive it. Throws Error(kCannotCreate).
+  TensorBoardLog(std::string_view program, const std::filesystem::path& folder)
+      : file_(program, folder) {}
+
+  void on_step(const StepFigures& step) override;
+  void on_evaluation(const EvaluationReport& report) override;
+  void close() override { file_.close(); }
+
+ private:
+  RunFile<EventFile> file_;
+  std::int64_t last_step_ = 0;
+};
+
+}  // namespace barestep

@@ -1,0 +1,67 @@
+#include "kernels/make_device.h"
+#include "session/outputs.h"
+#include "session/place.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
+
+namespace barestep {
+namespace {
+
+class OneDevice final : public Place {
+ public:
+  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kSingle; }
+
+  void settle(TrainConfig& config) override {
+    device_.reset();
+    takes_any_ = config.device.device == "auto";
+    kind_ = device_kind(config.device.device);
+  }
+  [[nodiscard]] DeviceKind kind() const override { return kind_; }
+  [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
+
+  void require_outputs(const TrainConfig& config) const override {
+    barestep::require_outputs(config, trace_files(config.output.trace, "device", 1));
+  }
+
+  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
+    return barestep::spec_of(config, kind_, dataset);
+  }
+  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& /*config*/) const override {
+    return nullptr;
+  }
+
+  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override {
+    require_memory(programs, bytes, kind_, "the device that --memory states");
+  }
+
+  void open(TrainConfig& config, const StepPrograms& programs) override {
+    device_ = make_device(config.device);
+    if (!config.output.memory) {
+      require_memory(programs, device_->info().free_bytes, kind_, device_->name());
+    }
+    if (kind_ == DeviceKind::kCpu) config.device.threads = device_->info().threads;
+  }
+
+  [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
+  [[nodiscard]] std::vector<std::string> names() const override {
+    if (device_ == nullptr) return {};
+    return {std::string(device_->name())};
+  }
+  [[nodiscard]] ProfilingScope profiling_scope() const override {
+    return {.program = "mlp_single", .devices = devices()};
+  }
+  [[nodiscard]] MonitorScope monitor_scope() const override { return {.devices = {device_.get()}}; }
+
+ private:
+  DeviceKind kind_ = DeviceKind::kCpu;
+  bool takes_any_ = false;
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace
+
+std::unique_ptr<Place> one_device() {
+  return std::make_unique<OneDevice>();
+}
+
+}  // namespace barestep

@@ -1,0 +1,138 @@
+#include "session/rank_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/stop_request.h"
+#include "session/run_program.h"
+
+namespace barestep {
+namespace {
+
+Error unexpected(const std::exception& error) {
+  return {ExitCode::kBug,
+          {.what = "unexpected",
+           .value = "",
+           .why = error.what(),
+           .remedy = "this is a bug, please report it"}};
+}
+
+/// Soon: mpirun ends the others of a rank that dies at its start.
+std::optional<LaunchedRank> launched_with_signals() {
+  const auto launched = launched_rank();
+  take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
+  return launched;
+}
+
+}  // namespace
+
+RankJob::RankJob(const char* program, const TrainConfig& config)
+    : program_(program),
+      launched_(launched_with_signals()),
+      board_(launched_ ? launched_->board : "", launched_ ? launched_->local_rank : 0,
+             launched_ ? launched_->rank : 0),
+      word_(board_, launched_ && !launched_->one_host ? &end_was_told : nullptr) {
+  if (launched_ && launched_->local_rank == 0 && !board_.why_alone().empty()) {
+    print_note(program_,
+               fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
+                           launched_->board, board_.why_alone(), launched_->launcher));
+  }
+  record().begin(Track::kPhase, Activity::kStart);
+  if (launched_ && launched_->ranks > 1) watchdog_.emplace(board_, word_, watchdog_options(config));
+  if (launched_ && !launched_->one_host) server_ = connect_launcher(launched_->ranks);
+  if (server_) word_.ask(*server_);
+  place_ = join();
+  board_.close();
+  record().begin(Track::kPhase, Activity::kSetUp);
+}
+
+RankJob::~RankJob() {
+  record().begin(Track::kPhase, Activity::kLeave);
+  place_.communicator.reset();
+  // It looks until MPI has ended.
+  if (watchdog_) watchdog_->leave();
+}
+
+WatchdogOptions RankJob::watchdog_options(const TrainConfig& config) {
+  const auto poll_error = [this]() -> std::string {
+    const std::lock_guard lock(watched_mutex_);
+    return watched_ == nullptr ? "" : watched_->poll_error();
+  };
+  return {.program = program_,
+          .limit_s = config.parallel.timeout_s,
+          .ranks = launched_->ranks,
+          .one_host = launched_->one_host,
+          .record_file = flight_file(config.output.metrics),
+          .end_all = &end_all_ranks,
+          .poll_error = poll_error,
+          .asked_to_end_s = &asked_to_end_s,
+          .continued_s = &continued_s};
+}
+
+MpiRank RankJob::join() {
+  try {
+    return join_mpi(&record());
+  } catch (const Error& error) {
+    // Copies that do not see each other may have no common board.
+    std::optional<LoneCopy> copy;
+    if (launched_ && error.code() == ExitCode::kConfiguration) copy.emplace(*launched_);
+    if (copy ? copy->is_first(1) : word_.claim()) print_error(program_, error);
+    // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
+    if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
+    throw QuietEnd{static_cast<int>(error.code())};
+  } catch (const std::exception& error) {
+    if (word_.claim()) throw unexpected(error);
+    throw QuietEnd{static_cast<int>(ExitCode::kBug)};
+  }
+}
+
+void RankJob::watch(Communicator* transport) {
+  const std::lock_guard lock(watched_mutex_);
+  watched_ = transport;
+}
+
+void RankJob::together(const std::function<void()>& work) {
+  std::optional<Error> error;
+  try {
+    work();
+  } catch (const Error& failed) {
+    error = failed;
+  } catch (const std::exception& failed) {
+    error = unexpected(failed);
+  }
+  Communicator& ranks = *place_.communicator;
+  const int code = error ? static_cast<int>(error->code()) : 0;
+  std::vector<int> codes(static_cast<std::size_t>(ranks.size()));
+  ranks.all_gather(std::as_bytes(std::span(&code, 1)), std::as_writable_bytes(std::span(codes)));
+  const auto failed = std::ranges::find_if(codes, [](int each) { return each != 0; });
+  if (failed == codes.end()) return;
+  if (failed - codes.begin() == ranks.rank()) print_error(program_, *error);
+  ranks.barrier();  // before any other ends, whereupon mpirun would kill the one that tells
+  throw QuietEnd{*failed};
+}
+
+void RankJob::or_end_all(const std::function<void()>& work) {
+  Communicator& ranks = *place_.communicator;
+  const auto end_all = [&](const Error& error) {
+    if (word_.claim()) print_error(program_, error);
+    ranks.abort(error.code());
+  };
+  try {
+    work();
+  } catch (const Error& error) {
+    if (ranks.size() == 1) throw;
+    if (error.code() == ExitCode::kDiverged) together([] { throw; });
+    end_all(error);
+  } catch (const std::exception& error) {
+    if (ranks.size() == 1) throw;
+    end_all(unexpected(error));
+  }
+}
+
+}  // namespace barestep

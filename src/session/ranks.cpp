@@ -1,0 +1,292 @@
+#include "session/ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "core/units.h"
+#include "kernels/cuda_device.h"
+#include "kernels/make_device.h"
+#include "parallel/ddp.h"
+#include "parallel/gpu_places.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/rank_scheme.h"
+#include "parallel/staged_communicator.h"
+#include "parallel/traffic.h"
+#include "parallel/watchdog.h"
+#include "profiler/communication_account.h"
+#include "session/outputs.h"
+#include "session/rank_agreement.h"
+#include "train/memory_check.h"
+
+namespace barestep {
+namespace {
+
+/// This rank's part of the machine: a GPU by its place on the host, or its share of the CPUs.
+void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
+  if (kind == DeviceKind::kCuda) {
+    const bool any = device.device == "auto" || device.device == "cuda";
+    const int count = cuda_device_count();
+    // Where there is none, opening it says why.
+    if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
+  } else if (!device.threads) {
+    device.threads = place.cpus;
+  }
+}
+
+class DeviceOfRank final : public Place {
+ public:
+  explicit DeviceOfRank(RankJob& job) : job_(job), ranks_(*job.ranks()), place_(job.place()) {}
+  ~DeviceOfRank() override { job_.watch(nullptr); }
+  DeviceOfRank(const DeviceOfRank&) = delete;
+  DeviceOfRank& operator=(const DeviceOfRank&) = delete;
+
+  [[nodiscard]] TrainerKind trainer() const override { return TrainerKind::kDdp; }
+
+  void settle(TrainConfig& config) override;
+  [[nodiscard]] DeviceKind kind() const override { return kind_; }
+  [[nodiscard]] bool takes_any_kind() const override { return takes_any_; }
+  void require_outputs(const TrainConfig& config) const override;
+
+  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
+    return spec_of_rank(config, kind_, dataset, ranks_.rank(), ranks_.size());
+  }
+  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
+    return rank_scheme_of(config);
+  }
+
+  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override {
+    require_memory(programs, bytes, kind_, "the device that --memory states");
+  }
+  void open(TrainConfig& config, const StepPrograms& programs) override;
+
+  /// Of libraries, options, seed, data and kind of device. The ranks tell each other which
+  /// GPUs they have, by which the transport is chosen: throws too where NCCL was asked for and
+  /// cannot join them, or its own memory does not fit beside the run's.
+  void require_agreement(const TrainConfig& config, const StepPrograms& programs) override;
+  void join(const TrainConfig& config, const StepPrograms& programs) override;
+
+  [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
+  [[nodiscard]] std::vector<std::string> names() const override {
+    if (device_ == nullptr) return {};
+    return {std::string(device_->name())};
+  }
+  [[nodiscard]] Communicator* communicator() const override { return transport_; }
+  [[nodiscard]] ProfilingScope profiling_scope() const override;
+  [[nodiscard]] MonitorScope monitor_scope() const override;
+  [[nodiscard]] std::string text(const TrainConfig& config,
+                                 const StepPrograms& programs) const override;
+  [[nodiscard]] std::unique_ptr<Observer> new_account(const StepPrograms& programs,
+                                                      std::int64_t steps) const override;
+
+ private:
+  void require_nccl(const TrainConfig& config, const StepPrograms& programs) const;
+  [[nodiscard]] bool uses_nccl() const;
+  [[nodiscard]] std::string transport_name() const;
+  /// What the ranks exchange in a step, and by what.
+  [[nodiscard]] std::string exchange_text(const TrainConfig& config,
+                                          const StepPrograms& programs) const;
+
+  RankJob& job_;
+  Communicator& ranks_;
+  const MpiRank& place_;
+  DeviceKind kind_ = DeviceKind::kCpu;
+  bool takes_any_ = false;
+  Transport wanted_ = Transport::kAuto;
+  std::vector<std::filesystem::path> traces_;  // of all ranks
+  std::unique_ptr<Device> device_;
+  std::vector<RankGpu> gpus_;                    // of all ranks, once they agree
+  std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
+  Communicator* transport_ = nullptr;            // once joined
+};
+
+/// The account of all ranks' collectives as an observer.
+class AccountOfRanks final : public Observer {
+ public:
+  AccountOfRanks(const StepPrograms& programs, std::int64_t steps) : account_(programs, steps) {}
+
+  void on_step(const StepFigures& step) override { account_.add(step.report); }
+  void gather(Communicator& ranks) override { text_ = account_.gather(ranks).text(); }
+  [[nodiscard]] std::string text() const override { return text_; }
+
+ private:
+  CommunicationAccount account_;
+  std::string text_;
+};
+
+void DeviceOfRank::settle(TrainConfig& config) {
+  takes_any_ = config.device.device == "auto";
+  kind_ = device_kind(config.device.device);
+  wanted_ = config.parallel.transport;
+  traces_ = trace_files(config.output.trace, "rank", ranks_.size());
+  if (!traces_.empty()) config.output.trace = traces_[static_cast<std::size_t>(ranks_.rank())];
+}
+
+void DeviceOfRank::require_outputs(const TrainConfig& config) const {
+  const auto& own_trace = config.output.trace;
+  if (ranks_.rank() != 0) {
+    if (!own_trace.empty()) require_writable(own_trace);
+    return;  // it writes nothing else
+  }
+  std::vector<FileUse> of_others;
+  if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config.output.metrics)});
+  for (std::size_t rank = 1; rank < traces_.size(); ++rank) {
+    of_others.push_back({"--trace", traces_[rank]});
+  }
+  barestep::require_outputs(config, trace_files(own_trace, "rank", 1), of_others);
+}
+
+void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
+  if (kind_ == DeviceKind::kCpu && wanted_ == Transport::kNccl) {
+    fail(ExitCode::kConfiguration, {.what = "--transport",
+                                    .value = "nccl",
+                                    .why = "joins GPUs, and this rank trains on the CPU",
+                                    .remedy = "use mpi or auto"});
+  }
+  take_share(config.device, place_, kind_);
+  // All ranks are to make the same bits of a row, and so is one rank of all rows.
+  if (config.parallel.scheme == RankScheme::kFactor) {
+    config.device.rows_of_products = programs.spec().batch_size;
+  }
+  device_ = make_device(config.device);
+  // Ranks that are CPU devices of one host take from the same memory.
+  const int sharers = kind_ == DeviceKind::kCpu ? place_.local_size : 1;
+  if (!config.output.memory) {
+    require_memory(programs, device_->info().free_bytes, kind_, device_->name(), sharers);
+  }
+}
+
+void DeviceOfRank::require_agreement(const TrainConfig& config, const StepPrograms& programs) {
+  gpus_ = gather_gpu_places(ranks_, device_ == nullptr ? "" : device_->info().pci_bus_id);
+  RankSettings settings = settings_of(config);
+  const bool shows = config.output.plan || config.output.explain;
+  settings.emplace(settings.begin(), "task", shows ? "preview" : "training");
+  if (device_ != nullptr) {
+    settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
+    settings.emplace_back("products", device_->info().product_library);
+    // The ranks compute the same bits only on equal devices.
+    if (config.parallel.scheme == RankScheme::kFactor) {
+      settings.emplace_back("device's model", device_->info().model);
+    }
+    settings.emplace_back("transport", transport_name());
+    if (uses_nccl()) settings.emplace_back("NCCL", nccl_version());
+  }
+  barestep::require_agreement(ranks_, settings);
+  if (device_ != nullptr && uses_nccl()) require_nccl(config, programs);
+}
+
+/// From here on all ranks have the same options.
+void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& programs) const {
+  if (const std::string why = why_nccl_cannot_join(gpus_); !why.empty()) {
+    fail(ExitCode::kConfiguration, {.what = "--transport",
+                                    .value = "nccl",
+                                    .why = why,
+                                    .remedy = "use mpi or auto, or start a rank for each GPU"});
+  }
+  if (config.output.memory) return;
+  require_memory(programs, {.name = device_->name(),
+                            .kind = kind_,
+                            .available_bytes = device_->info().free_bytes,
+                            .beside_bytes = nccl_bytes(ranks_.size()),
+                            .beside = "NCCL"});
+}
+
+bool DeviceOfRank::uses_nccl() const {
+  return kind_ == DeviceKind::kCuda &&
+         (wanted_ == Transport::kNccl ||
+          (wanted_ == Transport::kAuto && has_nccl() && why_nccl_cannot_join(gpus_).empty()));
+}
+
+std::string DeviceOfRank::transport_name() const {
+  if (kind_ == DeviceKind::kCpu) return "MPI";
+  return uses_nccl() ? "NCCL" : "MPI through pinned memory";
+}
+
+void DeviceOfRank::join(const TrainConfig& config, const StepPrograms& /*programs*/) {
+  if (kind_ == DeviceKind::kCuda && uses_nccl()) {
+    own_transport_ = join_nccl(ranks_, *device_, config.device.graph ? nullptr : &job_.record());
+  } else if (kind_ == DeviceKind::kCuda) {
+    own_transport_ = std::make_unique<StagedCommunicator>(ranks_, *device_);
+  }
+  transport_ = own_transport_ != nullptr ? own_transport_.get() : &ranks_;
+  job_.watch(transport_);
+}
+
+ProfilingScope DeviceOfRank::profiling_scope() const {
+  return {.program = "mlp_ddp",
+          .devices = devices(),
+          .communicator = transport_,
+          .backend = uses_nccl() ? "nccl" : "mpi",
+          .rank = ranks_.rank(),
+          .ranks = ranks_.size()};
+}
+
+/// Each host and each GPU is looked at by one of its ranks.
+MonitorScope DeviceOfRank::monitor_scope() const {
+  MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
+  if (is_first_on_gpu(gpus_, ranks_.rank())) scope.devices.push_back(device_.get());
+  return scope;
+}
+
+std::unique_ptr<Observer> DeviceOfRank::new_account(const StepPrograms& programs,
+                                                    std::int64_t steps) const {
+  return std::make_unique<AccountOfRanks>(programs, steps);
+}
+
+std::string DeviceOfRank::exchange_text(const TrainConfig& config,
+                                        const StepPrograms& programs) const {
+  const StepSpec& spec = programs.spec();
+  const Ddp ddp(ddp_settings_of(config));
+  if (config.parallel.scheme == RankScheme::kDdp) {
+    const bool bf16 = config.parallel.bf16_gradients;
+    std::vector<std::string> sizes;
+    for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
+      sizes.push_back(human_bytes(bf16 ? bucket.bytes() / 2 : bucket.bytes()));
+    }
+    return fmt::format("gradients reduced{} by {} in {} ({}){}", bf16 ? " as bf16" : "",
+                       transport_name(), counted(std::ssize(sizes), "bucket"),
+                       fmt::join(sizes, ", "),
+                       config.parallel.overlap ? " while backward goes on" : " after backward");
+  }
+  const bool zero1 = config.parallel.scheme == RankScheme::kZero1;
+  StepSpec with_gradients = spec;
+  with_gradients.model.stores_gradients = true;
+  const StepPrograms with_ddp(with_gradients, &ddp);
+  const auto sent = [&](const StepPrograms& each) {
+    return human_bytes(bytes_sent(each.train().program, spec.ranks));
+  };
+  return fmt::format(
+      "{} by {}: each sends {} a step, ddp would send {}",
+      zero1 ? "gradients scattered and parameters gathered" : "factors of the gradients gathered",
+      transport_name(), sent(programs), sent(with_ddp));
+}
+
+std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& programs) const {
+  const int ranks = ranks_.size();
+  std::string text = counted(ranks, "rank");
+  if (ranks > place_.local_size) text += fmt::format(", {} on this host", place_.local_size);
+  text += ", " + exchange_text(config, programs);
+  const int cores = place_.local_cpus;
+  const int own_threads = config.device.threads.value_or(0);
+  const int threads = place_.local_size * own_threads;
+  if (kind_ == DeviceKind::kCpu && threads > cores) {
+    text += fmt::format("\nOversubscribed: {} of {} on {}", counted(place_.local_size, "rank"),
+                        counted(own_threads, "thread"), counted(cores, "core"));
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::unique_ptr<Place> device_of_rank(RankJob& job) {
+  return std::make_unique<DeviceOfRank>(job);
+}
+
+}  // namespace barestep

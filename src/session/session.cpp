@@ -1,0 +1,284 @@
+#include "session/session.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <ranges>
+#include <span>
+
+#include "core/error.h"
+#include "core/host_memory.h"
+#include "core/plan.h"
+#include "core/printer.h"
+#include "core/stop_request.h"
+#include "core/units.h"
+#include "kernels/cuda_device.h"
+#include "options/options.h"
+#include "session/run_program.h"
+#include "train/weights.h"
+
+namespace barestep {
+namespace {
+
+/// The files of --data, if there are any. Throws what load_dataset() throws.
+std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind kind) {
+  if (config.data.kind == DataKind::kRandn) return nullptr;
+  // The other half is for the run itself.
+  const std::int64_t free_bytes = host_memory().free_bytes;
+  const std::int64_t memory_bytes =
+      free_bytes > 0 ? free_bytes / 2 : std::numeric_limits<std::int64_t>::max();
+  return std::make_shared<const Dataset>(load_dataset(
+      config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
+}
+
+/// Tells the watchdog which step the run is in.
+class StepsForWatchdog final : public Observer {
+ public:
+  explicit StepsForWatchdog(Job& job) : job_(job) {}
+  void on_batch() override { job_.enter(Activity::kStep, ++batches_); }
+
+ private:
+  Job& job_;
+  std::int64_t batches_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
+  if (!config.data.sweep.empty()) return config.data.sweep;
+  return {config.data.batch_size};
+}
+
+Session::Session(Place& place, const TrainConfig& config, Job& job,
+                 std::shared_ptr<const Dataset> data)
+    : place_(place), job_(job), config_(config), data_(std::move(data)) {
+  job_.together([&] { prepare(); });
+  job_.together([&] { place_.require_agreement(config_, *programs_); });
+}
+
+void Session::prepare() {
+  validate(config_, place_.trainer());
+  place_.settle(config_);
+  place_.require_outputs(config_);
+  if (data_ == nullptr) data_ = open_data(config_, place_.kind());
+  StepSpec spec = place_.spec_of(config_, data_.get());
+  if (config_.training.evaluate_only) {
+    spec = evaluation_spec_of(spec);
+  } else {
+    scheme_ = place_.new_scheme(config_);
+  }
+  programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
+  // Known only now where the files say how long an epoch is.
+  config_ = resolve(std::move(config_), place_.kind(), spec);
+  if (config_.output.memory) place_.require_stated_memory(*programs_, *config_.output.memory);
+  if (config_.output.plan || config_.output.explain) {
+    answer_ = preview();
+    return;
+  }
+  if (job_.is_first()) {
+    if (!config_.output.load.empty()) loaded_ = load_weights(config_.output.load, spec.model);
+    const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
+    if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
+  }
+  place_.open(config_, *programs_);
+}
+
+std::string Session::preview() const {
+  std::string text;
+  if (config_.output.plan) {
+    text += fmt::format("{} parameters\n\n", grouped(programs_->spec().model.layout.parameters()));
+    text += plan_table(MemoryPlan(programs_->buffers()), programs_->buffers(), place_.names());
+  }
+  if (config_.output.explain) {
+    if (!text.empty()) text += "\n";
+    text += explain(programs_->all().front()->program);
+  }
+  return text;
+}
+
+void Session::run() {
+  job_.or_end_all([&] {
+    place_.join(config_, *programs_);
+    set_up();
+    train();
+    job_.enter(Activity::kEnd);
+    end();
+  });
+}
+
+/// Each observer is told of a step in this order, and has its say in the end.
+void Session::set_up() {
+  const OutputConfig& output = config_.output;
+  std::unique_ptr<Profiling> profiling;
+  if (output.records()) {
+    profiling = std::make_unique<Profiling>(config_, *programs_, place_.profiling_scope());
+  }
+  trainer_ = std::make_unique<Trainer>(config_, *programs_, place_.devices(), place_.communicator(),
+                                       data_.get(), std::move(loaded_), profiling.get());
+  const std::int64_t steps = trainer_->steps();
+  observers_.make<StepsForWatchdog>(job_);
+  MetricsLog* metrics = nullptr;
+  if (!output.metrics.empty()) {
+    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks());
+  }
+  if (job_.is_first()) {
+    if (!output.tensorboard.empty()) {
+      observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
+    }
+    console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
+  }
+  observers_.add(place_.new_account(*programs_, steps));
+  if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
+  if (console_ != nullptr) {
+    console_->print(place_.text(config_, *programs_) +
+                    run_header(*programs_, *place_.devices()[0]));
+  }
+  if (output.monitor) {
+    const Monitoring& monitoring = observers_.make<Monitoring>(
+        place_.monitor_scope(), warmup_of(config_.training, steps), console_, metrics);
+    if (profiling != nullptr) profiling->show(monitoring.monitor());
+  }
+  if (profiling != nullptr) profiling->begin();
+  observers_.add(std::move(profiling));
+}
+
+void Session::train() {
+  job_.enter(Activity::kStep, 0);
+  job_.take_signals();
+  trainer_->stop_when(stop_is_asked_for());
+  try {
+    trainer_->run(observers_);
+  } catch (const Error& error) {
+    // All ranks meet a divergence in the same step; any other error may be of this one alone.
+    const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
+    if (!is_alone && error.code() != ExitCode::kDiverged) throw;
+    trainer_.reset();  // waits for what is queued: nothing is recorded any more
+    std::vector<std::function<void()>> works;
+    for (const auto& each : observers_.all() | std::views::reverse) {
+      works.emplace_back([&] { each->close(); });
+    }
+    for (const auto& each : observers_.all()) {
+      works.emplace_back([&] {
+        if (job_.ranks() != nullptr) each->gather(*job_.ranks());
+      });
+      works.emplace_back([&] { each->save(true); });
+    }
+    if (const auto lost = first_failure(name_of(place_.trainer()), works)) {
+      print_note(name_of(place_.trainer()), lost->what());
+    }
+    throw;
+  }
+}
+
+void Session::end() {
+  std::vector<std::function<void()>> works = {[&] { save_weights(); }};
+  for (const auto& each : observers_.all() | std::views::reverse) {
+    works.emplace_back([&] { each->close(); });
+  }
+  works.emplace_back([&] { report(); });
+  for (const auto& each : observers_.all()) works.emplace_back([&] { each->save(false); });
+  const auto failure = first_failure(name_of(place_.trainer()), works);
+  job_.together([&] {
+    if (failure) throw Error(*failure);
+  });
+  end_if_stopped();
+}
+
+void Session::save_weights() {
+  if (!job_.is_first() || config_.output.save.empty()) return;
+  FlatWeights weights = trainer_->weights();
+  barestep::save_weights(config_.output.save, programs_->spec().model, weights);
+}
+
+void Session::report() {
+  if (job_.ranks() != nullptr) {
+    for (const auto& each : observers_.all()) each->gather(*job_.ranks());
+  }
+  if (console_ == nullptr) return;
+  for (const auto& each : observers_.all()) {
+    const std::string text = each->text();
+    if (!text.empty()) console_->print("\n" + text);
+  }
+}
+
+void Session::end_if_stopped() {
+  if (!trainer_->was_stopped()) return;
+  if (!show("")) throw QuietEnd{};  // since stdout is lost, which run_program() tells
+  if (job_.is_first()) {
+    const auto& save = config_.output.save;
+    print_note(
+        name_of(place_.trainer()),
+        fmt::format("asked to stop, {}ended after step {}{}",
+                    programs_->spec().ranks > 1 ? "all ranks " : "", trainer_->steps_done() - 1,
+                    save.empty() ? "" : fmt::format(" and wrote '{}'", save.string())));
+  }
+  throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
+}
+
+SweepRow Session::row() const {
+  return {config_.data.batch_size, console_->summary().step_samples(),
+          console_->summary().step_time_s()};
+}
+
+/// The weights of --load, which rank 0 has read.
+FlatWeights Session::weights_of_all() {
+  FlatWeights weights = std::move(loaded_);
+  if (Communicator* const ranks = job_.ranks()) {
+    weights.resize(static_cast<std::size_t>(
+        programs_->spec().model.layout.flat(programs_->parameters()).size()));
+    ranks->broadcast(std::as_writable_bytes(std::span(weights)), 0);
+  }
+  return weights;
+}
+
+Evaluation Session::evaluate(MetricsLog* metrics) {
+  Evaluation evaluation;
+  const auto write = [&](const EvaluatedBatch& batch) {
+    if (metrics != nullptr) metrics->write(evaluation_record(config_.data.batch_size, batch));
+  };
+  job_.or_end_all([&] {
+    const FlatWeights weights = weights_of_all();
+    Evaluator evaluator(*programs_, *place_.devices()[0], *data_, weights, job_.ranks());
+    job_.enter(Activity::kStep, 0);
+    const auto on_batch = [&](const EvaluatedBatch& batch) {
+      job_.enter(Activity::kStep, batch.number + 1);
+      if (job_.ranks() == nullptr) write(batch);
+    };
+    evaluation = evaluator.run(*config_.training.warmup, on_batch);
+    job_.enter(Activity::kEnd);
+    if (job_.ranks() != nullptr) {
+      for (const EvaluatedBatch& batch : evaluation.batches) write(batch);
+    }
+  });
+  return evaluation;
+}
+
+void evaluate(Place& place, TrainConfig config, Job& job) {
+  std::shared_ptr<const Dataset> data;
+  std::optional<MetricsLog> metrics;
+  std::vector<Evaluation> rows;
+  for (const std::int64_t size : batch_sizes_of(config)) {
+    config.data.batch_size = size;
+    Session session(place, config, job, data);
+    data = session.data();
+    if (!session.answer().empty()) {
+      if (job.is_first()) print_now(session.answer());
+      continue;
+    }
+    if (job.is_first() && !metrics && !config.output.metrics.empty()) {
+      metrics.emplace(place.trainer(), session.config(), job.ranks());
+    }
+    rows.push_back(session.evaluate(metrics ? &*metrics : nullptr));
+  }
+  if (rows.empty() || !job.is_first()) return;
+  const std::int64_t samples = rows.front().total.samples;
+  const std::string ranks =
+      job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
+  show(fmt::format("{} of {} {}{}\n{}", config.output.load.string(), grouped(samples),
+                   noun_for(samples, "sample"), ranks, evaluation_table(rows)));
+  if (metrics) metrics->close();
+}
+
+}  // namespace barestep

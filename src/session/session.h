@@ -1,0 +1,85 @@
+// A run, from its configuration to its last file: the same on one device, on several, and on many
+// ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "data/dataset.h"
+#include "profiler/report.h"
+#include "session/console.h"
+#include "session/job.h"
+#include "session/logs.h"
+#include "session/observer.h"
+#include "session/place.h"
+#include "train/evaluator.h"
+#include "train/trainer.h"
+
+namespace barestep {
+
+/// The batch sizes of a configuration: those of a sweep, or the one.
+std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config);
+
+class Session {
+ public:
+  /// Checks the configuration, reads data and weights, builds the programs, and opens the devices
+  /// unless there is only something to show. Nothing touches a device before all that needs none is
+  /// known to be right. `data` may be that of an earlier session of the same --data. Every rank
+  /// calls it. `place` and `job` must outlive it. Throws Error; where there are ranks, QuietEnd on
+  /// all.
+  Session(Place& place, const TrainConfig& config, Job& job,
+          std::shared_ptr<const Dataset> data = nullptr);
+
+  /// What --plan and --explain ask for; where it is not empty there is nothing to run.
+  [[nodiscard]] const std::string& answer() const { return answer_; }
+
+  /// Trains. What it made is saved in this order: weights; metrics and event files; what goes to
+  /// stdout; traces. A file that cannot be written does not keep the others from it; the first such
+  /// failure is thrown at the end. A run that fails saves the traces of its steps. Throws Error,
+  /// and QuietEnd with 75 where the run was asked to stop. Every rank calls it. Blocks.
+  void run();
+
+  /// Of run(): the times of its steps.
+  [[nodiscard]] SweepRow row() const;
+
+  /// For --evaluate-only: evaluates the weights of --load. `metrics` takes a record of each batch;
+  /// it may be null. Throws what Evaluator::run() throws. Every rank calls it. Blocks.
+  Evaluation evaluate(MetricsLog* metrics);
+
+  /// As resolve() left it, with what the devices took.
+  [[nodiscard]] const TrainConfig& config() const { return config_; }
+  /// Null for random data.
+  [[nodiscard]] const std::shared_ptr<const Dataset>& data() const { return data_; }
+
+ private:
+  void prepare();
+  [[nodiscard]] std::string preview() const;
+  [[nodiscard]] FlatWeights weights_of_all();
+  void set_up();
+  void train();
+  void end();
+  void save_weights();
+  void report();
+  void end_if_stopped();
+
+  Place& place_;
+  Job& job_;
+  TrainConfig config_;
+  std::shared_ptr<const Dataset> data_;
+  std::unique_ptr<Scheme> scheme_;
+  std::unique_ptr<StepPrograms> programs_;
+  std::string answer_;
+  FlatWeights loaded_;
+  Observers observers_;
+  Console* console_ = nullptr;  // on rank 0
+  // What fails on one rank leaves it as it is: its streams may be inside a collective.
+  std::unique_ptr<Trainer> trainer_;
+};
+
+/// Evaluates with each batch size, and prints the table of all, or what --plan and --explain ask
+/// for. Throws what Session does. Every rank calls it. Blocks.
+void evaluate(Place& place, TrainConfig config, Job& job);
+
+}  // namespace barestep
