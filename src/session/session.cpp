@@ -61,8 +61,10 @@ Session::Session(Place& place, const TrainConfig& config, Job& job,
 void Session::prepare() {
   validate(config_, place_.trainer());
   place_.settle(config_);
-  place_.require_outputs(config_);
-  if (data_ == nullptr) data_ = open_data(config_, place_.kind());
+  if (data_ == nullptr) {
+    place_.require_outputs(config_);
+    data_ = open_data(config_, place_.kind());
+  }
   StepSpec spec = place_.spec_of(config_, data_.get());
   if (config_.training.evaluate_only) {
     spec = evaluation_spec_of(spec);
@@ -119,16 +121,14 @@ void Session::set_up() {
                                        data_.get(), std::move(loaded_), profiling.get());
   const std::int64_t steps = trainer_->steps();
   observers_.make<StepsForWatchdog>(job_);
+  if (job_.is_first() && !output.tensorboard.empty()) {
+    observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
+  }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {
     metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks());
   }
-  if (job_.is_first()) {
-    if (!output.tensorboard.empty()) {
-      observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
-    }
-    console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
-  }
+  if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
   observers_.add(place_.new_account(*programs_, steps));
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
   if (console_ != nullptr) {

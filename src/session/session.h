@@ -26,9 +26,9 @@ class Session {
  public:
   /// Checks the configuration, reads data and weights, builds the programs, and opens the devices
   /// unless there is only something to show. Nothing touches a device before all that needs none is
-  /// known to be right. `data` may be that of an earlier session of the same --data. Every rank
-  /// calls it. `place` and `job` must outlive it. Throws Error; where there are ranks, QuietEnd on
-  /// all.
+  /// known to be right. `data` may be that of an earlier session with the same options but for the
+  /// batch size, which tried the files too. Every rank calls it. `place` and `job` must outlive it.
+  /// Throws Error; where there are ranks, QuietEnd on all.
   Session(Place& place, const TrainConfig& config, Job& job,
           std::shared_ptr<const Dataset> data = nullptr);
 
