@@ -1,6 +1,7 @@
 // What is told of each step, and what it makes of that: lines, files, tables.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -67,6 +68,15 @@ class Observers final : public TrainObserver {
   }
 
   [[nodiscard]] const std::vector<std::unique_ptr<Observer>>& all() const { return all_; }
+
+  /// To close each, in that order.
+  [[nodiscard]] std::vector<std::function<void()>> closing() const {
+    std::vector<std::function<void()>> works;
+    for (auto each = all_.rbegin(); each != all_.rend(); ++each) {
+      works.emplace_back([observer = each->get()] { observer->close(); });
+    }
+    return works;
+  }
 
  private:
   std::vector<std::unique_ptr<Observer>> all_;

@@ -25,7 +25,7 @@ Error unexpected(const std::exception& error) {
 
 /// Soon: mpirun ends the others of a rank that dies at its start.
 std::optional<LaunchedRank> launched_with_signals() {
-  const auto launched = launched_rank();
+  auto launched = launched_rank();
   take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
   return launched;
 }

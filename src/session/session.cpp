@@ -5,8 +5,8 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <span>
+#include <utility>
 
 #include "core/error.h"
 #include "core/host_memory.h"
@@ -155,10 +155,7 @@ void Session::train() {
     const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
     if (!is_alone && error.code() != ExitCode::kDiverged) throw;
     trainer_.reset();  // waits for what is queued: nothing is recorded any more
-    std::vector<std::function<void()>> works;
-    for (const auto& each : observers_.all() | std::views::reverse) {
-      works.emplace_back([&] { each->close(); });
-    }
+    std::vector<std::function<void()>> works = observers_.closing();
     for (const auto& each : observers_.all()) {
       works.emplace_back([&] {
         if (job_.ranks() != nullptr) each->gather(*job_.ranks());
@@ -174,9 +171,7 @@ void Session::train() {
 
 void Session::end() {
   std::vector<std::function<void()>> works = {[&] { save_weights(); }};
-  for (const auto& each : observers_.all() | std::views::reverse) {
-    works.emplace_back([&] { each->close(); });
-  }
+  for (auto& close : observers_.closing()) works.push_back(std::move(close));
   works.emplace_back([&] { report(); });
   for (const auto& each : observers_.all()) works.emplace_back([&] { each->save(false); });
   const auto failure = first_failure(name_of(place_.trainer()), works);

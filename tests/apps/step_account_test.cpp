@@ -29,7 +29,6 @@
 #include "parallel/rank_scheme.h"
 #include "profiler/account.h"
 #include "session/devices.h"
-#include "session/devices.h"
 #include "support/file_runs.h"
 #include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"
