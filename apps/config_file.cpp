@@ -10,9 +10,9 @@
 #include <sstream>
 #include <string>
 
+#include "argument_parser.h"
 #include "core/input_file.h"
 #include "options/options.h"
-#include "usage.h"
 
 namespace barestep {
 namespace {

@@ -109,7 +109,7 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
       {"no/all.json", "good.json"}, 73,
       "output file 'no/all.json': cannot be created: No such file or directory; choose a "
       "path that can be written");
-  EXPECT_THAT(run({"--help"}).out, HasSubstr("merge-traces [OPTIONS] out in..."));
+  EXPECT_THAT(run({"--help"}).out, HasSubstr("merge-traces [options] out in..."));
 }
 
 TEST_F(MergeTraces, WritesOntoNoneOfItsInputs) {

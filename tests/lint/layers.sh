@@ -36,12 +36,12 @@ includes() {
       library("^nccl", "^src/parallel/nccl_", "parallel/nccl_*")
       library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
-      library("^CLI/", "^apps/", "apps/")
+      library("^CLI/", "^apps/argument_parser\\.cpp$", "apps/argument_parser.cpp")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
       library("^nlohmann/", "^(src/(core|data|options|profiler|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
               "sources of core/, data/, options/, profiler/ and lab/, profiler/trace.h, and apps/")
-      library("^(zlib|zconf)", "^(src/(core|data)/.*\\.cpp$|apps/)", "sources of core/ and data/, and apps/")
-      library("^xxhash", "^(src/core/.*\\.cpp$|apps/)", "sources of core/, and apps/")
+      library("^(zlib|zconf)", "^src/(core|data|lab)/.*\\.cpp$", "sources of core/, data/ and lab/")
+      library("^xxhash", "^src/core/.*\\.cpp$", "sources of core/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
       # the system
       library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin|cxxabi)\\.h)",

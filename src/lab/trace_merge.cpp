@@ -1,4 +1,4 @@
-#include "trace_merge.h"
+#include "lab/trace_merge.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,287 @@
+#include "argument_parser.h"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "core/error.h"
+#include "core/nearest.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::size_t kHelpWidth = 100;
+constexpr std::size_t kHelpIndent = 31;
+
+[[noreturn]] void refuse_usage(std::string what, std::string value, std::string why,
+                               std::string remedy) {
+  fail(ExitCode::kUsage, {.what = std::move(what),
+                          .value = std::move(value),
+                          .why = std::move(why),
+                          .remedy = std::move(remedy)});
+}
+
+[[noreturn]] void refuse_missing_value(const std::string& option) {
+  refuse_usage("option", option, "needs a value", "--help shows which");
+}
+
+/// Lines of at most `width` characters; a longer word has a line of its own.
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string lines;
+  std::istringstream paragraphs(text);
+  for (std::string paragraph; std::getline(paragraphs, paragraph);) {
+    std::istringstream words(paragraph);
+    std::string line;
+    for (std::string word; words >> word;) {
+      if (!line.empty() && line.size() + 1 + word.size() > width) {
+        lines += line + "\n";
+        line.clear();
+      }
+      line += (line.empty() ? "" : " ") + word;
+    }
+    lines += line + "\n";
+  }
+  if (!lines.empty()) lines.pop_back();
+  return lines;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kHelpIndent); }
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = fmt::format("\nUsage: {}", name);
+    const bool has_commands = !app->get_subcommands({}).empty();
+    usage += has_commands ? " COMMAND [options]" : " [options]";
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_positional()) continue;
+      usage += fmt::format(" {}{}", option->get_name(),
+                           option->get_items_expected_max() > 1 ? "..." : "");
+    }
+    return usage + "\n\n";
+  }
+  [[nodiscard]] std::string make_group(std::string group, bool is_positional,
+                                       std::vector<const CLI::Option*> options) const override {
+    return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options))
+        .substr(1);
+  }
+  std::string make_footer(const CLI::App* app) const override { return app->get_footer() + "\n"; }
+};
+
+bool has_dashes(const Argument& argument) {
+  return argument.name.starts_with("--");
+}
+
+bool is_flag(const Argument& argument) {
+  return has_dashes(argument) && argument.type.empty();
+}
+
+}  // namespace
+
+Argument option(std::string name, std::string type, std::string help, Read read) {
+  return {.name = std::move(name),
+          .type = std::move(type),
+          .help = std::move(help),
+          .read = std::move(read)};
+}
+
+Argument flag(std::string name, std::string help, bool& member) {
+  return option(std::move(name), "", std::move(help), [&member](const Given& given) {
+    no_value(given);
+    member = true;
+  });
+}
+
+Argument required(Argument argument) {
+  argument.is_required = true;
+  return argument;
+}
+
+Argument several(Argument argument) {
+  argument.takes_several = true;
+  return argument;
+}
+
+Read to_text(std::string& member) {
+  return [&member](const Given& given) { member = given.text; };
+}
+
+Read to_path(std::filesystem::path& member) {
+  return [&member](const Given& given) { member = file_path(given); };
+}
+
+/// A command, and what its arguments are read by.
+class ArgumentParser::Bound final : public Command {
+ public:
+  Bound(CLI::App& app, std::string_view name, std::function<void()> run)
+      : app_(app), name_(name), run_(std::move(run)) {
+    app_.formatter(std::make_shared<HelpFormatter>());
+    app_.set_help_flag();
+    app_.allow_extras();
+  }
+
+  void add(Argument argument) override {
+    const bool has_value = !is_flag(argument);
+    CLI::Option* added = has_value ? app_.add_option(argument.name) : app_.add_flag(argument.name);
+    if (has_value) added->type_name(argument.type);
+    if (argument.takes_several) {
+      added->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args();
+    }
+    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->description(wrapped(argument.help, kHelpWidth - kHelpIndent))
+        ->group(argument.group);
+    arguments_.push_back(std::move(argument));
+  }
+
+  /// Call it last: --help shows options in the order in which they were added.
+  void add_help() { app_.set_help_flag("-h,--help", "print this and exit")->group("Other"); }
+
+  /// Judges what was given, and reads it.
+  void read() const {
+    for (const Argument& argument : arguments_) require_sound(argument);
+    if (!app_.remaining().empty()) refuse_unknown(app_.remaining().front());
+    for (const Argument& argument : arguments_) {
+      if (argument.is_required && given(argument).empty()) {
+        refuse_usage(has_dashes(argument) ? "option" : "argument", argument.name, "is missing",
+                     fmt::format("{} --help describes it", name_));
+      }
+      for (const std::string& text : given(argument)) {
+        argument.read({.where = argument.name, .text = text});
+      }
+    }
+  }
+
+  void run() const { run_(); }
+  [[nodiscard]] const CLI::App& app() const { return app_; }
+  [[nodiscard]] bool is_shown() const { return !app_.get_description().empty(); }
+
+ private:
+  [[nodiscard]] const std::vector<std::string>& given(const Argument& argument) const {
+    return app_.get_option(argument.name)->results();
+  }
+
+  /// Refuses what CLI11 takes: an option that is given twice, the next option for a value.
+  void require_sound(const Argument& argument) const {
+    const std::vector<std::string>& texts = given(argument);
+    if (texts.size() > 1 && !argument.takes_several) {
+      refuse_usage("option", argument.name, "given twice", "give it once");
+    }
+    if (is_flag(argument) || texts.empty() || !texts.front().starts_with("--")) return;
+    refuse_missing_value(argument.name);
+  }
+
+  [[noreturn]] void refuse_unknown(const std::string& argument) const {
+    if (!argument.starts_with('-') || argument == "-" || argument == "--") {
+      refuse_usage("argument", argument, "belongs to no option",
+                   "options begin with --, see --help");
+    }
+    const std::string option = argument.substr(0, argument.find('='));
+    std::vector<std::string_view> names;
+    for (const CLI::Option* each : app_.get_options()) {
+      for (const std::string& name : each->get_lnames()) names.push_back(name);
+    }
+    refuse_usage("unknown option", option, fmt::format("{} has no such option", name_),
+                 did_you_mean(option, names, true));
+  }
+
+  CLI::App& app_;
+  std::string name_;  // "mlp_lab run"
+  std::function<void()> run_;
+  std::vector<Argument> arguments_;
+};
+
+struct ArgumentParser::State {
+  CLI::App app;
+  std::string program;
+  std::string version{};
+  Bound self;
+  std::vector<std::unique_ptr<Bound>> commands;
+
+  State(std::string_view name, std::string_view description)
+      : app(std::string(description), std::string(name)), program(name), self(app, name, {}) {}
+
+  /// The command that is given; null for a program without any.
+  [[nodiscard]] const Bound* command() const {
+    if (commands.empty()) return nullptr;
+    for (const auto& each : commands) {
+      if (each->app().parsed()) return each.get();
+    }
+    const std::vector<std::string> rest = app.remaining();
+    if (rest.empty()) refuse_usage("command", "", "is missing", program + " --help lists all");
+    if (rest.front().starts_with('-')) self.read();
+    std::vector<std::string_view> names;
+    for (const auto& each : commands) {
+      if (each->is_shown()) names.push_back(each->app().get_name());
+    }
+    refuse_usage("unknown command", rest.front(), fmt::format("{} has no such command", program),
+                 did_you_mean(rest.front(), names, false));
+  }
+};
+
+ArgumentParser::ArgumentParser(std::string_view program, std::string_view version,
+                               std::string_view description, std::string_view examples)
+    : state_(std::make_unique<State>(program, description)) {
+  state_->version = fmt::format("{} {}", program, version);
+  state_->app.footer(std::string(examples));
+}
+
+ArgumentParser::~ArgumentParser() = default;
+
+Command& ArgumentParser::program() {
+  return state_->self;
+}
+
+Command& ArgumentParser::add_command(std::string_view name, std::string_view description,
+                                     std::function<void()> run) {
+  CLI::App* const app = state_->app.add_subcommand(std::string(name), std::string(description));
+  if (description.empty()) app->group("");
+  state_->commands.push_back(
+      std::make_unique<Bound>(*app, fmt::format("{} {}", state_->program, name), std::move(run)));
+  return *state_->commands.back();
+}
+
+std::string ArgumentParser::parse(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    // CLI11 would take the next argument as the value.
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      refuse_missing_value(argument.substr(0, argument.size() - 1));
+    }
+  }
+  state_->self.add_help();
+  state_->app.set_version_flag("--version", state_->version, "print the version and exit")
+      ->group("Other");
+  for (const auto& each : state_->commands) each->add_help();
+  try {
+    // CLI11 takes arguments from the end.
+    state_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    return state_->app.help();
+  } catch (const CLI::CallForVersion&) {
+    return state_->app.version() + "\n";
+  } catch (const CLI::ArgumentMismatch&) {
+    refuse_missing_value(arguments.back());  // only the last option can run out of arguments
+  } catch (const CLI::ParseError& error) {
+    refuse_usage("command line", "", error.what(), "see --help");
+  }
+  const Bound* const command = state_->command();
+  if (command == nullptr) {
+    state_->self.read();
+    return "";
+  }
+  command->read();
+  command->run();
+  return "";
+}
+
+std::string did_you_mean(std::string_view name, std::span<const std::string_view> names,
+                         bool dashes) {
+  const std::size_t leading = std::min(name.find_first_not_of('-'), name.size());
+  const std::string_view near = nearest(name.substr(leading), names);
+  if (near.empty()) return "--help lists all";
+  return fmt::format("did you mean {}{}?", dashes ? "--" : "", near);
+}
+
+}  // namespace barestep

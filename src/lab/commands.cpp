@@ -1,0 +1,289 @@
+#include "lab/commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/host_memory.h"
+#include "core/output_file.h"
+#include "core/text_table.h"
+#include "kernels/cuda_device.h"
+#include "kernels/make_device.h"
+#include "lab/child_process.h"
+#include "lab/measured_card.h"
+#include "lab/prediction_report.h"
+#include "lab/published.h"
+#include "lab/report.h"
+#include "lab/run_workload.h"
+#include "lab/study.h"
+#include "parallel/gpu_places.h"
+#include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/staged_communicator.h"
+#include "parallel/thread_communicator.h"
+#include "session/outputs.h"
+#include "session/run_program.h"
+
+namespace barestep {
+namespace {
+
+constexpr const char* kMlpLab = "mlp_lab";
+
+/// The sentences, then each table.
+std::string text_of(const Findings& findings) {
+  std::string text;
+  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
+  for (const FindingTable& table : findings.tables) {
+    std::vector<TextTable::Column> columns;
+    for (const std::string& title : table.columns) {
+      columns.push_back({title, columns.empty() ? Align::kLeft : Align::kRight});
+    }
+    TextTable shown(columns);
+    for (const auto& row : table.rows) shown.add_row(row);
+    text += fmt::format("\n  {}\n{}", table.title, shown.text(4));
+  }
+  return text;
+}
+
+/// A table of published numbers beside ours.
+std::string text_of(const std::vector<PublishedNumber>& numbers) {
+  TextTable table(
+      {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {""}, {"source"}});
+  for (const PublishedNumber& each : numbers) {
+    const char* verdict = !each.reproduced ? "" : *each.reproduced ? "reproduced" : "DIFFERS";
+    table.add_row({each.what, each.published, each.ours, verdict, each.source});
+  }
+  return table.text(2);
+}
+
+/// `all` leaves out what cannot run here, and says so; a name that is given must run.
+std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
+  std::vector<const Experiment*> wanted;
+  const bool has_mpirun = !find_on_path("mpirun").empty();
+  for (const std::string& name : names) {
+    if (name != "all") {
+      wanted.push_back(&experiment_of(name));
+      continue;
+    }
+    for (const Experiment& each : experiments()) {
+      if (each.needs_pytorch) continue;
+      if (!each.needs_mpi || has_mpirun) {
+        wanted.push_back(&each);
+      } else {
+        print_note(kMlpLab,
+                   fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
+      }
+    }
+  }
+  return wanted;
+}
+
+/// On a terminal one line that changes, else a line for each start.
+void show_progress(const StudyProgress& progress) {
+  const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
+  const std::string left =
+      progress.left_s > 0 ? fmt::format(", about {:.0f} s left", progress.left_s) : "";
+  const std::string place =
+      progress.total > 0 ? fmt::format("[{}/{}] ", progress.done, progress.total) : "";
+  print_to_stderr(fmt::format("{}{}{}{}{}", is_terminal ? "\r\x1b[K" : "", place, progress.what,
+                              left, is_terminal ? "" : "\n"));
+}
+
+void end_progress() {
+  if (::isatty(STDERR_FILENO) == 1) print_to_stderr("\r\x1b[K");
+}
+
+void print_answers(const Report& report, const std::vector<const Experiment*>& wanted) {
+  for (const ReportSection& section : report.sections) {
+    if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
+    std::string text = fmt::format("{}\n", section.experiment->name);
+    if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
+    show(text + text_of(section.findings) + "\n");
+  }
+}
+
+StudyIdentity identity_of(const StudyOptions& options) {
+  StudyIdentity identity{
+      .quick = options.quick, .machine = this_machine(), .version = options.version};
+  identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
+  if (options.device == "cuda" && !identity.on_gpu) {
+    fail(ExitCode::kNoDevice, {.what = "--device",
+                               .value = "cuda",
+                               .why = "there is no GPU here",
+                               .remedy = "use --device cpu"});
+  }
+  return identity;
+}
+
+void print_prediction(const Report& report) {
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) show(prediction.sentences.front() + "\n");
+}
+
+void let_signals_stop_children() {
+  std::signal(SIGINT, [](int) { stop_children(); });
+  std::signal(SIGTERM, [](int) { stop_children(); });
+}
+
+std::filesystem::path folder_of_programs() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::path& scratch) {
+  StudyProgress progress{};
+  return measure_card({.machine = identity.machine,
+                       .on_gpu = identity.on_gpu,
+                       .quick = identity.quick,
+                       .programs = folder_of_programs(),
+                       .scratch = scratch,
+                       .on_progress = [&](const std::string& what) {
+                         progress.what = what;
+                         show_progress(progress);
+                       }});
+}
+
+/// Before anything is measured. What GPUs have free, their trainers ask.
+void require_memory(const Study& study, const std::vector<const Experiment*>& wanted,
+                    std::optional<std::int64_t> stated) {
+  if (stated) {
+    study.require_memory(wanted, *stated);
+  } else if (!study.identity().on_gpu) {
+    study.require_memory(wanted, host_memory().free_bytes);
+  }
+}
+
+std::filesystem::path scratch_folder() {
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error) {
+    const char* const named = std::getenv("TMPDIR");
+    fail(ExitCode::kCannotCreate, {.what = "temporary folder",
+                                   .value = named == nullptr ? "/tmp" : named,
+                                   .why = error.message(),
+                                   .remedy = "set TMPDIR to a folder that can be written"});
+  }
+  return temporary / fmt::format("mlp_lab-{}", ::getpid());
+}
+
+/// The card must not replace one of the programs that measure it.
+void require_card_output(const std::filesystem::path& output,
+                         const std::filesystem::path& programs) {
+  if (output.empty()) return;
+  require_writable(output);
+  std::vector<FileUse> inputs;
+  for (const char* name : {"mlp_lab", "mlp_single", "mlp_ddp"}) {
+    inputs.push_back({"mlp_lab card", programs / name});
+  }
+  require_separate_files({{"--output", output}}, inputs);
+}
+
+}  // namespace
+
+void list_experiments() {
+  TextTable table({{"experiment"}, {"question"}});
+  for (const Experiment& each : experiments()) table.add_row({each.name, each.question});
+  print_now(table.text());
+}
+
+void run_study(const StudyOptions& options) {
+  std::vector<const Experiment*> wanted = experiments_named(options.names);
+  if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
+  for (const Experiment* each : wanted) {
+    if (each->needs_mpi) path_of_mpirun();
+    if (each->needs_pytorch) pytorch_version(options.python);
+  }
+  Study study(options.output, identity_of(options));
+  require_memory(study, wanted, options.memory);
+  let_signals_stop_children();
+  const Programs programs(folder_of_programs(), options.python);
+  if (!options.card.empty()) {
+    study.keep_card(load_card(options.card));
+  } else if (!study.card()) {
+    study.keep_card(measured_card(study.identity(), study.folder() / "scratch"));
+  }
+  study.run(wanted, programs, show_progress);
+  end_progress();
+  const Report report = report_of(study);
+  write_report(study.folder(), report);
+  print_answers(report, wanted);
+  print_prediction(report);
+  show(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
+}
+
+void report_study(const std::filesystem::path& folder) {
+  const Study study = Study::open(folder);
+  write_report(folder, report_of(study));
+  show(fmt::format("Report: {}\n", (folder / "report.html").string()));
+}
+
+void print_card(const StudyOptions& options) {
+  require_card_output(options.output, folder_of_programs());
+  let_signals_stop_children();
+  const StudyIdentity identity = identity_of(options);
+  const std::string text = json_of(measured_card(identity, scratch_folder()));
+  end_progress();
+  if (options.output.empty()) {
+    print_now(text);
+    return;
+  }
+  const std::array parts = {std::as_bytes(std::span(text))};
+  replace_file(options.output, parts);
+}
+
+void validate_published() {
+  std::vector<PublishedNumber> exact = exact_numbers();
+  exact.push_back(zero_recipe_sum());
+  std::vector<PublishedNumber> elsewhere = v100_scaling();
+  for (PublishedNumber& each : recipes_elsewhere()) elsewhere.push_back(std::move(each));
+  print_now("Numbers that depend on no hardware\n" + text_of(exact));
+  print_now("\nNumbers of other hardware, beside ours; neither passes nor fails\n" +
+            text_of(elsewhere));
+  for (const PublishedNumber& each : exact) {
+    BARESTEP_REQUIRE(each.reproduced.value_or(false), "a published number is not reproduced");
+  }
+}
+
+void predict(const std::string& machine, const PredictedModel& model,
+             const std::vector<int>& ranks) {
+  const MachineCard card = load_card(machine);
+  print_now(text_of(predict_scaling(model, card, ranks)));
+  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
+}
+
+void measure_rank(const RankRatesOptions& options) {
+  if (options.alone) {
+    ThreadGroup group(1);
+    const auto self = group.join(0);
+    const auto device = make_device({.device = options.device, .threads = options.threads});
+    write_rank_rates(*self, *self, *device, options.quick, options.output);
+    return;
+  }
+  // As mlp_ddp joins its ranks: NCCL where each has a GPU of its own, MPI elsewhere.
+  const MpiRank place = join_mpi();
+  Communicator& ranks = *place.communicator;
+  if (options.device == "cpu") {
+    const auto device = make_device({.device = "cpu", .threads = options.threads});
+    write_rank_rates(ranks, ranks, *device, options.quick, options.output);
+    return;
+  }
+  const int gpus = std::max(1, cuda_device_count());
+  const auto device = make_device({.device = fmt::format("cuda:{}", place.local_rank % gpus)});
+  std::unique_ptr<Communicator> transport;
+  const auto places = gather_gpu_places(ranks, device->info().pci_bus_id);
+  if (has_nccl() && why_nccl_cannot_join(places).empty()) {
+    transport = join_nccl(ranks, *device);
+  } else {
+    transport = std::make_unique<StagedCommunicator>(ranks, *device);
+  }
+  write_rank_rates(ranks, *transport, *device, options.quick, options.output);
+}
+
+}  // namespace barestep

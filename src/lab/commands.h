@@ -1,0 +1,60 @@
+// What the commands of mlp_lab do. Each prints what it finds on stdout; most block for as long as
+// their measurements take.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/predict.h"
+
+namespace barestep {
+
+struct StudyOptions {
+  std::vector<std::string> names{};  // of experiments, or "all"
+  std::filesystem::path output{};    // the study's folder; of a card, its file, or empty
+  std::string device = "auto";
+  std::filesystem::path card{};          // of an earlier measurement; empty: measured now
+  std::optional<std::int64_t> memory{};  // that runs may take, in bytes; else what is free
+  bool quick = false;
+  bool with_pytorch = false;
+  std::string python = "python3";
+  std::string version{};  // of this program, for reports
+};
+
+/// The experiments and the questions they answer.
+void list_experiments();
+
+/// Measures what the study in `output` has not measured yet, and writes its report. SIGINT and
+/// SIGTERM end it; the same command goes on from there. Throws Error.
+void run_study(const StudyOptions& options);
+
+/// Writes the report of the study in `folder` again. Throws Error.
+void report_study(const std::filesystem::path& folder);
+
+/// Measures this machine, and writes its card to `output` or prints it. Throws Error.
+void print_card(const StudyOptions& options);
+
+/// Reproduces numbers that others published. Throws Error(kBug) where one does not come out.
+void validate_published();
+
+/// Simulates a step on the machine of a card, by its file or its name. Throws Error.
+void predict(const std::string& machine, const PredictedModel& model,
+             const std::vector<int>& ranks);
+
+/// What one rank of measure_card()'s does.
+struct RankRatesOptions {
+  std::filesystem::path output{};
+  std::string device = "cpu";
+  int threads = 0;
+  bool quick = false;
+  bool alone = false;  // without MPI
+};
+
+/// Measures this rank's device and its links as mlp_ddp would use them, and writes the result.
+/// Throws Error.
+void measure_rank(const RankRatesOptions& options);
+
+}  // namespace barestep
