@@ -18,9 +18,7 @@
 #include "core/stop_request.h"
 #include "monitoring.h"
 #include "parallel/flight_record.h"
-#include "parallel/last_word.h"
 #include "parallel/launcher.h"
-#include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/watchdog.h"
 #include "profiler/communication_account.h"
@@ -100,9 +98,9 @@ void together(Communicator& ranks, const F& work) {
 /// Runs `work`, which may fail on this rank alone, while others wait for it in a collective: then
 /// all end. A divergence is met by all ranks in the same step, and told by the first.
 template <class F>
-void or_end_all(Communicator& ranks, LastWord& word, const F& work) {
+void or_end_all(Communicator& ranks, FlightBoard& board, const F& work) {
   const auto end_all = [&](const Error& error) {
-    if (word.claim()) print_error(kMlpDdp, error);
+    if (board.claim_word()) print_error(kMlpDdp, error);
     ranks.abort(error.code());
   };
   try {
@@ -245,7 +243,7 @@ void train_rank(RankSetup& setup, Communicator& ranks, FlightRecord& record, Ran
 }
 
 void train(const std::vector<std::string>& arguments, const MpiRank& place, FlightRecord& record,
-           LastWord& word, Polled& polled) {
+           FlightBoard& board, Polled& polled) {
   Communicator& ranks = *place.communicator;
   std::optional<RankSetup> setup;
   const Polled::Scope scope(polled);
@@ -256,7 +254,7 @@ void train(const std::vector<std::string>& arguments, const MpiRank& place, Flig
     return;
   }
   RankRun run;
-  or_end_all(ranks, word, [&] {
+  or_end_all(ranks, board, [&] {
     if (setup->config().training.evaluate_only) return evaluate_on_ranks(*setup, ranks, record);
     setup->connect(record);
     polled.set(&setup->transport());
@@ -287,19 +285,20 @@ WatchdogOptions watchdog_options(const TrainConfig& config, const LaunchedRank& 
 }
 
 /// What goes wrong in here is told by one rank.
-MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record, LastWord& word) {
+MpiRank join(const std::optional<LaunchedRank>& launched, FlightRecord& record,
+             FlightBoard& board) {
   try {
     return join_mpi(&record);
   } catch (const Error& error) {
     // Copies that do not see each other may have no common board.
     std::optional<LoneCopy> copy;
     if (launched && error.code() == ExitCode::kConfiguration) copy.emplace(*launched);
-    if (copy ? copy->is_first(1) : word.claim()) print_error(kMlpDdp, error);
+    if (copy ? copy->is_first(1) : board.claim_word()) print_error(kMlpDdp, error);
     // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
     if (launched) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
-    if (word.claim()) throw unexpected(error);
+    if (board.claim_word()) throw unexpected(error);
     throw QuietEnd{static_cast<int>(ExitCode::kBug)};
   }
 }
@@ -318,17 +317,12 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
   FlightRecord& record = board.mine();
   record.begin(Track::kPhase, Activity::kStart);
   // Nobody waits for one rank alone. The watchdog looks until MPI has ended.
-  const bool has_hosts = launched && !launched->one_host;
   Polled polled;
-  std::unique_ptr<LauncherServer> server;
-  LastWord word(board, has_hosts ? &end_was_told : nullptr);
   std::optional<Watchdog> watchdog;
   if (launched && launched->ranks > 1) {
-    watchdog.emplace(board, word, watchdog_options(config_of(arguments), *launched, polled));
+    watchdog.emplace(board, watchdog_options(config_of(arguments), *launched, polled));
   }
-  if (has_hosts) server = connect_launcher(launched->ranks);
-  if (server) word.ask(*server);
-  MpiRank place = join(launched, record, word);
+  MpiRank place = join(launched, record, board);
   board.close();
   record.begin(Track::kPhase, Activity::kSetUp);
   const auto leave = [&] {
@@ -337,7 +331,7 @@ void run_mlp_ddp(const std::vector<std::string>& arguments) {
     if (watchdog) watchdog->leave();
   };
   try {
-    train(arguments, place, record, word, polled);
+    train(arguments, place, record, board, polled);
   } catch (...) {
     // All ranks come here or none, so they can take leave of each other.
     leave();

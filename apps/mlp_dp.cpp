@@ -20,7 +20,6 @@
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/flight_record.h"
-#include "parallel/last_word.h"
 #include "parallel/watchdog.h"
 #include "profiling.h"
 #include "run_end.h"
@@ -174,9 +173,8 @@ void run_mlp_dp(const std::vector<std::string>& arguments) {
   validate(line.config, TrainerKind::kDataParallel);
   // A device that hangs would keep this process for ever.
   FlightBoard board("", 0, 0);
-  LastWord word(board);
   board.mine().begin(Track::kPhase, Activity::kSetUp);
-  const Watchdog watchdog(board, word,
+  const Watchdog watchdog(board,
                           {.program = kMlpDp,
                            .limit_s = line.config.parallel.timeout_s,
                            .ranks = 1,
