@@ -277,8 +277,7 @@ TEST_F(WatchdogTest, EachOfSeveralHostsKeepsRecordsOfItsOwn) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   EXPECT_THAT(read_file(folder() / fmt::format("records.{}", host)),
-              HasSubstr("1 barrier: not ended
-"));
+              HasSubstr("1 barrier: not ended\n"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "records"));
 }
 
