@@ -206,7 +206,7 @@ void Watchdog::look_at_launcher() {
   tell({.what = own_name(),
         .value = entry->text(),
         .why = "the launcher ends the job while this waits for other ranks",
-        .remedy = "see the other hosts' lines, then run again"});
+        .remedy = "see what the other hosts wrote, then run again"});
 }
 
 /// Who died before it had a place on the board shows only so: mpirun ends the others, for which it

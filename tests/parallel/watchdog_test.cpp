@@ -259,7 +259,7 @@ TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   EXPECT_THAT(
       said(options),
       EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while this waits for "
-               "other ranks; see the other hosts' lines, then run again\n"));
+               "other ranks; see what the other hosts wrote, then run again\n"));
   options.one_host = true;
   EXPECT_EQ(said(options, 0.5), "");
 }
