@@ -119,8 +119,11 @@ bool Watchdog::is_judge() const {
 
 /// Rather than held up, when it last woke.
 bool Watchdog::was_stopped() const {
-  const double continued_s = options_.continued_s ? options_.continued_s() : 0;
-  return continued_s > 0 && std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
+  return woken_s_ > 0 && std::abs(woken_s_ - last_continued_s()) < kHeldUpSeconds;
+}
+
+double Watchdog::last_continued_s() const {
+  return options_.continued_s ? options_.continued_s() : 0;
 }
 
 /// Since when an entry of this rank counts: nothing is done while it is stopped.
@@ -197,10 +200,12 @@ void Watchdog::look_at_communicator() {
 }
 
 /// A rank that died on another host shows only so: the launcher ends the rest. mpirun gives them a
-/// second. Who is not waiting for another rank ends in order.
+/// second. Who is not waiting for another rank ends in order, and so do all when SIGTERM comes
+/// alone: launchers wake those that they end.
 void Watchdog::look_at_launcher() {
   const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
   if (options_.one_host || asked_s == 0 || now_s() - asked_s < kToGoOnSeconds) return;
+  if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
   const auto entry = waiting_in(board_.mine());
   if (!entry || entry->begin_s > asked_s) return;
   tell({.what = own_name(),

@@ -39,7 +39,8 @@ struct WatchdogOptions {
 ///   - whether a rank of this host died: its process is gone, and it had not left,
 ///   - whether this rank is in something for longer than the limit,
 ///   - whether the communicator has failed for two seconds, and nobody said so,
-///   - on several hosts: whether the launcher ends the job while this rank waits for others,
+///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
+///     waits for others,
 ///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
 ///     that died before.
 /// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
@@ -63,6 +64,7 @@ class Watchdog {
   void look_around();
   [[nodiscard]] bool is_judge() const;
   [[nodiscard]] bool was_stopped() const;
+  [[nodiscard]] double last_continued_s() const;
   [[nodiscard]] double begin_of(const FlightEntry& entry) const;
   void look_for_the_dead();
   void look_at_own_entries();

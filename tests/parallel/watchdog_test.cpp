@@ -252,10 +252,17 @@ TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
   EXPECT_THAT(line, HasSubstr("': NCCL: remote error; see the errors of the other ranks\n"));
 }
 
+/// Of a rank on several hosts that its launcher ends now: it is woken, then asked to end.
+WatchdogOptions ended_by_launcher() {
+  const double now = now_s();
+  return {.one_host = false,
+          .asked_to_end_s = [now] { return now; },
+          .continued_s = [now] { return now; }};
+}
+
 TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
-  const double now = now_s();
-  WatchdogOptions options{.one_host = false, .asked_to_end_s = [now] { return now; }};
+  WatchdogOptions options = ended_by_launcher();
   EXPECT_THAT(
       said(options),
       EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while this waits for "
@@ -264,11 +271,16 @@ TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   EXPECT_EQ(said(options, 0.5), "");
 }
 
-TEST_F(WatchdogTest, LetsAStepOnSeveralHostsEndInOrder) {
+TEST_F(WatchdogTest, LetsAStepThatWaitsForNobodyEndInOrder) {
   board_.mine().begin(Track::kPhase, Activity::kStep, 1);
-  const double now = now_s();
-  EXPECT_EQ(said({.one_host = false, .asked_to_end_s = [now] { return now; }}, 0.7), "");
-  EXPECT_EQ(code_, std::nullopt);
+  EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
+}
+
+TEST_F(WatchdogTest, LetsAWaitEndInOrderWhenSigtermComesAlone) {
+  board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
+  WatchdogOptions options = ended_by_launcher();
+  options.continued_s = [] { return 0.0; };
+  EXPECT_EQ(said(options, 0.7), "");
 }
 
 TEST_F(WatchdogTest, EachOfSeveralHostsKeepsRecordsOfItsOwn) {
