@@ -9,8 +9,6 @@
 #   CUDA    CUDA::cudart, CUDA::cublas, ... (FindCUDAToolkit); the language CUDA is enabled
 #   NCCL    barestep::nccl                             MPI     MPI::MPI_CXX
 #   ONEDNN  barestep::onednn                           CBLAS   barestep::cblas
-#
-# and with MPI, where it runs on a PMIx that others can use too, BARESTEP_HAVE_PMIX and barestep::pmix.
 
 # barestep_require(<package> <Debian package>)
 macro(barestep_require package debian)
@@ -140,35 +138,13 @@ macro(barestep_find_NCCL)
   endif()
 endmacro()
 
-# PMIx, through which Open MPI talks to its launcher. A copy that Open MPI has compiled into itself is not
-# enough: a second connection of the same rank would disturb the first.
-macro(barestep_find_pmix)
-  set(BARESTEP_HAVE_PMIX OFF)
-  find_package(PkgConfig QUIET)
-  find_program(BARESTEP_OMPI_INFO ompi_info)
-  mark_as_advanced(BARESTEP_OMPI_INFO)
-  if(PKG_CONFIG_FOUND AND BARESTEP_OMPI_INFO)
-    pkg_check_modules(BARESTEP_PMIX QUIET IMPORTED_TARGET pmix)
-    execute_process(COMMAND ${BARESTEP_OMPI_INFO} --parsable
-      OUTPUT_VARIABLE components ERROR_QUIET)
-    if(BARESTEP_PMIX_FOUND AND components MATCHES "mca:pmix:ext")
-      add_library(barestep::pmix ALIAS PkgConfig::BARESTEP_PMIX)
-      set(BARESTEP_HAVE_PMIX ON)
-    endif()
-  endif()
-endmacro()
-
 macro(barestep_find_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # the C interface only: the C++ one was removed from MPI
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(found ON)
     set(version ${MPI_CXX_VERSION})
-    barestep_find_pmix()
-    set(where "${MPI_CXX_COMPILER}, without PMIx")
-    if(BARESTEP_HAVE_PMIX)
-      set(where "${MPI_CXX_COMPILER}, PMIx ${BARESTEP_PMIX_VERSION}")
-    endif()
+    set(where "${MPI_CXX_COMPILER}")
   endif()
 endmacro()
 

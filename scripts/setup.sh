@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/.." && pwd -P)
 
 packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann-json3-dev
   libcli11-dev libxxhash-dev libopenblas-pthread-dev libdnnl-dev libopenmpi-dev openmpi-bin
-  libpmix-dev libgtest-dev libgmock-dev)
+  libgtest-dev libgmock-dev)
 case "${1:-}" in
   "") ;;
   --tests)

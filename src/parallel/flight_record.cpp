@@ -120,9 +120,7 @@ std::string FlightRecord::text() const {
 }
 
 struct FlightBoard::Shared {
-  static constexpr std::int64_t kElsewhere = -1;
-  std::atomic<std::int64_t> speaker{0};  // rank + 1, or kElsewhere
-  std::atomic<double> turn_s{0};         // when the last one had its turn
+  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: nobody
   FlightRecord records[kPlaces];
 };
 
@@ -180,23 +178,6 @@ bool FlightBoard::claim_word() {
 bool FlightBoard::word_is_taken() const {
   const std::int64_t speaker = shared_->speaker;
   return speaker != 0 && speaker != mine_->rank + 1;
-}
-
-void FlightBoard::drop_word() {
-  if (holder_.load() != std::this_thread::get_id()) return;
-  holder_ = std::thread::id();
-  shared_->speaker = 0;
-}
-
-void FlightBoard::give_word_away() {
-  drop_word();
-  std::int64_t nobody = 0;
-  shared_->speaker.compare_exchange_strong(nobody, Shared::kElsewhere);
-}
-
-bool FlightBoard::takes_turn(double seconds) {
-  double last_s = shared_->turn_s;
-  return now_s() - last_s >= seconds && shared_->turn_s.compare_exchange_strong(last_s, now_s());
 }
 
 void FlightBoard::close() noexcept {

@@ -129,18 +129,11 @@ class FlightBoard {
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
 
-  /// True for one thread of a host only: who tells what went wrong. True again for the same thread.
+  /// Who tells what went wrong: true for one thread of one rank of the host, as often as it asks.
+  /// Does not block; any thread.
   bool claim_word();
-  /// True when another rank has claimed it, or one of another host has it.
+  /// Whether another rank of the host has claimed it.
   [[nodiscard]] bool word_is_taken() const;
-  /// Ends this thread's claim, if it has the word: all may claim it again.
-  void drop_word();
-  /// A rank of another host has it: nobody may claim it here. What another thread has is left to
-  /// it.
-  void give_word_away();
-
-  /// True for one rank of the host, if none had its turn in the last `seconds`.
-  bool takes_turn(double seconds);
 
   /// Nobody else can come any more: removes the file. Any rank may call it, more than once.
   void close() noexcept;

@@ -15,10 +15,6 @@ MpiRank join_mpi(FlightRecord* /*record*/) {
                                   .remedy = "configure with -DBARESTEP_MPI=ON"});
 }
 
-bool end_was_told() noexcept {
-  return false;
-}
-
 void end_all_ranks(ExitCode code) noexcept {
   std::_Exit(static_cast<int>(code));
 }

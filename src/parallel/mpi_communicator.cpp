@@ -3,7 +3,6 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -48,35 +47,12 @@ void for_pieces(std::int64_t size, const F& f) {
   }
 }
 
-/// For messages without content: that all ranks are being ended. As long as MPI runs.
-MPI_Comm ending_ranks = MPI_COMM_NULL;
-std::atomic<bool> ending_can_be_told{false};
-
 bool is_running() {
   int started = 0;
   int ended = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&ended);
   return started != 0 && ended == 0;
-}
-
-/// Tells all other ranks, and gives the messages a moment.
-void tell_the_end() {
-  int rank = 0;
-  int size = 0;
-  MPI_Comm_rank(ending_ranks, &rank);
-  MPI_Comm_size(ending_ranks, &size);
-  std::vector<MPI_Request> sent;
-  for (int other = 0; other < size; ++other) {
-    if (other == rank) continue;
-    sent.emplace_back();
-    MPI_Isend(nullptr, 0, MPI_BYTE, other, 0, ending_ranks, &sent.back());
-  }
-  for (int i = 0; i < 10; ++i) {
-    int done = 0;
-    MPI_Testall(static_cast<int>(sent.size()), sent.data(), &done, MPI_STATUSES_IGNORE);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
 }
 
 /// MPI between MPI_Init and MPI_Finalize.
@@ -91,8 +67,6 @@ class Mpi {
                                       .why = "does not allow calls from several threads",
                                       .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
     }
-    must(MPI_Comm_dup(MPI_COMM_WORLD, &ending_ranks), "MPI_Comm_dup");
-    ending_can_be_told = true;
   }
   /// While an exception is on its way, other ranks may be inside a collective that this one will
   /// never join: MPI_Finalize would wait for them for ever. The program's end aborts then.
@@ -314,21 +288,13 @@ MpiRank join_mpi(FlightRecord* record) {
           .library = library_name()};
 }
 
-bool end_was_told() noexcept {
-  if (!ending_can_be_told || !is_running()) return false;
-  int told = 0;
-  MPI_Iprobe(MPI_ANY_SOURCE, 0, ending_ranks, &told, MPI_STATUS_IGNORE);
-  return told != 0;
-}
-
 void end_all_ranks(ExitCode code) noexcept {
   if (is_running()) {
-    // Both may hang, for one while MPI ends.
+    // MPI_Abort may hang, for one while MPI ends.
     std::thread([code] {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       std::_Exit(static_cast<int>(code));
     }).detach();
-    if (ending_can_be_told) tell_the_end();
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   }
   std::_Exit(static_cast<int>(code));

@@ -27,10 +27,6 @@ struct MpiRank {
 /// do not see each other; kTryAgain when a call fails. Blocks.
 MpiRank join_mpi(FlightRecord* record = nullptr);
 
-/// Whether a rank of any host ended all ranks by end_all_ranks(), as far as it is known here. Asks
-/// MPI; any thread may.
-bool end_was_told() noexcept;
-
 /// Ends all ranks and does not return; may be called by any thread at any time, also before
 /// join_mpi() and behind the communicator's end. A process that cannot end so within three seconds
 /// ends itself.

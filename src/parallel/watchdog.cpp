@@ -23,12 +23,10 @@ constexpr std::chrono::milliseconds kPause(20);
 constexpr double kHeldUpSeconds = 0.5;  // that one waits for its signals that was held up
 constexpr double kAwakeSeconds = 3;     // that one waits for its end that was stopped
 constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
-constexpr double kTurnSeconds = 0.3;    // between the words of two ranks on several hosts
-constexpr double kMostTurns = 5;
-constexpr double kToComeSeconds = 0.3;        // that a rank may start later than another
-constexpr double kToSpeakSeconds = 2;         // that a failed rank has for its own line
+constexpr double kToGoOnSeconds = 0.3;  // that a wait may last after the launcher asked to end
+constexpr double kToComeSeconds = 0.3;  // that a rank may start later than another
+constexpr double kToSpeakSeconds = 2;   // that a failed rank has for its own line
 constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
-constexpr double kBehindHostsSeconds = 2;     // the same where it asks other hosts first
 constexpr std::size_t kMostRanksNamed = 4;
 
 std::string host_name() {
@@ -78,8 +76,8 @@ std::string flight_file(const std::filesystem::path& metrics) {
   return metrics.empty() ? "" : metrics.string() + ".flight";
 }
 
-Watchdog::Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options)
-    : board_(board), word_(word), options_(std::move(options)), thread_([this] {
+Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
+    : board_(board), options_(std::move(options)), thread_([this] {
         while (!stopping_ && !told_) {
           look_around();
           std::this_thread::sleep_for(kPause);
@@ -104,7 +102,7 @@ void Watchdog::leave() {
 void Watchdog::look_around() {
   if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
   board_.mine().beat_s = now_s();
-  if (word_.is_taken()) return end_behind_others();
+  if (board_.word_is_taken()) return end_behind_others();
   taken_since_s_ = 0;
   look_for_the_dead();
   if (!told_ && is_judge()) look_at_own_entries();
@@ -121,8 +119,11 @@ bool Watchdog::is_judge() const {
 
 /// Rather than held up, when it last woke.
 bool Watchdog::was_stopped() const {
-  const double continued_s = options_.continued_s ? options_.continued_s() : 0;
-  return continued_s > 0 && std::abs(woken_s_ - continued_s) < kHeldUpSeconds;
+  return woken_s_ > 0 && std::abs(woken_s_ - last_continued_s()) < kHeldUpSeconds;
+}
+
+double Watchdog::last_continued_s() const {
+  return options_.continued_s ? options_.continued_s() : 0;
 }
 
 /// Since when an entry of this rank counts: nothing is done while it is stopped.
@@ -130,36 +131,23 @@ double Watchdog::begin_of(const FlightEntry& entry) const {
   return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
 }
 
-/// By the launcher of ranks on several hosts.
-bool Watchdog::is_asked_to_end() const {
-  return !options_.one_host && options_.asked_to_end_s && options_.asked_to_end_s() > 0;
-}
-
 void Watchdog::look_for_the_dead() {
   const FlightRecord& mine = board_.mine();
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     if (!is_gone(record, mine) || record.has_left) continue;
-    // Other hosts leave it to this one, and a launcher that has seen it too does not answer.
-    if (!word_.claim_here()) return;
-    return speak({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
-                  .value = fmt::format("process {}", record.process.load()),
-                  .why = fmt::format("died during {}", record.state()),
-                  .remedy = "see what it wrote and the system's log, then run again"});
+    return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+                 .value = fmt::format("process {}", record.process.load()),
+                 .why = fmt::format("died during {}", record.state()),
+                 .remedy = "see what it wrote and the system's log, then run again"});
   }
 }
 
 void Watchdog::look_at_own_entries() {
-  // What it waits for then died on another host, which tells; Slurm takes its time to end this one.
-  if (is_asked_to_end() && !word_.is_for_other_hosts()) return;
-  // Hosts have no board in common: there the lowest rank has the first word, and tells the others.
-  const auto rank = static_cast<double>(board_.mine().rank);
-  const double turn_s = options_.one_host ? 0 : kTurnSeconds * std::fmin(rank, kMostTurns);
-  const double limit_s = options_.limit_s + turn_s;
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
-    if (now_s() - begin_of(*entry) < limit_s) continue;
+    if (now_s() - begin_of(*entry) < options_.limit_s) continue;
     return tell(overdue(*entry));
   }
 }
@@ -211,23 +199,19 @@ void Watchdog::look_at_communicator() {
         .remedy = "see the errors of the other ranks"});
 }
 
-/// A rank that died on another host shows only so: the launcher ends the rest, and gives them about
-/// a second, in which its server does not answer. Who is not waiting for another rank ends in
-/// order.
+/// A rank that died on another host shows only so: the launcher ends the rest. mpirun gives them a
+/// second. Who is not waiting for another rank ends in order, and so do all when SIGTERM comes
+/// alone: launchers wake those that they end.
 void Watchdog::look_at_launcher() {
-  if (!is_asked_to_end() || !word_.is_for_other_hosts()) return;
-  const double asked_s = options_.asked_to_end_s();
-  const auto rank = static_cast<double>(board_.mine().rank);
-  if (now_s() - asked_s < 0.3 + 0.05 * std::fmin(rank, 8)) return;
-  for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
-    const auto entry = board_.mine().open(track);
-    if (!entry || entry->begin_s > asked_s) continue;
-    if (!word_.claim_here()) return;
-    return speak({.what = own_name(),
-                  .value = entry->text(),
-                  .why = "the launcher ends the job while this waits for a rank of another host",
-                  .remedy = "see the other hosts' lines, then run again"});
-  }
+  const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
+  if (options_.one_host || asked_s == 0 || now_s() - asked_s < kToGoOnSeconds) return;
+  if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
+  const auto entry = waiting_in(board_.mine());
+  if (!entry || entry->begin_s > asked_s) return;
+  tell({.what = own_name(),
+        .value = entry->text(),
+        .why = "the launcher ends the job while this waits for other ranks",
+        .remedy = "see what the other hosts wrote, then run again"});
 }
 
 /// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
@@ -242,23 +226,20 @@ void Watchdog::look_for_the_absent() {
       static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
   const auto absent =
       std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
-  if (absent == places.end() || !word_.claim_here()) return;
-  speak({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
-         .why = "never came to the start of MPI, and the launcher ends the job",
-         .remedy = "see what it wrote and the system's log, then run again"});
+  if (absent == places.end()) return;
+  tell({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
+        .why = "never came to the start of MPI, and the launcher ends the job",
+        .remedy = "see what it wrote and the system's log, then run again"});
 }
 
 void Watchdog::end_behind_others() {
   if (taken_since_s_ == 0) taken_since_s_ = now_s();
-  const double most_s = options_.one_host ? kBehindOthersSeconds : kBehindHostsSeconds;
-  if (now_s() - taken_since_s_ > most_s) ::_exit(static_cast<int>(ExitCode::kTryAgain));
+  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
+    ::_exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
 void Watchdog::tell(const Problem& problem) {
-  if (word_.claim()) speak(problem);
-}
-
-void Watchdog::speak(const Problem& problem) {
+  if (!board_.claim_word()) return;
   told_ = true;
   write_line(
       fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));
@@ -270,7 +251,8 @@ void Watchdog::speak(const Problem& problem) {
 /// As far as it goes: the job ends anyway.
 void Watchdog::write_records() const {
   if (options_.record_file.empty()) return;
-  std::ofstream file(options_.record_file);
+  const std::string host = options_.one_host ? "" : "." + host_name();
+  std::ofstream file(options_.record_file + host);
   for (const FlightRecord& record : board_.all()) {
     if (record.process == 0) continue;
     file << fmt::format("rank {} on {}, process {}\n{}", record.rank.load(), host_name(),

@@ -11,7 +11,6 @@
 
 #include "core/error.h"
 #include "parallel/flight_record.h"
-#include "parallel/last_word.h"
 
 namespace barestep {
 
@@ -19,11 +18,13 @@ namespace barestep {
 std::string flight_file(const std::filesystem::path& metrics);
 
 struct WatchdogOptions {
-  std::string program{};      // in front of its line
-  double limit_s = 300;       // what a rank is in may last so long
-  int ranks = 0;              // of the job; 0: not known
-  bool one_host = true;       // all ranks are on this host
-  std::string record_file{};  // where the records of this host's ranks go then; may be empty
+  std::string program{};  // in front of its line
+  double limit_s = 300;   // what a rank is in may last so long
+  int ranks = 0;          // of the job; 0: not known
+  bool one_host = true;   // all ranks are on this host
+  /// Where the records of this host's ranks go then; on several hosts with the host's name behind
+  /// it. May be empty.
+  std::string record_file{};
   /// Ends all ranks, with `code`. Called from the watchdog's thread.
   std::function<void(ExitCode code)> end_all{};
   /// Why collectives can no longer succeed, or empty.
@@ -38,18 +39,19 @@ struct WatchdogOptions {
 ///   - whether a rank of this host died: its process is gone, and it had not left,
 ///   - whether this rank is in something for longer than the limit,
 ///   - whether the communicator has failed for two seconds, and nobody said so,
-///   - on several hosts: whether the launcher ends the job while this rank waits for others,
+///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
+///     waits for others,
 ///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
 ///     that died before.
 /// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
 /// about the rank that others wait for, where that is known, and tells what it is in and the state
 /// of others that are late. A job of one process has only the limit, and no ranks to name. The
-/// others, when they see that another rank has the word, end half a second later at the latest, on
-/// several hosts two.
+/// others, when they see that another rank has the word, end half a second later at the latest.
+/// Each host tells what its own ranks know: a job on several hosts may end with a line of each.
 class Watchdog {
  public:
-  /// `board`, and `word` over it, must outlive it.
-  Watchdog(FlightBoard& board, LastWord& word, WatchdogOptions options);
+  /// `board` must outlive it.
+  Watchdog(FlightBoard& board, WatchdogOptions options);
   /// Stops looking, and tells the others that this rank has left.
   ~Watchdog();
   /// This rank has left in order; blocks until the others of this host have too. Goes on looking
@@ -62,8 +64,8 @@ class Watchdog {
   void look_around();
   [[nodiscard]] bool is_judge() const;
   [[nodiscard]] bool was_stopped() const;
+  [[nodiscard]] double last_continued_s() const;
   [[nodiscard]] double begin_of(const FlightEntry& entry) const;
-  [[nodiscard]] bool is_asked_to_end() const;
   void look_for_the_dead();
   void look_at_own_entries();
   void look_at_communicator();
@@ -72,7 +74,6 @@ class Watchdog {
   void end_behind_others();
   /// One line and the end, if the word is to be had.
   void tell(const Problem& problem);
-  void speak(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::vector<const FlightRecord*> late_ranks() const;
@@ -80,7 +81,6 @@ class Watchdog {
   [[nodiscard]] Problem overdue(const FlightEntry& entry) const;
 
   FlightBoard& board_;
-  LastWord& word_;
   WatchdogOptions options_;
   double woken_s_ = 0;
   double failed_since_s_ = 0;

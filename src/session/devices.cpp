@@ -20,7 +20,6 @@
 #include "parallel/data_parallel.h"
 #include "parallel/data_parallel_account.h"
 #include "parallel/gpu_places.h"
-#include "parallel/last_word.h"
 #include "parallel/local_communicator.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/nccl_devices.h"
@@ -342,13 +341,12 @@ std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& progra
 class WatchedJob final : public Job {
  public:
   WatchedJob(const char* program, const TrainConfig& config)
-      : watchdog_(board_, word_,
-                  {.program = program,
-                   .limit_s = config.parallel.timeout_s,
-                   .ranks = 1,
-                   .record_file = flight_file(config.output.metrics),
-                   .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
-                   .continued_s = &continued_s}) {
+      : watchdog_(board_, {.program = program,
+                           .limit_s = config.parallel.timeout_s,
+                           .ranks = 1,
+                           .record_file = flight_file(config.output.metrics),
+                           .end_all = [](ExitCode code) { std::_Exit(static_cast<int>(code)); },
+                           .continued_s = &continued_s}) {
     board_.mine().begin(Track::kPhase, Activity::kSetUp);
   }
 
@@ -358,7 +356,6 @@ class WatchedJob final : public Job {
 
  private:
   FlightBoard board_{"", 0, 0};
-  LastWord word_{board_};
   Watchdog watchdog_;
 };
 

@@ -36,17 +36,14 @@ RankJob::RankJob(const char* program, const TrainConfig& config)
     : program_(program),
       launched_(launched_with_signals()),
       board_(launched_ ? launched_->board : "", launched_ ? launched_->local_rank : 0,
-             launched_ ? launched_->rank : 0),
-      word_(board_, launched_ && !launched_->one_host ? &end_was_told : nullptr) {
+             launched_ ? launched_->rank : 0) {
   if (launched_ && launched_->local_rank == 0 && !board_.why_alone().empty()) {
     print_note(program_,
                fmt::format("no flight board '{}': {}; only {} will report a rank that dies",
                            launched_->board, board_.why_alone(), launched_->launcher));
   }
   record().begin(Track::kPhase, Activity::kStart);
-  if (launched_ && launched_->ranks > 1) watchdog_.emplace(board_, word_, watchdog_options(config));
-  if (launched_ && !launched_->one_host) server_ = connect_launcher(launched_->ranks);
-  if (server_) word_.ask(*server_);
+  if (launched_ && launched_->ranks > 1) watchdog_.emplace(board_, watchdog_options(config));
   place_ = join();
   board_.close();
   record().begin(Track::kPhase, Activity::kSetUp);
@@ -82,12 +79,12 @@ MpiRank RankJob::join() {
     // Copies that do not see each other may have no common board.
     std::optional<LoneCopy> copy;
     if (launched_ && error.code() == ExitCode::kConfiguration) copy.emplace(*launched_);
-    if (copy ? copy->is_first(1) : word_.claim()) print_error(program_, error);
+    if (copy ? copy->is_first(1) : board_.claim_word()) print_error(program_, error);
     // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
     if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw QuietEnd{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
-    if (word_.claim()) throw unexpected(error);
+    if (board_.claim_word()) throw unexpected(error);
     throw QuietEnd{static_cast<int>(ExitCode::kBug)};
   }
 }
@@ -120,7 +117,7 @@ void RankJob::together(const std::function<void()>& work) {
 void RankJob::or_end_all(const std::function<void()>& work) {
   Communicator& ranks = *place_.communicator;
   const auto end_all = [&](const Error& error) {
-    if (word_.claim()) print_error(program_, error);
+    if (board_.claim_word()) print_error(program_, error);
     ranks.abort(error.code());
   };
   try {

@@ -2,15 +2,12 @@
 // job ends.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <optional>
 
 #include "core/config.h"
 #include "parallel/flight_record.h"
-#include "parallel/last_word.h"
 #include "parallel/launcher.h"
-#include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/watchdog.h"
 #include "session/job.h"
@@ -51,9 +48,6 @@ class RankJob final : public Job {
   const char* program_;
   std::optional<LaunchedRank> launched_;
   FlightBoard board_;
-  // Behind MPI's end: its connection is MPI's too.
-  std::unique_ptr<LauncherServer> server_;
-  LastWord word_;
   std::mutex watched_mutex_;
   Communicator* watched_ = nullptr;
   std::optional<Watchdog> watchdog_;  // not for one rank alone: nobody waits for it

@@ -32,7 +32,6 @@ includes() {
       library("^cupti", "^src/profiler/cupti_", "profiler/cupti_*")
       library("^nvml", "^src/profiler/nvml_", "profiler/nvml_*")
       library("^mpi\\.h", "^src/parallel/mpi_", "parallel/mpi_*")
-      library("^pmix\\.h", "^src/parallel/pmix_", "parallel/pmix_*")
       library("^nccl", "^src/parallel/nccl_", "parallel/nccl_*")
       library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
       library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "parallel/launcher_server.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/thread_communicator.h"
 #include "support/rank_run.h"
@@ -66,25 +65,6 @@ TEST(MpiRanks, GatherBytesInRankOrder) {
 TEST(MpiRanks, KnowTheirPlaceOnTheHost) {
   EXPECT_EQ(mpi().local_rank, mpi().communicator->rank());
   EXPECT_EQ(mpi().local_size, mpi().communicator->size());
-}
-
-/// The real server, with which the fake of pmix_launcher_server_test.cpp must agree.
-TEST(MpiRanks, FindTheirLaunchersServer) {
-  Communicator& ranks = *mpi().communicator;
-  const auto server = connect_launcher(ranks.size());
-  if (!server) GTEST_SKIP() << "no launcher started this, or this build has no PMIx";
-  const std::vector<std::string>& hosts = server->hosts();
-  ASSERT_EQ(static_cast<int>(hosts.size()), ranks.size());
-  EXPECT_EQ(std::ranges::count(hosts, hosts[0]), ranks.size());
-
-  EXPECT_EQ(server->find_word().get(), WordHolder::kNobody);
-  ranks.barrier();
-  const bool is_last = ranks.rank() == ranks.size() - 1;
-  if (is_last) {
-    EXPECT_EQ(server->publish_word().get(), WordHolder::kThisRank);
-  }
-  ranks.barrier();
-  EXPECT_EQ(server->find_word().get(), is_last ? WordHolder::kThisRank : WordHolder::kAnotherRank);
 }
 
 }  // namespace

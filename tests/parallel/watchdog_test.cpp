@@ -11,7 +11,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <future>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -23,7 +22,6 @@
 #include "core/stop_request.h"
 #include "parallel/flight_record.h"
 #include "parallel/launcher.h"
-#include "parallel/launcher_server.h"
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
@@ -51,14 +49,13 @@ struct Watched {
     };
     testing::internal::CaptureStderr();
     {
-      const Watchdog watchdog(board, word, options);
+      const Watchdog watchdog(board, options);
       for (const double start_s = now_s(); !ended && now_s() - start_s < seconds;) ::usleep(1000);
     }
     return testing::internal::GetCapturedStderr();
   }
 
   FlightBoard board;
-  LastWord word{board};
   int ranks = 2;
   std::optional<ExitCode> code;
 };
@@ -86,7 +83,6 @@ class WatchdogTest : public TempDirTest {
   const std::string file_ = folder() / "board";
   Watched watched_{file_};
   FlightBoard& board_ = watched_.board;
-  LastWord& word_ = watched_.word;
   int& ranks_ = watched_.ranks;
   std::optional<ExitCode>& code_ = watched_.code;
 };
@@ -140,10 +136,7 @@ TEST_F(WatchdogTest, NamesARankThatDiedAndKeepsTheRecords) {
 }
 
 TEST_F(WatchdogTest, SaysNothingOfARankThatHasLeftInOrder) {
-  const pid_t child = other_rank([](FlightBoard& board) {
-    LastWord word(board);
-    const Watchdog watchdog(board, word, {});
-  });
+  const pid_t child = other_rank([](FlightBoard& board) { const Watchdog watchdog(board, {}); });
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(said({}, 0.4), "");
 }
@@ -166,8 +159,7 @@ TEST_F(WatchdogTest, TellsWhoIsStopped) {
 /// Enters what the rank is in, and goes on living.
 template <class F>
 void live(FlightBoard& board, const F& enter) {
-  LastWord word(board);
-  const Watchdog watchdog(board, word, {});
+  const Watchdog watchdog(board, {});
   enter(board.mine());
   for (;;) ::pause();
 }
@@ -219,14 +211,12 @@ TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
 TEST_F(WatchdogTest, MissesNobodyWhereRanksHaveNoCommonBoard) {
   FlightBoard board("", 0, 0);
   board.mine().begin(Track::kPhase, Activity::kStart);
-  LastWord word(board);
   bool ended = false;
   testing::internal::CaptureStderr();
   {
-    const Watchdog watchdog(board, word,
-                            {.ranks = 2,
-                             .end_all = [&](ExitCode) { ended = true; },
-                             .asked_to_end_s = [] { return 1.0; }});
+    const Watchdog watchdog(board, {.ranks = 2,
+                                    .end_all = [&](ExitCode) { ended = true; },
+                                    .asked_to_end_s = [] { return 1.0; }});
     ::usleep(300'000);
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
@@ -262,38 +252,45 @@ TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
   EXPECT_THAT(line, HasSubstr("': NCCL: remote error; see the errors of the other ranks\n"));
 }
 
+/// Of a rank on several hosts that its launcher ends now: it is woken, then asked to end.
+WatchdogOptions ended_by_launcher() {
+  const double now = now_s();
+  return {.one_host = false,
+          .asked_to_end_s = [now] { return now; },
+          .continued_s = [now] { return now; }};
+}
+
 TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
-  const double now = now_s();
-  WatchdogOptions options{.one_host = false, .asked_to_end_s = [now] { return now; }};
-  EXPECT_THAT(said(options),
-              EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while "
-                       "this waits for a rank of another host; see the other hosts' "
-                       "lines, then run again\n"));
+  WatchdogOptions options = ended_by_launcher();
+  EXPECT_THAT(
+      said(options),
+      EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while this waits for "
+               "other ranks; see what the other hosts wrote, then run again\n"));
   options.one_host = true;
   EXPECT_EQ(said(options, 0.5), "");
 }
 
-/// Of a job with two ranks on each of two hosts.
-class PairsServer final : public LauncherServer {
- public:
-  std::future<WordHolder> find_word() override { return answer_.get_future(); }
-  std::future<WordHolder> publish_word() override { return answer_.get_future(); }
-  [[nodiscard]] const std::vector<std::string>& hosts() const override { return hosts_; }
+TEST_F(WatchdogTest, LetsAStepThatWaitsForNobodyEndInOrder) {
+  board_.mine().begin(Track::kPhase, Activity::kStep, 1);
+  EXPECT_EQ(said(ended_by_launcher(), 0.7), "");
+}
 
- private:
-  std::promise<WordHolder> answer_;
-  std::vector<std::string> hosts_{"a", "a", "b", "b"};
-};
+TEST_F(WatchdogTest, LetsAWaitEndInOrderWhenSigtermComesAlone) {
+  board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
+  WatchdogOptions options = ended_by_launcher();
+  options.continued_s = [] { return 0.0; };
+  EXPECT_EQ(said(options, 0.7), "");
+}
 
-TEST_F(WatchdogTest, LeavesToOtherHostsToTellOfTheirDead) {
+TEST_F(WatchdogTest, EachOfSeveralHostsKeepsRecordsOfItsOwn) {
   board_.mine().begin(Track::kHostCall, Activity::kBarrier);
-  PairsServer server;
-  word_.ask(server);
-  const double now = now_s();
-  const WatchdogOptions options{
-      .limit_s = 0.7, .one_host = false, .asked_to_end_s = [now] { return now; }};
-  EXPECT_EQ(said(options, 1.2), "");
+  said({.limit_s = 0.1, .one_host = false, .record_file = folder() / "records"});
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  EXPECT_THAT(read_file(folder() / fmt::format("records.{}", host)),
+              HasSubstr("1 barrier: not ended\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "records"));
 }
 
 /// A process that stops this one for 0.7 s, as Ctrl-Z and fg do.
