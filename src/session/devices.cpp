@@ -23,6 +23,7 @@
 #include "parallel/local_communicator.h"
 #include "parallel/nccl_communicator.h"
 #include "parallel/nccl_devices.h"
+#include "parallel/scheme_of.h"
 #include "parallel/watchdog.h"
 #include "session/outputs.h"
 #include "train/memory_check.h"
@@ -92,8 +93,8 @@ class SeveralDevices final : public Place {
   [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* dataset) const override {
     return barestep::spec_of(config, kind(), dataset);
   }
-  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& /*config*/) const override {
-    return std::make_unique<DataParallel>(scheme());
+  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
+    return scheme_of(config, trainer(), {.devices = size(), .adds_by_pieces = adds_by_pieces()});
   }
 
   void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override;
@@ -115,9 +116,8 @@ class SeveralDevices final : public Place {
 
  private:
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
-  [[nodiscard]] DataParallel scheme() const {
-    return DataParallel(size(), exchanges_ == Exchanges::kPieces);
-  }
+  [[nodiscard]] bool adds_by_pieces() const { return exchanges_ == Exchanges::kPieces; }
+  [[nodiscard]] DataParallel scheme() const { return DataParallel(size(), adds_by_pieces()); }
   /// Why NCCL cannot join them; empty where it can.
   [[nodiscard]] std::string why_no_nccl() const;
   void choose_exchanges(Transport transport);

@@ -17,7 +17,7 @@
 #include "parallel/ddp.h"
 #include "parallel/gpu_places.h"
 #include "parallel/nccl_communicator.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/scheme_of.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/traffic.h"
 #include "parallel/watchdog.h"
@@ -59,7 +59,7 @@ class DeviceOfRank final : public Place {
     return spec_of_rank(config, kind_, dataset, ranks_.rank(), ranks_.size());
   }
   [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
-    return rank_scheme_of(config);
+    return scheme_of(config, trainer());
   }
 
   void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override {

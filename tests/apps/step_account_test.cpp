@@ -26,7 +26,7 @@
 #include "options/options.h"
 #include "parallel/data_parallel.h"
 #include "parallel/local_communicator.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/scheme_of.h"
 #include "profiler/account.h"
 #include "session/devices.h"
 #include "support/file_runs.h"
@@ -365,7 +365,8 @@ struct Typed {
     if (!config.device.devices.empty()) {
       return std::make_unique<DataParallel>(static_cast<int>(config.device.devices.size()), false);
     }
-    return ranks == 0 ? nullptr : rank_scheme_of(config, kSmallBucket);
+    return ranks == 0 ? nullptr
+                      : scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = kSmallBucket});
   }
   [[nodiscard]] StepSpec spec(const Dataset* data, int rank) const {
     return ranks == 0 ? spec_of(config, DeviceKind::kCpu, data)
