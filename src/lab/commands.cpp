@@ -35,8 +35,6 @@
 namespace barestep {
 namespace {
 
-constexpr const char* kMlpLab = "mlp_lab";
-
 /// The sentences, then each table.
 std::string text_of(const Findings& findings) {
   std::string text;
@@ -78,7 +76,7 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
       if (!each.needs_mpi || has_mpirun) {
         wanted.push_back(&each);
       } else {
-        print_note(kMlpLab,
+        print_note("mlp_lab",
                    fmt::format("{} is left out, since there is no mpirun on PATH", each.name));
       }
     }

@@ -9,10 +9,10 @@ failures=0
 
 clean_tree() {
   rm -rf "$work/tree"
-  mkdir -p "$work"/tree/{apps,tests/core} "$work"/tree/src/{core,data,options,kernels,profiler,train,parallel,lab}
+  mkdir -p "$work"/tree/{apps,tests/core} "$work"/tree/src/{core,data,options,kernels,profiler,train,parallel,session,lab}
   cd "$work/tree"
   local folder
-  for folder in src/{core,data,options,kernels,profiler,train,parallel,lab} apps tests/core; do
+  for folder in src/{core,data,options,kernels,profiler,train,parallel,session,lab} apps tests/core; do
     touch "$folder/CMakeLists.txt"
   done
   printf '#pragma once\n#include <vector>\n' >src/core/ops.h
@@ -88,6 +88,9 @@ forbidden src/train/a.cpp '#include <nlohmann/json.hpp>' 'stands only in sources
 forbidden src/lab/a.h '#include <nlohmann/json.hpp>' 'stands only in sources of core/, data/, options/, profiler/ and lab/'
 allowed src/data/a.cpp '#include <nlohmann/json.hpp>'
 allowed src/data/a.cpp '#include <zlib.h>'
+allowed src/session/a.cpp '#include "parallel/x.h"'
+forbidden src/parallel/a.cpp '#include "session/x.h"' 'may not include session/'
+forbidden src/session/a.cpp '#include "lab/x.h"' 'may not include lab/'
 forbidden src/data/a.cpp '#include <xxhash.h>' 'stands only in sources of core/'
 forbidden src/lab/a.h '#include <spawn.h>' 'stands only in sources'
 forbidden src/kernels/a.cpp '#include <zlib.h>' 'stands only in sources of core/'
@@ -109,7 +112,8 @@ allowed src/core/a.cpp '#include <unistd.h>'
 allowed src/kernels/cuda_a.cu '#include <cuda_runtime.h>'
 allowed src/kernels/product_cblas.cpp '#include <cblas.h>'
 allowed src/parallel/mpi_a.cpp '#include <mpi.h>'
-allowed apps/a.cpp '#include <CLI/CLI.hpp>'
+allowed apps/argument_parser.cpp '#include <CLI/CLI.hpp>'
+forbidden apps/a.cpp '#include <CLI/CLI.hpp>' 'stands only in apps/argument_parser.cpp'
 
 # Conditions, lists.
 forbidden src/kernels/a.cpp '#ifdef BARESTEP_CUDA' '#if stands only in'
