@@ -21,12 +21,12 @@
 #include "core/clock.h"
 #include "core/communicator.h"
 #include "core/error.h"
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
-#include "parallel/mpi_communicator.h"
-#include "parallel/nccl_communicator.h"
-#include "parallel/staged_communicator.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/thread_communicator.h"
 
 namespace barestep {
 namespace {

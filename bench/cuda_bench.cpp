@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "linear_product.h"
 #include "measure.h"
 

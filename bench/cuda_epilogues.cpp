@@ -2,7 +2,7 @@
 // Linear(DIM, DIM), by precision and by what is done to the result inside the product: how many
 // algorithms, how long the first of them takes and the best of them. Writes JSON to the file.
 //
-// Layouts are those of kernels/cuda_product.h: our row-major matrices as cuBLASLt's column-major
+// Layouts are those of kernels/cuda/product.h: our row-major matrices as cuBLASLt's column-major
 // transposes.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,9 +15,9 @@
 
 #include "core/error.h"
 #include "core/text_table.h"
-#include "kernels/cuda_device.h"
-#include "kernels/cuda_handles.h"
-#include "kernels/cuda_stream.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/handles.h"
+#include "kernels/cuda/stream.h"
 
 namespace barestep::bench {
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "core/random.h"
-#include "kernels/cpu_ops.h"
+#include "kernels/cpu/ops.h"
 #include "linear_product.h"
 #include "measure.h"
 #include "train/weights.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 
 namespace barestep::bench {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "core/addresses.h"
 #include "core/device.h"
-#include "kernels/product.h"
-#include "kernels/thread_pool.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace barestep::bench {
 

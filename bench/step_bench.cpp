@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/text_table.h"
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "measure.h"
 #include "train/trainer.h"
 

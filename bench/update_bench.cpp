@@ -3,8 +3,8 @@
 #include <atomic>
 #include <string>
 
-#include "kernels/cpu_ops.h"
-#include "kernels/linear_adam.h"
+#include "kernels/cpu/linear_adam.h"
+#include "kernels/cpu/ops.h"
 #include "measure.h"
 
 namespace barestep::bench {

@@ -27,4 +27,9 @@ Price price_of(const Program& program);
 /// does not grow with the batch. Each op reads its input once and writes its output once.
 std::int64_t state_bytes_of(const Program& program);
 
+/// Bytes that each of `ranks` sends in a step of `program`, the mean over ranks, where collectives
+/// go round in a ring (Patarasuk & Yuan 2009): of an all-reduce 2 (n - 1) / n of its bytes, of a
+/// reduce-scatter or an all-gather (n - 1) / n; of others as much.
+std::int64_t bytes_sent(const Program& program, int ranks);
+
 }  // namespace barestep

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cpu_device.h"
-#include "kernels/cuda_device.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cuda/device.h"
 
 namespace barestep {
 

@@ -5,7 +5,7 @@
 
 #include "core/host_memory.h"
 #include "core/units.h"
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 
 namespace barestep {

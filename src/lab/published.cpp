@@ -13,7 +13,8 @@
 #include "lab/machine_card.h"
 #include "lab/step_programs.h"
 #include "lab/words.h"
-#include "parallel/split.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/ddp.h"
 #include "train/parameter_layout.h"
 #include "train/trainer.h"
 

@@ -1,8 +1,8 @@
 #include "lab/step_programs.h"
 
 #include "options/options.h"
-#include "parallel/ddp.h"
-#include "parallel/scheme_of.h"
+#include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
 #include "train/trainer.h"
 
 namespace barestep {

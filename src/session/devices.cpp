@@ -15,16 +15,16 @@
 #include "core/error.h"
 #include "core/host_cpus.h"
 #include "core/units.h"
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
-#include "parallel/data_parallel.h"
-#include "parallel/data_parallel_account.h"
-#include "parallel/gpu_places.h"
-#include "parallel/local_communicator.h"
-#include "parallel/nccl_communicator.h"
-#include "parallel/nccl_devices.h"
-#include "parallel/scheme_of.h"
-#include "parallel/watchdog.h"
+#include "parallel/comm/gpu_places.h"
+#include "parallel/comm/local_communicator.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_devices.h"
+#include "parallel/job/watchdog.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/scheme_of.h"
+#include "profiler/data_parallel_account.h"
 #include "session/outputs.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
@@ -143,9 +143,9 @@ class SeveralDevices final : public Place {
 /// DataParallel's account as an observer.
 class AccountOfDevices final : public Observer {
  public:
-  AccountOfDevices(const StepPrograms& programs, const DataParallel& scheme,
+  AccountOfDevices(const StepPrograms& programs, std::vector<Rows> split,
                    std::vector<std::string> names, Route route)
-      : account_(programs, scheme, std::move(names), route) {}
+      : account_(programs, std::move(split), std::move(names), route) {}
 
   void on_step(const StepFigures& step) override { account_.add(step.report); }
   [[nodiscard]] std::string text() const override { return account_.text(); }
@@ -334,7 +334,7 @@ std::string SeveralDevices::split_lines(std::int64_t step_rows) const {
 std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& programs,
                                                       std::int64_t /*steps*/) const {
   const Route route = exchanges_ == Exchanges::kNccl ? Route::kRing : Route::kStar;
-  return std::make_unique<AccountOfDevices>(programs, scheme(), names_, route);
+  return std::make_unique<AccountOfDevices>(programs, scheme().split(batch_size_), names_, route);
 }
 
 /// One process under a watchdog.

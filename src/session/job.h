@@ -6,7 +6,7 @@
 
 #include "core/communicator.h"
 #include "core/stop_request.h"
-#include "parallel/flight_record.h"
+#include "parallel/job/flight_record.h"
 
 namespace barestep {
 

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "core/config.h"
-#include "parallel/flight_record.h"
-#include "parallel/launcher.h"
-#include "parallel/mpi_communicator.h"
-#include "parallel/watchdog.h"
+#include "parallel/comm/mpi_communicator.h"
+#include "parallel/job/flight_record.h"
+#include "parallel/job/launcher.h"
+#include "parallel/job/watchdog.h"
 #include "session/job.h"
 
 namespace barestep {

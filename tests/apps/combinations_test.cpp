@@ -16,7 +16,7 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "options/options.h"
-#include "parallel/scheme_of.h"
+#include "parallel/schemes/scheme_of.h"
 #include "support/covering_set.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"
@@ -236,8 +236,8 @@ std::string command_of(const Case& levels) {
 /// places: by some 1e-7 in a loss and in a tensor of weights after these few steps. Wrong numbers
 /// differ by 1e-4 and more.
 constexpr double kBound = 1e-6;
-/// Gradients that were rounded to bf16 are within 1/256 (parallel/ddp.h), and so are losses. Where
-/// a gradient nearly cancels, that is all of it, and Adam's step goes elsewhere.
+/// Gradients that were rounded to bf16 are within 1/256 (parallel/schemes/ddp.h), and so are
+/// losses. Where a gradient nearly cancels, that is all of it, and Adam's step goes elsewhere.
 constexpr double kBf16Bound = 1.0 / 256;
 constexpr double kBf16WeightBound = 1.0 / 64;
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/clock.h"
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
 

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "kernels/cuda_device.h"
-#include "parallel/gpu_places.h"
-#include "parallel/nccl_communicator.h"
+#include "kernels/cuda/device.h"
+#include "parallel/comm/gpu_places.h"
+#include "parallel/comm/nccl_communicator.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 

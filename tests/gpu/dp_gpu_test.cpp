@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 

@@ -1,5 +1,3 @@
-#include "kernels/cpu_stream.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/cpu/stream.h"
 
 namespace barestep {
 namespace {

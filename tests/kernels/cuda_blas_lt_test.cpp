@@ -1,5 +1,3 @@
-#include "kernels/cuda_blas_lt.h"
-
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/cuda/blas_lt.h"
 #include "support/expect_error.h"
 
 namespace barestep {

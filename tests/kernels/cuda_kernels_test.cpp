@@ -13,9 +13,9 @@
 
 #include "core/error.h"
 #include "core/random.h"
-#include "kernels/cpu_ops.h"
-#include "kernels/cuda_grid.cuh"
-#include "kernels/cuda_launch.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
 

@@ -1,10 +1,10 @@
 // Every return code that a user can meet, as the line and the exit code it becomes.
-#include "kernels/cuda_status.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "kernels/cuda/status.h"
 
 namespace barestep {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda_device.h"
+#include "kernels/cuda/device.h"
 #include "support/expect_error.h"
 
 namespace barestep {

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/cpu_ops.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 
 namespace barestep {

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/operands.h"
 #include "core/random.h"
-#include "kernels/cpu_ops.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 
 namespace barestep {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/random.h"
-#include "kernels/cpu_ops.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 #include "support/sanitized.h"
 

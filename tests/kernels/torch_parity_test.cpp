@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/random.h"
-#include "kernels/cpu_ops.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
 #include "support/golden.h"
 

@@ -23,18 +23,24 @@ includes() {
       may["parallel"] = "core data train parallel"
       may["session"] = "core options data kernels profiler train parallel session"
       may["lab"] = "core options data kernels profiler train parallel session lab"
+      # room of a layer: the other rooms of it whose headers it may include
+      room_may["parallel/schemes"] = ""
+      room_may["parallel/comm"] = "parallel/job"
+      room_may["parallel/job"] = ""
+      room_may["kernels/cpu"] = ""
+      room_may["kernels/cuda"] = ""
 
       # headers of a library, the files they may stand in, and those in words
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
-              "^src/(kernels/cuda_|parallel/nccl_|profiler/cupti_)",
-              "kernels/cuda_*, parallel/nccl_*, profiler/cupti_*")
-      library("^nvtx3/", "^src/kernels/cuda_", "kernels/cuda_*")
+              "^src/(kernels/cuda/|parallel/comm/nccl_|profiler/cupti_)",
+              "kernels/cuda/, parallel/comm/nccl_*, profiler/cupti_*")
+      library("^nvtx3/", "^src/kernels/cuda/", "kernels/cuda/")
       library("^cupti", "^src/profiler/cupti_", "profiler/cupti_*")
       library("^nvml", "^src/profiler/nvml_", "profiler/nvml_*")
-      library("^mpi\\.h", "^src/parallel/mpi_", "parallel/mpi_*")
-      library("^nccl", "^src/parallel/nccl_", "parallel/nccl_*")
-      library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/product_onednn", "kernels/product_onednn*")
-      library("^(cblas|openblas)", "^src/kernels/product_cblas", "kernels/product_cblas*")
+      library("^mpi\\.h", "^src/parallel/comm/mpi_", "parallel/comm/mpi_*")
+      library("^nccl", "^src/parallel/comm/nccl_", "parallel/comm/nccl_*")
+      library("^(oneapi/dnnl/|dnnl|omp\\.h)", "^src/kernels/cpu/product_onednn", "kernels/cpu/product_onednn*")
+      library("^(cblas|openblas)", "^src/kernels/cpu/product_cblas", "kernels/cpu/product_cblas*")
       library("^CLI/", "^apps/argument_parser\\.cpp$", "apps/argument_parser.cpp")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
       library("^nlohmann/", "^(src/(core|data|options|profiler|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
@@ -70,6 +76,11 @@ includes() {
       if (quoted && layer != "" && path[1] in may) {
         if (index(" " may[layer] " ", " " path[1] " ") == 0)
           report("src/" layer " may not include " path[1] "/")
+        room = layer "/" part[3]
+        other = path[1] "/" path[2]
+        if (room in room_may && other in room_may && other != room &&
+            index(" " room_may[room] " ", " " other " ") == 0)
+          report("src/" room " may not include " other "/")
         next
       }
       if (quoted && layer == "") next

@@ -7,10 +7,10 @@
 
 #include "core/checker.h"
 #include "core/plan.h"
-#include "kernels/cpu_device.h"
-#include "parallel/ddp.h"
-#include "parallel/staged_communicator.h"
-#include "parallel/traffic.h"
+#include "core/price.h"
+#include "kernels/cpu/device.h"
+#include "parallel/comm/staged_communicator.h"
+#include "parallel/schemes/ddp.h"
 #include "support/rank_run.h"
 
 namespace barestep {

@@ -1,5 +1,5 @@
 // DataParallel on CPU devices of one process.
-#include "parallel/data_parallel.h"
+#include "parallel/schemes/data_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "core/checker.h"
 #include "core/error.h"
 #include "core/plan.h"
-#include "kernels/cpu_device.h"
-#include "parallel/local_communicator.h"
+#include "kernels/cpu/device.h"
+#include "parallel/comm/local_communicator.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <fstream>
 
-#include "kernels/cpu_device.h"
-#include "parallel/split.h"
+#include "kernels/cpu/device.h"
+#include "parallel/schemes/ddp.h"
 #include "support/golden.h"
 #include "support/idx_bytes.h"
 #include "support/rank_run.h"

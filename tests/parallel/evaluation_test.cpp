@@ -1,8 +1,8 @@
 // Evaluation by ranks, as threads: each its share of the test set.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu_device.h"
-#include "parallel/ddp.h"
+#include "kernels/cpu/device.h"
+#include "parallel/schemes/ddp.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"

@@ -1,5 +1,5 @@
 // Which ranks have a GPU of their own, and whether NCCL can join them.
-#include "parallel/gpu_places.h"
+#include "parallel/comm/gpu_places.h"
 
 #include <gtest/gtest.h>
 

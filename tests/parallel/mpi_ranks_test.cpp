@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/mpi_communicator.h"
-#include "parallel/thread_communicator.h"
+#include "parallel/comm/mpi_communicator.h"
+#include "parallel/comm/thread_communicator.h"
 #include "support/rank_run.h"
 
 namespace barestep {

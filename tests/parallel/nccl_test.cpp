@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <thread>
 
-#include "kernels/cpu_device.h"
-#include "parallel/factor.h"
-#include "parallel/gpu_places.h"
-#include "parallel/nccl_communicator.h"
-#include "parallel/nccl_devices.h"
-#include "parallel/zero1.h"
+#include "kernels/cpu/device.h"
+#include "parallel/comm/gpu_places.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_devices.h"
+#include "parallel/schemes/factor.h"
+#include "parallel/schemes/zero1.h"
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"
 #include "support/file_runs.h"

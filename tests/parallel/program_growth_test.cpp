@@ -4,10 +4,10 @@
 #include <functional>
 #include <string>
 
-#include "parallel/data_parallel.h"
-#include "parallel/ddp.h"
-#include "parallel/factor.h"
-#include "parallel/zero1.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/ddp.h"
+#include "parallel/schemes/factor.h"
+#include "parallel/schemes/zero1.h"
 #include "support/busy_machine.h"
 
 namespace barestep {

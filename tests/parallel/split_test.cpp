@@ -1,10 +1,11 @@
-#include "parallel/split.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <random>
+
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/ddp.h"
 
 namespace barestep {
 namespace {

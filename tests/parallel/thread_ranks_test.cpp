@@ -8,9 +8,9 @@
 
 #include "core/checker.h"
 #include "core/error.h"
-#include "kernels/cpu_device.h"
-#include "parallel/staged_communicator.h"
-#include "parallel/thread_communicator.h"
+#include "kernels/cpu/device.h"
+#include "parallel/comm/staged_communicator.h"
+#include "parallel/comm/thread_communicator.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"

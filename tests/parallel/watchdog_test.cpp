@@ -1,5 +1,5 @@
 // The watchdog and what it reads: the board, the records of ranks, the launcher's variables.
-#include "parallel/watchdog.h"
+#include "parallel/job/watchdog.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,8 +20,8 @@
 
 #include "core/clock.h"
 #include "core/stop_request.h"
-#include "parallel/flight_record.h"
-#include "parallel/launcher.h"
+#include "parallel/job/flight_record.h"
+#include "parallel/job/launcher.h"
 #include "support/busy_machine.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"

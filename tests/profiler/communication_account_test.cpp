@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "core/clock.h"
-#include "kernels/cpu_device.h"
-#include "parallel/factor.h"
-#include "parallel/zero1.h"
+#include "kernels/cpu/device.h"
+#include "parallel/schemes/factor.h"
+#include "parallel/schemes/zero1.h"
 #include "profiler/account.h"
 #include "profiler/clock_alignment.h"
 #include "support/busy_machine.h"

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "core/clock.h"
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "profiler/cupti_buffers.h"
 #include "profiler/fake_cupti.h"
 #include "profiler/profile.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "support/pattern.h"
 
 namespace barestep {

@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "train/trainer.h"

@@ -1,5 +1,5 @@
 // A CUDA runtime and a cuBLASLt without a GPU, linked in their place: the functions that
-// src/kernels/cuda_*.cpp call, so that all of the CUDA device but the hardware runs on the host.
+// src/kernels/cuda/*.cpp call, so that all of the CUDA device but the hardware runs on the host.
 //
 // Streams do their work at once, a capture notes it. Device memory is out of the host's reach
 // except while device work runs, and full of NaN when it is new. Products read their matrices

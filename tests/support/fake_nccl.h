@@ -1,4 +1,4 @@
-// An NCCL without a GPU, linked in its place: the functions that src/parallel/nccl_*.cpp call.
+// An NCCL without a GPU, linked in its place: the functions that src/parallel/comm/nccl_*.cpp call.
 // Ranks are threads of one process. A "stream" is a barestep::Stream, on whose thread a collective
 // waits for the other ranks as NCCL's kernels do on a GPU.
 //

@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/cpu_device.h"
-#include "parallel/thread_communicator.h"
+#include "kernels/cpu/device.h"
+#include "parallel/comm/thread_communicator.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

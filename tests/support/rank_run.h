@@ -9,7 +9,7 @@
 
 #include "core/communicator.h"
 #include "core/config.h"
-#include "parallel/ddp.h"
+#include "parallel/schemes/ddp.h"
 #include "train/trainer.h"
 
 namespace barestep {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "core/plan.h"
-#include "parallel/data_parallel.h"
-#include "parallel/local_communicator.h"
+#include "parallel/comm/local_communicator.h"
+#include "parallel/schemes/data_parallel.h"
 #include "support/rank_run.h"
 #include "support/trainer_harness.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/product.h"
+#include "kernels/cpu/product.h"
 #include "support/golden.h"
 #include "support/trainer_harness.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/product.h"
+#include "kernels/cpu/product.h"
 #include "support/golden.h"
 #include "support/trainer_harness.h"
 

@@ -13,7 +13,7 @@
 #include "core/checker.h"
 #include "core/error.h"
 #include "core/order.h"
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 

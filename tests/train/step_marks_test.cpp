@@ -10,7 +10,7 @@
 
 #include "core/clock.h"
 #include "core/order.h"
-#include "kernels/cpu_device.h"
+#include "kernels/cpu/device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
 #include "support/forwarding_device.h"

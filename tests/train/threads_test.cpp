@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "kernels/product.h"
+#include "kernels/cpu/product.h"
 #include "support/trainer_harness.h"
 
 namespace barestep {

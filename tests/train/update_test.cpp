@@ -7,7 +7,7 @@
 
 #include "core/plan.h"
 #include "core/price.h"
-#include "kernels/product.h"
+#include "kernels/cpu/product.h"
 #include "support/expect_error.h"
 #include "support/golden.h"
 #include "support/trainer_harness.h"

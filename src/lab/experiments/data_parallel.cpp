@@ -1,4 +1,6 @@
 // Several devices of one process: DataParallel against one device and against DDP.
+#include "parallel/schemes/data_parallel.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "lab/experiments/all.h"
 #include "lab/planned_memory.h"
 #include "lab/words.h"
-#include "parallel/split.h"
 
 namespace barestep {
 namespace {

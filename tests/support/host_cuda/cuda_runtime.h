@@ -1,5 +1,5 @@
 // Stands in for CUDA's header where kernels are compiled for the host: the words of CUDA that
-// src/kernels/cuda_* use, and nothing more.
+// src/kernels/cuda/ use, and nothing more.
 #pragma once
 
 #include <cmath>

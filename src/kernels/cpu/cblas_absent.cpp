@@ -1,0 +1,12 @@
+// Takes the place of product_cblas.cpp in builds without OpenBLAS.
+#include "kernels/cpu/product.h"
+
+namespace barestep {
+
+std::unique_ptr<Product> make_cblas_product() {
+  return nullptr;
+}
+
+void stop_cblas_threads() {}
+
+}  // namespace barestep

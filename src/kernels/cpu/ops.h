@@ -1,0 +1,31 @@
+// Executes device ops on the CPU.
+#pragma once
+
+#include "core/addresses.h"
+#include "core/ops.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace barestep {
+
+/// Owns neither the pool nor the product. Several threads may run ops at once: one of them gets the
+/// pool, the others run their loops alone. No result depends on the number of threads, except for
+/// those of products that say so.
+class CpuOps {
+ public:
+  CpuOps(ThreadPool& pool, Product& product) : pool_(pool), product_(product) {}
+
+  /// Everything run() must not do. Call once for each op before its first run.
+  void prepare(const DeviceOp& op);
+
+  /// Blocks until the op is done; allocates nothing. The tensors an op writes must not overlap its
+  /// others, except for those it updates in place. Throws Error(kBadData) for a label that is no
+  /// class.
+  void run(const DeviceOp& op, const Addresses& addresses);
+
+ private:
+  ThreadPool& pool_;
+  Product& product_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,62 @@
+// The seam between the CPU device and what computes its matrix products.
+//
+// The pool splits a product into tiles of c; a provider computes one tile on one thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "core/addresses.h"
+#include "core/config.h"
+#include "core/ops.h"
+#include "kernels/cpu/product_tiles.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace barestep {
+
+class Product {
+ public:
+  virtual ~Product() = default;
+
+  /// "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  /// Everything run() must not do. Call once for each op before its first run, with the pool it
+  /// will get, while nothing runs. Blocks.
+  virtual void prepare(const Gemm& op, const ThreadPool& pool) = 0;
+
+  /// Computes a tile on the calling thread, which may be any thread of a pool, once a product of
+  /// its kind is prepared. k is at least 1. False when the library failed.
+  [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
+
+  /// Computes the whole op, with its bias, beta and ReLU; blocks. Any extent may be 0: with k = 0
+  /// an element is bias or beta * c. c must not overlap the other tensors.
+  virtual void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) = 0;
+};
+
+/// kAuto takes the fastest provider of this build. Throws Error(kConfiguration) when the build has
+/// not the one asked for.
+std::unique_ptr<Product> make_product(GemmProvider provider);
+
+/// Plain loops; numbers are added in the order of k. The oracle of the others, and the only one
+/// that every build has. Results do not depend on the number of threads.
+std::unique_ptr<Product> make_reference_product();
+
+/// oneDNN, or null in a build without it. Each thread computes a tile of c; results may differ in
+/// the last bits between numbers of threads.
+///
+/// Memory outside the plan: for every thread a tile of a forward product's output, in all at most
+/// 128 rows a thread of the widest layer, and oneDNN's scratchpad, about a quarter of that at the
+/// practical's shapes. Both are taken in prepare().
+std::unique_ptr<Product> make_onednn_product();
+
+/// OpenBLAS, or null in a build without it. With one thread each product is one library call with
+/// the arguments PyTorch gives, so results have PyTorch's bits; with several, each computes a tile
+/// of c and results may differ in the last bits.
+std::unique_ptr<Product> make_cblas_product();
+
+/// Ends the threads that OpenBLAS starts when the program is loaded, whether it is used or not: the
+/// pool splits products. Does nothing in a build without it.
+void stop_cblas_threads();
+
+}  // namespace barestep

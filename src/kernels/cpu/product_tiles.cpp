@@ -1,0 +1,114 @@
+#include "kernels/cpu/product_tiles.h"
+
+#include "kernels/cpu/sanitizer_ranges.h"
+#include "kernels/loop_ops.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::int64_t kLeastTileExtent = 64;
+
+/// The fewest multiply-adds of a tile: a few microseconds, the price of waking a thread.
+constexpr std::int64_t kLeastTileWork = std::int64_t{1} << 18;
+
+/// Tiles begin at multiples of this, a cache line of floats.
+constexpr std::int64_t kTileAlignment = 16;
+
+/// Returns the beta to add the product with.
+float write_start(const BoundGemm& g, const Tile& tile) {
+  if (g.bias != nullptr) {
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i)
+      std::copy_n(g.bias + tile.col, tile.cols, g.c + i * g.n + tile.col);
+    return 1;
+  }
+  if (g.k == 0) {
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+      float* row = g.c + i * g.n;
+      for (std::int64_t j = tile.col; j < tile.col + tile.cols; ++j)
+        row[j] = accumulate(0, g.op.beta, row[j]);
+    }
+  }
+  return g.op.beta;
+}
+
+}  // namespace
+
+BoundGemm bind(const Gemm& op, const Addresses& addresses) {
+  return {.op = op,
+          .m = op.c.rows,
+          .n = op.c.cols,
+          .k = op.transpose_a ? op.a.rows : op.a.cols,
+          .a = addresses.at(op.a),
+          .b = addresses.at(op.b),
+          .bias = op.bias ? addresses.at(*op.bias) : nullptr,
+          .c = addresses.at(op.c)};
+}
+
+Tiling tiling_of(const Gemm& op, int threads) {
+  return tiling_of(op, threads, op.c.rows >= op.c.cols);
+}
+
+Tiling tiling_of(const Gemm& op, int threads, bool by_rows) {
+  const std::int64_t k = op.transpose_a ? op.a.rows : op.a.cols;
+  const std::int64_t extent = by_rows ? op.c.rows : op.c.cols;
+  const std::int64_t most = std::min(extent / kLeastTileExtent, op.c.size() * k / kLeastTileWork);
+  const std::int64_t tiles = std::clamp(most, std::int64_t{1}, std::int64_t{threads});
+  const std::int64_t share = (extent + tiles - 1) / tiles;
+  const std::int64_t width =
+      tiles == 1 ? extent : (share + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+  return {op.c.rows, op.c.cols, by_rows, width};
+}
+
+TileProduct operands_of(const BoundGemm& g, const Tile& tile) {
+  const std::int64_t stride_a = g.op.a.cols;
+  const std::int64_t stride_b = g.op.b.cols;
+  const TileProduct product{
+      .transpose_a = g.op.transpose_a,
+      .transpose_b = g.op.transpose_b,
+      .m = tile.rows,
+      .n = tile.cols,
+      .k = g.k,
+      .a = g.a + (g.op.transpose_a ? tile.row : tile.row * stride_a),
+      .stride_a = stride_a,
+      .b = g.b + (g.op.transpose_b ? tile.col * stride_b : tile.col),
+      .stride_b = stride_b,
+      .beta = g.op.beta,
+      .c = g.c + tile.row * g.n + tile.col,
+      .stride_c = g.n,
+  };
+  const auto& [ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc] = product;
+  announce_read(a, ta ? k : m, ta ? m : k, lda);
+  announce_read(b, tb ? n : k, tb ? k : n, ldb);
+  announce_write(c, m, n, ldc);
+  return product;
+}
+
+TileProduct begin_tile(const BoundGemm& g, const Tile& tile) {
+  const float beta = write_start(g, tile);
+  TileProduct product = operands_of(g, tile);
+  product.beta = beta;
+  return product;
+}
+
+void activation_tile(const BoundGemm& g, const Tile& tile) {
+  if (g.op.activation == Activation::kNone) return;
+  with_activation(g.op.activation, [&]<class Formula>(Formula) {
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+      float* row = g.c + i * g.n + tile.col;
+      for (std::int64_t j = 0; j < tile.cols; ++j) row[j] = Formula::value(row[j]);
+    }
+  });
+}
+
+void bias_activation_tile(const BoundGemm& g, const Tile& tile) {
+  if (g.bias == nullptr) return activation_tile(g, tile);
+  with_activation(g.op.activation, [&]<class Formula>(Formula) {
+    const BiasActivationElement<Formula> element{g.bias + tile.col};
+    for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
+      float* row = g.c + i * g.n + tile.col;
+      for (std::int64_t j = 0; j < tile.cols; ++j) element(row, j);
+    }
+  });
+}
+
+}  // namespace barestep

@@ -1,0 +1,344 @@
+#include "kernels/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "core/program.h"
+#include "core/units.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/ranges.h"
+#include "kernels/cuda/stream.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::align_val_t kPageableAlignment{256};
+
+cudaDeviceProp properties_of(CudaContext& context) {
+  cudaDeviceProp properties{};
+  context.require(cudaGetDeviceProperties(&properties, context.ordinal()),
+                  "cudaGetDeviceProperties");
+  return properties;
+}
+
+/// As the driver writes it, so that its other libraries know the device by it.
+std::string pci_bus_id_of(const cudaDeviceProp& properties) {
+  return fmt::format("{:08x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
+                     properties.pciDeviceID);
+}
+
+/// "driver for CUDA 13.0, 580.65.06"; the second is told by the kernel's module, where it is.
+std::string driver_text() {
+  int version = 0;
+  static_cast<void>(cudaDriverGetVersion(&version));
+  std::string text = fmt::format("driver for CUDA {}.{}", version / 1000, version % 1000 / 10);
+  std::ifstream module("/sys/module/nvidia/version");
+  if (std::string own; std::getline(module, own)) text += ", " + own;
+  return text;
+}
+
+int attribute_of(CudaContext& context, cudaDeviceAttr attribute) {
+  int value = 0;
+  context.require(cudaDeviceGetAttribute(&value, attribute, context.ordinal()),
+                  "cudaDeviceGetAttribute");
+  return value;
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int ordinal, int index, const DeviceConfig& config)
+      : context_(ordinal),
+        index_(index),
+        properties_(properties_of(context_)),
+        model_(properties_.name),
+        geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
+                  .threads_per_multiprocessor =
+                      attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+        product_(context_, model_, config) {
+    run_first_kernel();
+  }
+
+  [[nodiscard]] std::string_view name() const override { return context_.name(); }
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  [[nodiscard]] int index() const override { return index_; }
+  [[nodiscard]] DeviceInfo info() const override;
+
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override;
+  void release(std::byte* memory, MemoryKind kind) noexcept override;
+  void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
+
+  /// Communication comes first: it takes few multiprocessors, and other ranks wait for it.
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    return std::make_unique<CudaDeviceStream>(context_, label == name_of(Lane::kComm));
+  }
+  std::unique_ptr<Event> new_event(EventUse use) override {
+    return std::make_unique<CudaDeviceEvent>(context_, use);
+  }
+
+  void prepare(const DeviceOp& op) override {
+    if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+  }
+  void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override;
+
+  void begin_capture(Stream& origin) override;
+  std::unique_ptr<Graph> end_capture(Stream& origin) override;
+  void launch(Graph& graph, Stream& stream, std::int64_t step) override;
+
+  void set_record_sink(RecordSink* sink) override {
+    if (sink == nullptr) return;
+    fail(ExitCode::kConfiguration, {.what = "records of device",
+                                    .value = context_.name(),
+                                    .why = "a CUDA device does not send any",
+                                    .remedy = "use --device cpu"});
+  }
+
+ private:
+  void run_first_kernel();
+  void launch_kernel(const DeviceOp& op, const Addresses& addresses,
+                     const CudaDeviceStream& stream);
+
+  // const methods of the seam ask the device too.
+  mutable CudaContext context_;
+  int index_;
+  cudaDeviceProp properties_;
+  std::string model_;
+  CudaGeometry geometry_;
+  CudaProduct product_;
+};
+
+/// A kernel that cannot run here, for want of code for this architecture, shows now and not in a
+/// step.
+void CudaDevice::run_first_kernel() {
+  CudaDeviceStream stream(context_);
+  const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
+  launch_kernel(Fill{.out = out}, Addresses(std::vector{stream.workspace().data()}), stream);
+  stream.synchronize();
+}
+
+DeviceInfo CudaDevice::info() const {
+  context_.use();
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  context_.require(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  return {.model = model_,
+          .total_bytes = static_cast<std::int64_t>(total_bytes),
+          .free_bytes = static_cast<std::int64_t>(free_bytes),
+          .threads = 0,
+          .product_library = product_.name(),
+          .pci_bus_id = pci_bus_id_of(properties_),
+          .ordinal = context_.ordinal(),
+          .driver = driver_text(),
+          .multiprocessors = {
+              .count = geometry_.multiprocessors,
+              .threads = geometry_.threads_per_multiprocessor,
+              .registers = properties_.regsPerMultiprocessor,
+              .shared_bytes = static_cast<std::int64_t>(properties_.sharedMemPerMultiprocessor)}};
+}
+
+std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
+  context_.use();
+  const auto size = static_cast<std::size_t>(std::max(std::int64_t{1}, bytes));
+  void* memory = nullptr;
+  if (kind == MemoryKind::kPageable) {
+    memory = ::operator new(size, kPageableAlignment);
+  } else if (kind == MemoryKind::kPinned) {
+    const cudaError_t status = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      fail(ExitCode::kMemory, {.what = "pinned host memory",
+                               .value = "",
+                               .why = human_bytes(bytes) + " could not be allocated",
+                               .remedy = "use a smaller --batch-size"});
+    }
+    context_.require(status, "cudaHostAlloc");
+  } else {
+    context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
+    if (BARESTEP_POISON != 0) {
+      context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
+      // Streams that do not block do not wait for it.
+      context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+  }
+  if (BARESTEP_POISON != 0 && kind != MemoryKind::kDevice) std::memset(memory, 0xFF, size);
+  return static_cast<std::byte*>(memory);
+}
+
+void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
+  if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
+  // It fails only after the device was lost, which was reported then.
+  static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
+}
+
+void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& stream) {
+  if (bytes == 0 || context_.failed()) return;
+  context_.use();
+  context_.note(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                                static_cast<CudaDeviceStream&>(stream).handle()),
+                "cudaMemcpyAsync");
+}
+
+void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
+                               const CudaDeviceStream& stream) {
+  const int status =
+      barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
+  context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
+}
+
+void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag /*tag*/) {
+  if (context_.failed()) return;
+  const ToolRange range(label_of(op));
+  context_.use();
+  context_.queueing(op);
+  auto& queue = static_cast<CudaDeviceStream&>(stream);
+  if (const auto* copied = std::get_if<Copy>(&op)) {
+    copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
+         copied->to.bytes(), stream);
+  } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
+    if (!product_.run(*gemm, addresses, queue)) {
+      launch_kernel(
+          BiasActivation{.values = gemm->c, .bias = *gemm->bias, .activation = gemm->activation},
+          addresses, queue);
+    }
+  } else {
+    launch_kernel(op, addresses, queue);
+  }
+}
+
+void CudaDevice::begin_capture(Stream& origin) {
+  BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
+  context_.use();
+  // Calls of this thread that a graph cannot hold are errors; other threads go on. Kernels that are
+  // first used in a capture are loaded in it, which drivers of CUDA 12.3 and later allow.
+  context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
+                                          cudaStreamCaptureModeThreadLocal),
+                   "cudaStreamBeginCapture");
+  context_.capturing = true;
+}
+
+std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
+  BARESTEP_REQUIRE(context_.capturing, "no capture is on");
+  context_.capturing = false;
+  cudaGraph_t captured = nullptr;
+  const cudaError_t status =
+      cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
+  const OwnedGraph graph(captured);
+  // What spoiled the capture, if something did, failed before this.
+  context_.check();
+  context_.require(status, "cudaStreamEndCapture");
+  cudaGraphExec_t exec = nullptr;
+  context_.require(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate");
+  return std::make_unique<CudaDeviceGraph>(OwnedGraphExec(exec));
+}
+
+void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
+  if (context_.failed()) return;
+  const ToolRange range("launch graph");
+  context_.use();
+  context_.note(cudaGraphLaunch(static_cast<CudaDeviceGraph&>(graph).handle(),
+                                static_cast<CudaDeviceStream&>(stream).handle()),
+                "cudaGraphLaunch");
+}
+
+/// The number of GPUs, and what the driver said.
+std::pair<int, cudaError_t> ask_for_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (status != cudaSuccess) return {0, status};
+  return {count, count > 0 ? cudaSuccess : cudaErrorNoDevice};
+}
+
+/// "cuda:0 (NVIDIA H200), cuda:1 (...)".
+std::string devices_present(int count) {
+  std::string text;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    cudaDeviceProp properties{};
+    const bool known = cudaGetDeviceProperties(&properties, ordinal) == cudaSuccess;
+    text += fmt::format("{}cuda:{} ({})", ordinal == 0 ? "" : ", ", ordinal,
+                        known ? properties.name : "unknown");
+  }
+  return text;
+}
+
+int ordinal_of(std::string_view name) {
+  const auto colon = name.find(':');
+  if (colon == std::string_view::npos) return 0;
+  int ordinal = 0;
+  std::from_chars(name.data() + colon + 1, name.data() + name.size(), ordinal);
+  return ordinal;
+}
+
+}  // namespace
+
+int cuda_device_count() {
+  return ask_for_devices().first;
+}
+
+std::string why_no_cuda_device() {
+  const cudaError_t status = ask_for_devices().second;
+  return status == cudaSuccess ? "" : explain_status(status, facts_of_process()).problem.why;
+}
+
+namespace {
+
+/// Whether copies of `from` reach the memory of `to` directly; from now on they do if they can.
+bool reaches(CudaContext& from, int to) {
+  from.use();
+  int can = 0;
+  from.require(cudaDeviceCanAccessPeer(&can, from.ordinal(), to), "cudaDeviceCanAccessPeer");
+  if (can == 0) return false;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    static_cast<void>(cudaGetLastError());
+    return true;
+  }
+  from.require(status, "cudaDeviceEnablePeerAccess");
+  return true;
+}
+
+}  // namespace
+
+std::vector<ApartGpus> enable_peer_access(const std::vector<int>& ordinals) {
+  std::vector<ApartGpus> apart;
+  for (std::size_t i = 0; i < ordinals.size(); ++i) {
+    CudaContext one(ordinals[i]);
+    for (std::size_t j = i + 1; j < ordinals.size(); ++j) {
+      CudaContext other(ordinals[j]);
+      const bool there = reaches(one, ordinals[j]);
+      const bool back = reaches(other, ordinals[i]);
+      if (!there || !back) apart.emplace_back(ordinals[i], ordinals[j]);
+    }
+  }
+  return apart;
+}
+
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index) {
+  const auto [count, status] = ask_for_devices();
+  if (status != cudaSuccess) {
+    CudaFacts facts = facts_of_process();
+    facts.call = "cudaGetDeviceCount";
+    facts.device = config.device;
+    const CudaFailure failure = explain_status(status, facts);
+    fail(failure.code, failure.problem);
+  }
+  const int ordinal = ordinal_of(config.device);
+  if (ordinal >= count) {
+    fail(ExitCode::kNoDevice, {.what = "device",
+                               .value = config.device,
+                               .why = fmt::format("there is only {}", devices_present(count)),
+                               .remedy = "name one of these"});
+  }
+  return std::make_unique<CudaDevice>(ordinal, index, config);
+}
+
+}  // namespace barestep

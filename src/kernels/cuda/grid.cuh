@@ -1,0 +1,54 @@
+// How our kernels are launched and how their threads share work.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/philox.h"
+#include "kernels/cuda/launch.h"
+
+namespace barestep {
+
+constexpr int kBlockThreads = 256;
+constexpr int kWarpThreads = 32;
+constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
+
+/// Blocks of kBlockThreads for n threads' work: as many as the GPU holds, four times over, so that
+/// it is busy to the end. Threads loop over what is left, one grid's width apart.
+inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {
+  const int resident =
+      geometry.multiprocessors * std::max(1, geometry.threads_per_multiprocessor / kBlockThreads);
+  const std::int64_t needed = n / kBlockThreads + (n % kBlockThreads != 0 ? 1 : 0);
+  return static_cast<int>(std::min(needed, std::int64_t{4} * resident));
+}
+
+/// The only place that launches kernels. An empty grid has nothing to do.
+template <class... Parameters, class... Arguments>
+cudaError_t start(CudaStream stream, dim3 grid, dim3 block, void (*kernel)(Parameters...),
+                  Arguments... arguments) {
+  if (grid.x == 0 || grid.y == 0) return cudaSuccess;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t start(CudaStream stream, int blocks, void (*kernel)(Parameters...),
+                  Arguments... arguments) {
+  return start(stream, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads), kernel,
+               arguments...);
+}
+
+/// This thread's number, and how many there are, in a grid of one dimension.
+__device__ inline std::int64_t grid_thread() {
+  return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t grid_threads() {
+  return std::int64_t{gridDim.x} * blockDim.x;
+}
+
+}  // namespace barestep

@@ -1,0 +1,227 @@
+#include <array>
+#include <span>
+
+#include "core/error.h"
+#include "kernels/cuda/clock.cuh"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_adam.cuh"
+#include "kernels/cuda/optimizers.cuh"
+#include "kernels/cuda/randn.h"
+#include "kernels/cuda/reductions.cuh"
+
+namespace barestep {
+namespace {
+
+__global__ void spin(std::uint64_t duration_ns, const float* more_seconds) {
+  const std::uint64_t begin = clock_ns();
+  if (more_seconds != nullptr && *more_seconds > 0) {
+    duration_ns += static_cast<std::uint64_t>(1e9 * *more_seconds);
+  }
+  while (clock_ns() - begin < duration_ns) {
+  }
+}
+
+unsigned tiles(std::int64_t extent, std::int64_t of) {
+  return static_cast<unsigned>((extent + of - 1) / of);
+}
+
+constexpr dim3 kTile(kTileCols, kTileRows);
+
+/// Launches one op; one overload for each kind.
+struct Launcher {
+  const Addresses& addresses;
+  double* partials;
+  const CudaGeometry& geometry;
+  CudaStream stream;
+
+  cudaError_t operator()(const BiasActivation& op) const {
+    constexpr std::int64_t kMaxGridRows = 65535;
+    const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
+    const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return start(stream, grid, kTile, bias_activation<Formula>, addresses.at(op.values),
+                   op.values.rows, op.values.cols,
+                   BiasActivationElement<Formula>{addresses.at(op.bias)});
+    });
+  }
+
+  cudaError_t operator()(const ActivationGrad& op) const {
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return each(op.grad.size(),
+                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+    });
+  }
+
+  cudaError_t operator()(const SumRows& op) const {
+    if (op.in.rows <= 1) {
+      const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
+      float* const out = addresses.at(op.out);
+      return by_vectors(op.out.size(), std::array<const float*, 2>{out, row}, add_row, out, row,
+                        op.beta);
+    }
+    return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows, addresses.at(op.out),
+                 addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
+  }
+
+  cudaError_t operator()(const MseLoss& op) const {
+    const std::int64_t n = op.output.size();
+    const MseGradElement grad{addresses.at(op.grad), addresses.at(op.output),
+                              addresses.at(op.target), mse_grad_factor(op.count)};
+    const int blocks = partial_blocks(n);
+    const cudaError_t error = start(stream, blocks, mse_loss, partials, n, grad);
+    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
+  }
+
+  cudaError_t operator()(const CrossEntropy& op) const {
+    const CrossEntropyRow row{addresses.at(op.grad), addresses.at(op.logits),
+                              addresses.at<std::int32_t>(op.labels), op.logits.cols, op.count};
+    const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
+    const cudaError_t error = start(stream, blocks, cross_entropy, partials, op.logits.rows, row);
+    return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
+  }
+
+  cudaError_t operator()(const CountCorrect& op) const {
+    const CorrectRow row{addresses.at(op.logits), addresses.at<std::int32_t>(op.labels),
+                         op.logits.cols};
+    const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
+    const cudaError_t error = start(stream, blocks, count_correct, partials, op.logits.rows, row);
+    if (error != cudaSuccess) return error;
+    return start(stream, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
+  }
+
+  template <OptimizerOp Update>
+  cudaError_t operator()(const Update& op) const {
+    float* const weights = addresses.at(op.weights);
+    const float* const grads = addresses.at(op.grads);
+    return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
+      const auto state = arrays_of<Rule>(tensors, addresses);
+      std::array<const float*, 2 + StateArrays<Rule>::kLength> arrays{weights, grads};
+      std::copy_n(state.arrays, StateArrays<Rule>::kLength, arrays.begin() + 2);
+      return by_vectors(op.weights.size(), arrays, update<Rule>, weights, grads, state,
+                        addresses.at(op.scalars), at(op.clip), rule);
+    });
+  }
+
+  cudaError_t operator()(const LinearAdam& op) const {
+    const LinearAdamArrays arrays{.out = op.weight.rows,
+                                  .in = op.weight.cols,
+                                  .n = op.x.rows,
+                                  .weight = addresses.at(op.weight),
+                                  .weight_moments1 = addresses.at(op.weight_moments1),
+                                  .weight_moments2 = addresses.at(op.weight_moments2),
+                                  .bias = addresses.at(op.bias),
+                                  .bias_moments1 = addresses.at(op.bias_moments1),
+                                  .bias_moments2 = addresses.at(op.bias_moments2),
+                                  .grad_y = addresses.at(op.grad_y),
+                                  .x = addresses.at(op.x),
+                                  .scalars = addresses.at(op.scalars),
+                                  .clip = at(op.clip)};
+    const bool vectors = arrays.in % 4 == 0 && is_vector(arrays.weight) &&
+                         is_vector(arrays.weight_moments1) && is_vector(arrays.weight_moments2);
+    const dim3 grid(tiles(arrays.out, kUpdateRows) * tiles(arrays.in, kUpdateCols));
+    return start(stream, grid, dim3(kBlockThreads),
+                 vectors ? linear_adam<true> : linear_adam<false>, arrays, AdamConstants(op));
+  }
+
+  cudaError_t operator()(const SumSquares& op) const {
+    return sum_of(op.out, op.in.size(), SquareTerm{addresses.at(op.in)});
+  }
+
+  cudaError_t operator()(const GramSquares& op) const {
+    return sum_of(op.out, op.gram_y.size(),
+                  GramTerm{addresses.at(op.gram_y), addresses.at(op.gram_x)});
+  }
+
+  cudaError_t operator()(const ClipFactor& op) const {
+    return start(stream, dim3(1), dim3(1), find_clip_factor, addresses.at(op.factor),
+                 addresses.at(op.squares), op.squares.size(), op.max_norm);
+  }
+
+  cudaError_t operator()(const Cast& op) const {
+    const std::int64_t n = op.to.size();
+    if (op.to.dtype == DType::kBF16) {
+      return each(n, ToBf16Element{addresses.at<Bf16>(op.to), addresses.at(op.from), op.scale});
+    }
+    return each(n, FromBf16Element{addresses.at(op.to), addresses.at<Bf16>(op.from), op.scale});
+  }
+
+  cudaError_t operator()(const Fill& op) const {
+    if (op.out.dtype == DType::kF32)
+      return each(op.out.size(), FillElement{addresses.at(op.out), op.value});
+    BARESTEP_REQUIRE(op.value == 0, "only floats have a value");
+    return cudaMemsetAsync(addresses.at<std::byte>(op.out), 0,
+                           static_cast<std::size_t>(op.out.bytes()), stream);
+  }
+
+  cudaError_t operator()(const Randn& op) const {
+    return static_cast<cudaError_t>(launch_randn(op, addresses, geometry, stream));
+  }
+
+  cudaError_t operator()(const Delay& op) const {
+    const float* const more = op.more_seconds ? addresses.at(*op.more_seconds) : nullptr;
+    return start(stream, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9),
+                 more);
+  }
+
+  cudaError_t operator()(const Gemm&) const { return no_kernel(); }
+  cudaError_t operator()(const Copy&) const { return no_kernel(); }
+
+ private:
+  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+    return tensor ? addresses.at(*tensor) : nullptr;
+  }
+
+  /// out = the sum of term(i) over [0, n).
+  template <class Term>
+  cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
+    const int blocks = partial_blocks(n);
+    const cudaError_t error = start(stream, blocks, sum_terms<Term>, partials, n, term);
+    return error != cudaSuccess ? error : finish(out, blocks, 1, 0);
+  }
+
+  template <class Element>
+  cudaError_t each(std::int64_t n, const Element& element) const {
+    return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
+  }
+
+  /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
+  /// many groups of four of them it may reach by 16-byte accesses.
+  template <class Kernel, class... Arguments>
+  cudaError_t by_vectors(std::int64_t n, std::span<const float* const> arrays, Kernel* kernel,
+                         Arguments... arguments) const {
+    const bool aligned = std::ranges::all_of(arrays, is_vector);
+    const std::int64_t vectors = aligned ? n / 4 : 0;
+    const int blocks = blocks_for(aligned ? (n + 3) / 4 : n, geometry);
+    return start(stream, blocks, kernel, n, vectors, arguments...);
+  }
+
+  /// At least one: a sum of nothing is written too.
+  [[nodiscard]] int partial_blocks(std::int64_t threads) const {
+    return std::clamp(blocks_for(threads, geometry), 1, kMaxPartials);
+  }
+
+  [[nodiscard]] cudaError_t finish(const Tensor& loss, int blocks, std::int64_t count,
+                                   float beta) const {
+    return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
+  }
+
+  static bool is_vector(const float* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % sizeof(float4) == 0;
+  }
+
+  static cudaError_t no_kernel() {
+    report_bug(__FILE__, __LINE__, "no kernel", "libraries do products and copies");
+  }
+};
+
+}  // namespace
+
+int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
+           const CudaGeometry& geometry, CudaStream stream) {
+  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), geometry, stream},
+                    op);
+}
+
+}  // namespace barestep

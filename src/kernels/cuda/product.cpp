@@ -1,0 +1,276 @@
+#include "kernels/cuda/product.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/device.h"
+#include "core/error.h"
+#include "kernels/cuda/tuning.h"
+
+namespace barestep {
+namespace {
+
+static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmBytes));
+
+constexpr int kCandidates = 16;  // that autotuning times
+
+std::string library_text() {
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+/// Whether cuBLASLt can apply it to a product.
+bool has_epilogue(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+    case Activation::kNone:
+      return true;
+  }
+  return false;
+}
+
+/// What is asked of cuBLASLt. An activation that it cannot apply is left to the caller, with the
+/// bias before it.
+Gemm library_part_of(const Gemm& op) {
+  if (has_epilogue(op.activation)) return op;
+  BARESTEP_REQUIRE(op.bias.has_value(), "an activation without a bias is cuBLASLt's");
+  Gemm part = op;
+  part.bias.reset();
+  part.activation = Activation::kNone;
+  return part;
+}
+
+cublasLtEpilogue_t epilogue_of(const ProductShape& shape, bool fused) {
+  if (!fused) return CUBLASLT_EPILOGUE_DEFAULT;
+  if (shape.bias) return shape.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  return shape.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+template <class Value>
+void set(CudaContext& context, const OwnedMatmul& matmul, cublasLtMatmulDescAttributes_t attribute,
+         const Value& value) {
+  context.require(cublasLtMatmulDescSetAttribute(matmul.get(), attribute, &value, sizeof(value)),
+                  "cublasLtMatmulDescSetAttribute");
+}
+
+template <class Value>
+void set(CudaContext& context, const OwnedPreference& preference,
+         cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
+  context.require(
+      cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+      "cublasLtMatmulPreferenceSetAttribute");
+}
+
+/// A row-major rows x cols matrix, as cuBLASLt sees its transpose.
+OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t cols) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  context.require(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<std::uint64_t>(cols),
+                                             static_cast<std::uint64_t>(rows), cols),
+                  "cublasLtMatrixLayoutCreate");
+  return OwnedLayout(layout);
+}
+
+}  // namespace
+
+CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
+    : context_(context), precision_(config.precision), rows_of_products_(config.rows_of_products) {
+  if (!config.autotune.empty()) {
+    const std::string name(name_of(precision_));
+    choices_ = std::make_unique<ProductChoices>(config.autotune,
+                                                ProductPlace{model, library_text(), name});
+  }
+  context.use();
+  cublasLtHandle_t library = nullptr;
+  context.require(cublasLtCreate(&library), "cublasLtCreate");
+  library_.reset(library);
+}
+
+std::string CudaProduct::name() const {
+  std::string text = library_text();
+  if (precision_ == Precision::kTf32) text += ", tf32";
+  if (lacks_fused_) text += ", bias and ReLU apart: it has no kernel that fuses them here";
+  return text;
+}
+
+CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
+  CudaProductPlan plan;
+  plan.fused = fused;
+  cublasLtMatmulDesc_t matmul = nullptr;
+  const cublasComputeType_t compute =
+      precision_ == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  context_.require(cublasLtMatmulDescCreate(&matmul, compute, CUDA_R_32F),
+                   "cublasLtMatmulDescCreate");
+  plan.matmul.reset(matmul);
+  const auto transposed = [](bool asked) { return asked ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, transposed(shape.transpose_b));
+  set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, transposed(shape.transpose_a));
+  set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(shape, fused));
+  if (shape.bias && fused) {
+    // The heuristic looks at the pointer's alignment and reads nothing there.
+    const auto stand_in = static_cast<std::uintptr_t>(shape.alignment_bias);
+    set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
+  }
+  plan.a = shape.transpose_a ? new_layout(context_, shape.k, shape.m)
+                             : new_layout(context_, shape.m, shape.k);
+  plan.b = shape.transpose_b ? new_layout(context_, shape.n, shape.k)
+                             : new_layout(context_, shape.k, shape.n);
+  plan.c = new_layout(context_, shape.m, shape.n);
+  return plan;
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const ProductShape& shape,
+                                                                     const CudaProductPlan& plan,
+                                                                     int wanted) {
+  cublasLtMatmulPreference_t made = nullptr;
+  context_.require(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  const OwnedPreference preference(made);
+  set(context_, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(workspace_bytes(DeviceKind::kCuda)));
+  const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t attribute, std::int32_t bytes) {
+    set(context_, preference, attribute, static_cast<std::uint32_t>(bytes));
+  };
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.alignment_b);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.alignment_a);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment_c);
+  aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment_c);
+
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(wanted));
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
+      preference.get(), wanted, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  context_.require(status, "cublasLtMatmulAlgoGetHeuristic");
+  found.resize(static_cast<std::size_t>(count));
+  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
+}
+
+bool CudaProduct::take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan) {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(library_.get(), plan.matmul.get(), plan.b.get(), plan.a.get(),
+                              plan.c.get(), plan.c.get(), &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS ||
+      static_cast<std::int64_t>(result.workspaceSize) > workspace_bytes(DeviceKind::kCuda)) {
+    return false;
+  }
+  plan.algorithm = algorithm;
+  plan.workspace_bytes = static_cast<std::int64_t>(result.workspaceSize);
+  return true;
+}
+
+bool CudaProduct::choose_for_rows(const ProductShape& shape, CudaProductPlan& plan) {
+  const ProductShape of_rows = shape_for_rows(shape, rows_of_products_);
+  CudaProductPlan chosen = new_plan(of_rows, plan.fused);
+  if (!choose(of_rows, chosen)) return false;
+  if (!take(chosen.algorithm, plan)) {
+    fail(ExitCode::kConfiguration,
+         {.what = "product",
+          .value = text_of(shape),
+          .why = fmt::format("cuBLASLt's algorithm for {} rows, which all ranks are to use, does "
+                             "not run for so many",
+                             rows_of_products_),
+          .remedy = "use --scheme ddp, or a batch that ranks share out evenly"});
+  }
+  return true;
+}
+
+bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
+  ProductShape computed = shape;
+  computed.bias = shape.bias && plan.fused;
+  computed.relu = shape.relu && plan.fused;
+  if (const auto kept = choices_ ? choices_->find(computed) : std::nullopt) {
+    cublasLtMatmulAlgo_t algorithm{};
+    std::memcpy(&algorithm, kept->data(), kept->size());
+    if (!take(algorithm, plan)) {
+      fail(ExitCode::kConfiguration,
+           {.what = "--autotune",
+            .value = choices_->file().string(),
+            .why = fmt::format("its algorithm for {} does not run here", text_of(computed)),
+            .remedy = "remove the file, or name another"});
+    }
+    return true;
+  }
+  const auto offered = candidates(shape, plan, choices_ ? kCandidates : 1);
+  if (offered.empty()) return false;
+  const std::size_t chosen =
+      choices_ ? fastest_of(offered, computed, plan, library_.get(), context_) : 0;
+  plan.algorithm = offered[chosen].algo;
+  plan.workspace_bytes = static_cast<std::int64_t>(offered[chosen].workspaceSize);
+  if (choices_) {
+    AlgorithmBytes bytes;
+    std::memcpy(bytes.data(), &plan.algorithm, bytes.size());
+    choices_->add(computed, bytes);
+  }
+  return true;
+}
+
+void CudaProduct::prepare(const Gemm& op) {
+  BARESTEP_REQUIRE(!context_.capturing, "products are prepared before a capture");
+  const ProductShape shape = shape_of(library_part_of(op));
+  if (op.c.size() == 0 || shape.k == 0 || plans_.contains(shape)) return;
+  context_.use();
+  const auto find = [&](CudaProductPlan& plan) {
+    return rows_of_products_ > 0 ? choose_for_rows(shape, plan) : choose(shape, plan);
+  };
+  CudaProductPlan plan = new_plan(shape, true);
+  bool found = find(plan);
+  if (!found && shape.bias) {
+    lacks_fused_ = true;
+    plan = new_plan(shape, false);
+    found = find(plan);
+  }
+  if (!found) {
+    fail(ExitCode::kBug, {.what = "cublasLtMatmulAlgoGetHeuristic",
+                          .value = text_of(shape),
+                          .why = "cuBLASLt has no algorithm for this product",
+                          .remedy = "this is a bug, please report it"});
+  }
+  plans_.emplace(shape, std::move(plan));
+}
+
+bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream) {
+  const Gemm part = library_part_of(op);
+  const ProductShape shape = shape_of(part);
+  if (op.c.size() == 0) return true;
+  if (shape.k == 0) {
+    // Nothing to add: c is 0, or stays.
+    BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && op.activation == Activation::kNone),
+                     "a product of nothing has beta 0 or 1");
+    if (op.beta == 0) {
+      context_.note(cudaMemsetAsync(addresses.at(op.c), 0, static_cast<std::size_t>(op.c.bytes()),
+                                    stream.handle()),
+                    "cudaMemsetAsync");
+    }
+    return !op.bias.has_value();
+  }
+  const auto plan = plans_.find(shape);
+  BARESTEP_REQUIRE(plan != plans_.end(), "the product was not prepared");
+  multiply(part, addresses, stream, plan->second);
+  return plan->second.fused && part.activation == op.activation;
+}
+
+void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
+                           const CudaDeviceStream& stream, const CudaProductPlan& plan) {
+  const std::span<std::byte> workspace = stream.workspace();
+  BARESTEP_REQUIRE(plan.workspace_bytes <= static_cast<std::int64_t>(workspace.size()),
+                   "the stream has too little workspace for this product");
+  if (op.bias && plan.fused) {
+    const float* const bias = addresses.at(*op.bias);
+    set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  const float one = 1;
+  context_.note(
+      cublasLtMatmul(library_.get(), plan.matmul.get(), &one, addresses.at(op.b), plan.b.get(),
+                     addresses.at(op.a), plan.a.get(), &op.beta, addresses.at(op.c), plan.c.get(),
+                     addresses.at(op.c), plan.c.get(), &plan.algorithm, workspace.data(),
+                     workspace.size(), stream.handle()),
+      "cublasLtMatmul");
+}
+
+}  // namespace barestep

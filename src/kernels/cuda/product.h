@@ -1,0 +1,75 @@
+// Matrix products on a GPU by cuBLASLt, with bias and activation inside where cuBLASLt has a kernel
+// for that.
+//
+// Our tensors are row-major, cuBLASLt's column-major: a row-major matrix is the column-major view
+// of its transpose, so c = op(a) op(b) is computed as c^T = op(b)^T op(a)^T, operands swapped, no
+// number moved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/addresses.h"
+#include "core/config.h"
+#include "core/ops.h"
+#include "core/product_choices.h"
+#include "kernels/cuda/handles.h"
+#include "kernels/cuda/stream.h"
+
+namespace barestep {
+
+/// A product as cuBLASLt is asked for it: the descriptors of one shape, and who computes it.
+struct CudaProductPlan {
+  OwnedMatmul matmul;
+  OwnedLayout a, b, c;  // of our names: cuBLASLt gets b first
+  cublasLtMatmulAlgo_t algorithm{};
+  std::int64_t workspace_bytes = 0;
+  bool fused = true;  // bias and activation, if the shape has them, are inside
+};
+
+class CudaProduct {
+ public:
+  /// `config` gives the precision and, if it is not empty, the file of choices: read now, written
+  /// when there is a new one. Throws Error(kConfiguration) when the file is of another device,
+  /// library or precision, or is damaged. `context` must outlive the product.
+  CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config);
+
+  /// "cuBLASLt 13.1.0", and what of it could not be used.
+  [[nodiscard]] std::string name() const;
+
+  /// Chooses the algorithm for ops of this shape and layout. Blocks; not in a capture. With
+  /// autotuning it allocates operands for the time of the measurement: Error(kMemory). Throws
+  /// Error(kConfiguration) where the algorithm of other rows is asked for and does not run.
+  void prepare(const Gemm& op);
+
+  /// Queues. True when bias and activation are done; else they are left to the caller.
+  bool run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
+
+ private:
+  CudaProductPlan new_plan(const ProductShape& shape, bool fused);
+  /// The heuristic's algorithms, best first; empty when there is none.
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
+                                                          const CudaProductPlan& plan, int wanted);
+  bool choose(const ProductShape& shape, CudaProductPlan& plan);
+  /// The same, by the algorithm for rows_of_products rows.
+  bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);
+  /// Takes the algorithm; false when it does not run for these descriptors.
+  bool take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan);
+  void multiply(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream,
+                const CudaProductPlan& plan);
+
+  CudaContext& context_;
+  OwnedLt library_;
+  Precision precision_;
+  std::int64_t rows_of_products_;
+  std::unique_ptr<ProductChoices> choices_;  // null: not asked for
+  std::map<ProductShape, CudaProductPlan> plans_;
+  bool lacks_fused_ = false;
+};
+
+}  // namespace barestep

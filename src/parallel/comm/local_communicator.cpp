@@ -1,0 +1,124 @@
+#include "parallel/comm/local_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+namespace barestep {
+
+struct LocalCommunicator::Prepared {
+  /// Part of a sum: `from`'s numbers come to `by`, if that is another tensor, and are added there.
+  struct Addition {
+    Tensor from;
+    Tensor by;
+    DeviceOp add;
+  };
+
+  std::vector<Tensor> tensors;
+  std::size_t root = 0;
+  bool reduces = false;
+  std::vector<Addition> additions{};
+  // By part. The root's is recorded when it may be read or added to, the others' when they may be
+  // read or, copied to, are complete.
+  std::vector<std::unique_ptr<Event>> events{};
+  std::unique_ptr<Event> done;  // the root needs the others no more
+};
+
+LocalCommunicator::LocalCommunicator(std::vector<Device*> devices, std::optional<Tensor> piece)
+    : devices_(std::move(devices)), piece_(piece) {}
+
+LocalCommunicator::~LocalCommunicator() = default;
+
+void LocalCommunicator::prepare(const Collective& collective) {
+  auto made = std::make_unique<Prepared>();
+  if (const auto* broadcast = std::get_if<Broadcast>(&collective)) {
+    made->tensors = broadcast->tensors;
+    made->root = static_cast<std::size_t>(broadcast->root);
+  } else {
+    const auto* reduce = std::get_if<Reduce>(&collective);
+    BARESTEP_REQUIRE(reduce != nullptr, "devices of one process broadcast and reduce");
+    made->tensors = reduce->tensors;
+    made->root = static_cast<std::size_t>(reduce->root);
+    made->reduces = true;
+  }
+  const auto& tensors = made->tensors;
+  BARESTEP_REQUIRE(tensors.size() <= devices_.size() && made->root < tensors.size(),
+                   "a collective has a device for each tensor, and its root");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    made->events.push_back(devices_[i]->new_event(EventUse::kOrder));
+  }
+  made->done = devices_[made->root]->new_event(EventUse::kOrder);
+
+  const Tensor& sum = tensors[made->root];
+  const std::int64_t most = piece_ ? piece_->size() : std::max(sum.size(), std::int64_t{1});
+  for (std::size_t i = 0; made->reduces && i < tensors.size(); ++i) {
+    for (std::int64_t first = 0; i != made->root && first < sum.size(); first += most) {
+      const std::int64_t count = std::min(most, sum.size() - first);
+      const Tensor from = tensors[i].flat_slice(first, count);
+      const Tensor by = piece_ ? piece_->flat_slice(0, count) : from;
+      // The column sums of one row are that row.
+      const SumRows add{.out = sum.flat_slice(first, count), .in = by, .beta = 1};
+      made->additions.push_back({from, by, add});
+      devices_[made->root]->prepare(made->additions.back().add);
+    }
+  }
+  prepared_[&collective] = std::move(made);
+}
+
+void LocalCommunicator::run(const Collective& collective, const Addresses& addresses,
+                            std::span<Stream* const> streams, Tag tag) {
+  const auto found = prepared_.find(&collective);
+  BARESTEP_REQUIRE(found != prepared_.end(), "the collective was not prepared");
+  if (found->second->reduces) {
+    run_reduce(*found->second, addresses, streams, tag);
+  } else {
+    run_broadcast(*found->second, addresses, streams);
+  }
+}
+
+void LocalCommunicator::run_broadcast(const Prepared& made, const Addresses& addresses,
+                                      std::span<Stream* const> streams) const {
+  Stream& root = *streams[made.root];
+  made.events[made.root]->record(root);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (i == made.root) continue;
+    streams[i]->wait(*made.events[made.root]);
+    devices_[i]->copy(addresses.at<std::byte>(made.tensors[i]),
+                      addresses.at<std::byte>(made.tensors[made.root]), made.tensors[i].bytes(),
+                      *streams[i]);
+    made.events[i]->record(*streams[i]);
+    // What follows on the root may write what is read here.
+    root.wait(*made.events[i]);
+  }
+}
+
+void LocalCommunicator::run_reduce(const Prepared& made, const Addresses& addresses,
+                                   std::span<Stream* const> streams, Tag tag) const {
+  Stream& root = *streams[made.root];
+  Device& device = *devices_[made.root];
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (i == made.root) continue;
+    made.events[i]->record(*streams[i]);
+    root.wait(*made.events[i]);
+  }
+  for (const Prepared::Addition& addition : made.additions) {
+    if (addition.by != addition.from) {
+      device.copy(addresses.at<std::byte>(addition.by), addresses.at<std::byte>(addition.from),
+                  addition.from.bytes(), root);
+    }
+    device.run(addition.add, addresses, root, {tag.program, tag.step, kPartOfNode});
+  }
+  made.done->record(root);
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (i != made.root) streams[i]->wait(*made.done);
+  }
+}
+
+void LocalCommunicator::all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) {
+  for (std::size_t at = 0; at < all.size(); at += bytes.size()) {
+    std::memcpy(all.data() + at, bytes.data(), bytes.size());
+  }
+}
+
+}  // namespace barestep

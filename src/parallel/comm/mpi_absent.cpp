@@ -1,0 +1,22 @@
+// Stands in for MPI in builds without it.
+#include <cstdlib>
+
+#include "core/error.h"
+#include "parallel/comm/mpi_communicator.h"
+#include "parallel/job/launcher.h"
+
+namespace barestep {
+
+MpiRank join_mpi(FlightRecord* /*record*/) {
+  require_joined(launched_rank(), 0);
+  fail(ExitCode::kConfiguration, {.what = "transport",
+                                  .value = "mpi",
+                                  .why = "this build has no MPI",
+                                  .remedy = "configure with -DBARESTEP_MPI=ON"});
+}
+
+void end_all_ranks(ExitCode code) noexcept {
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace barestep

@@ -1,0 +1,303 @@
+#include "parallel/comm/mpi_communicator.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/bf16.h"
+#include "core/host_cpus.h"
+#include "parallel/comm/host_communicator.h"
+#include "parallel/job/launcher.h"
+#include "train/rank_rows.h"
+
+namespace barestep {
+namespace {
+
+/// Pieces of 1 MiB: an all-reduce of 64 MiB in one call takes three times as long on one host.
+constexpr std::int64_t kPieceNumbers = std::int64_t{1} << 18;
+
+void must(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(ExitCode::kTryAgain, {.what = "MPI call",
+                             .value = call,
+                             .why = std::string(text, static_cast<std::size_t>(length)),
+                             .remedy = "see the errors of the other ranks"});
+}
+
+/// One call for each piece of at most kPieceNumbers: a count is an int.
+template <class F>
+void for_pieces(std::int64_t size, const F& f) {
+  for (std::int64_t first = 0; first < size; first += kPieceNumbers) {
+    f(first, static_cast<int>(std::min(kPieceNumbers, size - first)));
+  }
+}
+
+bool is_running() {
+  int started = 0;
+  int ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+/// MPI between MPI_Init and MPI_Finalize.
+class Mpi {
+ public:
+  Mpi() {
+    int provided = MPI_THREAD_SINGLE;
+    must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (provided < MPI_THREAD_MULTIPLE) {
+      fail(ExitCode::kConfiguration, {.what = "MPI",
+                                      .why = "does not allow calls from several threads",
+                                      .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
+    }
+  }
+  /// While an exception is on its way, other ranks may be inside a collective that this one will
+  /// never join: MPI_Finalize would wait for them for ever. The program's end aborts then.
+  ~Mpi() {
+    if (std::uncaught_exceptions() == 0) MPI_Finalize();
+  }
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+};
+
+/// A group of ranks with messages of its own.
+class Group {
+ public:
+  Group() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
+  explicit Group(int split_type) {
+    must(MPI_Comm_split_type(MPI_COMM_WORLD, split_type, 0, MPI_INFO_NULL, &comm_),
+         "MPI_Comm_split_type");
+  }
+  ~Group() {
+    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  [[nodiscard]] MPI_Comm get() const { return comm_; }
+  [[nodiscard]] int rank() const {
+    int rank = 0;
+    MPI_Comm_rank(comm_, &rank);
+    return rank;
+  }
+  [[nodiscard]] int size() const {
+    int size = 1;
+    MPI_Comm_size(comm_, &size);
+    return size;
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// Sums of bf16: of two numbers in fp32, rounded as they travel on.
+class Bf16Sum {
+ public:
+  Bf16Sum() { must(MPI_Op_create(&add, 1, &sum_), "MPI_Op_create"); }
+  ~Bf16Sum() {
+    if (std::uncaught_exceptions() == 0) MPI_Op_free(&sum_);
+  }
+  Bf16Sum(const Bf16Sum&) = delete;
+  Bf16Sum& operator=(const Bf16Sum&) = delete;
+
+  [[nodiscard]] MPI_Op get() const { return sum_; }
+
+ private:
+  static void add(void* from, void* to, int* count, MPI_Datatype* /*type*/) {
+    const auto* const addends = static_cast<const Bf16*>(from);
+    auto* const sums = static_cast<Bf16*>(to);
+    for (int i = 0; i < *count; ++i) sums[i] = bf16_of(float_of(addends[i]) + float_of(sums[i]));
+  }
+
+  MPI_Op sum_ = MPI_OP_NULL;
+};
+
+/// Collectives run on the comm lane's thread, host calls on the caller's: each in a group of its
+/// own, so that they never take each other's messages.
+class MpiHostCommunicator final : public HostCommunicator {
+ public:
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] const Group& local() const { return local_; }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    const FlightScope scope(flight_record(), Activity::kHostBroadcast, std::ssize(bytes));
+    for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes.data() + first, count, MPI_BYTE, root, host_calls_.get()), "MPI_Bcast");
+    });
+  }
+
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size_),
+                     "all_gather needs room for every rank");
+    const FlightScope scope(flight_record(), Activity::kHostAllGather, std::ssize(all));
+    const int count = static_cast<int>(bytes.size());
+    must(MPI_Allgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE,
+                       host_calls_.get()),
+         "MPI_Allgather");
+  }
+
+  void barrier() override {
+    const FlightScope scope(flight_record(), Activity::kBarrier);
+    must(MPI_Barrier(host_calls_.get()), "MPI_Barrier");
+  }
+
+  void abort(ExitCode code) noexcept override { end_all_ranks(code); }
+
+ private:
+  void perform(const Collective& collective, const Addresses& addresses) override {
+    std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
+  }
+
+  void perform_op(const AllReduce& op, const Addresses& addresses) {
+    if (op.tensors[0].dtype == DType::kBF16) return all_reduce_bf16(op.tensors[0], addresses);
+    float* const values = addresses.at(op.tensors[0]);
+    for_pieces(op.tensors[0].size(), [&](std::int64_t first, int count) {
+      float* const piece = values + first;
+      if (op.scale != 1) {
+        std::for_each(piece, piece + count, [&](float& value) { value *= op.scale; });
+      }
+      must(MPI_Allreduce(MPI_IN_PLACE, piece, count, MPI_FLOAT, MPI_SUM, collectives_.get()),
+           "MPI_Allreduce");
+    });
+  }
+
+  void all_reduce_bf16(const Tensor& tensor, const Addresses& addresses) {
+    auto* const values = addresses.at<Bf16>(tensor);
+    for_pieces(tensor.size(), [&](std::int64_t first, int count) {
+      must(MPI_Allreduce(MPI_IN_PLACE, values + first, count, MPI_UINT16_T, bf16_sum_.get(),
+                         collectives_.get()),
+           "MPI_Allreduce");
+    });
+  }
+
+  void perform_op(const Broadcast& op, const Addresses& addresses) {
+    broadcast_from(op.root, op.tensors[0], addresses);
+  }
+
+  void broadcast_from(int root, const Tensor& tensor, const Addresses& addresses) {
+    auto* const bytes = addresses.at<std::byte>(tensor);
+    for_pieces(tensor.bytes(), [&](std::int64_t first, int count) {
+      must(MPI_Bcast(bytes + first, count, MPI_BYTE, root, collectives_.get()), "MPI_Bcast");
+    });
+  }
+
+  void perform_op(const Reduce& op, const Addresses& addresses) {
+    reduce_to(op.root, op.tensors[0], addresses);
+  }
+
+  /// Each rank's rows are reduced to it, in their place.
+  void perform_op(const ReduceScatter& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (op.scale != 1) {
+      float* const values = addresses.at(tensor);
+      std::for_each(values, values + tensor.size(), [&](float& value) { value *= op.scale; });
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      reduce_to(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void perform_op(const AllGather& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (!op.own.empty()) {
+      const Tensor place = share_of_rank(tensor, rank_, size_);
+      BARESTEP_REQUIRE(place.rows == op.own[0].rows, "a rank's own rows are its share");
+      if (place.rows > 0) {
+        std::memcpy(addresses.at<std::byte>(place), addresses.at<std::byte>(op.own[0]),
+                    static_cast<std::size_t>(place.bytes()));
+      }
+    }
+    for (int rank = 0; rank < size_; ++rank) {
+      broadcast_from(rank, share_of_rank(tensor, rank, size_), addresses);
+    }
+  }
+
+  void reduce_to(int root, const Tensor& tensor, const Addresses& addresses) {
+    float* const values = addresses.at(tensor);
+    for_pieces(tensor.size(), [&](std::int64_t first, int count) {
+      float* const piece = values + first;
+      const bool is_root = rank_ == root;
+      must(MPI_Reduce(is_root ? MPI_IN_PLACE : piece, is_root ? piece : nullptr, count, MPI_FLOAT,
+                      MPI_SUM, root, collectives_.get()),
+           "MPI_Reduce");
+    });
+  }
+
+  Mpi mpi_;
+  Bf16Sum bf16_sum_;
+  Group collectives_;
+  Group host_calls_;
+  Group local_{MPI_COMM_TYPE_SHARED};
+  int rank_ = collectives_.rank();
+  int size_ = collectives_.size();
+};
+
+/// What each rank of this host may run on. Every rank of the host calls it.
+std::vector<CpuSet> local_cpu_sets(const Group& local) {
+  static_assert(std::is_trivially_copyable_v<CpuSet>);
+  const CpuSet mine = allowed_cpus();
+  std::vector<CpuSet> sets(static_cast<std::size_t>(local.size()));
+  must(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, sets.data(), sizeof mine, MPI_BYTE, local.get()),
+       "MPI_Allgather");
+  return sets;
+}
+
+/// The first part of what the library says of itself: "Open MPI v4.1.4".
+std::string library_name() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string_view whole(text, static_cast<std::size_t>(length));
+  return std::string(whole.substr(0, whole.find_first_of(",\n")));
+}
+
+}  // namespace
+
+MpiRank join_mpi(FlightRecord* record) {
+  auto communicator = std::make_unique<MpiHostCommunicator>();
+  communicator->set_flight_record(record);
+  require_joined(launched_rank(), communicator->size());
+  const int local_rank = communicator->local().rank();
+  const std::vector<CpuSet> sets = local_cpu_sets(communicator->local());
+  CpuSet all;
+  for (const CpuSet& each : sets) all |= each;
+  const std::optional<double> quota = cpu_quota();
+  return {.communicator = std::move(communicator),
+          .local_rank = local_rank,
+          .local_size = static_cast<int>(sets.size()),
+          .cpus = share_of_cpus(sets, static_cast<std::size_t>(local_rank), quota),
+          .local_cpus = cpus_within(all, quota),
+          .library = library_name()};
+}
+
+void end_all_ranks(ExitCode code) noexcept {
+  if (is_running()) {
+    // MPI_Abort may hang, for one while MPI ends.
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      std::_Exit(static_cast<int>(code));
+    }).detach();
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  }
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace barestep

@@ -1,0 +1,35 @@
+// Stands in for NCCL in builds without it.
+#include "core/error.h"
+#include "parallel/comm/nccl_communicator.h"
+#include "parallel/comm/nccl_devices.h"
+
+namespace barestep {
+
+bool has_nccl() {
+  return false;
+}
+
+std::string nccl_version() {
+  return "";
+}
+
+int nccl_version_code() {
+  return 0;
+}
+
+std::unique_ptr<Communicator> join_nccl(Communicator& /*host*/, Device& /*device*/,
+                                        FlightRecord* /*record*/) {
+  fail(ExitCode::kConfiguration, {.what = "--transport",
+                                  .value = "nccl",
+                                  .why = "this build has no NCCL",
+                                  .remedy = "use mpi, or configure with -DBARESTEP_NCCL=ON"});
+}
+
+std::unique_ptr<Communicator> join_devices_by_nccl(const std::vector<int>& /*ordinals*/) {
+  fail(ExitCode::kConfiguration, {.what = "NCCL",
+                                  .value = "",
+                                  .why = "this build has none",
+                                  .remedy = "configure with -DBARESTEP_NCCL=ON"});
+}
+
+}  // namespace barestep

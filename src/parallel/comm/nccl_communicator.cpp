@@ -1,0 +1,264 @@
+#include "parallel/comm/nccl_communicator.h"
+
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <array>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "core/error.h"
+#include "parallel/comm/nccl_types.h"
+#include "train/rank_rows.h"
+
+namespace barestep {
+namespace {
+
+[[noreturn]] void refuse(ncclResult_t result, const char* call, ncclComm_t comm) {
+  std::string why = ncclGetErrorString(result);
+  const char* const detail = comm == nullptr ? nullptr : ncclGetLastError(comm);
+  if (detail != nullptr && *detail != '\0') why += std::string(": ") + detail;
+  fail(ExitCode::kTryAgain, {.what = "NCCL call",
+                             .value = call,
+                             .why = why,
+                             .remedy = "run with NCCL_DEBUG=WARN, or use --transport mpi"});
+}
+
+/// Tells a flight record which of the queued collectives the GPU is at. Any thread may poll it.
+class QueuedCollectives {
+ public:
+  QueuedCollectives(Device& device, FlightRecord& record) : record_(record) {
+    for (Queued& each : queued_) each.done = device.new_event(EventUse::kOrder);
+  }
+  ~QueuedCollectives() { record_.end(Track::kCollective); }
+  QueuedCollectives(const QueuedCollectives&) = delete;
+  QueuedCollectives& operator=(const QueuedCollectives&) = delete;
+
+  /// The stream's last work is this collective. Where there is no room, the older ones tell more.
+  void add(const Collective& collective, Tag tag, Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    if (added_ - done_ == queued_.size()) return;
+    Queued& last = queued_[added_++ % queued_.size()];
+    last.activity = activity_of(collective);
+    last.step = tag.step;
+    last.bytes = cost_of(collective).message_bytes;
+    last.done->record(stream);
+    if (added_ - done_ == 1) enter();
+  }
+
+  void poll() {
+    const std::lock_guard lock(mutex_);
+    const std::size_t before = done_;
+    while (done_ < added_ && queued_[done_ % queued_.size()].done->reached()) ++done_;
+    if (done_ == before) return;
+    if (done_ == added_) return record_.end(Track::kCollective);
+    enter();
+  }
+
+ private:
+  struct Queued {
+    std::unique_ptr<Event> done;
+    Activity activity = Activity::kAllReduce;
+    std::int64_t step = -1;
+    std::int64_t bytes = -1;
+  };
+
+  void enter() {
+    const Queued& oldest = queued_[done_ % queued_.size()];
+    record_.begin(Track::kCollective, oldest.activity, oldest.step, oldest.bytes);
+  }
+
+  FlightRecord& record_;
+  std::mutex mutex_;  // guards what follows
+  std::array<Queued, 64> queued_{};
+  std::size_t added_ = 0, done_ = 0;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(Communicator& host, Device& device, FlightRecord* record)
+      : host_(host), device_(device) {
+    ncclUniqueId id{};
+    if (host.rank() == 0) must(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;  // also where NCCL_COMM_BLOCKING says otherwise
+    must(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config),
+         "ncclCommInitRankConfig");
+    if (record != nullptr) queued_.emplace(device, *record);
+  }
+  /// While an exception is on its way other ranks may never come: what is under way is given up.
+  ~NcclCommunicator() override {
+    if (comm_ == nullptr) return;
+    if (std::uncaught_exceptions() > 0) {
+      ncclCommAbort(comm_);
+      return;
+    }
+    ncclCommFinalize(comm_);
+    ncclCommDestroy(comm_);
+  }
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  [[nodiscard]] int rank() const override { return host_.rank(); }
+  [[nodiscard]] int size() const override { return host_.size(); }
+
+  void prepare(const Collective& collective) override {
+    std::visit(
+        [](const auto& op) { BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device"); },
+        collective);
+    if (const auto* op = std::get_if<AllReduce>(&collective)) {
+      prepare_scaling(collective, op->tensors[0], op->scale);
+    } else if (const auto* scatter = std::get_if<ReduceScatter>(&collective)) {
+      prepare_scaling(collective, scatter->tensors[0], scatter->scale);
+    }
+  }
+
+  void run(const Collective& collective, const Addresses& addresses,
+           std::span<Stream* const> streams, Tag tag) override {
+    const auto scaling = scalings_.find(&collective);
+    if (scaling != scalings_.end()) {
+      device_.run(scaling->second, addresses, *streams[0], {tag.program, tag.step, kPartOfNode});
+    }
+    auto* const stream = static_cast<cudaStream_t>(streams[0]->native());
+    std::visit([&](const auto& each) { queue(each, addresses, stream); }, collective);
+    if (queued_) queued_->add(collective, tag, *streams[0]);
+  }
+
+  void broadcast(std::span<std::byte> bytes, int root) override { host_.broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    host_.all_gather(bytes, all);
+  }
+  void barrier() override { host_.barrier(); }
+
+  [[nodiscard]] std::string poll_error() override {
+    if (queued_) queued_->poll();
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return "";  // given up
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+    const ncclResult_t found = asked == ncclSuccess ? state : asked;
+    return found == ncclSuccess ? "" : std::string("NCCL: ") + ncclGetErrorString(found);
+  }
+
+  void abort(ExitCode code) noexcept override {
+    ncclComm_t given_up = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(given_up, comm_);
+    }
+    if (given_up != nullptr) ncclCommAbort(given_up);
+    host_.abort(code);
+  }
+
+ private:
+  /// A rank's numbers times its scale, rounded once. What changes nothing is left out.
+  void prepare_scaling(const Collective& collective, const Tensor& tensor, float scale) {
+    scalings_.erase(&collective);
+    if (scale == 1) return;
+    const Tensor flat{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
+    Tensor no_rows = flat;
+    no_rows.rows = 0;
+    const DeviceOp scaling = SumRows{.out = flat, .in = no_rows, .beta = scale};
+    device_.prepare(scaling);
+    scalings_.insert_or_assign(&collective, scaling);
+  }
+
+  void queue(const AllReduce& op, const Addresses& addresses, cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    void* const values = addresses.at<std::byte>(tensor);
+    must(ncclAllReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), ncclSum, comm_,
+                       stream),
+         "ncclAllReduce");
+  }
+  void queue(const Broadcast& op, const Addresses& addresses, cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    void* const values = addresses.at<std::byte>(tensor);
+    must(ncclBroadcast(values, values, count(tensor), nccl_type_of(tensor.dtype), op.root, comm_,
+                       stream),
+         "ncclBroadcast");
+  }
+  void queue(const Reduce& op, const Addresses& addresses, cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    void* const values = addresses.at<std::byte>(tensor);
+    must(ncclReduce(values, values, count(tensor), nccl_type_of(tensor.dtype), ncclSum, op.root,
+                    comm_, stream),
+         "ncclReduce");
+  }
+
+  void queue(const ReduceScatter& op, const Addresses& addresses, cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    BARESTEP_REQUIRE(tensor.rows % size() == 0, "NCCL scatters equal shares");
+    const Tensor share = share_of_rank(tensor, rank(), size());
+    must(ncclReduceScatter(addresses.at(tensor), addresses.at(share), count(share), ncclFloat32,
+                           ncclSum, comm_, stream),
+         "ncclReduceScatter");
+  }
+  void queue(const AllGather& op, const Addresses& addresses, cudaStream_t stream) {
+    const Tensor& tensor = op.tensors[0];
+    const Tensor share = share_of_rank(tensor, rank(), size());
+    const Tensor& own = op.own.empty() ? share : op.own[0];
+    BARESTEP_REQUIRE(own.rows == share.rows, "a rank's own rows are its share");
+    const ncclDataType_t type = nccl_type_of(tensor.dtype);
+    if (tensor.rows % size() == 0) {
+      must(ncclAllGather(addresses.at<std::byte>(own), addresses.at<std::byte>(tensor), count(own),
+                         type, comm_, stream),
+           "ncclAllGather");
+      return;
+    }
+    must(ncclGroupStart(), "ncclGroupStart");
+    for (int root = 0; root < size(); ++root) {
+      const Tensor rows = share_of_rank(tensor, root, size());
+      const Tensor& from = root == rank() ? own : rows;
+      must(ncclBroadcast(addresses.at<std::byte>(from), addresses.at<std::byte>(rows), count(rows),
+                         type, root, comm_, stream),
+           "ncclBroadcast");
+    }
+    must(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+  static std::size_t count(const Tensor& tensor) { return static_cast<std::size_t>(tensor.size()); }
+
+  void must(ncclResult_t result, const char* call) {
+    if (result != ncclSuccess) refuse(result, call, comm_);
+  }
+
+  Communicator& host_;
+  Device& device_;
+  std::mutex mutex_;  // guards comm_ between those who use it and who give it up
+  ncclComm_t comm_ = nullptr;
+  std::map<const Collective*, DeviceOp> scalings_;
+  std::optional<QueuedCollectives> queued_;
+};
+
+}  // namespace
+
+bool has_nccl() {
+  return true;
+}
+
+int nccl_version_code() {
+  int version = 0;
+  if (const ncclResult_t result = ncclGetVersion(&version); result != ncclSuccess) {
+    refuse(result, "ncclGetVersion", nullptr);
+  }
+  return version;
+}
+
+std::string nccl_version() {
+  const int version = nccl_version_code();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device, FlightRecord* record) {
+  return std::make_unique<NcclCommunicator>(host, device, record);
+}
+
+}  // namespace barestep

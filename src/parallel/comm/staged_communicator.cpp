@@ -1,0 +1,82 @@
+#include "parallel/comm/staged_communicator.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "core/overloaded.h"
+#include "train/rank_rows.h"
+
+namespace barestep {
+
+StagedCommunicator::StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes)
+    : host_(host),
+      device_(device),
+      piece_bytes_(piece_bytes),
+      pinned_(device.allocate(piece_bytes, MemoryKind::kPinned)),
+      pinned_addresses_({pinned_}) {}
+
+StagedCommunicator::~StagedCommunicator() {
+  device_.release(pinned_, MemoryKind::kPinned);
+}
+
+void StagedCommunicator::prepare(const Collective& collective) {
+  Prepared& prepared = prepared_[&collective];
+  prepared = {};
+  std::visit(Overloaded{[&](const auto& op) { add_pieces(op, prepared.pieces); },
+                        // Pieces of rows have no owner: every rank gets the sums of all.
+                        [&](const ReduceScatter& op) {
+                          add_pieces(AllReduce{.tensors = op.tensors, .scale = op.scale},
+                                     prepared.pieces);
+                        },
+                        [&](const AllGather& op) { prepare_gather(op, prepared); }},
+             collective);
+  for (const Piece& piece : prepared.pieces) host_.prepare(piece.over_pinned);
+}
+
+template <class Op>
+void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) const {
+  BARESTEP_REQUIRE(op.tensors.size() == 1, "a rank has one device");
+  const Tensor& whole = op.tensors[0];
+  const std::int64_t step = piece_bytes_ / bytes_of(whole.dtype);
+  for (std::int64_t first = 0; first < whole.size(); first += step) {
+    const std::int64_t count = std::min(step, whole.size() - first);
+    Op over_pinned = op;
+    over_pinned.tensors = {Tensor{0, 0, 1, count, whole.dtype}};
+    pieces.push_back(
+        {.part = whole.flat_slice(first, count), .over_pinned = std::move(over_pinned)});
+  }
+}
+
+/// A broadcast of each rank's rows.
+void StagedCommunicator::prepare_gather(const AllGather& op, Prepared& prepared) const {
+  const Tensor& whole = op.tensors[0];
+  if (!op.own.empty()) {
+    prepared.first_copy = Copy{.to = share_of_rank(whole, rank(), size()), .from = op.own[0]};
+    BARESTEP_REQUIRE(prepared.first_copy->to.rows == op.own[0].rows,
+                     "a rank's own rows are its share");
+  }
+  for (int root = 0; root < size(); ++root) {
+    const Tensor rows = share_of_rank(whole, root, size());
+    add_pieces(Broadcast{.tensors = {rows}, .root = root}, prepared.pieces);
+  }
+}
+
+void StagedCommunicator::run(const Collective& collective, const Addresses& addresses,
+                             std::span<Stream* const> streams, Tag tag) {
+  const auto found = prepared_.find(&collective);
+  BARESTEP_REQUIRE(found != prepared_.end(), "the collective was not prepared");
+  const Prepared& prepared = found->second;
+  if (const auto& first = prepared.first_copy) {
+    device_.copy(addresses.at<std::byte>(first->to), addresses.at<std::byte>(first->from),
+                 first->to.bytes(), *streams[0]);
+  }
+  for (const Piece& piece : prepared.pieces) {
+    auto* const part = addresses.at<std::byte>(piece.part);
+    device_.copy(pinned_, part, piece.part.bytes(), *streams[0]);
+    host_.run(piece.over_pinned, pinned_addresses_, streams, tag);
+    device_.copy(part, pinned_, piece.part.bytes(), *streams[0]);
+  }
+}
+
+}  // namespace barestep

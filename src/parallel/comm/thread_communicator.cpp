@@ -1,0 +1,238 @@
+#include "parallel/comm/thread_communicator.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "core/bf16.h"
+#include "parallel/comm/host_communicator.h"
+#include "train/rank_rows.h"
+
+namespace barestep {
+
+/// A barrier with a board on which each rank shows one address to the others.
+struct ThreadGroup::Meeting {
+  explicit Meeting(int ranks) : size(ranks), board(static_cast<std::size_t>(ranks)) {}
+
+  /// Blocks until all ranks are here; false when the group was given up.
+  bool barrier() {
+    std::unique_lock lock(mutex);
+    const std::uint64_t mine = round;
+    if (++arrived == size) {
+      arrived = 0;
+      ++round;
+      all_here.notify_all();
+    } else {
+      all_here.wait(lock, [&] { return round != mine || aborted; });
+    }
+    return !aborted;
+  }
+
+  /// Shows `address`, waits for the others', lets `work` use the board, waits again, so that nobody
+  /// changes what others still read.
+  template <class F>
+  bool meet(int rank, void* address, const F& work) {
+    board[static_cast<std::size_t>(rank)] = address;
+    if (!barrier()) return false;
+    work();
+    return barrier();
+  }
+
+  template <class T>
+  T* shown_by(int rank) const {
+    return static_cast<T*>(board[static_cast<std::size_t>(rank)]);
+  }
+
+  const int size;
+  std::vector<void*> board;
+  std::mutex mutex;
+  std::condition_variable all_here;
+  int arrived = 0;
+  std::uint64_t round = 0;
+  bool aborted = false;
+};
+
+namespace {
+
+/// The part of n numbers that one rank adds up.
+struct Share {
+  std::int64_t first, last;
+};
+
+Share share_of(std::int64_t n, int rank, int ranks) {
+  return {n * rank / ranks, n * (rank + 1) / ranks};
+}
+
+}  // namespace
+
+class ThreadCommunicator final : public HostCommunicator {
+ public:
+  ThreadCommunicator(ThreadGroup::Meeting& collectives, ThreadGroup::Meeting& host, int rank)
+      : collectives_(collectives), host_(host), rank_(rank) {}
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return host_.size; }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    must(host_.meet(rank_, bytes.data(), [&] {
+      if (rank_ != root) {
+        std::memcpy(bytes.data(), host_.shown_by<std::byte>(root), bytes.size());
+      }
+    }));
+  }
+
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size()),
+                     "all_gather needs room for every rank");
+    // The board is only read by the others.
+    void* const shown = const_cast<std::byte*>(bytes.data());
+    must(host_.meet(rank_, shown, [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        std::memcpy(all.data() + bytes.size() * static_cast<std::size_t>(rank),
+                    host_.shown_by<std::byte>(rank), bytes.size());
+      }
+    }));
+  }
+
+  void barrier() override { must(host_.barrier()); }
+
+  void abort(ExitCode /*code*/) noexcept override {
+    for (ThreadGroup::Meeting* meeting : {&collectives_, &host_}) {
+      const std::lock_guard lock(meeting->mutex);
+      meeting->aborted = true;
+      meeting->all_here.notify_all();
+    }
+  }
+
+ private:
+  void perform(const Collective& collective, const Addresses& addresses) override {
+    std::visit([&](const auto& op) { perform_op(op, addresses); }, collective);
+  }
+
+  void perform_op(const AllReduce& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    if (tensor.dtype == DType::kBF16) {
+      all_reduce(tensor, Contribution<Bf16>{addresses.at<Bf16>(tensor), op.scale},
+                 [](float sum) { return bf16_of(sum); });
+    } else {
+      all_reduce(tensor, Contribution<float>{addresses.at(tensor), op.scale},
+                 [](float sum) { return sum; });
+    }
+  }
+
+  /// What a rank adds: the ranks' scales differ where their shares of the batch do.
+  template <class Number>
+  struct Contribution {
+    Number* values;
+    float scale;
+  };
+
+  /// Each rank adds up its own share of the numbers, in rank order, and gives it to all.
+  template <class Number, class Round>
+  void all_reduce(const Tensor& tensor, Contribution<Number> mine, const Round& round) {
+    must(collectives_.meet(rank_, &mine, [&] {
+      const Share share = share_of(tensor.size(), rank_, size());
+      for (std::int64_t i = share.first; i < share.last; ++i) {
+        const Number sum = round(sum_at<Number>(i));
+        for (int rank = 0; rank < size(); ++rank) {
+          collectives_.shown_by<Contribution<Number>>(rank)->values[i] = sum;
+        }
+      }
+    }));
+  }
+
+  void perform_op(const Broadcast& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    auto* values = addresses.at<std::byte>(tensor);
+    must(collectives_.meet(rank_, values, [&] {
+      if (rank_ != op.root) {
+        std::memcpy(values, collectives_.shown_by<std::byte>(op.root),
+                    static_cast<std::size_t>(tensor.bytes()));
+      }
+    }));
+  }
+
+  void perform_op(const Reduce& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    auto* values = addresses.at(tensor);
+    must(collectives_.meet(rank_, values, [&] {
+      if (rank_ != op.root) return;
+      for (std::int64_t i = 0; i < tensor.size(); ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < size(); ++rank) sum += collectives_.shown_by<float>(rank)[i];
+        values[i] = sum;
+      }
+    }));
+  }
+
+  void perform_op(const ReduceScatter& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    const Rows rows = share_of_rank(tensor.rows, rank_, size());
+    Contribution<float> mine{addresses.at(tensor), op.scale};
+    // The others read only their own rows of this rank's tensor.
+    must(collectives_.meet(rank_, &mine, [&] {
+      const std::int64_t last = (rows.first + rows.count) * tensor.cols;
+      for (std::int64_t i = rows.first * tensor.cols; i < last; ++i)
+        mine.values[i] = sum_at<float>(i);
+    }));
+    // The other rows are undefined. Whoever uses them is to notice.
+    for (std::int64_t i = 0; i < tensor.size(); ++i) {
+      const bool own = rows.first <= i / tensor.cols && i / tensor.cols < rows.first + rows.count;
+      if (!own && mine.values[i] != 0) mine.values[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+
+  void perform_op(const AllGather& op, const Addresses& addresses) {
+    const Tensor& tensor = op.tensors[0];
+    const Tensor own = op.own.empty() ? share_of_rank(tensor, rank_, size()) : op.own[0];
+    BARESTEP_REQUIRE(own.rows == share_of_rank(tensor.rows, rank_, size()).count,
+                     "a rank's own rows are its share");
+    must(collectives_.meet(rank_, addresses.at<std::byte>(own), [&] {
+      for (int rank = 0; rank < size(); ++rank) {
+        const Tensor share = share_of_rank(tensor, rank, size());
+        if (share.rows == 0 || (rank == rank_ && op.own.empty())) continue;
+        std::memcpy(addresses.at<std::byte>(share), collectives_.shown_by<std::byte>(rank),
+                    static_cast<std::size_t>(share.bytes()));
+      }
+    }));
+  }
+
+  /// Of what the ranks show, in rank order.
+  template <class Number>
+  [[nodiscard]] float sum_at(std::int64_t i) const {
+    float sum = 0;
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto* other = collectives_.shown_by<Contribution<Number>>(rank);
+      sum += other->scale * float_of(other->values[i]);
+    }
+    return sum;
+  }
+
+  static void must(bool met) {
+    if (!met) {
+      fail(ExitCode::kTryAgain, {.what = "ranks",
+                                 .value = "",
+                                 .why = "another rank gave up",
+                                 .remedy = "see that rank's error"});
+    }
+  }
+
+  ThreadGroup::Meeting& collectives_;
+  ThreadGroup::Meeting& host_;
+  int rank_;
+};
+
+ThreadGroup::ThreadGroup(int ranks)
+    : collectives_(std::make_unique<Meeting>(ranks)),
+      host_calls_(std::make_unique<Meeting>(ranks)) {}
+
+ThreadGroup::~ThreadGroup() = default;
+
+std::unique_ptr<Communicator> ThreadGroup::join(int rank) {
+  return std::make_unique<ThreadCommunicator>(*collectives_, *host_calls_, rank);
+}
+
+}  // namespace barestep

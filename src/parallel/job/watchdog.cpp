@@ -1,0 +1,295 @@
+#include "parallel/job/watchdog.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::chrono::milliseconds kPause(20);
+constexpr double kHeldUpSeconds = 0.5;  // that one waits for its signals that was held up
+constexpr double kAwakeSeconds = 3;     // that one waits for its end that was stopped
+constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
+constexpr double kToGoOnSeconds = 0.3;  // that a wait may last after the launcher asked to end
+constexpr double kToComeSeconds = 0.3;  // that a rank may start later than another
+constexpr double kToSpeakSeconds = 2;   // that a failed rank has for its own line
+constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
+constexpr std::size_t kMostRanksNamed = 4;
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+/// The process is gone, as far as this one can know.
+bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
+  if (record.id_space != mine.id_space || now_s() - record.beat_s < 10 * kPause.count() / 1e3) {
+    return false;
+  }
+  return ::kill(static_cast<pid_t>(record.process), 0) != 0 && errno == ESRCH;
+}
+
+/// What a rank is in that others must come to, if it is in such a thing.
+std::optional<FlightEntry> waiting_in(const FlightRecord& record) {
+  for (const Track track : {Track::kCollective, Track::kHostCall}) {
+    if (auto entry = record.open(track)) return entry;
+  }
+  const auto phase = record.open(Track::kPhase);
+  const bool is_mpi =
+      phase && (phase->activity == Activity::kStart || phase->activity == Activity::kLeave);
+  return is_mpi ? phase : std::nullopt;
+}
+
+/// Seconds since its watchdog looked around, if it is stopped; else 0.
+double stopped_for_s(const FlightRecord& record) {
+  const double silent_s = now_s() - record.beat_s;
+  return silent_s > kSilentSeconds ? silent_s : 0;
+}
+
+/// Not through stdio, whose locks a hung thread may hold.
+void write_line(const std::string& line) {
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t count = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
+    if (count <= 0 && errno != EINTR) return;
+    if (count > 0) done += static_cast<std::size_t>(count);
+  }
+}
+
+}  // namespace
+
+std::string flight_file(const std::filesystem::path& metrics) {
+  return metrics.empty() ? "" : metrics.string() + ".flight";
+}
+
+Watchdog::Watchdog(FlightBoard& board, WatchdogOptions options)
+    : board_(board), options_(std::move(options)), thread_([this] {
+        while (!stopping_ && !told_) {
+          look_around();
+          std::this_thread::sleep_for(kPause);
+        }
+      }) {}
+
+Watchdog::~Watchdog() {
+  stopping_ = true;
+  thread_.join();
+  board_.mine().has_left = true;
+}
+
+void Watchdog::leave() {
+  FlightRecord& mine = board_.mine();
+  mine.has_left = true;
+  const auto stays = [&](const FlightRecord& record) {
+    return &record != &mine && record.process != 0 && !record.has_left;
+  };
+  while (std::ranges::any_of(board_.all(), stays)) std::this_thread::sleep_for(kPause / 4);
+}
+
+void Watchdog::look_around() {
+  if (now_s() - board_.mine().beat_s > kSilentSeconds) woken_s_ = now_s();
+  board_.mine().beat_s = now_s();
+  if (board_.word_is_taken()) return end_behind_others();
+  taken_since_s_ = 0;
+  look_for_the_dead();
+  if (!told_ && is_judge()) look_at_own_entries();
+  if (!told_) look_at_communicator();
+  if (!told_ && is_judge()) look_at_launcher();
+  if (!told_ && is_judge()) look_for_the_absent();
+}
+
+/// Who was stopped itself is no judge of others: it may have been woken to be ended, for which
+/// mpirun takes two seconds. One that a busy machine held up for a while is.
+bool Watchdog::is_judge() const {
+  return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
+}
+
+/// Rather than held up, when it last woke.
+bool Watchdog::was_stopped() const {
+  return woken_s_ > 0 && std::abs(woken_s_ - last_continued_s()) < kHeldUpSeconds;
+}
+
+double Watchdog::last_continued_s() const {
+  return options_.continued_s ? options_.continued_s() : 0;
+}
+
+/// Since when an entry of this rank counts: nothing is done while it is stopped.
+double Watchdog::begin_of(const FlightEntry& entry) const {
+  return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
+}
+
+void Watchdog::look_for_the_dead() {
+  const FlightRecord& mine = board_.mine();
+  for (const FlightRecord& record : board_.all()) {
+    if (&record == &mine || record.process == 0 || record.has_left) continue;
+    if (!is_gone(record, mine) || record.has_left) continue;
+    return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+                 .value = fmt::format("process {}", record.process.load()),
+                 .why = fmt::format("died during {}", record.state()),
+                 .remedy = "see what it wrote and the system's log, then run again"});
+  }
+}
+
+void Watchdog::look_at_own_entries() {
+  for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
+    const auto entry = board_.mine().open(track);
+    if (!entry) continue;
+    if (now_s() - begin_of(*entry) < options_.limit_s) continue;
+    return tell(overdue(*entry));
+  }
+}
+
+/// `entry` is this rank's and too old. Whom this rank waits for is to blame; who waits for this one
+/// is not late.
+Problem Watchdog::overdue(const FlightEntry& entry) const {
+  const FlightRecord& mine = board_.mine();
+  const auto waiting = waiting_in(mine);
+  const double age_s = now_s() - begin_of(entry);
+  if (!waiting) {
+    return {.what = own_name(),
+            .value = entry.text(),
+            .why = fmt::format("not done after {:.1f} s", age_s),
+            .remedy = "look at what holds it up, or give a larger --timeout"};
+  }
+  const auto late = late_ranks();
+  const auto to_blame = std::ranges::find_if(late, [](const FlightRecord* record) {
+    return stopped_for_s(*record) > 0 || !waiting_in(*record);
+  });
+  if (to_blame == late.end()) {
+    return {.what = own_name(),
+            .value = entry.text(),
+            .why = fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
+            .remedy = "look at the ranks that are behind, or give a larger --timeout"};
+  }
+  const FlightRecord& blamed = **to_blame;
+  const auto phase = blamed.open(Track::kPhase);
+  const double stopped_s = stopped_for_s(blamed);
+  const std::string how = stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s)
+                                        : fmt::format("is not done after {:.1f} s",
+                                                      phase ? now_s() - phase->begin_s : age_s);
+  return {
+      .what = fmt::format("rank {} on {}", blamed.rank.load(), host_name()),
+      .value = blamed.state(),
+      .why = fmt::format("process {} {}, and rank {} waits for it in {}{}", blamed.process.load(),
+                         how, mine.rank.load(), waiting->text(), text_of_late(&blamed)),
+      .remedy = "look at what holds it up, or give a larger --timeout"};
+}
+
+void Watchdog::look_at_communicator() {
+  const std::string why = options_.poll_error ? options_.poll_error() : "";
+  if (why.empty()) return;
+  if (failed_since_s_ == 0) failed_since_s_ = now_s();
+  if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
+  tell({.what = own_name(),
+        .value = board_.mine().state(),
+        .why = why + text_of_late(),
+        .remedy = "see the errors of the other ranks"});
+}
+
+/// A rank that died on another host shows only so: the launcher ends the rest. mpirun gives them a
+/// second. Who is not waiting for another rank ends in order, and so do all when SIGTERM comes
+/// alone: launchers wake those that they end.
+void Watchdog::look_at_launcher() {
+  const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
+  if (options_.one_host || asked_s == 0 || now_s() - asked_s < kToGoOnSeconds) return;
+  if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
+  const auto entry = waiting_in(board_.mine());
+  if (!entry || entry->begin_s > asked_s) return;
+  tell({.what = own_name(),
+        .value = entry->text(),
+        .why = "the launcher ends the job while this waits for other ranks",
+        .remedy = "see what the other hosts wrote, then run again"});
+}
+
+/// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
+/// takes two seconds.
+void Watchdog::look_for_the_absent() {
+  if (!options_.one_host || !board_.is_shared() || !options_.asked_to_end_s) return;
+  const double asked_s = options_.asked_to_end_s();
+  const auto phase = board_.mine().open(Track::kPhase);
+  if (asked_s == 0 || now_s() - asked_s < kToComeSeconds) return;
+  if (!phase || phase->activity != Activity::kStart) return;
+  const auto places = board_.all().first(
+      static_cast<std::size_t>(std::clamp(options_.ranks, 0, FlightBoard::kPlaces)));
+  const auto absent =
+      std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
+  if (absent == places.end()) return;
+  tell({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
+        .why = "never came to the start of MPI, and the launcher ends the job",
+        .remedy = "see what it wrote and the system's log, then run again"});
+}
+
+void Watchdog::end_behind_others() {
+  if (taken_since_s_ == 0) taken_since_s_ = now_s();
+  if (now_s() - taken_since_s_ > kBehindOthersSeconds)
+    ::_exit(static_cast<int>(ExitCode::kTryAgain));
+}
+
+void Watchdog::tell(const Problem& problem) {
+  if (!board_.claim_word()) return;
+  told_ = true;
+  write_line(
+      fmt::format("{}: error: {}\n", options_.program, Error(ExitCode::kTryAgain, problem).what()));
+  write_records();
+  board_.close();
+  options_.end_all(ExitCode::kTryAgain);
+}
+
+/// As far as it goes: the job ends anyway.
+void Watchdog::write_records() const {
+  if (options_.record_file.empty()) return;
+  const std::string host = options_.one_host ? "" : "." + host_name();
+  std::ofstream file(options_.record_file + host);
+  for (const FlightRecord& record : board_.all()) {
+    if (record.process == 0) continue;
+    file << fmt::format("rank {} on {}, process {}\n{}", record.rank.load(), host_name(),
+                        record.process.load(), record.text());
+  }
+}
+
+std::string Watchdog::own_name() const {
+  if (options_.ranks == 1) return fmt::format("process {} on {}", ::getpid(), host_name());
+  return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
+}
+
+/// Of this host's others: who is stopped, and who has not come to where this rank is.
+std::vector<const FlightRecord*> Watchdog::late_ranks() const {
+  const FlightRecord& mine = board_.mine();
+  const std::string here = mine.state();
+  std::vector<const FlightRecord*> late;
+  for (const FlightRecord& record : board_.all()) {
+    if (&record == &mine || record.process == 0 || record.has_left) continue;
+    if (stopped_for_s(record) > 0 || record.state() != here) late.push_back(&record);
+  }
+  return late;
+}
+
+/// Where they are, all `but` one: a list to go on with, or nothing.
+std::string Watchdog::text_of_late(const FlightRecord* but) const {
+  std::vector<std::string> texts;
+  for (const FlightRecord* const record : late_ranks()) {
+    if (record == but) continue;
+    const double stopped_s = stopped_for_s(*record);
+    const std::string how =
+        stopped_s > 0 ? fmt::format("has been stopped for {:.1f} s", stopped_s) : "is";
+    texts.push_back(fmt::format("rank {} (process {}) {} at {}", record->rank.load(),
+                                record->process.load(), how, record->state()));
+  }
+  if (texts.size() > kMostRanksNamed) texts.resize(kMostRanksNamed);
+  return texts.empty() ? "" : fmt::format(", {}", fmt::join(texts, ", "));
+}
+
+}  // namespace barestep

@@ -1,0 +1,93 @@
+// The watchdog: ends a job whose ranks wait for something that will not come.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "parallel/job/flight_record.h"
+
+namespace barestep {
+
+/// Where the records go that belong to the metrics file `metrics`, which may be empty.
+std::string flight_file(const std::filesystem::path& metrics);
+
+struct WatchdogOptions {
+  std::string program{};  // in front of its line
+  double limit_s = 300;   // what a rank is in may last so long
+  int ranks = 0;          // of the job; 0: not known
+  bool one_host = true;   // all ranks are on this host
+  /// Where the records of this host's ranks go then; on several hosts with the host's name behind
+  /// it. May be empty.
+  std::string record_file{};
+  /// Ends all ranks, with `code`. Called from the watchdog's thread.
+  std::function<void(ExitCode code)> end_all{};
+  /// Why collectives can no longer succeed, or empty.
+  std::function<std::string()> poll_error{};
+  /// When the launcher asked this process to end (core/clock.h); 0: it did not.
+  std::function<double()> asked_to_end_s{};
+  /// When it was last told to go on, as one that was stopped is; 0: never.
+  std::function<double()> continued_s{};
+};
+
+/// A thread that looks 50 times a second
+///   - whether a rank of this host died: its process is gone, and it had not left,
+///   - whether this rank is in something for longer than the limit,
+///   - whether the communicator has failed for two seconds, and nobody said so,
+///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
+///     waits for others,
+///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
+///     that died before.
+/// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
+/// about the rank that others wait for, where that is known, and tells what it is in and the state
+/// of others that are late. A job of one process has only the limit, and no ranks to name. The
+/// others, when they see that another rank has the word, end half a second later at the latest.
+/// Each host tells what its own ranks know: a job on several hosts may end with a line of each.
+class Watchdog {
+ public:
+  /// `board` must outlive it.
+  Watchdog(FlightBoard& board, WatchdogOptions options);
+  /// Stops looking, and tells the others that this rank has left.
+  ~Watchdog();
+  /// This rank has left in order; blocks until the others of this host have too. Goes on looking
+  /// until then: a rank may still die, and launchers may not tell.
+  void leave();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  void look_around();
+  [[nodiscard]] bool is_judge() const;
+  [[nodiscard]] bool was_stopped() const;
+  [[nodiscard]] double last_continued_s() const;
+  [[nodiscard]] double begin_of(const FlightEntry& entry) const;
+  void look_for_the_dead();
+  void look_at_own_entries();
+  void look_at_communicator();
+  void look_at_launcher();
+  void look_for_the_absent();
+  void end_behind_others();
+  /// One line and the end, if the word is to be had.
+  void tell(const Problem& problem);
+  void write_records() const;
+  [[nodiscard]] std::string own_name() const;
+  [[nodiscard]] std::vector<const FlightRecord*> late_ranks() const;
+  [[nodiscard]] std::string text_of_late(const FlightRecord* but = nullptr) const;
+  [[nodiscard]] Problem overdue(const FlightEntry& entry) const;
+
+  FlightBoard& board_;
+  WatchdogOptions options_;
+  double woken_s_ = 0;
+  double failed_since_s_ = 0;
+  double taken_since_s_ = 0;
+  std::atomic<bool> told_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace barestep

@@ -1,0 +1,195 @@
+#include "profiler/data_parallel_account.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "core/error.h"
+#include "core/text_table.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+/// What an exchange carries.
+std::string_view content_of(Exchange exchange) {
+  constexpr std::string_view kContents[] = {"parameters, from device 0 to the others",
+                                            "input and gradient of the output, from device 0",
+                                            "output, to device 0", "gradients, summed on device 0"};
+  return kContents[static_cast<std::size_t>(exchange)];
+}
+
+/// Bytes of a message that devices 0 to n - 1 pass on: in a star each other device trades with
+/// device 0, in a ring each with its neighbours.
+void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route route, bool reduces) {
+  for (std::size_t i = 1; i < n; ++i) {
+    const std::size_t other = route == Route::kStar ? 0 : i - 1;
+    (reduces ? traffic.out_bytes : traffic.in_bytes)[i] += bytes;
+    (reduces ? traffic.in_bytes : traffic.out_bytes)[other] += bytes;
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Exchange exchange) {
+  constexpr std::string_view kNames[] = {"broadcast", "scatter", "gather", "reduce"};
+  return kNames[static_cast<std::size_t>(exchange)];
+}
+
+Exchange exchange_of(const Node& node) {
+  BARESTEP_REQUIRE(node.phase == Phase::kReduce, "the node moves nothing between devices");
+  if (const auto* collective = std::get_if<Collective>(&node.op)) {
+    return std::holds_alternative<Broadcast>(*collective) ? Exchange::kBroadcast
+                                                          : Exchange::kReduce;
+  }
+  // A copy runs where it goes to.
+  return node.device == 0 ? Exchange::kGather : Exchange::kScatter;
+}
+
+Traffic traffic_of(const Program& program, int devices, Route route) {
+  Traffic traffic;
+  traffic.in_bytes.resize(static_cast<std::size_t>(devices));
+  traffic.out_bytes.resize(static_cast<std::size_t>(devices));
+  for (const Node& node : program.nodes()) {
+    if (node.phase != Phase::kReduce) continue;
+    const Exchange exchange = exchange_of(node);
+    std::int64_t moved = 0;
+    if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
+      const Copy& copy = std::get<Copy>(*op);
+      const int from = program.buffers()[copy.from.buffer].device;
+      moved = copy.to.bytes();
+      traffic.in_bytes[static_cast<std::size_t>(node.device)] += moved;
+      traffic.out_bytes[static_cast<std::size_t>(from)] += moved;
+    } else {
+      const std::size_t n = lanes_of(program, node).size();
+      const std::int64_t message = cost_of(node.op).message_bytes;
+      moved = message * static_cast<std::int64_t>(n - 1);
+      add_message(traffic, message, n, route, exchange == Exchange::kReduce);
+    }
+    traffic.bytes[static_cast<std::size_t>(exchange)] += moved;
+  }
+  return traffic;
+}
+
+double DataParallelAccount::Load::busy_s() const {
+  return std::accumulate(phase_s.begin(), phase_s.end(),
+                         -phase_s[static_cast<std::size_t>(Phase::kInjected)]);
+}
+
+DataParallelAccount::DataParallelAccount(const StepPrograms& programs, std::vector<Rows> split,
+                                         std::vector<std::string> names, Route route)
+    : plan_(programs.buffers()),
+      split_(std::move(split)),
+      names_(std::move(names)),
+      traffic_(traffic_of(programs.train().program, static_cast<int>(names_.size()), route)),
+      loads_(names_.size()) {}
+
+void DataParallelAccount::add(const StepReport& report) {
+  if (report.warmup) return;
+  ++steps_;
+  wall_s_ += report.wall_s;
+  const StepTimeline& step = *report.timeline->at(0);
+  for (std::size_t i = 0; i < step.spans.size(); ++i) {
+    const NodeRun& run = step.plan->runs()[i];
+    if (run.phase == Phase::kData) continue;
+    const Node& node = step.plan->program().nodes()[static_cast<std::size_t>(run.first)];
+    Load& load = loads_[static_cast<std::size_t>(run.lane.device)];
+    double& sum_s = run.phase == Phase::kReduce
+                        ? load.exchange_s[static_cast<std::size_t>(exchange_of(node))]
+                        : load.phase_s[static_cast<std::size_t>(run.phase)];
+    sum_s += step.spans[i].end_s - step.spans[i].begin_s;
+  }
+}
+
+std::int64_t DataParallelAccount::memory_bytes(std::size_t device) const {
+  const auto number = static_cast<int>(device);
+  return number < plan_.devices() ? plan_.device_bytes(number) : 0;
+}
+
+std::string DataParallelAccount::devices_table() const {
+  TextTable table({{"device"},
+                   {"rows", Align::kRight},
+                   {"memory", Align::kRight},
+                   {"forward", Align::kRight},
+                   {"loss", Align::kRight},
+                   {"backward", Align::kRight},
+                   {"optimizer", Align::kRight},
+                   {"busy", Align::kRight},
+                   {"of step", Align::kRight},
+                   {"bytes in", Align::kRight},
+                   {"bytes out", Align::kRight}});
+  const auto steps = static_cast<double>(steps_);
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const Load& load = loads_[i];
+    std::vector<std::string> cells{names_[i],
+                                   fmt::format("{}", i < split_.size() ? split_[i].count : 0),
+                                   human_bytes(memory_bytes(i))};
+    for (const Phase phase : {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer}) {
+      const double seconds = load.phase_s[static_cast<std::size_t>(phase)];
+      cells.push_back(seconds == 0 ? "-" : fmt::format("{:.4f} ms", 1e3 * seconds / steps));
+    }
+    cells.push_back(fmt::format("{:.4f} ms", 1e3 * load.busy_s() / steps));
+    cells.push_back(percent(load.busy_s() / wall_s_));
+    cells.push_back(human_bytes(traffic_.in_bytes[i]));
+    cells.push_back(human_bytes(traffic_.out_bytes[i]));
+    table.add_row(std::move(cells));
+  }
+  return table.text(2);
+}
+
+std::string DataParallelAccount::exchanges_table() const {
+  TextTable table({{"exchange"},
+                   {"time", Align::kRight},
+                   {"of step", Align::kRight},
+                   {"bytes", Align::kRight},
+                   {"of what"}});
+  for (int i = 0; i < kExchanges; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    double longest_s = 0;
+    for (const Load& load : loads_) longest_s = std::max(longest_s, load.exchange_s[index]);
+    const auto exchange = static_cast<Exchange>(i);
+    table.add_row({std::string(name_of(exchange)),
+                   fmt::format("{:.4f} ms", 1e3 * longest_s / static_cast<double>(steps_)),
+                   percent(longest_s / wall_s_), human_bytes(traffic_.bytes[index]),
+                   std::string(content_of(exchange))});
+  }
+  return table.text(2);
+}
+
+std::string DataParallelAccount::comparison() const {
+  const std::size_t used = split_.size();
+  const auto others = static_cast<double>(used - 1);
+  double busy_s = 0;
+  double memory = 0;
+  for (std::size_t i = 1; i < used; ++i) {
+    busy_s += loads_[i].busy_s() / others;
+    memory += static_cast<double>(memory_bytes(i)) / others;
+  }
+  const std::int64_t moved =
+      std::accumulate(traffic_.bytes.begin(), traffic_.bytes.end(), std::int64_t{0});
+  return fmt::format(
+      "{} is busy {:.2f} times as long as the others are on average, and has {:.2f} times their\n"
+      "memory; {} of the {} that a step moves go in or out of it.\n",
+      names_[0], loads_[0].busy_s() / busy_s, static_cast<double>(memory_bytes(0)) / memory,
+      human_bytes(traffic_.in_bytes[0] + traffic_.out_bytes[0]), human_bytes(moved));
+}
+
+std::string DataParallelAccount::text() const {
+  if (steps_ == 0) return "";
+  std::string text = fmt::format("DataParallel, mean of a step of {:.4f} ms\n{}",
+                                 1e3 * wall_s_ / static_cast<double>(steps_), devices_table());
+  if (split_.size() == 1) return text;
+  return text + "\n" + exchanges_table() +
+         "Times are each device's own; of an exchange, those of the device that it takes "
+         "longest.\n" +
+         comparison();
+}
+
+}  // namespace barestep
