@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 #include "core/units.h"
 #include "kernels/cuda_device.h"
 #include "kernels/make_device.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "profiler/host_source.h"
+#include "profiler/monitor.h"
 #include "profiler/monitor_report.h"
 #include "profiler/nvml_source.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/predict.h"
+#include "lab/prediction.h"
 
 namespace barestep {
 

@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "profiler/account.h"
 #include "profiler/breakdown.h"
 #include "profiler/memory_timeline.h"

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "core/clock.h"
-#include "profiler/clock_alignment.h"
+#include "profiler/communication_account.h"
 
 namespace barestep {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/file_pattern.h"
+#include "core/input_file.h"
 #include "profiler/peaks.h"
 
 namespace barestep {

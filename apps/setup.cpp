@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "core/host_memory.h"
+#include "core/host.h"
 #include "core/output_file.h"
 #include "core/plan.h"
 #include "core/printer.h"

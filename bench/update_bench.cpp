@@ -4,7 +4,6 @@
 #include <string>
 
 #include "kernels/cpu_ops.h"
-#include "kernels/linear_adam.h"
 #include "measure.h"
 
 namespace barestep::bench {

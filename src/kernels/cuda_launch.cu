@@ -8,7 +8,6 @@
 #include "kernels/cuda_launch.h"
 #include "kernels/cuda_linear_adam.cuh"
 #include "kernels/cuda_optimizers.cuh"
-#include "kernels/cuda_randn.h"
 #include "kernels/cuda_reductions.cuh"
 
 namespace barestep {

@@ -1,7 +1,7 @@
 #include <curand_kernel.h>
 
 #include "kernels/cuda_grid.cuh"
-#include "kernels/cuda_randn.h"
+#include "kernels/cuda_launch.h"
 
 namespace barestep {
 namespace {

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -132,5 +133,10 @@ class Monitor {
 
   std::thread thread_;
 };
+
+/// How busy its cores are, all together and each, this process's part of that, the memory in which
+/// this process resides, and the clock of the fastest core. `root` is where proc/ and sys/ lie.
+/// What the system does not tell stays untold.
+std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
 
 }  // namespace barestep

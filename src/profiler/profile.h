@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
 #include "core/ops.h"
 #include "core/program.h"
 #include "core/record.h"
-#include "core/step_range.h"
 #include "profiler/gpu_records.h"
 #include "train/timeline.h"
 
