@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/nearest.h"
 
 namespace barestep {
 namespace {

@@ -7,7 +7,7 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "session/rank_agreement.h"
-#include "session/ranks.h"
+#include "session/rank_job.h"
 #include "session/run_program.h"
 #include "session/session.h"
 

@@ -5,7 +5,6 @@
 
 #include "command_line.h"
 #include "options/options.h"
-#include "session/devices.h"
 #include "session/run_program.h"
 #include "session/session.h"
 

@@ -12,7 +12,6 @@
 #include "core/config.h"
 #include "lab/commands.h"
 #include "lab/machine_card.h"
-#include "lab/trace_merge.h"
 #include "options/option_values.h"
 #include "session/run_program.h"
 

@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/bf16.h"
 #include "core/error.h"
 #include "core/tensor.h"
 

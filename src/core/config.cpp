@@ -10,6 +10,7 @@
 #include "core/units.h"
 
 namespace barestep {
+
 std::string text_of(const Range& range) {
   return fmt::format("a whole number from {} to {}", range.first, range.last);
 }

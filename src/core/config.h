@@ -13,9 +13,21 @@
 #include <vector>
 
 #include "core/activation.h"
-#include "core/step_range.h"
 
 namespace barestep {
+
+/// `first` and what follows, without `end`, as a slice in Python.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+
+  [[nodiscard]] constexpr bool contains(std::int64_t step) const {
+    return first <= step && step < end;
+  }
+  [[nodiscard]] constexpr std::int64_t size() const { return end - first; }
+
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
 
 /// Whole numbers an option accepts, first and last included.
 struct Range {

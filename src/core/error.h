@@ -4,8 +4,10 @@
 // reading code. The programs print it behind `mlp_single: error: ` and exit with code().
 #pragma once
 
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace barestep {
 
@@ -52,6 +54,10 @@ std::string on_one_line(std::string text);
 /// Throws Error(kBug) naming the place; what BARESTEP_REQUIRE calls.
 [[noreturn]] void report_bug(const char* file, int line, const char* condition,
                              const std::string& why);
+
+/// One of `candidates` that `name` may be a slip of: a few letters off, or cut short. Empty if
+/// nothing is near, or two are equally near.
+std::string_view nearest(std::string_view name, std::span<const std::string_view> candidates);
 
 }  // namespace barestep
 

@@ -2,13 +2,21 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <glob.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -96,6 +104,58 @@ void InputFile::fail_reading(const std::string& why) const {
                                 .value = path_.string(),
                                 .why = why,
                                 .remedy = "check the disk and try again"});
+}
+
+std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern) {
+  std::error_code error;
+  const bool is_pattern = pattern.native().find_first_of("*?[") != std::string::npos;
+  if (!is_pattern || std::filesystem::exists(pattern, error)) return {pattern};
+  glob_t found = {};
+  // The order of the C locale: sorted below, not by glob.
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  std::vector<std::filesystem::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (status == GLOB_NOSPACE) throw std::bad_alloc();
+  if (paths.empty()) {
+    fail(ExitCode::kNoInput, {.what = "data",
+                              .value = pattern.string(),
+                              .why = "no file fits this pattern",
+                              .remedy = "check the path"});
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kPieces = 64;
+
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+}  // namespace
+
+std::string content_hash(const std::filesystem::path& path) {
+  const InputFile file(path, "file");
+  const std::int64_t size = file.size_bytes();
+  const bool whole = size <= kPieces * kPieceBytes;
+  const std::int64_t pieces = whole ? (size + kPieceBytes - 1) / kPieceBytes : kPieces;
+  const std::unique_ptr<XXH3_state_t, FreeHash> state(XXH3_createState());
+  XXH3_128bits_reset(state.get());
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size, kPieceBytes)));
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    // Whole files by pieces in a row; of others the last piece ends where the file does.
+    const std::int64_t first = whole ? i * kPieceBytes : (size - kPieceBytes) / (pieces - 1) * i;
+    const std::int64_t start = !whole && i + 1 == pieces ? size - kPieceBytes : first;
+    const auto bytes =
+        std::span(piece).first(static_cast<std::size_t>(std::min(kPieceBytes, size - start)));
+    file.read_at(start, bytes);
+    XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  return fmt::format("{} bytes, hash {:016x}{:016x}", size, hash.high64, hash.low64);
 }
 
 }  // namespace barestep

@@ -1,5 +1,5 @@
-// A file that is read: opened without ever blocking, with every way of not being readable said in
-// one line.
+// Files that are read: opened without ever blocking, with every way of not being readable said in
+// one line; found by a pattern; told apart by a hash.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace barestep {
 
@@ -50,5 +51,15 @@ class InputFile {
   int descriptor_ = -1;
   std::int64_t size_bytes_ = 0;
 };
+
+/// The file of this very name if there is one, else those that fit it as a shell's pattern (*, ?,
+/// [...]), sorted by name byte for byte. A name without such characters stands for itself, be there
+/// a file or not. Throws Error(kNoInput) when a pattern fits nothing.
+std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern);
+
+/// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". Of a file
+/// above 64 MiB 64 pieces of 1 MiB are read, evenly spread, the first and the last among them.
+/// Throws Error: kNoInput, kInputOutput. Blocks.
+std::string content_hash(const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -7,7 +7,7 @@
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
 // To add an op: its struct here; its operands in operands.cpp; its flops and rules in ops.cpp;
-// its words in op_text.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp.
+// its words in printer.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp.
 // CONTRIBUTING.md says how to add an optimizer or an activation.
 #pragma once
 
@@ -23,6 +23,13 @@
 #include "core/tensor.h"
 
 namespace barestep {
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
 
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
@@ -98,10 +105,10 @@ struct OpRule {
   bool holds = true;
 };
 
-/// The words for a tensor; see core/op_text.h.
+/// The words for a tensor; see core/printer.h.
 using TensorText = std::function<std::string(const Tensor&)>;
 
-/// An op of an optimizer. It says of itself, in optimizer_ops.cpp, what the sources above say of
+/// An op of an optimizer. It says of itself, at the end of ops.cpp, what the sources above say of
 /// the other ops.
 template <class Op>
 concept OptimizerOp = requires(const Op& op) {

@@ -2,20 +2,91 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "core/error.h"
-#include "core/file_lock.h"
 
 namespace barestep {
+namespace {
+
+constexpr const char* kUnknownHolder = "another program";
+
+/// /proc/locks (proc(5)) has a line for each lock:
+/// "1: FLOCK  ADVISORY  WRITE 4711 fe:00:10952710 0 EOF".
+std::string holder_by_status(const struct stat& status) {
+  const std::string file =
+      fmt::format("{:02x}:{:02x}:{}", major(status.st_dev), minor(status.st_dev), status.st_ino);
+  std::ifstream lines("/proc/locks");
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number, kind, advice, access, held_file;
+    std::int64_t process = 0;
+    words >> number >> kind >> advice >> access >> process >> held_file;
+    if (!words || kind != "FLOCK" || held_file != file || process <= 0) continue;
+    std::string name;
+    std::getline(std::ifstream(fmt::format("/proc/{}/comm", process)), name);
+    return fmt::format("{} (process {})", name.empty() ? kUnknownHolder : name, process);
+  }
+  return kUnknownHolder;
+}
+
+/// `operation` as flock(2) takes it.
+std::string try_lock(int descriptor, int operation) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return "";
+  if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return "";
+  if (::flock(descriptor, operation | LOCK_NB) == 0 || errno != EWOULDBLOCK) return "";
+  return holder_by_status(status);
+}
+
+}  // namespace
+
+std::string lock_or_holder(int descriptor) {
+  return try_lock(descriptor, LOCK_EX);
+}
+
+std::string holder_of(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return "";
+  // A shared lock, so that two programs that ask at the same time do not meet each other.
+  std::string holder = try_lock(descriptor, LOCK_SH);
+  ::close(descriptor);
+  return holder;
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& option)
+    : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0) return;  // whoever writes into it says why
+  const std::string holder = lock_or_holder(descriptor_);
+  if (holder.empty()) return;
+  ::close(descriptor_);
+  fail(ExitCode::kTryAgain, {.what = option,
+                             .value = folder.string(),
+                             .why = holder + " writes into this folder",
+                             .remedy = "wait until it ends, or name another folder"});
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,6 +306,35 @@ void require_writable_folder(const fs::path& path) {
   }
   if (!S_ISDIR(status.st_mode)) fail_making(path, ENOTDIR);
   if (!Draft(made).is_open()) fail_making(path, errno);
+}
+
+std::vector<std::byte> gzip_of(std::string_view text) {
+  constexpr int kWindowBits = 15 + 16;  // 16 asks for gzip's frame
+  constexpr int kMemoryLevel = 8;
+  constexpr std::size_t kMostAtOnce = std::numeric_limits<uInt>::max() / 2;
+  z_stream stream{};
+  if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kWindowBits, kMemoryLevel,
+                   Z_DEFAULT_STRATEGY) != Z_OK) {
+    throw std::bad_alloc();
+  }
+  std::vector<std::byte> out;
+  std::vector<std::byte> piece(1 << 18);
+  int status = Z_OK;
+  while (status != Z_STREAM_END) {
+    if (stream.avail_in == 0) {
+      const std::size_t count = std::min(text.size(), kMostAtOnce);
+      // zlib only reads from it.
+      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+      stream.avail_in = static_cast<uInt>(count);
+      text.remove_prefix(count);
+    }
+    stream.next_out = reinterpret_cast<Bytef*>(piece.data());
+    stream.avail_out = static_cast<uInt>(piece.size());
+    status = deflate(&stream, text.empty() ? Z_FINISH : Z_NO_FLUSH);
+    out.insert(out.end(), piece.begin(), piece.end() - stream.avail_out);
+  }
+  deflateEnd(&stream);
+  return out;
 }
 
 }  // namespace barestep

@@ -1,4 +1,5 @@
-// Files that are written: streams of lines, and whole files that appear at once or not at all.
+// Files that are written: streams of lines, whole files that appear at once or not at all, gzip,
+// and locks that keep two programs from writing one file or folder at the same time.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +7,15 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace barestep {
 
 /// A file written piece by piece, e.g. one line a step. What was there before is gone. A FIFO needs
 /// a reader already; opening one never blocks. As long as it is open no other OutputFile of any
-/// program is opened on the same regular file (file_lock.h).
+/// program is opened on the same regular file.
 class OutputFile {
  public:
   /// Creates the file. Throws Error with the reason: kCannotCreate when it cannot be created,
@@ -66,5 +69,30 @@ void make_folder(const std::filesystem::path& path);
 /// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
 /// Changes nothing.
 void require_writable_folder(const std::filesystem::path& path);
+
+/// A whole gzip file, at the level that gzip takes by default. Throws std::bad_alloc.
+std::vector<std::byte> gzip_of(std::string_view text);
+
+/// Locks the regular file or the folder behind `descriptor` for this program, with flock(2), until
+/// every copy of the descriptor is closed. Returns who holds it, "mlp_dp (process 4711)", where
+/// that is another program, else an empty string. What cannot be locked, such as a device or a file
+/// on some network file systems, counts as locked. Never blocks.
+std::string lock_or_holder(int descriptor);
+
+/// Who holds a lock on `path`; empty if nobody does, or if it cannot be found out. Never blocks.
+std::string holder_of(const std::filesystem::path& path);
+
+/// Holds the lock of a folder as long as it lives.
+class FolderLock {
+ public:
+  /// Throws Error(kTryAgain), which names `option` and who holds the lock, if another program does.
+  FolderLock(const std::filesystem::path& folder, const std::string& option);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
 
 }  // namespace barestep

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "core/checked.h"
 #include "core/error.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {

@@ -1,4 +1,4 @@
-// Programs and memory plans as text for people.
+// Programs, ops and memory plans as text for people.
 #pragma once
 
 #include <string>
@@ -8,6 +8,11 @@
 #include "core/program.h"
 
 namespace barestep {
+
+/// "out0[64x1024] = x[64x1024] * params@4096[1024x1024]^T + params[1x1024], relu". A tensor is its
+/// buffer's name, "@" and its offset in bytes unless that is zero, and its shape; "1:" before it
+/// names its device where that is not the node's.
+std::string text_of(const Program& program, const Node& node);
 
 /// The step as a table: one row for each node with its formula, price and waits, then the sums of
 /// each phase and a legend. With several devices there is a column for the device, with collectives

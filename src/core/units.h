@@ -1,4 +1,5 @@
-// Numbers as people write and read them: bytes, and counts of things.
+// Numbers: as people write and read them, and arithmetic on sizes that a user can make arbitrarily
+// large.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +24,10 @@ std::string counted(std::int64_t number, std::string_view noun);
 /// (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws Error(kUsage),
 /// which names `option`, for anything else, for nothing at all and for more than 2^63 - 1.
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
+
+/// a + b and a * b of numbers that are not negative. Throw Error(kMemory), which names `what`, when
+/// the result is larger than 2^63 - 1.
+std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);
+std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what);
 
 }  // namespace barestep

@@ -2,13 +2,26 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <new>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "core/input_file.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -103,6 +116,446 @@ void ArrayFile::read(std::int64_t first, std::span<std::byte> out) const {
   }
   file_->read_at(header_.begin_bytes + begin, out);
   to_host_order(header_, out);
+}
+
+namespace {
+
+constexpr int kMaxIdxDims = 8;
+constexpr std::int64_t kFirstChunkBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
+
+/// The element types, numbered as in the file.
+std::optional<ElementType> type_of(unsigned code) {
+  switch (code) {
+    case 0x08:
+      return ElementType::kU8;
+    case 0x09:
+      return ElementType::kI8;
+    case 0x0B:
+      return ElementType::kI16;
+    case 0x0C:
+      return ElementType::kI32;
+    case 0x0D:
+      return ElementType::kF32;
+    case 0x0E:
+      return ElementType::kF64;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// The bytes of a file, decompressed if they are gzip (RFC 1952), one member or several. Not by
+/// zlib's gzread: it does not tell where data end, without a checksum, just where a read has ended.
+class IdxBytes {
+ public:
+  explicit IdxBytes(const std::filesystem::path& path)
+      : path_(path), file_{InputFile(path, "idx file").release()}, input_(kInputBytes) {
+    is_plain_ = !refill() || input_[0] != kMagic || stream_.avail_in < 2 || input_[1] != 0x8B;
+    constexpr int kWindowBits = 15 + 16;  // 16 asks for gzip's frame
+    if (!is_plain_ && inflateInit2(&stream_, kWindowBits) != Z_OK) throw std::bad_alloc();
+  }
+  ~IdxBytes() { inflateEnd(&stream_); }  // does nothing to a stream that was not begun
+  IdxBytes(const IdxBytes&) = delete;
+  IdxBytes& operator=(const IdxBytes&) = delete;
+
+  /// Reads up to out.size() bytes; fewer only where the data ends, or is_cut().
+  std::int64_t read(std::span<std::byte> out) {
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_out = static_cast<uInt>(out.size());
+    while (stream_.avail_out > 0 && !is_at_end_) {
+      if (stream_.avail_in == 0 && !refill()) {
+        is_at_end_ = true;
+        is_cut_ = !is_plain_;
+      } else if (is_plain_) {
+        copy();
+      } else {
+        decompress();
+      }
+    }
+    return static_cast<std::int64_t>(out.size() - stream_.avail_out);
+  }
+
+  /// True when gzip data stopped before its end.
+  [[nodiscard]] bool is_cut() const { return is_cut_; }
+
+  [[nodiscard]] bool is_plain() const { return is_plain_; }
+
+  [[noreturn]] void refuse(const std::string& why, const std::string& remedy = kRemedy) const {
+    fail(ExitCode::kBadData,
+         {.what = "idx file", .value = path_.string(), .why = why, .remedy = remedy});
+  }
+
+ private:
+  struct OpenFile {
+    int descriptor;
+    ~OpenFile() { ::close(descriptor); }
+  };
+  static constexpr const char* kRemedy = "it is damaged or no idx file";
+  static constexpr std::size_t kInputBytes = std::size_t{1} << 17;
+  static constexpr Bytef kMagic = 0x1F;
+
+  /// The next bytes of the file, all before them being used. False where it ends.
+  bool refill() {
+    ssize_t got = 0;
+    do {
+      got = ::read(file_.descriptor, input_.data(), input_.size());
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+      fail(ExitCode::kInputOutput, {.what = "reading idx file",
+                                    .value = path_.string(),
+                                    .why = std::strerror(errno),
+                                    .remedy = "check the disk and try again"});
+    }
+    stream_.next_in = input_.data();
+    stream_.avail_in = static_cast<uInt>(got);
+    return got > 0;
+  }
+
+  void copy() {
+    const uInt count = std::min(stream_.avail_in, stream_.avail_out);
+    std::memcpy(stream_.next_out, stream_.next_in, count);
+    stream_.next_out += count;
+    stream_.avail_out -= count;
+    stream_.next_in += count;
+    stream_.avail_in -= count;
+  }
+
+  void decompress() {
+    const int status = inflate(&stream_, Z_NO_FLUSH);
+    if (status == Z_STREAM_END) {
+      // Another member may follow; what else does is no part of the data.
+      const bool more = stream_.avail_in > 0 || refill();
+      is_at_end_ = !more || *stream_.next_in != kMagic;
+      if (!is_at_end_) inflateReset(&stream_);
+    } else if (status == Z_MEM_ERROR) {
+      throw std::bad_alloc();
+    } else if (status != Z_OK) {
+      refuse(fmt::format("its gzip data is corrupt: {}",
+                         stream_.msg != nullptr ? stream_.msg : zError(status)));
+    }
+  }
+
+  std::filesystem::path path_;
+  OpenFile file_;
+  std::vector<Bytef> input_;
+  z_stream stream_{};
+  bool is_plain_ = false;
+  bool is_at_end_ = false;
+  bool is_cut_ = false;
+};
+
+void read_exactly(IdxBytes& bytes, std::span<std::byte> out, std::int64_t position) {
+  const std::int64_t got = bytes.read(out);
+  if (got == static_cast<std::int64_t>(out.size())) return;
+  bytes.refuse(fmt::format("too short: {}{}, its header needs {}", counted(position + got, "byte"),
+                           bytes.is_cut() ? " before its gzip data is cut off" : "",
+                           position + static_cast<std::int64_t>(out.size())));
+}
+
+ArrayHeader read_header(IdxBytes& bytes) {
+  std::array<std::byte, 4> magic{};
+  read_exactly(bytes, magic, 0);
+  const auto number = [](std::byte b) { return std::to_integer<unsigned>(b); };
+  if (number(magic[0]) != 0 || number(magic[1]) != 0) {
+    bytes.refuse(fmt::format("starts with bytes {:02x} {:02x}, an idx file starts with 00 00",
+                             number(magic[0]), number(magic[1])));
+  }
+  const std::optional<ElementType> type = type_of(number(magic[2]));
+  if (!type) bytes.refuse(fmt::format("element type 0x{:02x} is unknown", number(magic[2])));
+  const auto dims = static_cast<int>(number(magic[3]));
+  if (dims < 1 || dims > kMaxIdxDims) {
+    bytes.refuse(
+        fmt::format("has {}, 1 to {} are allowed", counted(dims, "dimension"), kMaxIdxDims));
+  }
+  ArrayHeader header{.type = *type, .big_endian = true, .dims = {}, .begin_bytes = 4 + 4 * dims};
+  std::array<std::byte, std::size_t{4} * kMaxIdxDims> raw{};
+  read_exactly(bytes, std::span(raw).first(4 * static_cast<std::size_t>(dims)), 4);
+  for (std::size_t d = 0; d < static_cast<std::size_t>(dims); ++d) {
+    std::int64_t extent = 0;
+    for (std::size_t i = 0; i < 4; ++i) extent = extent * 256 + number(raw[4 * d + i]);
+    header.dims.push_back(extent);
+  }
+  return header;
+}
+
+std::int64_t data_bytes(const IdxBytes& bytes, const ArrayHeader& header) {
+  const std::optional<std::int64_t> total = header.bytes();
+  if (!total) bytes.refuse(fmt::format("its size, {}, overflows", shape_of(header)));
+  return *total;
+}
+
+/// The elements of a compressed file.
+std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header) {
+  const std::int64_t want = data_bytes(bytes, header);
+  const auto refuse = [&](const std::string& holds) {
+    bytes.refuse(
+        fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, holds));
+  };
+  std::vector<std::byte> data;
+  std::int64_t have = 0;
+  while (have < want) {
+    const std::int64_t chunk =
+        std::min({want - have, std::max(have, kFirstChunkBytes), kMaxChunkBytes});
+    data.resize(static_cast<std::size_t>(have + chunk));
+    const std::int64_t got = bytes.read(std::span(data).last(static_cast<std::size_t>(chunk)));
+    have += got;
+    if (got == chunk) continue;
+    refuse(fmt::format("{}{}", have, bytes.is_cut() ? " before its gzip data is cut off" : ""));
+  }
+  // One byte more: makes zlib check the end of the data.
+  std::byte extra{};
+  if (bytes.read(std::span(&extra, 1)) != 0) refuse("more than that");
+  if (bytes.is_cut()) {
+    bytes.refuse(fmt::format("its gzip data is cut off after byte {} of {}", want, want));
+  }
+  return data;
+}
+
+}  // namespace
+
+ArrayFile open_idx(const std::filesystem::path& path) {
+  try {
+    IdxBytes bytes(path);
+    ArrayHeader header = read_header(bytes);
+    if (!bytes.is_plain()) {
+      std::vector<std::byte> elements = read_data(bytes, header);
+      return {path, std::move(header), std::move(elements)};
+    }
+    const std::int64_t want = data_bytes(bytes, header);
+    auto file = std::make_shared<const InputFile>(path, "idx file");
+    if (const std::int64_t there = file->size_bytes() - header.begin_bytes; there != want) {
+      bytes.refuse(
+          fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header), want, there));
+    }
+    return {path, std::move(header), std::move(file)};
+  } catch (const std::bad_alloc&) {
+    fail(ExitCode::kMemory, {.what = "idx file",
+                             .value = path.string(),
+                             .why = "does not fit into this machine's memory",
+                             .remedy = "use fewer samples"});
+  }
+}
+
+namespace {
+
+constexpr std::size_t kMaxNpyDims = 8;
+constexpr std::int64_t kMaxNpyHeaderBytes = 10'000;  // NumPy's own limit
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr const char* kPlainTypes =
+    "save it as uint8, int8, int16, int32, int64, float32 or float64";
+
+[[noreturn]] void refuse_npy(const std::filesystem::path& path, const std::string& why,
+                             const std::string& remedy = "it is damaged or no npy file") {
+  fail(ExitCode::kBadData,
+       {.what = "npy file", .value = path.string(), .why = why, .remedy = remedy});
+}
+
+/// Text from a file, so that it can stand in a message: cut short, without control characters and
+/// the spaces at its end.
+std::string shown(std::string_view text) {
+  text = text.substr(0, text.find_last_not_of(" \n") + 1);
+  std::string out(text.substr(0, 40));
+  for (char& c : out) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text.size() > 40 ? out + "..." : out;
+}
+
+/// The header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+class HeaderText {
+ public:
+  HeaderText(std::string_view text, const std::filesystem::path& path) : rest_(text), path_(path) {}
+
+  /// Each key with its value's text: a string without its quotes, True or False, or what stands
+  /// between the parentheses of a tuple.
+  std::map<std::string, std::string, std::less<>> read() {
+    std::map<std::string, std::string, std::less<>> values;
+    expect('{');
+    while (!next_is('}')) {
+      std::string key = quoted();
+      expect(':');
+      if (!values.emplace(key, value()).second) wrong(fmt::format("'{}' twice", shown(key)));
+      if (next_is('}')) break;
+      expect(',');
+    }
+    expect('}');
+    skip_space();
+    if (!rest_.empty()) wrong("more after its dictionary");
+    return values;
+  }
+
+ private:
+  [[noreturn]] void wrong(const std::string& what) const {
+    refuse_npy(path_, fmt::format("its header has {}", what));
+  }
+  void skip_space() {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r\n\f"), rest_.size()));
+  }
+  bool next_is(char c) {
+    skip_space();
+    return rest_.starts_with(c);
+  }
+  void expect(char c) {
+    if (!next_is(c)) wrong(fmt::format("'{}' where '{}' belongs", shown(rest_.substr(0, 12)), c));
+    rest_.remove_prefix(1);
+  }
+  /// What stands before the next `end`, which is skipped.
+  std::string until(char end) {
+    const std::size_t size = rest_.find(end);
+    if (size == std::string_view::npos) wrong(fmt::format("no closing {}", end));
+    std::string text(rest_.substr(0, size));
+    rest_.remove_prefix(size + 1);
+    return text;
+  }
+  std::string quoted() {
+    const char quote = next_is('"') ? '"' : '\'';
+    expect(quote);
+    return until(quote);
+  }
+  std::string value() {
+    if (next_is('\'') || next_is('"')) return quoted();
+    if (next_is('(')) {
+      rest_.remove_prefix(1);
+      return until(')');
+    }
+    if (next_is('[')) refuse_npy(path_, "holds elements of a structured type", kPlainTypes);
+    for (const std::string_view word : {"True", "False"}) {
+      if (!rest_.starts_with(word)) continue;
+      rest_.remove_prefix(word.size());
+      return std::string(word);
+    }
+    wrong(fmt::format("'{}' where a value belongs", shown(rest_)));
+  }
+
+  std::string_view rest_;
+  const std::filesystem::path& path_;
+};
+
+/// "3, 4" or "3," or nothing at all.
+std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::path& path) {
+  std::vector<std::int64_t> dims;
+  const auto wrong = [&] {
+    refuse_npy(path, fmt::format("its shape '({})' is no tuple of whole numbers", shown(text)));
+  };
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto skip_space = [&] { at = std::find_if(at, end, [](char c) { return c != ' '; }); };
+  for (skip_space(); at != end; skip_space()) {
+    std::int64_t extent = 0;
+    const auto [stop, error] = std::from_chars(at, end, extent);
+    if (error == std::errc::result_out_of_range) {
+      refuse_npy(path, fmt::format("its shape ({}) overflows", shown(text)));
+    }
+    if (error != std::errc() || extent < 0) wrong();
+    dims.push_back(extent);
+    at = stop;
+    skip_space();
+    if (at == end && dims.size() > 1) break;
+    if (at == end || *at != ',') wrong();
+    ++at;
+  }
+  if (dims.size() > kMaxNpyDims) {
+    refuse_npy(path, fmt::format("has {} dimensions, {} are allowed", dims.size(), kMaxNpyDims));
+  }
+  return dims;
+}
+
+void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem::path& path) {
+  constexpr std::pair<std::string_view, ElementType> kNpyTypes[] = {
+      {"u1", ElementType::kU8},  {"b1", ElementType::kU8},  {"i1", ElementType::kI8},
+      {"i2", ElementType::kI16}, {"i4", ElementType::kI32}, {"i8", ElementType::kI64},
+      {"f4", ElementType::kF32}, {"f8", ElementType::kF64}};
+  // '=' is the writer's own order, which NumPy never writes.
+  const bool has_order =
+      !descr.empty() && std::string_view("<>|").find(descr.front()) != std::string_view::npos;
+  for (const auto& [name, type] : kNpyTypes) {
+    if (!has_order || descr.substr(1) != name) continue;
+    if (descr.front() == '|' && bytes_of(type) > 1) break;
+    header.type = type;
+    header.big_endian = descr.front() == '>';
+    return;
+  }
+  refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
+}
+
+/// The length of the header, behind which `file` stands then.
+std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
+                          std::int64_t& begin_bytes) {
+  std::array<char, 12> start{};
+  const std::int64_t there = file.size_bytes();
+  const auto take = [&](std::size_t first, std::size_t count) {
+    if (there < static_cast<std::int64_t>(first + count)) {
+      refuse_npy(path, fmt::format("too short: {}, its header needs {}", counted(there, "byte"),
+                                   first + count));
+    }
+    file.read(std::as_writable_bytes(std::span(start).subspan(first, count)));
+  };
+  take(0, kMagic.size());
+  if (std::string_view(start.data(), kMagic.size()) != kMagic) {
+    refuse_npy(path, "does not start with \\x93NUMPY");
+  }
+  take(6, 2);
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(start[i]); };
+  if (byte(6) < 1 || byte(6) > 3 || byte(7) != 0) {
+    refuse_npy(path,
+               fmt::format("its version {}.{} is unknown, 1.0 to 3.0 are known", byte(6), byte(7)),
+               "save it with numpy.save");
+  }
+  const std::size_t width = byte(6) == 1 ? 2 : 4;
+  take(8, width);
+  std::int64_t header_bytes = 0;
+  for (std::size_t i = width; i-- > 0;) header_bytes = header_bytes * 256 + byte(8 + i);
+  begin_bytes = 8 + static_cast<std::int64_t>(width) + header_bytes;
+  if (header_bytes > kMaxNpyHeaderBytes) {
+    refuse_npy(path, fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
+                                 kMaxNpyHeaderBytes));
+  }
+  if (begin_bytes > there) {
+    refuse_npy(path, fmt::format("states a header of {}, {} follow", counted(header_bytes, "byte"),
+                                 there - 8 - static_cast<std::int64_t>(width)));
+  }
+  return header_bytes;
+}
+
+}  // namespace
+
+ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path& path) {
+  const auto values = HeaderText(text, path).read();
+  constexpr std::string_view kKeys[] = {"descr", "fortran_order", "shape"};
+  for (const std::string_view key : kKeys) {
+    if (!values.contains(key)) refuse_npy(path, fmt::format("its header has no '{}'", key));
+  }
+  if (values.size() != std::size(kKeys)) {
+    refuse_npy(path, fmt::format("its header has {} keys, 3 are known", values.size()));
+  }
+  ArrayHeader header;
+  header.dims = dims_of(values.find("shape")->second, path);
+  const std::string& order = values.find("fortran_order")->second;
+  if (order == "True") {
+    refuse_npy(path, "is column-major (fortran_order is True)",
+               "save numpy.ascontiguousarray() of the array");
+  }
+  if (order != "False") {
+    refuse_npy(path, fmt::format("its fortran_order is '{}', not True or False", shown(order)));
+  }
+  set_type(values.find("descr")->second, header, path);
+  return header;
+}
+
+ArrayFile open_npy(const std::filesystem::path& path) {
+  auto file = std::make_shared<InputFile>(path, "npy file");
+  std::int64_t begin_bytes = 0;
+  std::string text(static_cast<std::size_t>(read_lengths(*file, path, begin_bytes)), ' ');
+  file->read(std::as_writable_bytes(std::span(text)));
+  ArrayHeader header = parse_npy_header(text, path);
+  header.begin_bytes = begin_bytes;
+  const std::optional<std::int64_t> want = header.bytes();
+  if (!want) refuse_npy(path, fmt::format("its size, {}, overflows", shape_of(header)));
+  if (const std::int64_t there = file->size_bytes() - begin_bytes; there != *want) {
+    refuse_npy(path, fmt::format("its header says {} = {} bytes, it holds {}", shape_of(header),
+                                 *want, there));
+  }
+  return {path, std::move(header), std::move(file)};
 }
 
 }  // namespace barestep

@@ -1,7 +1,5 @@
-// An array in a file: samples in rows, read whole or a few rows at a time.
-//
-// The readers of the formats (data/idx.h, data/npy.h, data/safetensors.h) check a header and make
-// an ArrayFile of it.
+// Arrays in files: samples in rows, read whole or a few rows at a time; the formats idx (MNIST's,
+// plain or gzip-compressed) and npy (NumPy's).
 #pragma once
 
 #include <cstddef>
@@ -81,5 +79,33 @@ class ArrayFile {
   std::shared_ptr<const std::vector<std::byte>> elements_;  // or
   std::shared_ptr<const InputFile> file_;
 };
+
+/// An idx file, the format of MNIST. Layout, big-endian: two zero bytes, the element type, the
+/// number of dimensions, the dimensions as 32-bit numbers, then the elements, last dimension
+/// fastest.
+///
+/// Reads the header, and of a compressed file the elements too; whether it is compressed is seen
+/// from its first bytes, not from its name. Memory grows with what the file really holds, never
+/// with what its header claims. Elements are u8, i8, i16, i32, f32 or f64. Throws Error: kNoInput
+/// when it cannot be opened, kBadData when it is not an idx file or holds more or less than its
+/// header says, kMemory when it does not fit, kInputOutput when the disk fails.
+ArrayFile open_idx(const std::filesystem::path& path);
+
+/// What the header of an npy file, NumPy's format, says; begin_bytes is not set.
+///
+/// Layout: "\x93NUMPY", version, header length (little-endian), the header as a Python dictionary
+/// of literals ('descr', 'fortran_order', 'shape'), then the elements. The format is that of
+/// numpy/lib/format.py; the header is read by a grammar of just these literals and never evaluated.
+///
+///  Elements are u1, i1, b1 (as u8), i2, i4, i8, f4 or
+/// f8, of either byte order. Throws Error(kBadData) naming `path`.
+ArrayHeader parse_npy_header(std::string_view text, const std::filesystem::path& path);
+
+/// Reads the header of an npy file; the elements stay in the file. Refuses what NumPy refuses, in
+/// its order: magic, version (1 to 3), a header longer than 10,000 bytes or than the file, keys,
+/// shape, order, type. Beyond that it refuses column-major arrays, types that are no plain numbers,
+/// more than 8 dimensions, and files longer than the header says. Throws Error: kNoInput when the
+/// file cannot be opened, kBadData, kInputOutput when reading fails.
+ArrayFile open_npy(const std::filesystem::path& path);
 
 }  // namespace barestep

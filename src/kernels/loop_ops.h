@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "core/addresses.h"
-#include "core/bf16.h"
+#include "core/tensor.h"
 #include "kernels/formulas.h"
 #include "kernels/host_device.h"
 

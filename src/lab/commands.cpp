@@ -12,14 +12,13 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "core/host_memory.h"
+#include "core/host.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
-#include "lab/child_process.h"
 #include "lab/measured_card.h"
-#include "lab/prediction_report.h"
+#include "lab/prediction.h"
 #include "lab/published.h"
 #include "lab/report.h"
 #include "lab/run_workload.h"

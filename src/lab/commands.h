@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "lab/predict.h"
+#include "lab/prediction.h"
 
 namespace barestep {
 
@@ -43,6 +44,13 @@ void validate_published();
 /// Simulates a step on the machine of a card, by its file or its name. Throws Error.
 void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks);
+
+/// Writes `out`: one trace with the events of all, on one axis of time, each rank with rows of its
+/// own; for Perfetto. HolisticTraceAnalysis takes the files of the ranks themselves. Plain files or
+/// .gz. Throws Error: kNoInput for a file that cannot be read, kBadData for one that is no trace or
+/// whose rank another file has, kConfiguration where `out` is one of the files; and as
+/// write_trace() does.
+void merge_traces(const std::filesystem::path& out, std::span<const std::filesystem::path> paths);
 
 /// What one rank of measure_card()'s does.
 struct RankRatesOptions {

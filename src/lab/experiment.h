@@ -12,12 +12,20 @@
 #include <string_view>
 #include <vector>
 
+#include "core/config.h"
 #include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/measurement.h"
 #include "lab/simulator.h"
 
 namespace barestep {
+
+/// Writes x.npy and y.npy, `rows` x `dim` numbers between -1 and 1 each, into the folder, which is
+/// made; unless they are there already. Throws Error: kCannotCreate, kInputOutput.
+void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim);
+
+/// Makes a run read such a folder: its --data.
+void read_data_set(DataConfig& data, const std::filesystem::path& folder);
 
 /// What experiments are run with.
 struct Setting {

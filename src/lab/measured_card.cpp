@@ -2,27 +2,362 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "core/bench_stream.h"
+#include "core/clock.h"
 #include "core/error.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "lab/child_process.h"
-#include "lab/cost_model.h"
+#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
+#include "lab/findings.h"
 #include "lab/measurement.h"
-#include "lab/rank_rates.h"
 #include "lab/run_workload.h"
+#include "lab/samples.h"
+#include "lab/simulator.h"
 #include "lab/step_programs.h"
-#include "lab/words.h"
 
 namespace barestep {
+
+Machine this_machine() {
+  Machine machine;
+  DeviceConfig config;
+  config.device = "cpu";
+  const DeviceInfo cpu = make_device(config)->info();
+  machine.processor = cpu.model;
+  machine.cores = cpu.threads;
+  machine.memory_bytes = host_memory().total_bytes;
+  machine.gpus = cuda_device_count();
+  if (machine.gpus > 0) {
+    config.device = "cuda:0";
+    machine.gpu = make_device(config)->info().model;
+  }
+  utsname system{};
+  if (::uname(&system) == 0) machine.system = fmt::format("{} {}", system.sysname, system.release);
+  return machine;
+}
+
+std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine) {
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"processor", machine.processor},
+      {"cores", std::to_string(machine.cores)},
+      {"memory", human_bytes(machine.memory_bytes)},
+      {"system", machine.system}};
+  if (machine.gpus > 0)
+    facts.emplace_back("GPU", fmt::format("{} x {}", machine.gpus, machine.gpu));
+  return facts;
+}
+
 namespace {
+
+/// What one rank measures of its device and of its links, while all ranks do the same.
+struct RankRates {
+  std::vector<OpRate> rates{};
+  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; none of one rank
+  /// How much longer all-reduces and products take at once than one after the other: ranks that
+  /// share cores with their communication wait for each other's turn. 1 for one rank.
+  double contention = 1;
+};
+
+constexpr std::int64_t kMemoryBytes = std::int64_t{128} << 20;
+constexpr std::int64_t kNumbers = kMemoryBytes / 4;
+/// Ops are timed in batches of which the median counts: short ones, so that a moment in which the
+/// machine does something else spoils few, and at least so many.
+constexpr double kBatchSeconds = 1e-3;
+constexpr int kBatches = 5;
+constexpr int kReducedBatches = 15;
+constexpr double kContendedSeconds = 0.02;
+constexpr int kLayers = 6;
+constexpr std::int64_t kMostReducedBytes = std::int64_t{32} << 20;
+
+/// Tensors in the measured memory, one behind the other, from the beginning again at its end.
+class Tensors {
+ public:
+  explicit Tensors(std::int64_t first) : next_(first) {}
+
+  Tensor take(std::int64_t rows, std::int64_t cols) {
+    constexpr std::int64_t kAligned = 16;  // numbers of 64 bytes
+    if (next_ + rows * cols > kNumbers) next_ = 0;
+    const Tensor tensor{0, 4 * next_, rows, cols};
+    next_ += (rows * cols + kAligned - 1) / kAligned * kAligned;
+    return tensor;
+  }
+
+ private:
+  std::int64_t next_;
+};
+
+/// Seconds of ops and collectives, in memory for the time of the measurement.
+class RankBench {
+ public:
+  RankBench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
+      : ranks_(ranks),
+        transport_(transport),
+        device_(device),
+        seconds_(quick ? 0.02 : 0.06),
+        ops_(device, kMemoryBytes, "rates"),
+        collectives_(device.new_stream("reduced rates")) {}
+
+  /// Seconds of one op while the same goes on in all ranks: median of some batches.
+  double seconds_of(const std::vector<DeviceOp>& ops) {
+    for (const DeviceOp& op : ops) device_.prepare(op);
+    run(ops, 1);
+    const double once_s = run(ops, 2) / 2;
+    const auto times = static_cast<std::size_t>(std::clamp(kBatchSeconds / once_s, 1.0, 1e4));
+    ranks_.barrier();
+    // All go on for as long as any other, so that none measures a machine that is idle already.
+    const double end_s = now_s() + seconds_;
+    std::vector<double> batches;
+    while (batches.size() < kBatches || now_s() < end_s) {
+      batches.push_back(run(ops, times) / static_cast<double>(times));
+    }
+    return median(batches);
+  }
+
+  /// Seconds of one of the collectives, the mean of all ranks.
+  double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
+    for (const auto& each : collectives) transport_.prepare(*each);
+    const double once_s = mean_of_ranks(run(collectives, 3) / 3);
+    const auto times =
+        static_cast<std::size_t>(std::clamp(2 * kBatchSeconds / once_s, 1.0, 1000.0));
+    std::vector<double> batches;
+    for (int i = 0; i < kReducedBatches; ++i) {
+      batches.push_back(run(collectives, times) / static_cast<double>(times));
+    }
+    return mean_of_ranks(median(batches));
+  }
+
+  /// Time of collectives and ops on two streams against that of one after the other.
+  double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
+                       const std::vector<DeviceOp>& ops) {
+    const double collective_s = seconds_of(collectives);
+    const double op_s = mean_of_ranks(seconds_of(ops));
+    const auto reduced = static_cast<std::size_t>(std::ceil(kContendedSeconds / collective_s));
+    const auto computed = static_cast<std::size_t>(std::ceil(kContendedSeconds / op_s));
+    std::vector<double> factors;
+    for (int i = 0; i < kBatches; ++i) {
+      ranks_.barrier();
+      const double begin_s = now_s();
+      for (std::size_t j = 0; j < computed; ++j) {
+        ops_.run(ops[j % ops.size()]);
+      }
+      run(collectives, reduced);
+      ops_.synchronize();
+      factors.push_back((now_s() - begin_s) / (static_cast<double>(reduced) * collective_s +
+                                               static_cast<double>(computed) * op_s));
+    }
+    return std::max(1.0, mean_of_ranks(median(factors)));
+  }
+
+ private:
+  /// Seconds on the device of `count` of them, in turn from where the last call ended.
+  double run(const std::vector<DeviceOp>& ops, std::size_t count) {
+    return ops_.seconds_of([&] {
+      for (std::size_t i = 0; i < count; ++i) ops_.run(ops[next_++ % ops.size()]);
+    });
+  }
+
+  double run(const std::vector<std::unique_ptr<Collective>>& collectives, std::size_t count) {
+    const std::array<Stream*, 1> streams{collectives_.get()};
+    ranks_.barrier();
+    const double begin_s = now_s();
+    for (std::size_t i = 0; i < count; ++i) {
+      transport_.run(*collectives[i % collectives.size()], ops_.addresses(), streams, {});
+    }
+    collectives_->synchronize();
+    return now_s() - begin_s;
+  }
+
+  double mean_of_ranks(double mine) {
+    std::vector<double> all(static_cast<std::size_t>(ranks_.size()));
+    ranks_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    double sum = 0;
+    for (const double each : all) sum += each;
+    return sum / static_cast<double>(all.size());
+  }
+
+  Communicator& ranks_;
+  Communicator& transport_;
+  Device& device_;
+  double seconds_;  // for each size
+  BenchStream ops_;
+  std::unique_ptr<Stream> collectives_;
+  std::size_t next_ = 0;
+};
+
+using MakeOp = DeviceOp (*)(Tensors& weights, Tensors& activations, std::int64_t rows,
+                            std::int64_t width);
+
+DeviceOp forward_product(Tensors& weights, Tensors& activations, std::int64_t rows,
+                         std::int64_t width) {
+  return Gemm{.c = activations.take(rows, width),
+              .a = activations.take(rows, width),
+              .b = weights.take(width, width),
+              .transpose_b = true,
+              .bias = weights.take(1, width),
+              .activation = Activation::kRelu};
+}
+
+DeviceOp input_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
+                        std::int64_t width) {
+  return Gemm{.c = activations.take(rows, width),
+              .a = activations.take(rows, width),
+              .b = weights.take(width, width)};
+}
+
+DeviceOp weight_gradient(Tensors& weights, Tensors& activations, std::int64_t rows,
+                         std::int64_t width) {
+  return Gemm{.c = weights.take(width, width),
+              .a = activations.take(rows, width),
+              .b = activations.take(rows, width),
+              .transpose_a = true};
+}
+
+DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
+                      std::int64_t width) {
+  return LinearAdam{.weight = weights.take(width, width),
+                    .weight_moments1 = weights.take(width, width),
+                    .weight_moments2 = weights.take(width, width),
+                    .bias = weights.take(1, width),
+                    .bias_moments1 = weights.take(1, width),
+                    .bias_moments2 = weights.take(1, width),
+                    .grad_y = activations.take(rows, width),
+                    .x = activations.take(rows, width),
+                    .scalars = activations.take(1, 2)};
+}
+
+/// Weights behind what four activations take, in as many layers as fit.
+std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t width, int tensors) {
+  const std::int64_t activations_end = 4 * (rows + 1) * width;
+  const std::int64_t layer = tensors * (width + 1) * (width + 16);
+  const std::int64_t layers =
+      std::clamp<std::int64_t>((kNumbers - activations_end) / layer, 1, 4 * kLayers / tensors);
+  Tensors weights(activations_end);
+  std::vector<DeviceOp> ops;
+  for (std::int64_t i = 0; i < layers; ++i) {
+    Tensors activations(0);
+    ops.push_back(make(weights, activations, rows, width));
+  }
+  return ops;
+}
+
+void measure_products(RankBench& bench, const Device& device, bool quick,
+                      std::vector<OpRate>& rates) {
+  const bool on_gpu = device.kind() == DeviceKind::kCuda;
+  std::vector<std::int64_t> batches = {16, 64, 256};
+  if (!quick) batches = {8, 16, 32, 64, 128, 256, 512};
+  std::vector<std::int64_t> widths = {256, 512};
+  if (!quick) widths = {1024, 2048};
+  if (on_gpu) widths = {1024, 4096};
+  for (const std::int64_t width : widths) {
+    for (const std::int64_t rows : batches) {
+      const auto measure = [&](MakeOp make, int tensors) {
+        const std::vector<DeviceOp> ops = products_of(make, rows, width, tensors);
+        OpSize size = size_of(ops.front());
+        rates.push_back(
+            {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of(ops)});
+      };
+      measure(forward_product, 1);
+      measure(input_gradient, 1);
+      measure(weight_gradient, 1);
+      measure(fused_update, 3);
+    }
+  }
+}
+
+/// Ops that are bound by memory, by how many numbers they go through.
+std::vector<DeviceOp> ops_over(std::int64_t count) {
+  constexpr std::int64_t kCols = 256;
+  const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
+  Tensors memory(0);
+  const auto flat = [&] { return memory.take(1, count); };
+  const auto matrix = [&] { return memory.take(rows, std::min(count, kCols)); };
+  const auto row = [&](std::int64_t cols) { return memory.take(1, cols); };
+  std::vector<DeviceOp> ops;
+  ops.push_back(Adam{.weights = flat(),
+                     .grads = flat(),
+                     .moments1 = flat(),
+                     .moments2 = flat(),
+                     .scalars = row(2)});
+  memory = Tensors(0);
+  ops.push_back(Copy{.to = flat(), .from = flat()});
+  memory = Tensors(0);
+  ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
+  memory = Tensors(0);
+  ops.push_back(ActivationGrad{.grad = matrix(), .output = matrix()});
+  memory = Tensors(0);
+  ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
+  memory = Tensors(0);
+  ops.push_back(MseLoss{
+      .loss = row(1), .grad = matrix(), .output = matrix(), .target = matrix(), .count = count});
+  return ops;
+}
+
+void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
+  // Where caches end, rates depend on the size most.
+  std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20, kNumbers / 5};
+  if (!quick) {
+    counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20, kNumbers / 5};
+  }
+  for (const std::int64_t count : counts) {
+    for (const DeviceOp& op : ops_over(count)) {
+      OpSize size = size_of(op);
+      // So much of a batch no model has.
+      const bool is_state = size.op == "adam" || size.op == "copy";
+      if (!is_state && count > 1 << 21) continue;
+      rates.push_back(
+          {std::move(size.op), size.rows, size.width, size.work / bench.seconds_of({op})});
+    }
+  }
+}
+
+/// On gradients as cold as in training, each at another place. They keep their addresses, by which
+/// communicators know them.
+std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
+  std::vector<std::unique_ptr<Collective>> all;
+  Tensors gradients(0);
+  const std::int64_t count = bytes / 4;
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(kNumbers / (count + 16), 1, 8); ++i) {
+    all.push_back(std::make_unique<Collective>(
+        AllReduce{.tensors = {gradients.take(1, count)}, .scale = 0.5F}));
+  }
+  return all;
+}
+
+/// Rates of products by batch and width, of the optimizer and other ops by their bytes, and times
+/// of an all-reduce by size. All ranks call it; `ranks` begins every measurement on all of them at
+/// once, `transport` carries the sums. An op runs on one after another of several tensors, as many
+/// as a model of six layers has, so that weights are as cold as in training. Takes some tens of
+/// milliseconds for each size, fewer sizes if `quick`, and 128 MiB of device memory, given back.
+/// Throws Error(kMemory). Blocks.
+RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& device, bool quick) {
+  RankBench bench(ranks, transport, device, quick);
+  RankRates measured;
+  measure_products(bench, device, quick, measured.rates);
+  measure_other_ops(bench, quick, measured.rates);
+  if (ranks.size() == 1) return measured;
+  std::vector<std::vector<std::unique_ptr<Collective>>> kept;
+  for (std::int64_t bytes = 4; bytes <= kMostReducedBytes; bytes *= quick ? 8 : 4) {
+    kept.push_back(all_reduces_of(bytes));
+    measured.all_reduce.emplace_back(static_cast<double>(bytes), bench.seconds_of(kept.back()));
+  }
+  constexpr std::int64_t kLayerBytes = std::int64_t{4} << 20;
+  kept.push_back(all_reduces_of(kLayerBytes));
+  measured.contention =
+      bench.contention_of(kept.back(), products_of(weight_gradient, 32, quick ? 256 : 1024, 1));
+  return measured;
+}
 
 using nlohmann::json;
 

@@ -1,16 +1,35 @@
-// The card of the machine that it runs on, from measurements.
+// The machine that a study runs on, and its card, from measurements.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/communicator.h"
 #include "core/device.h"
-#include "lab/machine.h"
 #include "lab/machine_card.h"
 
 namespace barestep {
+
+struct Machine {
+  std::string processor{};
+  int cores = 1;  // that this process may use
+  std::int64_t memory_bytes = 0;
+  std::string gpu{};  // empty: none
+  int gpus = 0;
+  std::string system{};  // kernel and its version
+
+  friend bool operator==(const Machine&, const Machine&) = default;
+};
+
+/// Opens the first GPU, if there is one.
+Machine this_machine();
+
+/// Names and values, for reports.
+std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine);
 
 struct CardRequest {
   Machine machine{};
@@ -29,8 +48,10 @@ struct CardRequest {
 /// minute. Throws Error as run_workload() does.
 MachineCard measure_card(const CardRequest& request);
 
-/// What measure_card() has each rank do: measure_rank(), of which rank 0 writes the result to
-/// `file`. Throws Error as measure_rank() and replace_file() do.
+/// What measure_card() has each rank do: measures the rates of ops and the times of an all-reduce,
+/// on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds for each
+/// size, and 128 MiB of device memory, given back. Throws Error(kMemory), and as replace_file()
+/// does. Blocks.
 void write_rank_rates(Communicator& ranks, Communicator& transport, Device& device, bool quick,
                       const std::filesystem::path& file);
 

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 

@@ -52,4 +52,16 @@ struct Line {
 };
 Line fit_line(std::span<const double> x, std::span<const double> y);
 
+double amdahl_speed_up(double serial, double ranks);
+
+struct SpeedUp {
+  int ranks = 2;  // more than 1
+  Estimate factor{};
+};
+
+/// The serial share that fits T(n) / T(1) = s + (1 - s) / n best, by least squares. Its interval is
+/// that of the ends of all speed-ups' intervals. It may be above 1, where ranks slow a step down,
+/// and below 0. 1 for no speed-up at all.
+Estimate serial_fraction(std::span<const SpeedUp> speed_ups);
+
 }  // namespace barestep

@@ -1,4 +1,5 @@
-// One start of a trainer: what it wrote about its steps, and how quiet the machine was meanwhile.
+// One start of a trainer: what it wrote about its steps and ops, and how quiet the machine was
+// meanwhile.
 #pragma once
 
 #include <map>
@@ -66,5 +67,9 @@ std::string json_of(const Start& start);
 
 /// Throws Error(kBadData) naming `name`.
 Start parse_start(std::string_view text, const std::string& name);
+
+/// Time of the device by op, phase and layer, per profiled step, the longest first. `trace` is a
+/// `--trace` file of one rank. Throws Error(kBadData) naming `name` if it is none.
+std::vector<OpTime> op_times_of_trace(std::string_view trace, const std::string& name);
 
 }  // namespace barestep

@@ -12,10 +12,10 @@
 #include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
-#include "lab/cost_model.h"
-#include "lab/data_set.h"
-#include "lab/planned_memory.h"
+#include "lab/experiment.h"
 #include "lab/run_workload.h"
+#include "lab/simulator.h"
+#include "lab/step_programs.h"
 
 namespace barestep {
 namespace {

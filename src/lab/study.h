@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/file_lock.h"
+#include "core/output_file.h"
 #include "lab/experiment.h"
-#include "lab/machine.h"
+#include "lab/measured_card.h"
 #include "lab/run_workload.h"
 
 namespace barestep {
@@ -52,7 +52,7 @@ class Study {
   static Study open(std::filesystem::path folder);
 
   /// Throws Error(kMemory) when a run that is missing needs more than `free_bytes` (see
-  /// planned_memory.h).
+  /// step_programs.h).
   void require_memory(const std::vector<const Experiment*>& wanted, std::int64_t free_bytes) const;
 
   /// Makes every start that is missing, in an order in which cases alternate: A B B A. A start

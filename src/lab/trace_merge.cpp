@@ -1,5 +1,3 @@
-#include "lab/trace_merge.h"
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <zlib.h>
@@ -15,6 +13,7 @@
 #include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
+#include "lab/commands.h"
 #include "profiler/trace.h"
 #include "session/outputs.h"
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "profiler/trace.h"
 
 namespace barestep {
 
@@ -132,5 +135,34 @@ class Monitor {
 
   std::thread thread_;
 };
+
+/// How busy its cores are, all together and each, this process's part of that, the memory in which
+/// this process resides, and the clock of the fastest core. `root` is where proc/ and sys/ lie.
+/// What the system does not tell stays untold.
+std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
+
+// What a monitor saw as text: lines while a run goes on, a summary, metrics, counters of a trace.
+
+/// The titles of a source's columns, and its values at one look under them, as nvidia-smi dmon
+/// prints them; "-" for what it could not tell. Without a newline.
+std::string monitor_titles(const MonitorSource& source);
+std::string monitor_line(const MonitorSource& source, const MonitorSample& sample, double start_s);
+
+/// Why the figures of a run are to be taken with care: clocks that moved by more than 2 %, foreign
+/// processes, throttling. One phrase each.
+std::vector<std::string> monitor_marks(const SourceSummary& summary);
+
+/// Mean, least and most of every gauge, energy in all and for each of `samples`, and the marks.
+std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64_t samples);
+
+/// One line of JSON each: what a source told at one look, null where it could not; and what its
+/// window came to.
+std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
+                           double start_s);
+std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank);
+
+/// Adds a counter for each gauge in the host's `row`, from `begin_s` to `end_s`.
+void add_monitor(TraceEvents& events, const Monitor& monitor, TraceRow row, double begin_s,
+                 double end_s);
 
 }  // namespace barestep

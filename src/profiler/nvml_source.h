@@ -2,6 +2,7 @@
 // driver and is loaded when it is asked for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,74 @@
 #include "profiler/monitor.h"
 
 namespace barestep {
+
+using NvmlDevice = struct nvmlDevice_st*;
+
+struct NvmlUtilisation {  // nvmlUtilization_t
+  unsigned gpu = 0;       // percent
+  unsigned memory = 0;
+};
+
+struct NvmlMemory {  // nvmlMemory_t
+  unsigned long long total = 0;
+  unsigned long long free = 0;
+  unsigned long long used = 0;
+};
+
+/// nvmlReturn_t
+constexpr int kNvmlSuccess = 0;
+constexpr int kNvmlUninitialized = 1;
+constexpr int kNvmlNotSupported = 3;
+constexpr int kNvmlNoPermission = 4;
+constexpr int kNvmlInsufficientSize = 7;
+constexpr int kNvmlGpuIsLost = 15;
+constexpr int kNvmlResetRequired = 16;
+
+constexpr int kNvmlOnGpu = 0;        // NVML_TEMPERATURE_GPU
+constexpr int kNvmlSmClock = 1;      // NVML_CLOCK_SM
+constexpr int kNvmlMemoryClock = 2;  // NVML_CLOCK_MEM
+
+template <class Function>
+struct NvmlCall {
+  const char* name;
+  Function* function = nullptr;  // null where this driver has not got it
+};
+
+/// Loaded and initialised; shut down when nobody uses it any more.
+class NvmlLibrary {
+ public:
+  /// Null, with the reason in `why`, where it cannot be had.
+  static std::shared_ptr<const NvmlLibrary> load(const std::string& file, std::string& why);
+  ~NvmlLibrary();
+  NvmlLibrary(const NvmlLibrary&) = delete;
+  NvmlLibrary& operator=(const NvmlLibrary&) = delete;
+
+  /// NVML's own words for a return code.
+  [[nodiscard]] std::string text_of(int status) const;
+
+  NvmlCall<int(const char*, NvmlDevice*)> device{"nvmlDeviceGetHandleByPciBusId_v2"};
+  NvmlCall<int(NvmlDevice, NvmlUtilisation*)> utilisation{"nvmlDeviceGetUtilizationRates"};
+  NvmlCall<int(NvmlDevice, NvmlMemory*)> memory{"nvmlDeviceGetMemoryInfo"};
+  NvmlCall<int(NvmlDevice, unsigned*)> power{"nvmlDeviceGetPowerUsage"};  // mW
+  NvmlCall<int(NvmlDevice, unsigned long long*)> energy{
+      "nvmlDeviceGetTotalEnergyConsumption"};  // mJ
+  NvmlCall<int(NvmlDevice, int, unsigned*)> temperature{"nvmlDeviceGetTemperature"};
+  NvmlCall<int(NvmlDevice, int, unsigned*)> clock{"nvmlDeviceGetClockInfo"};  // MHz
+  NvmlCall<int(NvmlDevice, unsigned long long*)> throttle_reasons{
+      "nvmlDeviceGetCurrentClocksThrottleReasons"};
+  /// The count, and as many of them as there is room for.
+  NvmlCall<int(NvmlDevice, unsigned*, void*)> compute_processes{
+      "nvmlDeviceGetComputeRunningProcesses_v3"};
+
+ private:
+  explicit NvmlLibrary(void* handle) : handle_(handle) {}
+
+  void* handle_;
+  NvmlCall<int()> init_{"nvmlInit_v2"};
+  NvmlCall<int()> shutdown_{"nvmlShutdown"};
+  NvmlCall<const char*(int)> error_string_{"nvmlErrorString"};
+  bool initialised_ = false;
+};
 
 struct GpuPlace {
   std::string name;        // "cuda:0"

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "core/price.h"
+#include "core/program.h"
 #include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"

@@ -17,9 +17,8 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/gzip.h"
+#include "core/ops.h"
 #include "core/output_file.h"
-#include "core/overloaded.h"
 
 namespace barestep {
 namespace {

@@ -1,4 +1,3 @@
-#include "session/devices.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,19 +12,20 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 #include "core/units.h"
 #include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/nccl_devices.h"
 #include "parallel/job/watchdog.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/data_parallel_account.h"
+#include "session/job.h"
 #include "session/outputs.h"
+#include "session/place.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
 

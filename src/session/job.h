@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "core/communicator.h"
+#include "core/config.h"
 #include "core/stop_request.h"
 #include "parallel/job/flight_record.h"
 
@@ -33,5 +35,9 @@ class Job {
   /// Signals that ask to stop end the run after a step from now on, and not at once.
   virtual void take_signals() { take_stop_signals(SecondSignal::kEndsAtOnce); }
 };
+
+/// This process alone, under a watchdog: a device that hangs would keep it for ever. It ends it
+/// with one line of `program` and code 75 when a step lasts longer than --timeout.
+std::unique_ptr<Job> watched_job(const char* program, const TrainConfig& config);
 
 }  // namespace barestep

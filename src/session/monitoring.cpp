@@ -6,8 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "profiler/host_source.h"
-#include "profiler/monitor_report.h"
+#include "profiler/monitor.h"
 #include "profiler/nvml_source.h"
 #include "session/console.h"
 #include "session/logs.h"

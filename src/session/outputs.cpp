@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/file_pattern.h"
+#include "core/input_file.h"
 #include "core/output_file.h"
 #include "profiler/peaks.h"
 

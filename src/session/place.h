@@ -82,7 +82,16 @@ class Place {
   }
 };
 
-/// `--device`, in this process.
+class RankJob;
+
+/// --device, in this process.
 std::unique_ptr<Place> one_device();
+
+/// --devices, or all that --device allows; joined by what --transport asks for.
+std::unique_ptr<Place> several_devices();
+
+/// The device of this rank of `job`, which must outlive it: a GPU by its place on the host, or its
+/// share of the CPUs.
+std::unique_ptr<Place> device_of_rank(RankJob& job);
 
 }  // namespace barestep

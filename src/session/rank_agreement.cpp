@@ -8,9 +8,8 @@
 #include <map>
 #include <span>
 
-#include "core/content_hash.h"
 #include "core/error.h"
-#include "core/file_pattern.h"
+#include "core/input_file.h"
 #include "core/units.h"
 #include "options/options.h"
 

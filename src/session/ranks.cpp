@@ -1,4 +1,3 @@
-#include "session/ranks.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "core/units.h"
 #include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
@@ -23,7 +22,9 @@
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/communication_account.h"
 #include "session/outputs.h"
+#include "session/place.h"
 #include "session/rank_agreement.h"
+#include "session/rank_job.h"
 #include "train/memory_check.h"
 
 namespace barestep {

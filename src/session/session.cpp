@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/host_memory.h"
+#include "core/host.h"
 #include "core/plan.h"
 #include "core/printer.h"
 #include "core/stop_request.h"

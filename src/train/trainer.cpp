@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "core/units.h"
 #include "data/loader.h"
 

@@ -12,7 +12,7 @@
 
 #include "apps/on_cpu.h"
 #include "command_line.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 #include "support/arguments.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"

@@ -11,7 +11,7 @@
 
 #include "command_line.h"
 #include "core/error.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 #include "options/options.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/gzip.h"
+#include "core/output_file.h"
 #include "profiler/trace.h"
 #include "support/process.h"
 #include "support/sample_profile.h"

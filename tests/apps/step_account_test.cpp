@@ -28,7 +28,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/scheme_of.h"
 #include "profiler/account.h"
-#include "session/devices.h"
+#include "session/place.h"
 #include "support/file_runs.h"
 #include "support/forwarding_communicator.h"
 #include "support/forwarding_device.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/addresses.h"
-#include "core/bf16.h"
 #include "core/sample_ops.h"
+#include "core/tensor.h"
 #include "support/expect_error.h"
 
 namespace barestep {

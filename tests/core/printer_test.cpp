@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/op_text.h"
 #include "core/order.h"
 #include "support/sample_programs.h"
 

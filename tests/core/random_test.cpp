@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/box_muller.h"
 #include "core/error.h"
 #include "support/golden.h"
 

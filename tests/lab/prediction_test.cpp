@@ -1,13 +1,12 @@
+#include "lab/prediction.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/order.h"
-#include "lab/cost_model.h"
-#include "lab/data_set.h"
+#include "lab/experiment.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
-#include "lab/predict.h"
-#include "lab/prediction_report.h"
 #include "lab/published.h"
 #include "lab/simulator.h"
 #include "lab/step_programs.h"

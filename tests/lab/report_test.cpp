@@ -6,11 +6,11 @@
 
 #include <sstream>
 
-#include "lab/child_process.h"
-#include "lab/cost_model.h"
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
-#include "lab/svg.h"
+#include "lab/plots.h"
+#include "lab/run_workload.h"
+#include "lab/simulator.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
 

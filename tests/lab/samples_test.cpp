@@ -7,8 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "lab/amdahl.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

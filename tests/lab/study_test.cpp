@@ -1,4 +1,3 @@
-// Studies of trainers that only pretend: scripts that write metrics.
 #include "lab/study.h"
 
 #include <fmt/format.h>
@@ -14,16 +13,19 @@
 #include <sstream>
 #include <thread>
 
-#include "lab/child_process.h"
 #include "lab/report.h"
+#include "lab/run_workload.h"
 #include "options/options.h"
-#include "profiler/monitor_report.h"
+#include "profiler/monitor.h"
 #include "profiler/report.h"
 #include "support/expect_error.h"
+#include "support/process.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
 namespace {
+
+// Studies of trainers that only pretend: scripts that write metrics.
 
 using nlohmann::json;
 using ::testing::ElementsAre;
@@ -402,4 +404,23 @@ TEST(RunChild, EndsEverythingWhenItIsStopped) {
 }
 
 }  // namespace
+
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MpiEnvironment, IsThatOfTheScript) {
+  const ProcessResult shell =
+      run_process({"/bin/bash", "-c", ". '" BARESTEP_MPI_ENV "' && env | sed 's/$/;/'"});
+  ASSERT_EQ(shell.exit_code, 0) << shell.err;
+  for (const std::string& variable : mpi_environment()) {
+    EXPECT_THAT("\n" + shell.out, HasSubstr("\n" + variable + ";\n"));
+  }
+  // On this machine: the script looks for adapters in another way.
+  EXPECT_EQ(shell.out.find("OMPI_MCA_mtl=^psm,psm2,ofi;") != std::string::npos,
+            mpi_environment().back() == "OMPI_MCA_mtl=^psm,psm2,ofi");
+}
+
+}  // namespace
+
 }  // namespace barestep

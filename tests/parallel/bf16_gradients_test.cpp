@@ -7,7 +7,7 @@
 
 #include "core/checker.h"
 #include "core/plan.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "kernels/cpu/device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/schemes/ddp.h"

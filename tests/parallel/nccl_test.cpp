@@ -9,7 +9,6 @@
 #include "kernels/cpu/device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/nccl_devices.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/zero1.h"
 #include "support/expect_error.h"

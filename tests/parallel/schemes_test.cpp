@@ -12,7 +12,7 @@
 #include "core/checker.h"
 #include "core/error.h"
 #include "core/plan.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "kernels/cpu/device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"

@@ -13,7 +13,6 @@
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/zero1.h"
 #include "profiler/account.h"
-#include "profiler/clock_alignment.h"
 #include "support/busy_machine.h"
 #include "support/file_runs.h"
 #include "support/forwarding_communicator.h"

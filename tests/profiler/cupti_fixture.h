@@ -9,7 +9,7 @@
 
 #include "core/clock.h"
 #include "kernels/cpu/device.h"
-#include "profiler/cupti_buffers.h"
+#include "profiler/cupti_records.h"
 #include "profiler/fake_cupti.h"
 #include "profiler/profile.h"
 #include "support/forwarding_device.h"

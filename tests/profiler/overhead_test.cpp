@@ -1,5 +1,3 @@
-#include "profiler/overhead.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

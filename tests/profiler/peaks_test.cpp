@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "core/price.h"
+#include "core/program.h"
 #include "kernels/cpu/device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "core/clock.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
 
 namespace barestep {
 namespace {

@@ -12,8 +12,8 @@
 #include <set>
 #include <thread>
 
-#include "core/bf16.h"
 #include "core/device.h"
+#include "core/tensor.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "core/plan.h"
-#include "core/price.h"
+#include "core/program.h"
 #include "kernels/cpu/product.h"
 #include "support/expect_error.h"
 #include "support/golden.h"

@@ -11,8 +11,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/host_cpus.h"
-#include "core/host_memory.h"
+#include "core/host.h"
 #include "core/units.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/product.h"

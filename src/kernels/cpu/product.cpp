@@ -1,8 +1,10 @@
 #include "kernels/cpu/product.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
+#include "kernels/formulas.h"
 
 namespace barestep {
 namespace {
@@ -28,6 +30,113 @@ std::unique_ptr<Product> make_product(GemmProvider provider) {
   if (provider == GemmProvider::kOneDnn) refuse("onednn", "oneDNN", "ONEDNN");
   if (provider == GemmProvider::kCblas) refuse("cblas", "OpenBLAS", "CBLAS");
   return make_reference_product();
+}
+
+namespace {
+
+/// c is computed in kBlock x kBlock tiles, whose sums and operands lie in the first-level cache.
+constexpr std::int64_t kBlock = 64;
+using Block = float[kBlock][kBlock];
+
+/// A row-major matrix, or the transpose of one.
+struct Matrix {
+  const float* values;
+  std::int64_t stride;
+  bool transposed;
+
+  /// block[i][j] = the element at (row + i, col + j).
+  void load(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+            Block& block) const {
+    const std::int64_t step_row = transposed ? 1 : stride;
+    const std::int64_t step_col = transposed ? stride : 1;
+    const float* first = values + row * step_row + col * step_col;
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < cols; ++j) block[i][j] = first[i * step_row + j * step_col];
+  }
+};
+
+/// sums += a b, in the order of k. The whole width of a block is computed, also where only part of
+/// it is used, so that the inner loop has a fixed length.
+void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int64_t depth,
+                    Block& sums) {
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t k = 0; k < depth; ++k)
+      for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
+}
+
+/// sums = a block of a b, which begins at `row` and `col`, in the order of k.
+void sum_block(const Matrix& a, const Matrix& b, const Tile& tile, std::int64_t depth,
+               Block& sums) {
+  std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);
+  Block a_block = {};
+  Block b_block = {};
+  for (std::int64_t k = 0; k < depth; k += kBlock) {
+    const std::int64_t count = std::min(kBlock, depth - k);
+    a.load(tile.row, tile.rows, k, count, a_block);
+    b.load(k, count, tile.col, tile.cols, b_block);
+    multiply_block(a_block, b_block, tile.rows, count, sums);
+  }
+}
+
+class ReferenceProduct final : public Product {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "reference"; }
+
+  void prepare(const Gemm&, const ThreadPool&) override {}
+
+  [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
+    const Matrix a{p.a, p.stride_a, p.transpose_a};
+    const Matrix b{p.b, p.stride_b, p.transpose_b};
+    Block sums;
+    for (std::int64_t row = 0; row < p.m; row += kBlock) {
+      for (std::int64_t col = 0; col < p.n; col += kBlock) {
+        const Tile tile{row, std::min(kBlock, p.m - row), col, std::min(kBlock, p.n - col)};
+        sum_block(a, b, tile, p.k, sums);
+        for (std::int64_t i = 0; i < tile.rows; ++i) {
+          float* c = p.c + (row + i) * p.stride_c + col;
+          for (std::int64_t j = 0; j < tile.cols; ++j) c[j] = accumulate(sums[i][j], p.beta, c[j]);
+        }
+      }
+    }
+    return true;
+  }
+
+  void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
+    const std::int64_t down = (op.c.rows + kBlock - 1) / kBlock;
+    const std::int64_t across = (op.c.cols + kBlock - 1) / kBlock;
+    pool.run(down * across, [&](std::int64_t task, int) {
+      run_tile(op, addresses, task / across * kBlock, task % across * kBlock);
+    });
+  }
+
+ private:
+  static void run_tile(const Gemm& op, const Addresses& addresses, std::int64_t row,
+                       std::int64_t col) {
+    const std::int64_t rows = std::min(kBlock, op.c.rows - row);
+    const std::int64_t cols = std::min(kBlock, op.c.cols - col);
+    const std::int64_t depth = op.transpose_a ? op.a.rows : op.a.cols;
+    const Matrix a{addresses.at(op.a), op.a.cols, op.transpose_a};
+    const Matrix b{addresses.at(op.b), op.b.cols, op.transpose_b};
+
+    Block sums;
+    sum_block(a, b, {row, rows, col, cols}, depth, sums);
+    const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        float* c = addresses.at(op.c) + (row + i) * op.c.cols + col;
+        for (std::int64_t j = 0; j < cols; ++j) {
+          c[j] = Formula::value(bias != nullptr ? sums[i][j] + bias[j]
+                                                : accumulate(sums[i][j], op.beta, c[j]));
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Product> make_reference_product() {
+  return std::make_unique<ReferenceProduct>();
 }
 
 }  // namespace barestep

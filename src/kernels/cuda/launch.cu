@@ -8,7 +8,6 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_adam.cuh"
 #include "kernels/cuda/optimizers.cuh"
-#include "kernels/cuda/randn.h"
 #include "kernels/cuda/reductions.cuh"
 
 namespace barestep {

@@ -72,4 +72,11 @@ class CudaProduct {
   bool lacks_fused_ = false;
 };
 
+/// The index of the fastest candidate, timed as a step meets it: with none of its operands in the
+/// cache. `plan` has the descriptors of `shape`; its bias pointer changes. Allocates operands and
+/// frees them again: Error(kMemory). Throws Error(kBug) when no candidate runs. Blocks.
+std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
+                       const ProductShape& shape, const CudaProductPlan& plan,
+                       cublasLtHandle_t library, CudaContext& context);
+
 }  // namespace barestep

@@ -1,7 +1,7 @@
 #include <curand_kernel.h>
 
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/randn.h"
+#include "kernels/cuda/launch.h"
 
 namespace barestep {
 namespace {

@@ -1,13 +1,12 @@
 // The serial fraction of a step, fitted to runs on several ranks.
-#include "lab/amdahl.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
+#include "lab/samples.h"
 
 namespace barestep {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "lab/experiments/all.h"
-#include "lab/predict.h"
-#include "lab/words.h"
+#include "lab/findings.h"
+#include "lab/prediction.h"
 
 namespace barestep {
 namespace {

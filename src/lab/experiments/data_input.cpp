@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "core/units.h"
-#include "lab/data_set.h"
+#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/planned_memory.h"
-#include "lab/words.h"
+#include "lab/findings.h"
+#include "lab/step_programs.h"
 
 namespace barestep {
 namespace {

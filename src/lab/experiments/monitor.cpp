@@ -7,7 +7,7 @@
 
 #include "core/statistics.h"
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

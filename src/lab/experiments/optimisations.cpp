@@ -3,9 +3,9 @@
 
 #include <string_view>
 
-#include "lab/data_set.h"
+#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

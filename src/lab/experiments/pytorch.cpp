@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "lab/experiments/all.h"
-#include "lab/step_plots.h"
-#include "lab/words.h"
+#include "lab/findings.h"
+#include "lab/plots.h"
 
 namespace barestep {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

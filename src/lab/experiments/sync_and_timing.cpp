@@ -1,9 +1,9 @@
 // When the host waits for the device: timing without waiting, and reading the loss seldom.
 #include <fmt/format.h>
 
-#include "lab/data_set.h"
+#include "lab/experiment.h"
 #include "lab/experiments/all.h"
-#include "lab/words.h"
+#include "lab/findings.h"
 
 namespace barestep {
 namespace {

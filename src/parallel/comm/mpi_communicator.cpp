@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/bf16.h"
-#include "core/host_cpus.h"
+#include "core/host.h"
+#include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/job/launcher.h"
 #include "train/rank_rows.h"

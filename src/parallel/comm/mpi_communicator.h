@@ -14,7 +14,7 @@ struct MpiRank {
   std::unique_ptr<Communicator> communicator;
   int local_rank = 0;  // among the ranks on this host
   int local_size = 1;
-  int cpus = 1;           // this rank's part of local_cpus (core/host_cpus.h)
+  int cpus = 1;           // this rank's part of local_cpus (core/host.h)
   int local_cpus = 1;     // that the ranks on this host may use, all together
   std::string library{};  // name and version of MPI
 };

@@ -1,7 +1,6 @@
 // Stands in for NCCL in builds without it.
 #include "core/error.h"
 #include "parallel/comm/nccl_communicator.h"
-#include "parallel/comm/nccl_devices.h"
 
 namespace barestep {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "core/overloaded.h"
+#include "core/ops.h"
 #include "train/rank_rows.h"
 
 namespace barestep {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/bf16.h"
+#include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
 #include "train/rank_rows.h"
 

@@ -1,0 +1,178 @@
+#include "core/host.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace barestep {
+namespace {
+
+/// The smaller one, where there are both.
+std::optional<double> tighter(std::optional<double> one, std::optional<double> other) {
+  if (!one || !other) return one ? one : other;
+  return std::min(*one, *other);
+}
+
+/// CPUs of "200000 100000", microseconds in each period; nothing for "max 100000".
+std::optional<double> quota_in(std::istream& text) {
+  double quota = 0;
+  double period = 0;
+  if (!(text >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+/// What a group's own files say: cpu.max in version 2, two files in version 1.
+std::optional<double> quota_of_group(const std::filesystem::path& folder) {
+  std::ifstream both(folder / "cpu.max");
+  if (both) return quota_in(both);
+  std::ifstream quota(folder / "cpu.cfs_quota_us");
+  std::ifstream period(folder / "cpu.cfs_period_us");
+  std::stringstream text;
+  if (quota && period) text << quota.rdbuf() << ' ' << period.rdbuf();
+  return quota_in(text);
+}
+
+/// The tightest quota of the group `name` and its parents up to the mounted folder, which may
+/// itself be a group: a container's, whose name is one of the host.
+std::optional<double> quota_below(const std::filesystem::path& mounted, const std::string& name) {
+  const auto relative = std::filesystem::path(name).lexically_normal().relative_path();
+  std::optional<double> quota = quota_of_group(mounted);
+  std::filesystem::path folder = mounted;
+  for (const auto& part : relative) {
+    if (part.empty() || part == "..") continue;
+    folder /= part;
+    quota = tighter(quota, quota_of_group(folder));
+  }
+  return quota;
+}
+
+/// Whether "cpu,cpuacct" names the controller of quotas.
+bool has_cpu(const std::string& controllers) {
+  return ("," + controllers + ",").find(",cpu,") != std::string::npos;
+}
+
+}  // namespace
+
+CpuSet allowed_cpus() {
+  CpuSet cpus;
+  const std::size_t count = cpus.size();
+  const std::size_t bytes = CPU_ALLOC_SIZE(count);
+  const auto free = [](cpu_set_t* set) { CPU_FREE(set); };
+  const std::unique_ptr<cpu_set_t, decltype(free)> set(CPU_ALLOC(count), free);
+  if (set != nullptr && ::sched_getaffinity(0, bytes, set.get()) == 0) {
+    for (std::size_t cpu = 0; cpu < count; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set.get())) cpus.set(cpu);
+    }
+  }
+  if (cpus.none()) cpus.set(0);
+  return cpus;
+}
+
+std::optional<double> cpu_quota(const std::filesystem::path& root) {
+  const std::filesystem::path groups = root / "sys/fs/cgroup";
+  std::optional<double> quota;
+  std::ifstream file(root / "proc/self/cgroup");
+  // "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/7f" in version 1.
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string name = line.substr(second + 1);
+    if (controllers.empty()) {
+      quota = tighter(quota, quota_below(groups, name));
+    } else if (has_cpu(controllers)) {
+      quota = tighter(quota, quota_below(groups / controllers, name));
+      quota = tighter(quota, quota_below(groups / "cpu", name));
+    }
+  }
+  return quota;
+}
+
+int cpus_within(const CpuSet& allowed, std::optional<double> quota) {
+  const auto cpus = static_cast<double>(allowed.count());
+  return std::max(1, static_cast<int>(quota ? std::min(cpus, std::ceil(*quota)) : cpus));
+}
+
+int usable_cpus() {
+  return cpus_within(allowed_cpus(), cpu_quota());
+}
+
+int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional<double> quota) {
+  const CpuSet& mine = ranks[rank];
+  const auto sharers =
+      std::ranges::count_if(ranks, [&](const CpuSet& other) { return (other & mine).any(); });
+  const auto among = [](int cpus, std::size_t count) {
+    return std::max(1, cpus / static_cast<int>(count));
+  };
+  const int by_set = among(cpus_within(mine, std::nullopt), static_cast<std::size_t>(sharers));
+  const int by_quota = among(cpus_within(~CpuSet(), quota), ranks.size());
+  return std::min(by_set, by_quota);
+}
+
+CoreWatch::CoreWatch() : begin_(now()) {}
+
+CoreWatch::Times CoreWatch::now() {
+  std::ifstream stat("/proc/stat");
+  std::string name;
+  // user, nice, system, idle, iowait, irq, softirq, steal; what guests take is in user already.
+  std::array<double, 8> ticks{};
+  stat >> name;
+  for (double& each : ticks) stat >> each;
+  if (!stat || name != "cpu") return {};
+  double all = 0;
+  for (const double each : ticks) all += each;
+  const auto ticks_per_s = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return {(all - ticks[3] - ticks[4]) / ticks_per_s, all / ticks_per_s};
+}
+
+double CoreWatch::others_share(double own_s) const {
+  const Times end = now();
+  const double all_s = end.all_s - begin_.all_s;
+  if (all_s <= 0) return 0;
+  return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
+}
+
+namespace {
+
+/// "MemTotal:       24011244 kB" -> bytes.
+std::int64_t meminfo_bytes(const std::string& field) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    std::int64_t kib = 0;
+    if (name == field && file >> kib) return kib * 1024;
+    file.ignore(256, '\n');
+  }
+  return 0;
+}
+
+/// The number a cgroup file holds; nothing where there is no such file or it says "max".
+std::optional<std::int64_t> number_in_file(const char* path) {
+  std::ifstream file(path);
+  std::int64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+}  // namespace
+
+HostMemory host_memory() {
+  HostMemory memory{meminfo_bytes("MemTotal:"), meminfo_bytes("MemAvailable:")};
+  const auto limit = number_in_file("/sys/fs/cgroup/memory.max");
+  const auto used = number_in_file("/sys/fs/cgroup/memory.current");
+  if (limit && used) {
+    memory.total_bytes = std::min(memory.total_bytes, *limit);
+    memory.free_bytes = std::min(memory.free_bytes, std::max<std::int64_t>(0, *limit - *used));
+  }
+  return memory;
+}
+
+}  // namespace barestep

@@ -1,0 +1,414 @@
+#include "lab/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <span>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "lab/findings.h"
+#include "lab/plots.h"
+#include "lab/prediction.h"
+
+namespace barestep {
+namespace {
+
+using nlohmann::json;
+
+json json_of_estimate(const Estimate& estimate) {
+  return {{"median", estimate.median}, {"low", estimate.low}, {"high", estimate.high}};
+}
+
+json json_of_case(const Results& results, std::size_t number) {
+  const Measurement& each = results.cases[number];
+  json phases = json::object();
+  for (const auto& [phase, seconds] : each.starts().front().ranks.front().phase_s) {
+    phases[phase] = each.phase_s(phase);
+  }
+  json all = {{"key", each.what().key},
+              {"command", command_line_of(each.workload())},
+              {"trainer", program_of(each.workload())},
+              {"ranks", each.workload().ranks},
+              {"dim", each.workload().dim()},
+              {"depth", each.workload().depth()},
+              {"batch_size", each.workload().batch_size()},
+              {"beyond_cores", each.what().beyond_cores},
+              {"starts", each.starts().size()},
+              {"steady_steps", each.steady_steps()},
+              {"warmup_steps", each.warmup_steps()},
+              {"outliers", each.outliers()},
+              {"others_share", each.others_share()},
+              {"step_s", json_of_estimate(each.step_s())},
+              {"step_p95_s", each.p95_s()},
+              {"step_p99_s", each.p99_s()},
+              {"samples_per_s", json_of_estimate(each.samples_per_s())},
+              {"phases_s", phases}};
+  if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
+  if (!results.predictions.empty()) {
+    all["predicted_step_s"] = results.predictions[number].step_s;
+    all["prediction_error"] = prediction_error(results, number);
+  }
+  return all;
+}
+
+json json_of_summary(const PredictionSummary& summary) {
+  return {{"runs", summary.runs},
+          {"beyond_cores", summary.beyond_cores},
+          {"median_error", summary.median_error},
+          {"within_tenth", summary.within_tenth}};
+}
+
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
+  const std::array parts = {std::as_bytes(std::span(text))};
+  replace_file(path, parts);
+}
+
+}  // namespace
+
+std::vector<const Results*> Report::results() const {
+  std::vector<const Results*> all;
+  for (const ReportSection& section : sections) all.push_back(&section.results);
+  return all;
+}
+
+Report report_of(const Study& study) {
+  Report report;
+  report.environment = facts_of(study.identity().machine);
+  report.environment.emplace_back("barestep", study.identity().version);
+  report.environment.emplace_back("devices", study.identity().on_gpu ? "GPUs" : "CPU");
+  report.options = study.identity().quick ? " --quick" : "";
+  if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
+    report.options += " --device cpu";
+  }
+  for (const Experiment* experiment : study.measured()) {
+    Results results = study.results_of(*experiment);
+    Findings findings = experiment->conclude(results);
+    std::string verdict = verdict_of(results.cases);
+    report.sections.push_back(
+        {experiment, std::move(results), std::move(findings), std::move(verdict)});
+  }
+  if (report.sections.empty()) {
+    fail(ExitCode::kNoInput, {.what = "study",
+                              .value = study.folder().string(),
+                              .why = "no experiment in it is complete",
+                              .remedy = "run mlp_lab run again to complete it"});
+  }
+  return report;
+}
+
+const std::vector<std::string>& method_sentences() {
+  static const std::vector<std::string> sentences = {
+      "A figure is the median over the steps of several starts, with a bootstrap's 95 % interval.",
+      "Steps before the last change of level in the first half of a start are warm-up, left out.",
+      "Cases are started in turn, there and back (A B B A), so that a drift meets all of them.",
+      "Outliers stay in: they move percentiles, hardly medians.",
+      "Ranks beyond the cores share cores; they are shown, and left out of fits.",
+      "Step times are rank 0's, as the trainers print them; making random data is not in them."};
+  return sentences;
+}
+
+std::string command_of(const Report& report, const ReportSection& section) {
+  return fmt::format("mlp_lab run {}{}", section.experiment->name, report.options);
+}
+
+FindingTable step_table(const Results& results) {
+  FindingTable table{.title = "Step times",
+                     .columns = {"case", "median (95 % interval)", "p95", "p99", "samples/s",
+                                 "starts", "steady steps", "warm-up", "outliers"}};
+  const bool predicts = !results.predictions.empty();
+  if (predicts) {
+    table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
+  }
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const Measurement& each = results.cases[i];
+    table.rows.push_back({each.what().key + (each.what().beyond_cores ? " (beyond the cores)" : ""),
+                          time_text(each.step_s()), time_text(each.p95_s()),
+                          time_text(each.p99_s()), number_text(each.samples_per_s().median),
+                          std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
+                          std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
+    if (predicts) {
+      table.rows.back().push_back(time_text(results.predictions[i].step_s));
+      table.rows.back().push_back(fmt::format("{:+.1f} %", 100 * prediction_error(results, i)));
+    }
+  }
+  return table;
+}
+
+std::string quality_sentence(const Results& results) {
+  std::size_t outliers = 0, steps = 0, again = 0;
+  double others = 0;
+  for (const Measurement& each : results.cases) {
+    outliers += each.outliers();
+    steps += each.steady_steps();
+    others = std::max(others, each.others_share());
+    for (const Start& start : each.starts()) again += start.attempts > 1;
+  }
+  std::string text =
+      outliers == 0
+          ? fmt::format("None of {} steady steps is an outlier.", steps)
+          : fmt::format("{} of {} steady steps are outliers, far slower than their median.",
+                        outliers, steps);
+  text += fmt::format(
+      " Other programs took at most {} of the cores during a start{}.", percent_text(others),
+      outliers > 0 && others > kDisturbingShare / 2 ? ", which explains outliers" : "");
+  if (again > 0) {
+    text += fmt::format(" {} starts were made again, because the machine was disturbed.", again);
+  }
+  return text;
+}
+
+std::string configurations_of(const ReportSection& section) {
+  std::string text;
+  for (const Measurement& each : section.results.cases) {
+    if (each.configuration().empty()) continue;
+    text += fmt::format("{}: {}\n", each.what().key, each.configuration());
+  }
+  return text;
+}
+
+std::string plot_file(const std::string& section, std::size_t number) {
+  return fmt::format("plots/{}-{}.svg", section, number + 1);
+}
+
+std::string csv_of(const Report& report) {
+  std::string text =
+      "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,step_p95_s,"
+      "step_p99_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
+      "warmup_steps,outliers,valid,command\n";
+  for (const ReportSection& section : report.sections) {
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      const Measurement& each = section.results.cases[i];
+      const Workload& workload = each.workload();
+      const Estimate& step = each.step_s();
+      const std::string predicted =
+          section.results.predictions.empty()
+              ? ","
+              : fmt::format("{},{}", section.results.predictions[i].step_s,
+                            prediction_error(section.results, i));
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
+                          section.experiment->name, each.what().key, program_of(workload),
+                          workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
+                          step.median, step.low, step.high, each.p95_s(), each.p99_s(),
+                          each.samples_per_s().median, predicted, each.what().beyond_cores,
+                          each.steady_steps(), each.warmup_steps(), each.outliers(),
+                          section.verdict.empty(), command_line_of(workload));
+    }
+  }
+  return text;
+}
+
+std::string json_of(const Report& report) {
+  json environment = json::object();
+  for (const auto& [name, value] : report.environment) environment[name] = value;
+  json sections = json::array();
+  for (const ReportSection& section : report.sections) {
+    json cases = json::array();
+    for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
+      cases.push_back(json_of_case(section.results, i));
+    }
+    sections.push_back({{"name", section.experiment->name},
+                        {"title", section.experiment->title},
+                        {"question", section.experiment->question},
+                        {"command", command_of(report, section)},
+                        {"verdict", section.verdict},
+                        {"answers", section.findings.sentences},
+                        {"cases", std::move(cases)}});
+  }
+  json all = {{"format", "barestep results 1"},
+              {"environment", std::move(environment)},
+              {"experiments", std::move(sections)}};
+  if (const auto summary = prediction_summary(report.results())) {
+    all["prediction"] = json_of_summary(*summary);
+  }
+  return all.dump(1) + "\n";
+}
+
+void write_report(const std::filesystem::path& folder, const Report& report) {
+  std::filesystem::create_directories(folder / "plots");
+  const auto write_plots = [&](const std::string& name, const Findings& findings) {
+    for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+      write_text_file(folder / plot_file(name, i), svg_file_of(findings.plots[i]));
+    }
+  };
+  for (const ReportSection& section : report.sections) {
+    write_plots(section.experiment->name, section.findings);
+  }
+  write_plots("prediction", prediction_findings(report.results()));
+  write_text_file(folder / "results.csv", csv_of(report));
+  write_text_file(folder / "results.json", json_of(report));
+  write_text_file(folder / "report.md", markdown_of(report));
+  write_text_file(folder / "report.html", html_of(report));
+}
+
+namespace {
+
+std::string markdown_cell(const std::string& text) {
+  std::string safe;
+  for (const char each : text) {
+    if (each == '|') safe += '\\';
+    safe += each;
+  }
+  return safe;
+}
+
+std::string markdown_row(const std::vector<std::string>& cells) {
+  std::string row = "|";
+  for (const std::string& cell : cells) row += fmt::format(" {} |", markdown_cell(cell));
+  return row + "\n";
+}
+
+std::string markdown_table(const FindingTable& table) {
+  std::string text = fmt::format("**{}**\n\n{}|", table.title, markdown_row(table.columns));
+  for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
+  text += "\n";
+  for (const auto& row : table.rows) text += markdown_row(row);
+  return text + "\n";
+}
+
+/// Sentences, tables and plots.
+std::string markdown_details(const Findings& findings, const std::string& name) {
+  std::string text;
+  for (const std::string& sentence : findings.sentences) text += fmt::format("- {}\n", sentence);
+  text += "\n";
+  for (const FindingTable& table : findings.tables) text += markdown_table(table);
+  for (std::size_t i = 0; i < findings.plots.size(); ++i) {
+    text += fmt::format("![{}]({})\n\n", findings.plots[i].title, plot_file(name, i));
+  }
+  return text;
+}
+
+std::string markdown_section(const Report& report, const ReportSection& section) {
+  std::string text =
+      fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
+  if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", section.verdict);
+  text += markdown_details(section.findings, section.experiment->name);
+  text += markdown_table(step_table(section.results));
+  text += quality_sentence(section.results) + "\n\n";
+  text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
+  for (const Measurement& each : section.results.cases) {
+    text += command_line_of(each.workload()) + "\n";
+  }
+  text += "```\n\nTheir configurations:\n\n```\n";
+  text += configurations_of(section);
+  return text + "```\n\n";
+}
+
+}  // namespace
+
+std::string markdown_of(const Report& report) {
+  std::string text = "# Report of mlp_lab\n\n";
+  for (const auto& [name, value] : report.environment) {
+    text += fmt::format("- {}: {}\n", name, value);
+  }
+  text += "\n";
+  for (const ReportSection& section : report.sections) text += markdown_section(report, section);
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) {
+    text += "## Prediction against measurement\n\n" + markdown_details(prediction, "prediction");
+  }
+  return text + fmt::format("## How figures were made\n\n{}\n", fmt::join(method_sentences(), " "));
+}
+
+namespace {
+
+constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
+h1,h2{line-height:1.2}h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}
+table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
+caption{text-align:left;font-weight:600;padding-bottom:.3rem}
+th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
+th:first-child,td:first-child{text-align:left}
+pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
+.question{font-style:italic}.invalid{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fdf0e8}
+figure{margin:1rem 0}.scroll{overflow-x:auto}
+@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}
+h2{border-color:#444}th,td{border-color:#333}pre{background:#222}.invalid{background:#3a2418}}
+@media print{body{max-width:none;margin:0;font-size:11pt}h2{break-after:avoid}
+figure,table{break-inside:avoid}pre{white-space:pre-wrap}}
+)";
+
+std::string html_row(const std::vector<std::string>& cells, const char* tag) {
+  std::string row = "<tr>";
+  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, xml_text(cell));
+  return row + "</tr>\n";
+}
+
+std::string html_table(const FindingTable& table) {
+  std::string text = fmt::format(
+      "<div class=\"scroll\"><table><caption>{}</caption>\n<thead>{}"
+      "</thead><tbody>\n",
+      xml_text(table.title), html_row(table.columns, "th"));
+  for (const auto& row : table.rows) text += html_row(row, "td");
+  return text + "</tbody></table></div>\n";
+}
+
+/// Sentences, tables and plots.
+std::string html_details(const Findings& findings) {
+  std::string text = "<ul>\n";
+  for (const std::string& sentence : findings.sentences) {
+    text += fmt::format("<li>{}</li>\n", xml_text(sentence));
+  }
+  text += "</ul>\n";
+  for (const FindingTable& table : findings.tables) text += html_table(table);
+  for (const Plot& plot : findings.plots) {
+    text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
+  }
+  return text;
+}
+
+std::string html_section(const Report& report, const ReportSection& section) {
+  const Experiment& experiment = *section.experiment;
+  std::string text =
+      fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
+                  experiment.name, xml_text(experiment.title), xml_text(experiment.question));
+  if (!section.verdict.empty()) {
+    text += fmt::format("<p class=\"invalid\">{}</p>\n", xml_text(section.verdict));
+  }
+  text += html_details(section.findings);
+  text += html_table(step_table(section.results));
+  text += fmt::format("<p>{}</p>\n", xml_text(quality_sentence(section.results)));
+  text += fmt::format("<details><summary>Reproduce: <code>{}</code></summary><pre>",
+                      xml_text(command_of(report, section)));
+  for (const Measurement& each : section.results.cases) {
+    text += xml_text(command_line_of(each.workload())) + "\n";
+  }
+  text += "</pre></details>\n<details><summary>Configurations</summary><pre>";
+  text += xml_text(configurations_of(section));
+  return text + "</pre></details>\n</section>\n";
+}
+
+}  // namespace
+
+std::string html_of(const Report& report) {
+  std::string text = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Report of mlp_lab</title>\n"
+      "<style>{}{}</style>\n</head>\n<body>\n<h1>Report of mlp_lab</h1>\n<ul>\n",
+      kPageStyle, svg_style());
+  for (const auto& [name, value] : report.environment) {
+    text += fmt::format("<li>{}: {}</li>\n", xml_text(name), xml_text(value));
+  }
+  text += "</ul>\n<nav><ul>\n";
+  for (const ReportSection& section : report.sections) {
+    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
+                        xml_text(section.experiment->title));
+  }
+  const Findings prediction = prediction_findings(report.results());
+  if (!prediction.sentences.empty()) {
+    text += "<li><a href=\"#prediction\">Prediction against measurement</a></li>\n";
+  }
+  text += "</ul></nav>\n";
+  for (const ReportSection& section : report.sections) text += html_section(report, section);
+  if (!prediction.sentences.empty()) {
+    text += fmt::format(
+        "<section id=\"prediction\">\n<h2>Prediction against measurement</h2>\n{}</section>\n",
+        html_details(prediction));
+  }
+  return text + fmt::format("<h2>How figures were made</h2>\n<p>{}</p>\n</body>\n</html>\n",
+                            xml_text(fmt::format("{}", fmt::join(method_sentences(), " "))));
+}
+
+}  // namespace barestep

@@ -1,0 +1,39 @@
+#include "core/input_file.h"
+
+#include <gmock/gmock.h>
+
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::ElementsAre;
+
+class FilePattern : public TempDirTest {};
+
+TEST_F(FilePattern, FitsFilesInTheOrderOfTheirNames) {
+  const auto b = file("x-10.npy", ""), a = file("x-02.npy", ""), c = file("x-2.npy", "");
+  file("y-1.npy", "");
+  EXPECT_THAT(matching_files(folder() / "x-*.npy"), ElementsAre(a, b, c));
+  EXPECT_THAT(matching_files(folder() / "x-?.npy"), ElementsAre(c));
+  EXPECT_THAT(matching_files(folder() / "x-[01]*"), ElementsAre(a, b));
+}
+
+TEST_F(FilePattern, IsAFileOfThisVeryNameFirst) {
+  const auto odd = file("x[1].npy", "");
+  file("x1.npy", "");
+  EXPECT_THAT(matching_files(odd), ElementsAre(odd));
+  EXPECT_THAT(matching_files(folder() / "none"), ElementsAre(folder() / "none"));
+}
+
+TEST_F(FilePattern, ThatFitsNothingIsRefused) {
+  expect_error(
+      ExitCode::kNoInput,
+      "data '" + (folder() / "none-*").string() + "': no file fits this pattern; check the path",
+      [&] { matching_files(folder() / "none-*"); });
+}
+
+}  // namespace
+
+}  // namespace barestep

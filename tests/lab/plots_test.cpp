@@ -1,0 +1,76 @@
+#include "lab/plots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lab/made_up.h"
+#include "lab/simulator.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+MachineCard round_card() {
+  return {.name = "round", .on_gpu = false, .flops_per_s = 100e9, .memory_bytes_per_s = 10e9};
+}
+
+Results profiled(const std::vector<OpTime>& ops) {
+  Results results = made_up(experiment_of("profile"), made_up_setting(),
+                            [&](const Case&) { return MadeUpStep{.step_s = 0.1, .ops = ops}; });
+  results.card = round_card();
+  return results;
+}
+
+// A product of 64 rows and width 1024: 2 * 64 * 1024^2 flops, and bias and ReLU; its bytes are the
+// weight's 4 MiB, two activations of 256 KiB and the bias.
+TEST(Roofline, PlacesOpsByTheWorkOfTheProgramAndTheMeasuredTime) {
+  const Results results =
+      profiled({{"gemm", "forward", 0, 0.002}, {"adam", "optimizer", -1, 0.02}, {"copy", "data"}});
+  const auto points = roofline_points(results.cases.front(), round_card());
+  ASSERT_THAT(points, SizeIs(2)) << "a copy computes nothing";
+  const double flops = 2 * 64 * 1024.0 * 1024, bytes = 4 * (1024.0 * 1024 + 2 * 64 * 1024 + 1024);
+  EXPECT_EQ(points[0].op, "gemm");
+  EXPECT_NEAR(points[0].flops_per_byte, flops / bytes, 0.1);
+  EXPECT_NEAR(points[0].flops_per_s, flops / 0.002, 1e8);
+  EXPECT_NEAR(points[0].share_of_roof, flops / 0.002 / 100e9, 0.01);
+  // Far fewer flops than bytes: below the slope of memory.
+  EXPECT_LT(points[1].flops_per_byte, 1);
+  EXPECT_NEAR(points[1].share_of_roof, 28 * 6 * (1024.0 * 1024 + 1024) / 0.02 / 10e9, 0.01);
+  const Plot plot = roofline_plot(points, round_card());
+  EXPECT_DOUBLE_EQ(plot.series.front().points.at(1).x, 10) << "the ridge";
+  EXPECT_DOUBLE_EQ(plot.series.front().points.at(2).y, 100);
+}
+
+TEST(Roofline, SentenceTurnsRoundWithTheLongestOp) {
+  const auto sentences = [](const std::vector<OpTime>& ops) {
+    return sentences_of(experiment_of("profile").conclude(profiled(ops)));
+  };
+  EXPECT_THAT(sentences({{"gemm", "forward", 0, 0.1}, {"adam", "optimizer", -1, 0.01}}),
+              HasSubstr("the longest, gemm, is bound by arithmetic"));
+  EXPECT_THAT(sentences({{"adam", "optimizer", -1, 0.1}, {"gemm", "forward", 0, 0.01}}),
+              HasSubstr("the longest, adam, is bound by memory"));
+}
+
+TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
+  Workload workload = made_up_workload(1024, 6, TrainerKind::kDdp, 2);
+  workload.config.device.threads = 1;
+  const SimulatedStep step = predicted_run(workload, round_card());
+  const Plot plot = timeline_plot(workload, step, "a step");
+  // PyTorch's buckets of six layers of 4 MiB: one, then the others.
+  EXPECT_THAT(plot.categories, ElementsAre("computing", "loss", "bucket 1", "bucket 2"));
+  const auto& waits = plot.series[plot.series.size() - 2];
+  const auto& reduces = plot.series.back();
+  ASSERT_THAT(reduces.spans, SizeIs(3));
+  EXPECT_EQ(plot.series.front().name, "forward");
+  const double forward_end = plot.series.front().spans.back().end;
+  EXPECT_GT(waits.spans[1].begin, forward_end);
+  EXPECT_LE(waits.spans[1].end, reduces.spans[1].begin);
+  EXPECT_GE(reduces.spans[2].begin, reduces.spans[1].end);
+}
+
+}  // namespace
+
+}  // namespace barestep

@@ -1,0 +1,56 @@
+#include "lab/step_programs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lab/made_up.h"
+#include "support/expect_error.h"
+
+namespace barestep {
+namespace {
+
+TEST(PlannedMemory, IsThatOfEveryDevice) {
+  const auto one = planned_memory(made_up_workload(256, 2));
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].bytes, 2'633'216) << "as mlp_single prints it";
+  std::int64_t sum = 0;
+  for (const std::int64_t bytes : one[0].by_category) sum += bytes;
+  EXPECT_EQ(sum, one[0].bytes);
+  const auto two = planned_memory(made_up_workload(256, 2, TrainerKind::kDataParallel, 2));
+  ASSERT_EQ(two.size(), 2U);
+  EXPECT_EQ(two[1].bytes, 1'216'512);
+}
+
+TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
+  const auto expect_least = [](const Workload& workload, std::int64_t bytes,
+                               const std::string& line) {
+    EXPECT_NO_THROW(require_memory(workload, bytes));
+    expect_error(ExitCode::kMemory, line, [&] { require_memory(workload, bytes - 1); });
+  };
+  Workload single = made_up_workload(256, 2);
+  // Its arena, and 1,024 bytes for the loss, which on a GPU are not the device's.
+  expect_least(single, 2'633'216 + 1'024,
+               "too little memory: needs 2.51 MiB, this machine has 2.51 MiB free; --batch-size 32 "
+               "fits");
+  single.on_gpu = true;
+  expect_least(single, planned_memory(single)[0].bytes, "needs 34.51 MiB, a GPU has 34.51 MiB");
+  Workload ranks = made_up_workload(256, 2, TrainerKind::kDdp, 3);
+  ranks.on_gpu = true;
+  ranks.gpus = 2;
+  expect_least(ranks, 2 * planned_memory(ranks)[0].bytes, "needs 34.35 MiB in each of 2 ranks");
+  Workload devices = made_up_workload(256, 2, TrainerKind::kDataParallel, 3);
+  devices.on_gpu = true;
+  devices.gpus = 2;
+  const auto of_devices = planned_memory(devices);
+  expect_least(devices, of_devices[0].bytes + of_devices[2].bytes,
+               "needs 68.03 MiB for 2 devices, a GPU has 68.03 MiB free");
+  Workload script = made_up_workload(256, 2);
+  script.pytorch = true;
+  EXPECT_NO_THROW(require_memory(script, 1));
+}
+
+}  // namespace
+
+}  // namespace barestep
