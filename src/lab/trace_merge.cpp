@@ -137,12 +137,16 @@ std::string merged(std::span<const std::filesystem::path> paths, const std::stri
       traces.begin(), traces.end(),
       [](const RankTrace& a, const RankTrace& b) { return a.base_ns < b.base_ns; });
   const std::int64_t base_ns = first->base_ns;
-  std::string events;
+  OrderedJson all = {{"schemaVersion", 1},
+                     {"displayTimeUnit", "ms"},
+                     {"baseTimeNanoseconds", base_ns},
+                     {"traceEvents", OrderedJson::array()},
+                     {"traceName", on_one_line(name)}};
   for (std::size_t i = 0; i < traces.size(); ++i) {
     try {
       for (OrderedJson& event : traces[i].json.at("traceEvents")) {
         move_event(event, traces[i], base_ns);
-        events += fmt::format("{}{}", events.empty() ? "" : ",\n", event.dump());
+        all["traceEvents"].push_back(std::move(event));
       }
     } catch (const OrderedJson::exception&) {
       refuse_trace(paths[i], "an event of it is not as it should be");
@@ -150,11 +154,7 @@ std::string merged(std::span<const std::filesystem::path> paths, const std::stri
       refuse_trace(paths[i], "an event of it is not as it should be");
     }
   }
-  return fmt::format(
-      "{{\n\"schemaVersion\": 1,\n\"displayTimeUnit\": \"ms\",\n\"baseTimeNanoseconds\": {},\n"
-      "\"traceEvents\": [\n{}\n],\n\"traceName\": {}\n}}\n",
-      base_ns, events,
-      OrderedJson(on_one_line(name)).dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
