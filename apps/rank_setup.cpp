@@ -15,7 +15,7 @@
 #include "kernels/make_device.h"
 #include "options/options.h"
 #include "parallel/nccl_communicator.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/schemes.h"
 #include "parallel/staged_communicator.h"
 #include "parallel/traffic.h"
 #include "parallel/watchdog.h"
@@ -88,7 +88,7 @@ void RankSetup::build_programs() {
   if (config_.training.evaluate_only) {
     programs_ = std::make_unique<StepPrograms>(evaluation_spec_of(spec));
   } else {
-    scheme_ = rank_scheme_of(config_);
+    scheme_ = scheme_of(config_, TrainerKind::kDdp);
     programs_ = std::make_unique<StepPrograms>(spec, &*scheme_);
   }
   config_ = resolve(std::move(config_), kind_, spec);

@@ -1,9 +1,7 @@
 #include "lab/step_programs.h"
 
 #include "options/options.h"
-#include "parallel/data_parallel.h"
-#include "parallel/ddp.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/schemes.h"
 #include "train/trainer.h"
 
 namespace barestep {
@@ -14,20 +12,11 @@ WorkloadPrograms::WorkloadPrograms(const Workload& workload)
 WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks,
                                    DeviceKind kind) {
   validate(config, trainer);
-  switch (trainer) {
-    case TrainerKind::kSingle:
-      steps_ = std::make_unique<StepPrograms>(spec_of(config, kind, nullptr));
-      return;
-    case TrainerKind::kDataParallel:
-      scheme_ = std::make_unique<DataParallel>(ranks, kind == DeviceKind::kCuda);
-      steps_ = std::make_unique<StepPrograms>(spec_of(config, kind, nullptr), scheme_.get());
-      return;
-    case TrainerKind::kDdp:
-      scheme_ = rank_scheme_of(config);
-      steps_ = std::make_unique<StepPrograms>(spec_of_rank(config, kind, nullptr, 0, ranks),
-                                              scheme_.get());
-      return;
-  }
+  scheme_ =
+      scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
+  const StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, 0, ranks)
+                                                     : spec_of(config, kind, nullptr);
+  steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 
 }  // namespace barestep

@@ -16,7 +16,7 @@
 #include "command_line.h"
 #include "core/error.h"
 #include "options/options.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/schemes.h"
 #include "support/covering_set.h"
 #include "support/idx_bytes.h"
 #include "support/npy_bytes.h"
@@ -198,7 +198,7 @@ std::optional<Error> error_of(const RankCase& run, int rank) {
     if (config.data.kind != DataKind::kRandn) {
       data.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
     }
-    const auto scheme = rank_scheme_of(config);
+    const auto scheme = scheme_of(config, TrainerKind::kDdp);
     const StepPrograms programs(
         spec_of_rank(config, DeviceKind::kCpu, data ? &*data : nullptr, rank, run.ranks),
         scheme.get());
@@ -262,7 +262,7 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
 void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& run) {
   TrainConfig plain;
   plain.parallel.bf16_gradients = run.config.parallel.bf16_gradients;
-  EXPECT_EQ(all, train_threads_by(*rank_scheme_of(plain), run.ranks, run.config));
+  EXPECT_EQ(all, train_threads_by(*scheme_of(plain, TrainerKind::kDdp), run.ranks, run.config));
 }
 
 TEST_F(Combinations, TrainWhatOneRankDoes) {
@@ -272,7 +272,8 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
     const RankCase run = parsed(command);
     ASSERT_EQ(refused(run), std::nullopt);
     const Trained one = train_single(run.config);
-    const auto scheme = rank_scheme_of(run.config, kFirstBucket);
+    const auto scheme =
+        scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
     const auto all = train_threads_by(*scheme, run.ranks, run.config);
     for (const Trained& rank : all) {
       expect_near(rank, one, run);

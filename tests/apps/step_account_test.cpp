@@ -25,9 +25,8 @@
 #include "device_setup.h"
 #include "kernels/cpu_device.h"
 #include "options/options.h"
-#include "parallel/data_parallel.h"
 #include "parallel/local_communicator.h"
-#include "parallel/rank_scheme.h"
+#include "parallel/schemes.h"
 #include "profiler/account.h"
 #include "support/file_runs.h"
 #include "support/forwarding_communicator.h"
@@ -362,10 +361,9 @@ struct Typed {
 
   [[nodiscard]] std::unique_ptr<Scheme> scheme() const {
     constexpr std::int64_t kSmallBucket = 100;
-    if (!config.device.devices.empty()) {
-      return std::make_unique<DataParallel>(static_cast<int>(config.device.devices.size()), false);
-    }
-    return ranks == 0 ? nullptr : rank_scheme_of(config, kSmallBucket);
+    return scheme_of(config, program,
+                     {.devices = static_cast<int>(config.device.devices.size()),
+                      .first_bucket_bytes = kSmallBucket});
   }
   [[nodiscard]] StepSpec spec(const Dataset* data, int rank) const {
     return ranks == 0 ? spec_of(config, DeviceKind::kCpu, data)
