@@ -9,8 +9,6 @@
 namespace barestep {
 namespace {
 
-constexpr std::int64_t kF32Bytes = bytes_of(DType::kF32);
-
 /// Over `count_rows` rows, of which `output` may be a part; see MicroStep for beta.
 DeviceOp loss_op(LossKind kind, const Tensor& loss, const ModelOutput& output, const Tensor& target,
                  std::int64_t count_rows, float beta) {

@@ -111,9 +111,9 @@ struct UpdateOptions {
 
 enum class StepKind { kTraining, kFirstTraining, kEvaluation };
 
-/// A step as it grows. Its verbs add nodes behind those that are there, without waits, and take the
-/// buffers that they name. What they call when something is `ready` is called once a step: in the
-/// last micro-step, where all of this rank's rows have come so far.
+/// A step as it grows. Its verbs append nodes, without waits, and take the buffers that they name.
+/// What they call when something is `ready` is called once a step: in the last micro-step, where
+/// all of this rank's rows have come so far.
 class Draft {
  public:
   using Ready = std::function<void()>;
@@ -167,7 +167,7 @@ class Draft {
 
   void forward(const MicroStep& part, const LayerReady& ready = {});
 
-  /// The loss, and behind it the injected pause.
+  /// The loss, and after it the injected pause.
   void loss(const MicroStep& part, const Ready& ready = {});
 
   /// The same for a model of the scheme's own.
@@ -175,7 +175,7 @@ class Draft {
 
   void backward(const MicroStep& part, const BackwardReady& ready = {});
 
-  /// The optimizer's step, behind clipping where the spec asks for it: one op over the flat
+  /// The optimizer's step, after clipping where the spec asks for it: one op over the flat
   /// buffers, or, where gradients are not stored, one for each layer, straight from the factors of
   /// its gradients.
   void update(const UpdateOptions& options = {});
@@ -192,6 +192,7 @@ class Draft {
 
  private:
   [[nodiscard]] Mlp model_of(const MicroStep& part) const;
+  /// Of a rank without rows, but where it takes part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
   void add_scalars();
   void add_jitter();

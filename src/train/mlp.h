@@ -60,7 +60,7 @@ class Mlp {
 
   /// From the gradient of output(): gradients of all parameters, last layer first, if the model
   /// stores them, and those of the layers' outputs. `beta` 1 adds to what is there. `ready` hears
-  /// of each part of a layer behind its node, or where that would stand.
+  /// of each part of a layer right after its node, or where that would stand.
   void backward(Program& program, const Tensor& x, float beta,
                 const BackwardReady& ready = {}) const;
 
@@ -72,7 +72,7 @@ class Mlp {
   [[nodiscard]] BufferId parameters() const { return parameters_; }
   /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
-  /// Of its rows' part of a layer's gradients, behind backward. `x` is the model's input.
+  /// Of its rows' part of a layer's gradients, after backward. `x` is the model's input.
   [[nodiscard]] Factors factors(int layer, const Tensor& x) const;
   [[nodiscard]] ModelOutput output() const { return {out_.back(), grad_out_.back()}; }
 
