@@ -133,11 +133,11 @@ TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
   const ListeningScheme scheme;
   const StepPrograms programs(spec, &scheme);
   EXPECT_THAT(scheme.heard,
-              testing::ElementsAre(
-                  "x: generator", "output 0: out0", "output 1: out1", "loss: grad_out1",
-                  "grad_output 1: grad_out1", "grad_bias 1: gradients", "grad_weight 1: gradients",
-                  "grad_input 1: grad_out0", "grad_output 0: grad_out0", "grad_bias 0: gradients",
-                  "grad_weight 0: gradients", "grad_input 0: gradients"));
+              testing::ElementsAre("x: generator", "output 0: out0", "output 1: out1", "loss: loss",
+                                   "grad_output 1: grad_out1", "grad_bias 1: gradients",
+                                   "grad_weight 1: gradients", "grad_input 1: grad_out0",
+                                   "grad_output 0: grad_out0", "grad_bias 0: gradients",
+                                   "grad_weight 0: gradients", "grad_input 0: gradients"));
   const auto labels = [](const Program& program) {
     std::vector<std::string> all;
     for (const Node& node : program.nodes()) all.emplace_back(label_of(node.op));
