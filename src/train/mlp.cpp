@@ -2,50 +2,8 @@
 
 #include <string>
 #include <utility>
-#include <variant>
 
 namespace barestep {
-namespace {
-
-// What a loss divides by, over `rows` rows.
-std::int64_t loss_count(const MseLoss& op, std::int64_t rows) {
-  return rows * op.output.cols;
-}
-std::int64_t loss_count(const CrossEntropy& /*op*/, std::int64_t rows) {
-  return rows;
-}
-
-/// One part of it: the op, whose count set_loss_rows() fills in.
-DeviceOp loss_op(LossKind kind, const LossTensors& tensors, float beta) {
-  const auto& [loss, grad, output, target] = tensors;
-  switch (kind) {
-    case LossKind::kMse:
-      return MseLoss{.loss = loss, .grad = grad, .output = output, .target = target, .beta = beta};
-    case LossKind::kCrossEntropy:
-      return CrossEntropy{
-          .loss = loss, .grad = grad, .logits = output, .labels = target, .beta = beta};
-  }
-  return {};
-}
-
-}  // namespace
-
-void set_loss_rows(DeviceOp& op, std::int64_t count_rows) {
-  std::visit(
-      [&](auto& loss) {
-        // A new loss has a count too, and does not compile without its rule above.
-        if constexpr (requires { loss.count; }) loss.count = loss_count(loss, count_rows);
-      },
-      op);
-}
-
-void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
-              float beta, Phase phase) {
-  DeviceOp op = loss_op(kind, tensors, beta);
-  set_loss_rows(op, count_rows);
-  program.add({.op = std::move(op), .phase = phase});
-}
-
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
          std::int64_t first_row)
     : spec_(&spec),
@@ -84,7 +42,7 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
   return {grad_out_[static_cast<std::size_t>(layer)], input_of(layer, x)};
 }
 
-void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
+void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
   const ParameterLayout& layout = spec_->layout;
   for (int layer = 0; layer < layout.layers(); ++layer) {
     const Tensor& out = out_[static_cast<std::size_t>(layer)];
@@ -103,41 +61,54 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase) const {
           BiasActivation{.values = out, .bias = bias, .activation = spec_->activation_after(layer)},
           phase, layer);
     }
+    if (ready) ready(layer);
   }
 }
 
-void Mlp::loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-               float beta, Phase phase) const {
-  add_loss(program, spec_->loss,
-           {.loss = loss, .grad = grad_out_.back(), .output = out_.back(), .target = target},
-           count_rows, beta, phase);
-}
-
-void Mlp::backward(Program& program, const Tensor& x, float beta) const {
-  const ParameterLayout& layout = spec_->layout;
-  for (int layer = layout.layers() - 1; layer >= 0; --layer) {
-    const Tensor& out = out_[static_cast<std::size_t>(layer)];
-    const Tensor& grad_out = grad_out_[static_cast<std::size_t>(layer)];
+void Mlp::backward(Program& program, const Tensor& x, float beta,
+                   const BackwardReady& ready) const {
+  const auto tell = [&](int layer, Made made) {
+    if (ready) ready(layer, made);
+  };
+  for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
+    const Factors of_layer = factors(layer, x);
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
-
     if (const Activation activation = spec_->activation_after(layer);
         activation != Activation::kNone) {
-      add_op(ActivationGrad{.grad = grad_out, .output = out, .activation = activation});
+      add_op(ActivationGrad{.grad = of_layer.grad_y,
+                            .output = out_[static_cast<std::size_t>(layer)],
+                            .activation = activation});
     }
-    if (spec_->stores_gradients) {
-      add_op(SumRows{.out = layout.bias(gradients_, layer), .in = grad_out, .beta = beta});
-      add_op(Gemm{.c = layout.weight(gradients_, layer),
-                  .a = grad_out,
-                  .b = input_of(layer, x),
-                  .transpose_a = true,
-                  .beta = beta});
-    }
+    tell(layer, Made::kGradOutput);
+    if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);
+    tell(layer, Made::kGradBias);
+    if (spec_->stores_gradients) add_gradient_of_weight(program, layer, of_layer, beta);
+    tell(layer, Made::kGradWeight);
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
-                  .a = grad_out,
-                  .b = layout.weight(parameters_, layer)});
+                  .a = of_layer.grad_y,
+                  .b = spec_->layout.weight(parameters_, layer)});
     }
+    tell(layer, Made::kGradInput);
   }
+}
+
+void Mlp::add_gradient_of_bias(Program& program, int layer, const Factors& factors,
+                               float beta) const {
+  add(program,
+      SumRows{.out = spec_->layout.bias(gradients_, layer), .in = factors.grad_y, .beta = beta},
+      Phase::kBackward, layer);
+}
+
+void Mlp::add_gradient_of_weight(Program& program, int layer, const Factors& factors,
+                                 float beta) const {
+  add(program,
+      Gemm{.c = spec_->layout.weight(gradients_, layer),
+           .a = factors.grad_y,
+           .b = factors.x,
+           .transpose_a = true,
+           .beta = beta},
+      Phase::kBackward, layer);
 }
 
 }  // namespace barestep

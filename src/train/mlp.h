@@ -1,7 +1,8 @@
-// The model as ops: forward, loss and backward of an MLP, added to a program one after the other.
+// The model as ops: forward and backward of an MLP, added to a program one after the other.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/config.h"
@@ -25,16 +26,11 @@ struct MlpSpec {
   }
 };
 
-/// loss = loss of `output` + beta * loss, and the gradient with respect to it in `grad`; on device
-/// 0. `count_rows` are the rows of the whole step.
-struct LossTensors {
-  Tensor loss, grad, output, target;
+/// What a model ends with: its output, and where the gradient of the loss with respect to it goes.
+/// On device 0.
+struct ModelOutput {
+  Tensor values, grad;
 };
-void add_loss(Program& program, LossKind kind, const LossTensors& tensors, std::int64_t count_rows,
-              float beta, Phase phase);
-
-/// Counts the loss of `op`, if it is one, over a step of `count_rows` rows.
-void set_loss_rows(DeviceOp& op, std::int64_t count_rows);
 
 /// What a linear layer's gradients are made of: grad_y^T x is that of its weight, the column sums
 /// of grad_y are that of its bias. n x outputs and n x inputs.
@@ -42,31 +38,15 @@ struct Factors {
   Tensor grad_y, x;
 };
 
-/// The passes of a model over a batch, wherever they run.
-class Model {
- public:
-  Model() = default;
-  Model(const Model&) = default;
-  Model& operator=(const Model&) = default;
-  virtual ~Model() = default;
+/// What backward has made of a layer, in this order. Then it does not read the layer's weights any
+/// more.
+enum class Made { kGradOutput, kGradBias, kGradWeight, kGradInput };
 
-  /// output() = what the model makes of x.
-  virtual void forward(Program& program, const Tensor& x, Phase phase) const = 0;
-
-  /// The loss of output(), and the gradient of it; see add_loss().
-  virtual void loss(Program& program, const Tensor& target, const Tensor& loss,
-                    std::int64_t count_rows, float beta, Phase phase) const = 0;
-
-  /// Gradients of all parameters, last layer first, if the model stores them, and those of the
-  /// layers' outputs. `beta` 1 adds to what is there.
-  virtual void backward(Program& program, const Tensor& x, float beta) const = 0;
-
-  /// On device 0, as are x, target and loss.
-  [[nodiscard]] virtual const Tensor& output() const = 0;
-};
+using LayerReady = std::function<void(int layer)>;
+using BackwardReady = std::function<void(int layer, Made made)>;
 
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
-class Mlp final : public Model {
+class Mlp {
  public:
   /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., or
   /// of a model that does not train only the last "grad_out", which the loss writes. Its
@@ -75,20 +55,26 @@ class Mlp final : public Model {
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
       std::int64_t first_row = 0);
 
-  /// out0 = relu(x W0^T + b0), out1 = ...
-  void forward(Program& program, const Tensor& x, Phase phase) const override;
-  void loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-            float beta, Phase phase) const override;
-  void backward(Program& program, const Tensor& x, float beta) const override;
+  /// out0 = relu(x W0^T + b0), out1 = ... `ready` hears of each layer's output.
+  void forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready = {}) const;
+
+  /// From the gradient of output(): gradients of all parameters, last layer first, if the model
+  /// stores them, and those of the layers' outputs. `beta` 1 adds to what is there. `ready` hears
+  /// of each part of a layer right after its node, or where that would stand.
+  void backward(Program& program, const Tensor& x, float beta,
+                const BackwardReady& ready = {}) const;
+
+  /// The gradients of a layer's parameters.
+  void add_gradient_of_bias(Program& program, int layer, const Factors& factors, float beta) const;
+  void add_gradient_of_weight(Program& program, int layer, const Factors& factors,
+                              float beta) const;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
   /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
-  /// Of its rows' part of a layer's gradients, behind backward. `x` is the model's input.
+  /// Of its rows' part of a layer's gradients, after backward. `x` is the model's input.
   [[nodiscard]] Factors factors(int layer, const Tensor& x) const;
-  [[nodiscard]] const Tensor& output() const override { return out_.back(); }
-  /// The gradient of the loss with respect to the output.
-  [[nodiscard]] const Tensor& grad_output() const { return grad_out_.back(); }
+  [[nodiscard]] ModelOutput output() const { return {out_.back(), grad_out_.back()}; }
 
  private:
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;

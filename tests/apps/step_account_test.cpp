@@ -362,11 +362,9 @@ struct Typed {
 
   [[nodiscard]] std::unique_ptr<Scheme> scheme() const {
     constexpr std::int64_t kSmallBucket = 100;
-    if (!config.device.devices.empty()) {
-      return std::make_unique<DataParallel>(static_cast<int>(config.device.devices.size()), false);
-    }
-    return ranks == 0 ? nullptr
-                      : scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = kSmallBucket});
+    return scheme_of(config, program,
+                     {.devices = static_cast<int>(config.device.devices.size()),
+                      .first_bucket_bytes = kSmallBucket});
   }
   [[nodiscard]] StepSpec spec(const Dataset* data, int rank) const {
     return ranks == 0 ? spec_of(config, DeviceKind::kCpu, data)

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/checker.h"
@@ -17,6 +18,7 @@
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/factor.h"
+#include "parallel/schemes/scheme_of.h"
 #include "parallel/schemes/zero1.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
@@ -381,6 +383,30 @@ TYPED_TEST(SchemeProgram, StopsAllRanksBehindTheSameStep) {
   EXPECT_LT(all[0].losses.size(), 100'000U);
   EXPECT_EQ(all[1].losses, all[0].losses);
   EXPECT_EQ(all[2].losses, all[0].losses);
+}
+
+TEST(SchemeOf, GivesSchemesThatRefuseAnUpdateWithoutTheGradientsTheyExchange) {
+  TrainConfig config = rank_config();
+  config.optimizer.kind = OptimizerKind::kAdam;
+  config.training.update = Update::kFused;
+  const StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 1);
+  const auto build = [&](TrainerKind trainer, RankScheme by) {
+    config.parallel.scheme = by;
+    const auto scheme = scheme_of(config, trainer, {.devices = 2});
+    const StepPrograms programs(spec, scheme.get());
+  };
+  const std::pair<TrainerKind, RankScheme> exchanging[] = {
+      {TrainerKind::kDdp, RankScheme::kDdp},
+      {TrainerKind::kDdp, RankScheme::kZero1},
+      {TrainerKind::kDataParallel, RankScheme::kDdp}};
+  for (const auto& each : exchanging) {
+    expect_error(ExitCode::kConfiguration,
+                 "--update 'fused': stores no gradients, which several ranks or devices exchange; "
+                 "use --update separate",
+                 [&] { build(each.first, each.second); });
+  }
+  build(TrainerKind::kDdp, RankScheme::kFactor);
+  build(TrainerKind::kSingle, RankScheme::kDdp);
 }
 
 /// A layer of 1024 x 1024 and a batch of 8: DDP sends the gradients almost twice, factors are

@@ -1,6 +1,7 @@
 // Every program of a run is ordered, and by no wait too many.
 #include "train/step.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -98,6 +99,51 @@ TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
   EXPECT_EQ(programs.last_batch(), nullptr);
   EXPECT_NE(programs.evaluate(), nullptr);
   EXPECT_EQ(programs.last_evaluate(), nullptr);
+}
+
+/// Notes what it hears of, and the last buffer written until then.
+class ListeningScheme final : public Scheme {
+ public:
+  void build(Draft& draft) const override {
+    const auto note = [&](const std::string& what, int layer = -1) {
+      std::string written;
+      for (const Access& access : accesses_of(draft.program().nodes().back().op)) {
+        if (access.writes) written = draft.buffers()[access.tensor.buffer].name;
+      }
+      heard.push_back(what + (layer < 0 ? "" : std::to_string(layer)) + ": " + written);
+    };
+    draft.input([&] { note("x"); });
+    for (const MicroStep& part : draft.micro_steps()) {
+      draft.forward(part, [&](int layer) { note("output ", layer); });
+      draft.loss(part, [&] { note("loss"); });
+      draft.backward(part, [&](int layer, Made made) {
+        const std::vector<std::string> names{"grad_output ", "grad_bias ", "grad_weight ",
+                                             "grad_input "};
+        note(names[static_cast<std::size_t>(made)], layer);
+      });
+    }
+    draft.update();
+  }
+
+  mutable std::vector<std::string> heard;
+};
+
+TEST(Draft, TellsOnceAStepWhatIsReadyRightAfterTheNodeThatMadeIt) {
+  StepSpec spec{.model = {.layout = ParameterLayout({5, 4, 3})}, .batch_size = 4, .accumulate = 3};
+  const ListeningScheme scheme;
+  const StepPrograms programs(spec, &scheme);
+  EXPECT_THAT(scheme.heard,
+              testing::ElementsAre("x: generator", "output 0: out0", "output 1: out1", "loss: loss",
+                                   "grad_output 1: grad_out1", "grad_bias 1: gradients",
+                                   "grad_weight 1: gradients", "grad_input 1: grad_out0",
+                                   "grad_output 0: grad_out0", "grad_bias 0: gradients",
+                                   "grad_weight 0: gradients", "grad_input 0: gradients"));
+  const auto labels = [](const Program& program) {
+    std::vector<std::string> all;
+    for (const Node& node : program.nodes()) all.emplace_back(label_of(node.op));
+    return all;
+  };
+  EXPECT_EQ(labels(programs.train().program), labels(StepPrograms(spec).train().program));
 }
 
 }  // namespace

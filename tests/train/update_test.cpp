@@ -165,10 +165,13 @@ TEST(FusedUpdate, HasNoGradientsToLookAt) {
                [&] { static_cast<void>(programs.gradients()); });
 }
 
-class AnyScheme final : public Scheme {};
+class ExchangingScheme final : public Scheme {
+ public:
+  void build(Draft& draft) const override { draft.require_gradients(); }
+};
 
 TEST(FusedUpdate, IsRefusedWhereASchemeExchangesGradients) {
-  const AnyScheme scheme;
+  const ExchangingScheme scheme;
   expect_error(
       ExitCode::kConfiguration,
       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "

@@ -6,30 +6,31 @@
 #include <variant>
 
 #include "core/error.h"
-#include "train/mlp.h"
 
 namespace barestep {
 namespace {
 
 constexpr const char* kReducePieceName = "reduce_piece";
 
-/// An Mlp on each device. The outputs of device 0 lie where those of all are gathered, and its part
-/// of their gradient where the loss leaves it, so neither is copied.
-class SpreadMlp final : public Model {
+/// An Mlp on each device that has rows. The outputs of device 0 lie where those of all are
+/// gathered, and its part of their gradient where the loss leaves it, so neither is copied.
+class SpreadMlp {
  public:
-  SpreadMlp(Buffers& buffers, const MlpSpec& spec, const std::vector<Rows>& split)
-      : loss_kind_(spec.loss), split_(split) {
-    const ParameterLayout& layout = spec.layout;
+  SpreadMlp(Draft& draft, const std::vector<Rows>& split) : draft_(draft), split_(split) {
+    Buffers& buffers = draft.buffers();
+    const StepSpec& spec = draft.spec();
     for (std::size_t device = 0; device < split_.size(); ++device) {
       const std::int64_t rows = split_[device].count;
       const auto number = static_cast<int>(device);
-      const Mlp& model = models_.emplace_back(buffers, spec, rows, number);
-      parameters_.push_back(layout.flat(model.parameters()));
-      gradients_.push_back(layout.flat(model.gradients()));
+      const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number);
+      parameters_.push_back(spec.model.layout.flat(model.parameters()));
+      gradients_.push_back(spec.model.layout.flat(model.gradients()));
       // Device 0 has the rows of all devices, in two slots, before they are scattered.
-      if (number > 0) {
-        x_.push_back(buffers.tensor("x", Category::kData, rows, layout.widths().front(),
-                                    DType::kF32, number));
+      if (number == 0) continue;
+      x_.push_back(buffers.tensor("x", Category::kData, rows, spec.model.layout.widths().front(),
+                                  DType::kF32, number));
+      if (spec.workspace_bytes > 0) {
+        buffers.get("workspace", Category::kWorkspace, spec.workspace_bytes, number);
       }
     }
     const std::int64_t all_rows = split_.back().first + split_.back().count;
@@ -37,42 +38,33 @@ class SpreadMlp final : public Model {
       const Buffer& buffer = buffers[part.buffer];
       return buffers.tensor(std::string(buffer.name), buffer.category, all_rows, part.cols);
     };
-    output_ = grow(models_[0].output());
-    grad_output_ = grow(models_[0].grad_output());
+    const ModelOutput part = models_[0].output();
+    output_ = {grow(part.values), grow(part.grad)};
   }
 
-  void forward(Program& program, const Tensor& x, Phase phase) const override {
-    for (std::size_t i = 1; i < split_.size(); ++i) {
-      add_copy(program, static_cast<int>(i), x_[i - 1], rows_of(x, i));
-    }
-    add_exchange(program, 0, Collective{Broadcast{.tensors = parameters_}});
+  void forward(const Tensor& x, Phase phase) {
+    for (std::size_t i = 1; i < split_.size(); ++i) add_copy(i, x_[i - 1], rows_of(x, i));
+    exchange(Broadcast{.tensors = parameters_});
     for (std::size_t i = 0; i < split_.size(); ++i) {
-      models_[i].forward(program, input_of(i, x), phase);
+      models_[i].forward(draft_.program(), input_of(i, x), phase);
     }
     for (std::size_t i = 1; i < split_.size(); ++i) {
-      add_copy(program, 0, rows_of(output_, i), models_[i].output());
+      add_copy(0, rows_of(output_.values, i), models_[i].output().values);
     }
   }
 
-  void loss(Program& program, const Tensor& target, const Tensor& loss, std::int64_t count_rows,
-            float beta, Phase phase) const override {
-    add_loss(program, loss_kind_,
-             {.loss = loss, .grad = grad_output_, .output = output_, .target = target}, count_rows,
-             beta, phase);
-  }
-
-  void backward(Program& program, const Tensor& x, float beta) const override {
+  void backward(const Tensor& x, float beta) {
     for (std::size_t i = 1; i < split_.size(); ++i) {
-      add_copy(program, static_cast<int>(i), models_[i].grad_output(), rows_of(grad_output_, i));
+      add_copy(i, models_[i].output().grad, rows_of(output_.grad, i));
     }
     for (std::size_t i = 0; i < split_.size(); ++i) {
       // What is there already is device 0's alone.
-      models_[i].backward(program, input_of(i, x), i == 0 ? beta : 0);
+      models_[i].backward(draft_.program(), input_of(i, x), i == 0 ? beta : 0);
     }
-    add_exchange(program, 0, Collective{Reduce{.tensors = gradients_}});
+    exchange(Reduce{.tensors = gradients_});
   }
 
-  [[nodiscard]] const Tensor& output() const override { return output_; }
+  [[nodiscard]] const ModelOutput& output() const { return output_; }
 
  private:
   [[nodiscard]] Tensor rows_of(const Tensor& all, std::size_t device) const {
@@ -82,21 +74,23 @@ class SpreadMlp final : public Model {
     return device == 0 ? rows_of(x, 0) : x_[device - 1];
   }
 
-  /// On the lanes of communication, so that what other devices are waited for shows as that.
-  static void add_exchange(Program& program, int device, Op op) {
-    program.add(
-        {.op = std::move(op), .device = device, .lane = Lane::kComm, .phase = Phase::kReduce});
+  // On the lanes of communication, so that what other devices are waited for shows as that.
+  void exchange(Collective collective) {
+    if (split_.size() > 1) draft_.exchange(std::move(collective));
   }
-  static void add_copy(Program& program, int device, const Tensor& to, const Tensor& from) {
-    add_exchange(program, device, DeviceOp{Copy{.to = to, .from = from}});
+  void add_copy(std::size_t device, const Tensor& to, const Tensor& from) {
+    draft_.add({.op = DeviceOp{Copy{.to = to, .from = from}},
+                .device = static_cast<int>(device),
+                .lane = Lane::kComm,
+                .phase = Phase::kReduce});
   }
 
-  LossKind loss_kind_;
+  Draft& draft_;
   std::vector<Rows> split_;
   std::vector<Mlp> models_;
   std::vector<Tensor> x_;  // of the devices behind device 0
   std::vector<Tensor> parameters_, gradients_;
-  Tensor output_, grad_output_;  // of all rows, on device 0
+  ModelOutput output_;  // of all rows, on device 0
 };
 
 }  // namespace
@@ -111,19 +105,28 @@ std::vector<Rows> chunk(std::int64_t rows, int pieces) {
   return all;
 }
 
-std::unique_ptr<Model> DataParallel::new_model(Buffers& buffers, const StepSpec& spec,
-                                               std::int64_t rows) const {
-  const std::vector<Rows> pieces = split(rows);
-  if (pieces.size() == 1) return Scheme::new_model(buffers, spec, rows);
-  for (std::size_t device = 1; device < pieces.size(); ++device) {
-    if (spec.workspace_bytes == 0) break;
-    buffers.get("workspace", Category::kWorkspace, spec.workspace_bytes, static_cast<int>(device));
+void DataParallel::build(Draft& draft) const {
+  draft.require_gradients();
+  draft.input();
+  for (const MicroStep& part : draft.micro_steps()) {
+    const std::vector<Rows> pieces = split(part.x.rows);
+    if (adds_by_pieces_ && pieces.size() > 1) {
+      draft.buffers().get(kReducePieceName, Category::kCommunication,
+                          std::min(kReducePieceBytes, draft.spec().model.layout.bytes()));
+    }
+    SpreadMlp model(draft, pieces);
+    model.forward(part.x, Phase::kForward);
+    draft.loss(part, model.output());
+    model.backward(part.x, part.beta);
   }
-  if (adds_by_pieces_) {
-    buffers.get(kReducePieceName, Category::kCommunication,
-                std::min(kReducePieceBytes, spec.model.layout.bytes()));
-  }
-  return std::make_unique<SpreadMlp>(buffers, spec.model, pieces);
+  draft.update();
+}
+
+void DataParallel::evaluate(Draft& draft) const {
+  draft.input();
+  SpreadMlp model(draft, split(draft.rows()));
+  model.forward(draft.tensors().x, Phase::kEvaluate);
+  draft.evaluate(model.output());
 }
 
 std::optional<Tensor> reduce_piece_of(const Buffers& buffers) {

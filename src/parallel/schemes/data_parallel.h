@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,7 +21,7 @@ namespace barestep {
 /// and there may be fewer pieces than asked for: 16 rows in 5 pieces make four of 4.
 std::vector<Rows> chunk(std::int64_t rows, int pieces);
 
-/// Spreads the models of a step. With one device the programs are those of no scheme at all.
+/// Spreads the passes of a step. With one device the programs are those of no scheme at all.
 class DataParallel final : public Scheme {
  public:
   /// `adds_by_pieces`: gradients are added up on device 0 by way of a buffer there, see
@@ -30,10 +29,10 @@ class DataParallel final : public Scheme {
   DataParallel(int devices, bool adds_by_pieces)
       : devices_(devices), adds_by_pieces_(adds_by_pieces) {}
 
-  /// Takes the buffers of an Mlp on each device that has rows, "x" and "workspace" on those behind
-  /// device 0, and "reduce_piece" there.
-  [[nodiscard]] std::unique_ptr<Model> new_model(Buffers& buffers, const StepSpec& spec,
-                                                 std::int64_t rows) const override;
+  /// Take the buffers of an Mlp on each device that has rows, "x" and "workspace" on those behind
+  /// device 0, and for training "reduce_piece" there.
+  void build(Draft& draft) const override;
+  void evaluate(Draft& draft) const override;
 
   /// The rows of each device that has any, of a micro-step of `rows`.
   [[nodiscard]] std::vector<Rows> split(std::int64_t rows) const { return chunk(rows, devices_); }

@@ -4,34 +4,86 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
-#include <set>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "core/operands.h"
 #include "core/units.h"
-#include "train/mlp.h"
 #include "train/trainer.h"
 
 namespace barestep {
 namespace {
 
-/// What reduces a bucket, in order.
-std::vector<Node> reduction_of(const Tensor& bucket, const DdpOptions& options) {
-  if (!options.bf16) {
-    return {comm_node(AllReduce{.tensors = {bucket}, .scale = options.scale})};
+/// What becomes of the buckets of a step, in the order in which backward completes them.
+class BucketReduction {
+ public:
+  BucketReduction(Draft& draft, std::vector<Tensor> buckets, const DdpSettings& settings)
+      : draft_(draft), buckets_(std::move(buckets)) {
+    if (settings.bf16_gradients) {
+      const auto largest = std::ranges::max_element(buckets_, {}, &Tensor::cols);
+      bf16_ = draft.buffers().tensor("bucket_bf16", Category::kCommunication, 1, largest->cols,
+                                     DType::kBF16);
+    }
+    if (settings.update_per_bucket) update_ = draft.whole_update();
   }
-  const Tensor sent{options.bf16->buffer, 0, 1, bucket.cols, DType::kBF16};
-  const auto cast = [](const Tensor& to, const Tensor& from, float scale) {
-    return Node{.op = DeviceOp{Cast{.to = to, .from = from, .scale = scale}},
+
+  /// A bucket is reduced where its last gradient is complete, and updated where backward does not
+  /// read its weights any more.
+  void on_made(int layer, Made made) {
+    const ParameterLayout& layout = draft_.spec().model.layout;
+    if (made == Made::kGradBias) reduce_until(layout.bias(kNoBuffer, layer).end_bytes());
+    if (made == Made::kGradWeight) reduce_until(layout.weight(kNoBuffer, layer).end_bytes());
+    if (made != Made::kGradWeight) update_reduced();
+  }
+
+  /// All others, one by one, after backward.
+  void finish() {
+    while (reduced_ < buckets_.size()) {
+      reduce_until(buckets_[reduced_].end_bytes());
+      update_reduced();
+    }
+  }
+
+ private:
+  void reduce_until(std::int64_t end_bytes) {
+    for (; reduced_ < buckets_.size() && buckets_[reduced_].end_bytes() <= end_bytes; ++reduced_) {
+      reduce(buckets_[reduced_]);
+    }
+  }
+
+  void reduce(const Tensor& bucket) {
+    const float scale = draft_.share();
+    if (!bf16_) return draft_.exchange(AllReduce{.tensors = {bucket}, .scale = scale});
+    const Tensor sent = bf16_->flat_slice(0, bucket.cols);
+    cast(sent, bucket, scale);
+    draft_.exchange(AllReduce{.tensors = {sent}});
+    cast(bucket, sent, 1);
+  }
+
+  void cast(const Tensor& to, const Tensor& from, float scale) {
+    draft_.add({.op = DeviceOp{Cast{.to = to, .from = from, .scale = scale}},
                 .lane = Lane::kComm,
-                .phase = Phase::kReduce};
-  };
-  return {cast(sent, bucket, options.scale), comm_node(AllReduce{.tensors = {sent}}),
-          cast(bucket, sent, 1)};
-}
+                .phase = Phase::kReduce});
+  }
+
+  void update_reduced() {
+    for (; update_ && updated_ < reduced_; ++updated_) {
+      const Tensor& bucket = buckets_[updated_];
+      const std::int64_t first = bucket.offset_bytes / bytes_of(bucket.dtype);
+      draft_.add({.op = slice(*update_, 'n', first, bucket.cols),
+                  .lane = Lane::kComm,
+                  .phase = Phase::kOptimizer});
+    }
+  }
+
+  Draft& draft_;
+  std::vector<Tensor> buckets_;
+  std::optional<Tensor> bf16_{};  // see DdpSettings
+  std::optional<Op> update_{};    // of all parameters, where each bucket has its own
+  std::size_t reduced_ = 0, updated_ = 0;
+};
 
 }  // namespace
 
@@ -73,28 +125,6 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
                        (last.end_bytes() - first.offset_bytes) / bytes_of(DType::kF32)});
   }
   return buckets;
-}
-
-void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
-                      const DdpOptions& options, Insertions& insertions) {
-  const NodeId optimizer_id = optimizer_node(step);
-  const Node& optimizer = step.nodes()[static_cast<std::size_t>(optimizer_id)];
-  const TouchedBytes touched = touched_before(step, optimizer_id);
-  for (const Tensor& bucket : buckets) {
-    const NodeId complete = last_use(touched, bucket, true);
-    const NodeId reduced = options.overlap ? complete : optimizer_id - 1;
-    for (Node& node : reduction_of(bucket, options)) insertions.emplace(reduced, std::move(node));
-    if (!options.update_per_bucket) continue;
-    // Backward still reads a layer's weights after its gradient is complete.
-    Node update = optimizer;
-    update.op = slice(optimizer.op, 'n', bucket.offset_bytes / bytes_of(bucket.dtype), bucket.cols);
-    update.lane = Lane::kComm;
-    NodeId unused = reduced;
-    for (const Access& access : accesses_of(update.op)) {
-      if (access.writes) unused = std::max(unused, last_use(touched, access.tensor, false));
-    }
-    insertions.emplace(unused, std::move(update));
-  }
 }
 
 DdpSettings ddp_settings_of(const TrainConfig& config) {
@@ -145,27 +175,23 @@ std::vector<Tensor> Ddp::buckets(const ParameterLayout& layout, BufferId gradien
   return gradient_buckets(layout, gradients, settings_.first_bucket_bytes, settings_.bucket_bytes);
 }
 
-void Ddp::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
-                bool is_first_step) const {
-  const ParameterLayout& layout = spec.model.layout;
-  const BufferId gradients = Mlp(buffers, spec.model, 0).gradients();
-  DdpOptions options{.scale = share_of_step(step, spec),
-                     .overlap = settings_.overlap,
-                     .update_per_bucket = settings_.update_per_bucket};
-  const bool whole = is_first_step && settings_.whole_first_bucket;
-  const std::vector<Tensor> reduced =
-      whole ? std::vector{layout.flat(gradients)} : this->buckets(layout, gradients);
-  if (settings_.bf16_gradients) {
-    const auto largest = std::ranges::max_element(reduced, {}, &Tensor::cols);
-    options.bf16 =
-        buffers.tensor("bucket_bf16", Category::kCommunication, 1, largest->cols, DType::kBF16);
+void Ddp::build(Draft& draft) const {
+  const ParameterLayout& layout = draft.spec().model.layout;
+  const BufferId gradients = draft.require_gradients();
+  const bool whole = draft.kind() == StepKind::kFirstTraining;
+  const Draft::Ready loss_ready = draft.share_loss(draft.share());
+  draft.input();
+  BucketReduction reduction(
+      draft, whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients), settings_);
+  BackwardReady ready;
+  if (settings_.overlap) ready = [&](int layer, Made made) { reduction.on_made(layer, made); };
+  for (const MicroStep& part : draft.micro_steps()) {
+    draft.forward(part);
+    draft.loss(part, loss_ready);
+    draft.backward(part, ready);
   }
-  Insertions insertions;
-  share_loss(step, buffers, options.scale, insertions);
-  reduce_gradients(step.program, reduced, options, insertions);
-  std::set<NodeId> replaced;
-  if (options.update_per_bucket) replaced.insert(optimizer_node(step.program));
-  step.program = with_insertions(step.program, insertions, replaced);
+  reduction.finish();
+  if (!settings_.update_per_bucket) draft.update();
 }
 
 }  // namespace barestep

@@ -1,15 +1,12 @@
-// DistributedDataParallel as a transformation of a program: the step of one rank gets an all-reduce
-// wherever a bucket of gradients is complete.
+// DistributedDataParallel: in the step of a rank there is an all-reduce wherever a bucket of
+// gradients is complete.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "core/config.h"
-#include "core/program.h"
 #include "data/dataset.h"
-#include "parallel/schemes/rewriting.h"
 #include "train/parameter_layout.h"
 #include "train/step.h"
 
@@ -26,31 +23,18 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
                                      std::int64_t first_bytes = kFirstBucketBytes,
                                      std::int64_t bytes = kBucketBytes);
 
-struct DdpOptions {
-  float scale = 1;                 // of each rank's gradients, before the sum
-  bool overlap = true;             // false: all buckets are reduced behind the whole backward pass
-  bool update_per_bucket = false;  // each right behind its all-reduce, on the comm lane
-  // Where a bucket travels as bf16; flat, as large as the largest bucket. A bucket is scaled and
-  // rounded into it, once, and comes back from it behind the sum.
-  std::optional<Tensor> bf16{};
-};
-
-/// Adds to the insertions an AllReduce for each bucket of `step`, a training step with one
-/// optimizer node over flat buffers. With an update per bucket that node is to be left out.
-void reduce_gradients(const Program& step, const std::vector<Tensor>& buckets,
-                      const DdpOptions& options, Insertions& insertions);
-
 struct DdpSettings {
   std::int64_t first_bucket_bytes = kFirstBucketBytes;
   std::int64_t bucket_bytes = kBucketBytes;
   // PyTorch's first step reduces all gradients as one: it has not seen yet in which order they
   // become ready (torch/csrc/distributed/c10d/reducer.cpp).
   bool whole_first_bucket = false;
-  bool overlap = true;
-  bool update_per_bucket = false;
-  // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook; half the bytes. The hook
-  // rounds to bf16 before it divides by the ranks and once more then, here they are scaled in fp32
-  // first: the same bits where ranks are a power of two
+  bool overlap = true;             // false: all buckets are reduced after the whole backward pass
+  bool update_per_bucket = false;  // each right after its all-reduce, on the comm lane
+  // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook; half the bytes. A bucket
+  // is scaled and rounded, once, into a buffer as large as the largest, and comes back from there
+  // after the sum. The hook rounds to bf16 before it divides by the ranks and once more then, here
+  // they are scaled in fp32 first: the same bits where ranks are a power of two
   // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py). Rounded on each rank and as a
   // sum, a gradient is within 1/256 of the ranks' magnitudes.
   bool bf16_gradients = false;
@@ -76,9 +60,8 @@ class Ddp final : public Scheme {
 
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
-  /// Takes the buffers of share_loss(), and "bucket_bf16" where gradients are reduced so.
-  void apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
-             bool is_first_step) const override;
+  /// Takes the buffers of Draft::share_loss(), and "bucket_bf16" where gradients are reduced so.
+  void build(Draft& draft) const override;
 
  private:
   DdpSettings settings_;

@@ -3,131 +3,105 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/operands.h"
-#include "parallel/schemes/rewriting.h"
 
 namespace barestep {
 namespace {
 
-/// The losses of a step's rows, as if this rank's were part of a batch of `rows`.
-void count_all_rows(Program& program, std::int64_t rows) {
-  for (Node& node : program.nodes()) {
-    if (auto* const op = std::get_if<DeviceOp>(&node.op)) set_loss_rows(*op, rows);
-  }
+void require_clipping(const StepSpec& spec) {
+  if (!spec.clip_norm || spec.model.stores_gradients) return;
+  fail(ExitCode::kConfiguration, {.what = "--clip-norm",
+                                  .value = fmt::format("{}", *spec.clip_norm),
+                                  .why = "--scheme factor clips stored gradients only",
+                                  .remedy = "use --update separate"});
 }
 
-/// What the node of a gradient writes.
-Tensor gradient_of(const Node& node) {
-  const std::vector<Access> accesses = accesses_of(node.op);
-  return std::ranges::find_if(accesses, &Access::writes)->tensor;
-}
-
-/// By buffer, the last node before `end` that writes it. Not by bytes: a rank without rows writes
-/// none of them, at the same place of the program as the other ranks.
-std::map<BufferId, NodeId> last_writers(const Program& program, NodeId end) {
-  std::map<BufferId, NodeId> last;
-  for (NodeId id = 0; id < end; ++id) {
-    for (const Access& access : accesses_of(program.nodes()[static_cast<std::size_t>(id)].op)) {
-      if (access.writes) last[access.tensor.buffer] = id;
-    }
-  }
-  return last;
-}
-
-/// Turns one rank's nodes into those of all rows.
+/// The factors of this rank's rows, and where those of all ranks' rows are gathered.
 class Gathering {
  public:
-  Gathering(StepProgram& step, Buffers& buffers, const StepSpec& spec)
-      : step_(step),
-        buffers_(buffers),
-        draws_all_(spec.data == DataKind::kRandn && !spec.own_data) {}
+  explicit Gathering(Draft& draft)
+      : draft_(draft), model_(draft.buffers(), draft.spec().model, own_rows()) {}
 
-  /// The op's factors are from now on those of all rows.
-  void widen(Op& op) {
-    op = with_tensors(op, [&](const Operand& operand) {
-      return operand.rows == 'r' ? all_rows(*operand.tensor) : *operand.tensor;
-    });
+  void gather_x() {
+    if (!draft_.spec().draws_all()) gather(draft_.tensors().x);
+  }
+  void gather_input_of(int layer) { gather(own(layer).x); }
+  void gather_grad_output_of(int layer) { gather(own(layer).grad_y); }
+
+  /// Of all rows.
+  [[nodiscard]] Factors factors(int layer) {
+    const Factors part = own(layer);
+    return {all_rows(part.grad_y), all_rows(part.x)};
   }
 
-  /// Own rows and what all ranks' become, in the order in which they were asked for.
-  [[nodiscard]] const std::vector<std::pair<Tensor, Tensor>>& gathered() const { return gathered_; }
+  /// The gradients as one rank alone makes them, micro-step by micro-step.
+  void add_gradients() {
+    const StepSpec& spec = draft_.spec();
+    for (std::int64_t first = 0; first < draft_.rows(); first += spec.batch_size) {
+      const std::int64_t count = std::min(spec.batch_size, draft_.rows() - first);
+      const float beta = first > 0 || !spec.zero_grad ? 1 : 0;
+      for (int layer = spec.model.layout.layers() - 1; layer >= 0; --layer) {
+        const auto [grad_y, x] = factors(layer);
+        const Factors part{grad_y.row_slice(first, count), x.row_slice(first, count)};
+        model_.add_gradient_of_bias(draft_.program(), layer, part, beta);
+        model_.add_gradient_of_weight(draft_.program(), layer, part, beta);
+      }
+    }
+  }
 
  private:
-  /// `part` are rows of a micro-step.
-  Tensor all_rows(const Tensor& part) {
-    const Tensor& x = step_.tensors.x;
-    const bool is_input = part.buffer == x.buffer;
-    if (draws_all_ && is_input) return {x.buffer, 0, step_.rows, x.cols, x.dtype};
-    const Tensor own = is_input ? x : Tensor{part.buffer, 0, x.rows, part.cols, part.dtype};
-    const std::string name = "all_" + buffers_[own.buffer].name;
-    const Tensor all =
-        buffers_.tensor(name, Category::kCommunication, step_.rows, own.cols, own.dtype);
-    if (known_.insert(all.buffer).second) gathered_.emplace_back(own, all);
-    return all;
+  [[nodiscard]] std::int64_t own_rows() const {
+    return draft_.spec().own_rows(draft_.rows()).count;
+  }
+  [[nodiscard]] Factors own(int layer) { return model_.factors(layer, draft_.tensors().x); }
+
+  [[nodiscard]] Tensor all_rows(const Tensor& own) {
+    if (own.buffer == draft_.tensors().x.buffer && draft_.spec().draws_all()) {
+      return {own.buffer, 0, draft_.rows(), own.cols};
+    }
+    return draft_.buffers().tensor("all_" + draft_.buffers()[own.buffer].name,
+                                   Category::kCommunication, draft_.rows(), own.cols);
+  }
+  void gather(const Tensor& own) {
+    draft_.exchange(AllGather{.tensors = {all_rows(own)}, .own = {own}});
   }
 
-  StepProgram& step_;
-  Buffers& buffers_;
-  bool draws_all_;
-  std::vector<std::pair<Tensor, Tensor>> gathered_;
-  std::set<BufferId> known_;  // of `gathered_`, where all rows go
+  Draft& draft_;
+  Mlp model_;  // with the activations of all own rows
 };
 
 }  // namespace
 
-void Factor::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
-                   bool /*is_first_step*/) const {
-  if (spec.clip_norm && !spec.model.stores_gradients) {
-    fail(ExitCode::kConfiguration, {.what = "--clip-norm",
-                                    .value = fmt::format("{}", *spec.clip_norm),
-                                    .why = "--scheme factor clips stored gradients only",
-                                    .remedy = "use --update separate"});
-  }
-  const std::int64_t own_rows = spec.own_rows(step.rows).count;
-  count_all_rows(step.program, step.rows);
-  step.tensors.own_loss_scale =
-      own_rows == 0 ? 0 : static_cast<double>(step.rows) / static_cast<double>(own_rows);
-  Insertions insertions;
-  share_loss(step, buffers, 1, insertions);
+void Factor::build(Draft& draft) const {
+  const MlpSpec& model = draft.spec().model;
+  require_clipping(draft.spec());
+  const Draft::Ready share = draft.share_loss(1);
+  draft.leave_factors();
+  Gathering gathering(draft);
+  const int last = model.layout.layers() - 1;
+  // The loss is the last to write the gradient of an output that no activation follows.
+  const bool loss_makes_last = model.activation_after(last) == Activation::kNone;
 
-  // Gradients are made behind all of backward, so that what they wait for can arrive meanwhile.
-  const NodeId optimizer = optimizer_node(step.program);
-  Gathering gathering(step, buffers, spec);
-  std::vector<Node> gradients;                       // each once, of all rows
-  std::set<std::pair<BufferId, std::int64_t>> made;  // where they begin
-  std::set<NodeId> moved;
-  for (NodeId id = 0; id < step.program.size(); ++id) {
-    Node& node = step.program.nodes()[static_cast<std::size_t>(id)];
-    // What makes a gradient, or a step straight from its factors, sums over the rows of the batch.
-    const bool is_gradient = node.phase == Phase::kBackward || node.phase == Phase::kOptimizer;
-    if (!is_gradient || !sums_over(node.op, 'r')) continue;
-    gathering.widen(node.op);
-    if (id >= optimizer) continue;
-    moved.insert(id);
-    const Tensor gradient = gradient_of(node);
-    if (made.emplace(gradient.buffer, gradient.offset_bytes).second) gradients.push_back(node);
+  draft.input([&] { gathering.gather_x(); });
+  for (const MicroStep& part : draft.micro_steps()) {
+    draft.forward(part, [&](int layer) {
+      if (layer < last) gathering.gather_input_of(layer + 1);
+    });
+    draft.loss(part, [&] {
+      share();
+      if (loss_makes_last) gathering.gather_grad_output_of(last);
+    });
+    draft.backward(part, [&](int layer, Made made) {
+      if (made != Made::kGradOutput || (layer == last && loss_makes_last)) return;
+      gathering.gather_grad_output_of(layer);
+    });
   }
-  const auto writers = last_writers(step.program, optimizer);
-  for (const auto& [own, all] : gathering.gathered()) {
-    const auto writer = writers.find(own.buffer);
-    const NodeId complete = writer == writers.end() ? kNoNode : writer->second;
-    insertions.emplace(complete, comm_node(AllGather{.tensors = {all}, .own = {own}}));
-  }
-  for (std::int64_t first = 0; first < step.rows; first += spec.batch_size) {
-    const std::int64_t count = std::min(spec.batch_size, step.rows - first);
-    for (Node node : gradients) {
-      node.op = slice(node.op, 'r', first, count);
-      insertions.emplace(optimizer - 1, std::move(node));
-    }
-  }
-  step.program = with_insertions(step.program, insertions, moved);
+  // After all of backward, so that what they wait for can arrive meanwhile.
+  if (model.stores_gradients) gathering.add_gradients();
+  draft.update({.factors = [&](int layer) { return gathering.factors(layer); }});
 }
 
 }  // namespace barestep

@@ -1,25 +1,9 @@
 #include "parallel/schemes/zero1.h"
 
-#include "parallel/schemes/rewriting.h"
-
 namespace barestep {
 namespace {
 
 constexpr std::int64_t kShardNumbers = 64 / bytes_of(DType::kF32);
-
-/// A flat buffer as a matrix with a row for each rank.
-Tensor by_rank(Buffers& buffers, const StepSpec& spec, const char* name, Category category) {
-  const FlatRange shard = shard_of(spec.model.layout, spec.rank, spec.ranks);
-  return buffers.tensor(name, category, spec.ranks, shard.count);
-}
-
-Tensor gradients_by_rank(Buffers& buffers, const StepSpec& spec) {
-  return by_rank(buffers, spec, "gradients", Category::kGradients);
-}
-
-Tensor parameters_by_rank(Buffers& buffers, const StepSpec& spec) {
-  return by_rank(buffers, spec, "parameters", Category::kParameters);
-}
 
 /// Of gradients that add up from step to step every rank keeps the sum of all ranks: the next
 /// step's are added to it, weighted and summed again, and the weights of all ranks are 1 together.
@@ -37,30 +21,30 @@ FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks) {
   return {rank * rounded, rounded};
 }
 
-std::optional<FlatRange> Zero1::updated_range(Buffers& buffers, const StepSpec& spec) const {
-  gradients_by_rank(buffers, spec);
-  parameters_by_rank(buffers, spec);
-  return shard_of(spec.model.layout, spec.rank, spec.ranks);
-}
+void Zero1::build(Draft& draft) const {
+  draft.require_gradients();
+  const StepSpec& spec = draft.spec();
+  const FlatRange shard = shard_of(spec.model.layout, spec.rank, spec.ranks);
+  // The flat buffers as matrices with a row for each rank.
+  const auto by_rank = [&](const char* name, Category category) {
+    return draft.buffers().tensor(name, category, spec.ranks, shard.count);
+  };
+  const Tensor gradients = by_rank("gradients", Category::kGradients);
+  const Tensor parameters = by_rank("parameters", Category::kParameters);
+  const float scale = draft.share();
+  const Draft::Ready loss_ready = draft.share_loss(scale);
 
-void Zero1::apply(StepProgram& step, Buffers& buffers, const StepSpec& spec,
-                  bool /*is_first_step*/) const {
-  const Tensor gradients = gradients_by_rank(buffers, spec);
-  const Tensor parameters = parameters_by_rank(buffers, spec);
-  const float scale = share_of_step(step, spec);
-
-  Insertions insertions;
-  share_loss(step, buffers, scale, insertions);
-  const NodeId optimizer = optimizer_node(step.program);
-  insertions.emplace(optimizer - 1, comm_node(sum_of(gradients, scale, spec.zero_grad)));
-  if (spec.clip_norm) {
-    // The first thing that the optimizer finds is the sum of its share's squares.
-    const Op& first = step.program.nodes()[static_cast<std::size_t>(optimizer)].op;
-    const Tensor squares = std::get<SumSquares>(std::get<DeviceOp>(first)).out;
-    insertions.emplace(optimizer, comm_node(AllReduce{.tensors = {squares}}));
+  draft.input();
+  for (const MicroStep& part : draft.micro_steps()) {
+    draft.forward(part);
+    draft.loss(part, loss_ready);
+    draft.backward(part);
   }
-  insertions.emplace(step.program.size() - 1, comm_node(AllGather{.tensors = {parameters}}));
-  step.program = with_insertions(step.program, insertions);
+  draft.exchange(sum_of(gradients, scale, spec.zero_grad));
+  draft.update({.range = shard, .squares_ready = [&](const Tensor& squares) {
+                  draft.exchange(AllReduce{.tensors = {squares}});
+                }});
+  draft.exchange(AllGather{.tensors = {parameters}});
 }
 
 }  // namespace barestep

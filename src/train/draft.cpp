@@ -1,0 +1,243 @@
+#include "train/draft.h"
+
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "core/order.h"
+
+namespace barestep {
+namespace {
+
+/// Over `count_rows` rows, of which `output` may be a part; see MicroStep for beta.
+DeviceOp loss_op(LossKind kind, const Tensor& loss, const ModelOutput& output, const Tensor& target,
+                 std::int64_t count_rows, float beta) {
+  switch (kind) {
+    case LossKind::kMse:
+      return MseLoss{.loss = loss,
+                     .grad = output.grad,
+                     .output = output.values,
+                     .target = target,
+                     .count = count_rows * output.values.cols,
+                     .beta = beta};
+    case LossKind::kCrossEntropy:
+      return CrossEntropy{.loss = loss,
+                          .grad = output.grad,
+                          .logits = output.values,
+                          .labels = target,
+                          .count = count_rows,
+                          .beta = beta};
+  }
+  return {};
+}
+
+Node data_node(DeviceOp op) {
+  return {.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData};
+}
+
+/// A number's copy into the pinned slot where the host reads it.
+Node read_back(const Tensor& host, const Tensor& device, Phase phase) {
+  return {.op = DeviceOp{Copy{.to = host, .from = device}}, .phase = phase};
+}
+
+/// One number that the host reads or writes in every step.
+Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype = DType::kF32) {
+  return buffers.tensor(name, Category::kData, 1, 1, dtype, 0, 2, pinned);
+}
+
+}  // namespace
+
+void refuse_fused_update(const char* why) {
+  fail(ExitCode::kConfiguration,
+       {.what = "--update", .value = "fused", .why = why, .remedy = "use --update separate"});
+}
+
+Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffers,
+             const StepSpec& spec)
+    : kind_(kind),
+      buffers_(buffers),
+      spec_(spec),
+      model_(spec.model),
+      step_{.program = Program(name, buffers), .rows = rows, .tensors = {}} {
+  const Mlp flat(buffers, spec.model, 0);
+  parameters_ = flat.parameters();
+  gradients_ = flat.gradients();
+}
+
+BufferId Draft::require_gradients() const {
+  if (!spec_.model.stores_gradients) {
+    refuse_fused_update("stores no gradients, which several ranks or devices exchange");
+  }
+  return gradients_;
+}
+
+float Draft::share() const {
+  const auto own_rows = static_cast<double>(spec_.own_rows(rows()).count);
+  return static_cast<float>(own_rows / static_cast<double>(rows()));
+}
+
+void Draft::exchange(Collective collective) {
+  add({.op = std::move(collective), .lane = Lane::kComm, .phase = Phase::kReduce});
+}
+
+Draft::Ready Draft::share_loss(float scale) {
+  const auto take = [&](const char* name, Category category, std::int64_t numbers, bool pinned) {
+    return buffers_.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
+  };
+  const Tensor global = take("global_loss", Category::kCommunication, 2, false);
+  const Tensor host = take("global_loss_host", Category::kData, 2, true);
+  tensors().stop_host = take("stop_host", Category::kData, 1, true);
+  add(data_node(Copy{.to = global.flat_slice(1, 1), .from = *tensors().stop_host}));
+  return [this, global, host, scale] {
+    add({.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = tensors().loss}},
+         .phase = Phase::kLoss});
+    exchange(AllReduce{.tensors = {global}, .scale = scale});
+    add({.op = DeviceOp{Copy{.to = host, .from = global}},
+         .lane = Lane::kComm,
+         .phase = Phase::kReduce});
+    tensors().loss_host = host.flat_slice(0, 1);
+    tensors().stops_host = host.flat_slice(1, 1);
+  };
+}
+
+void Draft::leave_factors() {
+  const std::int64_t own_rows = spec_.own_rows(rows()).count;
+  model_.stores_gradients = false;
+  loss_rows_ = rows();
+  tensors().own_loss_scale =
+      own_rows == 0 ? 0 : static_cast<double>(rows()) / static_cast<double>(own_rows);
+}
+
+void Draft::input(const Ready& x_ready) {
+  const bool trains = kind_ != StepKind::kEvaluation;
+  if (trains && spec_.io_delay_s > 0) {
+    add({.op = DeviceOp{Delay{spec_.io_delay_s}}, .phase = Phase::kInjected});
+  }
+  StepTensors& tensors = step_.tensors;
+  const Rows own = trains ? spec_.own_rows(rows()) : Rows{0, rows()};
+  const bool takes_all = trains && spec_.draws_all();
+  const std::int64_t taken = takes_all ? rows() : own.count;
+  const auto bring = [&](const std::string& name, std::int64_t cols, DType dtype,
+                         std::optional<Tensor>& host) {
+    const Tensor all = buffers_.tensor(name, Category::kData, taken, cols, dtype, 0, 2);
+    if (spec_.data == DataKind::kRandn) {
+      const std::int64_t bytes = state_bytes(spec_.generator);
+      tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
+      add(data_node(Randn{.out = all, .state = *tensors.generator, .generator = spec_.generator}));
+    } else {
+      host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
+      add(data_node(Copy{.to = all, .from = *host}));
+    }
+    return takes_all ? all.row_slice(own.first, own.count) : all;
+  };
+  const std::vector<std::int64_t>& widths = spec_.model.layout.widths();
+  tensors.x = bring("x", widths.front(), DType::kF32, tensors.x_host);
+  if (x_ready) x_ready();
+  tensors.y = takes_labels(spec_.model.loss)
+                  ? bring("y", 1, DType::kI32, tensors.y_host)
+                  : bring("y", widths.back(), DType::kF32, tensors.y_host);
+  tensors.loss = take_number(buffers_, "loss", false);
+  tensors.loss_host = take_number(buffers_, "loss_host", true);
+  if (!trains) return;
+  tensors.own_loss_host = tensors.loss_host;
+  add_scalars();
+  add_jitter();
+}
+
+void Draft::add_scalars() {
+  const std::int64_t count = scalars_of(spec_.optimizer);
+  scalars_ = buffers_.tensor("scalars", Category::kOptimizer, 1, count, DType::kF32, 0, 2);
+  const Tensor host =
+      buffers_.tensor("scalars_host", Category::kData, 1, count, DType::kF32, 0, 2, true);
+  tensors().scalars_host = host;
+  add(data_node(Copy{.to = scalars_, .from = host}));
+}
+
+void Draft::add_jitter() {
+  if (spec_.jitter_s == 0) return;
+  jitter_ = take_number(buffers_, "jitter", false);
+  tensors().jitter_host = take_number(buffers_, "jitter_host", true);
+  add(data_node(Copy{.to = *jitter_, .from = *tensors().jitter_host}));
+}
+
+std::vector<MicroStep> Draft::micro_steps() const {
+  const Tensor& x = step_.tensors.x;
+  const Tensor& y = step_.tensors.y;
+  std::vector<MicroStep> parts;
+  for (std::int64_t first = 0; first == 0 || first < x.rows; first += spec_.micro_rows()) {
+    const std::int64_t count = std::min(spec_.micro_rows(), x.rows - first);
+    parts.push_back({.x = x.row_slice(first, count),
+                     .y = y.row_slice(first, count),
+                     .first_row = first,
+                     .beta = first > 0 || !spec_.zero_grad ? 1.0F : 0,
+                     .is_last = first + count == x.rows});
+  }
+  return parts;
+}
+
+Mlp Draft::model_of(const MicroStep& part) const {
+  return {buffers_, model_, part.x.rows, 0, model_.stores_gradients ? 0 : part.first_row};
+}
+
+bool Draft::is_zero(const MicroStep& part) const {
+  return part.x.rows == 0 && model_.stores_gradients;
+}
+
+void Draft::forward(const MicroStep& part, const LayerReady& ready) {
+  if (is_zero(part)) return;
+  model_of(part).forward(program(), part.x, Phase::kForward, part.is_last ? ready : LayerReady{});
+}
+
+void Draft::loss(const MicroStep& part, const Ready& ready) {
+  loss(part, model_of(part).output(), ready);
+}
+
+void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& ready) {
+  const Tensor& loss = tensors().loss;
+  const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
+  const bool is_first = part.first_row == 0;
+  DeviceOp op = is_zero(part) ? DeviceOp{Fill{.out = loss}}
+                              : loss_op(spec_.model.loss, loss, output, part.y,
+                                        loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1);
+  add({.op = std::move(op), .phase = Phase::kLoss});
+  if (part.is_last) {
+    if (ready) ready();
+    add(read_back(tensors().own_loss_host, loss, Phase::kLoss));
+  }
+  if (is_first && !is_zero(part) && (spec_.delay_s > 0 || jitter_)) {
+    add({.op = DeviceOp{Delay{.seconds = spec_.delay_s, .more_seconds = jitter_}},
+         .phase = Phase::kInjected});
+  }
+}
+
+void Draft::backward(const MicroStep& part, const BackwardReady& ready) {
+  if (is_zero(part)) {
+    add({.op = DeviceOp{Fill{.out = spec_.model.layout.flat(gradients_)}},
+         .phase = Phase::kBackward});
+  } else {
+    model_of(part).backward(program(), part.x, part.beta, part.is_last ? ready : BackwardReady{});
+  }
+}
+
+void Draft::evaluate(const ModelOutput& output) {
+  const StepTensors& tensors = step_.tensors;
+  add({.op = loss_op(spec_.model.loss, tensors.loss, output, tensors.y,
+                     std::max<std::int64_t>(rows(), 1), 0),
+       .phase = Phase::kEvaluate});
+  add(read_back(tensors.loss_host, tensors.loss, Phase::kEvaluate));
+  if (!takes_labels(spec_.model.loss)) return;
+  const Tensor correct = take_number(buffers_, "correct", false, DType::kI32);
+  const Tensor host = take_number(buffers_, "correct_host", true, DType::kI32);
+  add({.op =
+           DeviceOp{CountCorrect{.correct = correct, .logits = output.values, .labels = tensors.y}},
+       .phase = Phase::kEvaluate});
+  add(read_back(host, correct, Phase::kEvaluate));
+  step_.tensors.correct_host = host;
+}
+
+StepProgram Draft::finish() && {
+  order(step_.program);
+  return std::move(step_);
+}
+
+}  // namespace barestep
