@@ -133,10 +133,10 @@ int open_for_writing(const fs::path& path, int flags) {
 }
 
 /// A descriptor and, until keep(), a file that vanishes with this object.
-class Draft {
+class DraftFile {
  public:
   /// A new file in `folder`. Where that fails, it is not open, and errno tells why.
-  explicit Draft(const fs::path& folder) {
+  explicit DraftFile(const fs::path& folder) {
     do {
       static std::atomic<int> count = 0;
       path_ = folder / fmt::format(".barestep-{}-{}.tmp", ::getpid(), count++);
@@ -145,12 +145,12 @@ class Draft {
     is_made_ = descriptor_ >= 0;
   }
 
-  ~Draft() {
+  ~DraftFile() {
     if (descriptor_ >= 0) ::close(descriptor_);
     if (is_made_ && !kept_) ::unlink(path_.c_str());
   }
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
+  DraftFile(const DraftFile&) = delete;
+  DraftFile& operator=(const DraftFile&) = delete;
 
   [[nodiscard]] bool is_open() const { return descriptor_ >= 0; }
   [[nodiscard]] int descriptor() const { return descriptor_; }
@@ -268,7 +268,7 @@ void OutputFile::check(bool done) {
 void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
   const Target target = find_target(path);
   if (is_special(target)) return write_special(path, parts);
-  Draft draft(target.folder);
+  DraftFile draft(target.folder);
   if (!draft.is_open()) fail_creating(path, errno);
   if (target.exists) ::fchmod(draft.descriptor(), target.status.st_mode & 0777U);
   if (!write_all(draft.descriptor(), parts)) fail_writing(path, errno);
@@ -286,7 +286,7 @@ void require_writable(const fs::path& path) {
   }
   const std::string holder = target.exists ? holder_of(target.path) : "";
   if (!holder.empty()) fail_held(path, holder);
-  if (!Draft(target.folder).is_open()) fail_creating(path, errno);
+  if (!DraftFile(target.folder).is_open()) fail_creating(path, errno);
 }
 
 void make_folder(const fs::path& path) {
@@ -305,7 +305,7 @@ void require_writable_folder(const fs::path& path) {
     made = made.has_parent_path() ? made.parent_path() : fs::path(".");
   }
   if (!S_ISDIR(status.st_mode)) fail_making(path, ENOTDIR);
-  if (!Draft(made).is_open()) fail_making(path, errno);
+  if (!DraftFile(made).is_open()) fail_making(path, errno);
 }
 
 std::vector<std::byte> gzip_of(std::string_view text) {
