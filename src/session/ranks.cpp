@@ -244,29 +244,17 @@ std::unique_ptr<Observer> DeviceOfRank::new_account(const StepPrograms& programs
 std::string DeviceOfRank::exchange_text(const TrainConfig& config,
                                         const StepPrograms& programs) const {
   const StepSpec& spec = programs.spec();
+  std::string text = programs.scheme()->exchange_text(spec, transport_name());
+  if (config.parallel.scheme == RankScheme::kDdp) return text;
   const Ddp ddp(ddp_settings_of(config));
-  if (config.parallel.scheme == RankScheme::kDdp) {
-    const bool bf16 = config.parallel.bf16_gradients;
-    std::vector<std::string> sizes;
-    for (const Tensor& bucket : ddp.buckets(spec.model.layout, 0)) {
-      sizes.push_back(human_bytes(bf16 ? bucket.bytes() / 2 : bucket.bytes()));
-    }
-    return fmt::format("gradients reduced{} by {} in {} ({}){}", bf16 ? " as bf16" : "",
-                       transport_name(), counted(std::ssize(sizes), "bucket"),
-                       fmt::join(sizes, ", "),
-                       config.parallel.overlap ? " while backward goes on" : " after backward");
-  }
-  const bool zero1 = config.parallel.scheme == RankScheme::kZero1;
   StepSpec with_gradients = spec;
   with_gradients.model.stores_gradients = true;
   const StepPrograms with_ddp(with_gradients, &ddp);
   const auto sent = [&](const StepPrograms& each) {
     return human_bytes(bytes_sent(each.train().program, spec.ranks));
   };
-  return fmt::format(
-      "{} by {}: each sends {} a step, ddp would send {}",
-      zero1 ? "gradients scattered and parameters gathered" : "factors of the gradients gathered",
-      transport_name(), sent(programs), sent(with_ddp));
+  return text +
+         fmt::format(": each sends {} a step, ddp would send {}", sent(programs), sent(with_ddp));
 }
 
 std::string DeviceOfRank::text(const TrainConfig& config, const StepPrograms& programs) const {

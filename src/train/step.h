@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/config.h"
@@ -37,6 +39,12 @@ class Scheme {
 
   /// Whether the first step of a run has a program of its own.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
+
+  /// What ranks exchange in a step, and by what, in a few words; empty for a scheme without ranks.
+  [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
+                                                  std::string_view /*transport*/) const {
+    return "";
+  }
 };
 
 /// The buffers and programs of a run; ordered and ready to plan. `spec` is copied. `scheme` may be

@@ -1,6 +1,7 @@
 #include "parallel/schemes/ddp.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -192,6 +193,17 @@ void Ddp::build(Draft& draft) const {
   }
   reduction.finish();
   if (!settings_.update_per_bucket) draft.update();
+}
+
+std::string Ddp::exchange_text(const StepSpec& spec, std::string_view transport) const {
+  std::vector<std::string> sizes;
+  for (const Tensor& bucket : buckets(spec.model.layout, 0)) {
+    sizes.push_back(human_bytes(settings_.bf16_gradients ? bucket.bytes() / 2 : bucket.bytes()));
+  }
+  return fmt::format("gradients reduced{} by {} in {} ({}){}",
+                     settings_.bf16_gradients ? " as bf16" : "", transport,
+                     counted(std::ssize(sizes), "bucket"), fmt::join(sizes, ", "),
+                     settings_.overlap ? " while backward goes on" : " after backward");
 }
 
 }  // namespace barestep

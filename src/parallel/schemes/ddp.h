@@ -62,6 +62,8 @@ class Ddp final : public Scheme {
 
   /// Takes the buffers of Draft::share_loss(), and "bucket_bf16" where gradients are reduced so.
   void build(Draft& draft) const override;
+  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
+                                          std::string_view transport) const override;
 
  private:
   DdpSettings settings_;

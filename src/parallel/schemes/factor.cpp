@@ -104,4 +104,8 @@ void Factor::build(Draft& draft) const {
   draft.update({.factors = [&](int layer) { return gathering.factors(layer); }});
 }
 
+std::string Factor::exchange_text(const StepSpec& /*spec*/, std::string_view transport) const {
+  return fmt::format("factors of the gradients gathered by {}", transport);
+}
+
 }  // namespace barestep

@@ -1,5 +1,7 @@
 #include "parallel/schemes/zero1.h"
 
+#include <fmt/format.h>
+
 namespace barestep {
 namespace {
 
@@ -45,6 +47,10 @@ void Zero1::build(Draft& draft) const {
                   draft.exchange(AllReduce{.tensors = {squares}});
                 }});
   draft.exchange(AllGather{.tensors = {parameters}});
+}
+
+std::string Zero1::exchange_text(const StepSpec& /*spec*/, std::string_view transport) const {
+  return fmt::format("gradients scattered and parameters gathered by {}", transport);
 }
 
 }  // namespace barestep

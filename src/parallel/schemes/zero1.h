@@ -18,6 +18,8 @@ class Zero1 final : public Scheme {
  public:
   /// Lengthens the flat buffers to whole shares, and takes those of Draft::share_loss().
   void build(Draft& draft) const override;
+  [[nodiscard]] std::string exchange_text(const StepSpec& spec,
+                                          std::string_view transport) const override;
 };
 
 }  // namespace barestep
