@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/index.h"
+
 namespace barestep {
 
 /// The value of a gauge that a source cannot tell now.
@@ -107,9 +109,7 @@ class Monitor {
   [[nodiscard]] std::vector<MonitorSample> kept() const;
   [[nodiscard]] std::vector<SourceSummary> summaries() const;
 
-  [[nodiscard]] const MonitorSource& source(int index) const {
-    return *sources_[static_cast<std::size_t>(index)];
-  }
+  [[nodiscard]] const MonitorSource& source(int index) const { return *at(sources_, index); }
   [[nodiscard]] double start_s() const { return start_s_; }
   [[nodiscard]] double period_s() const { return period_s_; }
 
