@@ -31,7 +31,7 @@ std::int64_t ParameterLayout::inputs(int layer) const {
 }
 
 std::int64_t ParameterLayout::outputs(int layer) const {
-  return widths_[static_cast<std::size_t>(layer) + 1];
+  return at(widths_, layer + 1);
 }
 
 Tensor ParameterLayout::weight(BufferId flat, int layer) const {

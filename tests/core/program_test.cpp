@@ -95,10 +95,6 @@ TEST(Program, PutsACollectiveOnALaneOfEachDeviceAndRefusesTwoPartsOnOne) {
               HasSubstr("two tensors of a collective lie on one device"));
 }
 
-}  // namespace
-
-namespace {
-
 /// Sums of m * n and of 2 * m * n * k over the layers of an unfused step.
 struct Formula {
   explicit Formula(const SampleShape& shape) {
@@ -156,5 +152,4 @@ TEST(PriceOf, CostsNothingForAnEmptyProgram) {
 }
 
 }  // namespace
-
 }  // namespace barestep

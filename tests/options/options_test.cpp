@@ -191,7 +191,7 @@ TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
   }
   EXPECT_THAT(json, testing::Not(HasSubstr("\"dim\"")));  // it is not set
   EXPECT_EQ(configuration_record(config, TrainerKind::kSingle),
-            "{\"configuration\": " + json + "}\n");
+            "{\"configuration\":" + json + "}\n");
 }
 
 TEST_F(Configuration, AsJsonTakesNamesOfFilesThatAreNotUtf8) {
