@@ -13,7 +13,6 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/cuda/device.h"
-#include "linear_product.h"
 #include "measure.h"
 
 namespace barestep::bench {

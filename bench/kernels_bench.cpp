@@ -3,7 +3,6 @@
 
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
-#include "linear_product.h"
 #include "measure.h"
 #include "train/weights.h"
 

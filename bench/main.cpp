@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "measure.h"
-#include "step_bench.h"
 
 namespace barestep::bench {
 namespace {

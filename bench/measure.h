@@ -1,14 +1,17 @@
-// Timing for benchmarks, and the loops that say what this machine can do at best.
+// What the benchmarks share: timing, the products of a linear layer, and the loops that say what
+// this machine can do at best.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/addresses.h"
 #include "core/device.h"
+#include "core/ops.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -63,6 +66,25 @@ class DeviceMemory {
   Addresses addresses_;
 };
 
+/// A product of a linear layer.
+enum Direction { kForward, kInputGradient, kWeightGradient };
+
+/// The product of a layer in one direction. `x` and `y` are its input and output, or the gradients
+/// with respect to them; the forward product has bias and ReLU in it.
+inline Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y,
+                           const Tensor& weight, const Tensor& bias) {
+  if (direction == kForward) {
+    return {.c = y,
+            .a = x,
+            .b = weight,
+            .transpose_b = true,
+            .bias = bias,
+            .activation = Activation::kRelu};
+  }
+  if (direction == kInputGradient) return {.c = x, .a = y, .b = weight};
+  return {.c = weight, .a = y, .b = x, .transpose_a = true};
+}
+
 /// Bytes a second, read and written, of x = a x + b over `count` floats; the best of `tries`.
 double in_place_bandwidth(ThreadPool& pool, float* x, std::int64_t count, int tries);
 
@@ -76,5 +98,8 @@ double arithmetic_peak(ThreadPool& pool);
 /// Nanoseconds for a cache line to go to another core and back: which cores a virtual machine got
 /// decides much of what a small step takes. 0 with one thread.
 double ping_pong_ns(ThreadPool& pool);
+
+/// For each whole step that was measured, what its ops took. Empty if none was. In step_bench.cpp.
+std::string op_tables();
 
 }  // namespace barestep::bench

@@ -1,6 +1,4 @@
 // The practical's whole step, and where its time goes, op by op.
-#include "step_bench.h"
-
 #include <fmt/format.h>
 
 #include <map>
@@ -48,8 +46,7 @@ class OpTimes final : public StepProfiler, public TrainObserver {
     const StepTimeline& step = *report.timeline->at(0);
     for (std::size_t i = 0; i < step.spans.size(); ++i) {
       const NodeId node = step.plan->runs()[i].first;
-      row(step.plan->program().nodes()[static_cast<std::size_t>(node)])
-          .seconds_of_step[step.step] += step.spans[i].seconds();
+      row(step.plan->program().node(node)).seconds_of_step[step.step] += step.spans[i].seconds();
     }
   }
   void on_evaluation(const EvaluationReport& /*report*/) override {}

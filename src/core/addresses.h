@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -25,10 +26,9 @@ class Addresses {
   [[nodiscard]] T* at(const Tensor& tensor) const {
     BARESTEP_REQUIRE(holds<T>(tensor.dtype), "the tensor's numbers are of another type");
     BARESTEP_REQUIRE(tensor.buffer >= 0 && tensor.buffer < static_cast<int>(base_.size()) &&
-                         base_[static_cast<std::size_t>(tensor.buffer)] != nullptr,
+                         barestep::at(base_, tensor.buffer) != nullptr,
                      "the tensor's buffer is not bound");
-    return reinterpret_cast<T*>(base_[static_cast<std::size_t>(tensor.buffer)] +
-                                tensor.offset_bytes);
+    return reinterpret_cast<T*>(barestep::at(base_, tensor.buffer) + tensor.offset_bytes);
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 
@@ -51,10 +52,10 @@ std::array<Addresses, 2> bind(const Buffers& buffers, std::span<const Arena> are
     std::vector<std::byte*> base;
     for (BufferId id = 0; id < buffers.size(); ++id) {
       const Buffer& buffer = buffers[id];
-      const auto& arena = arenas[static_cast<std::size_t>(buffer.device)];
+      const auto& arena = at(arenas, buffer.device);
       base.push_back(arena.at(id, parity % buffer.slots));
     }
-    tables[static_cast<std::size_t>(parity)] = Addresses(std::move(base));
+    at(tables, parity) = Addresses(std::move(base));
   }
   return tables;
 }

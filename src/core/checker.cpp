@@ -166,7 +166,7 @@ class Unrolled {
 };
 
 std::string node_and_lane(const Program& program, NodeId id) {
-  const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+  const Node& node = program.node(id);
   return fmt::format("node {} ({}, {} lane of device {})", id, label_of(node.op),
                      name_of(node.lane), node.device);
 }
@@ -179,9 +179,7 @@ std::vector<Violation> check(const Program& program) {
 }
 
 std::string describe(const Program& program, const Violation& violation) {
-  const auto accesses = [&](NodeId id) {
-    return accesses_of(program.nodes()[static_cast<std::size_t>(id)].op);
-  };
+  const auto accesses = [&](NodeId id) { return accesses_of(program.node(id).op); };
   const auto range = meeting(program.buffers(), accesses(violation.first),
                              accesses(violation.second), violation.steps_back);
   std::string text = fmt::format("{} may start before {}", node_and_lane(program, violation.second),

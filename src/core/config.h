@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/activation.h"
+#include "core/index.h"
 
 namespace barestep {
 
@@ -105,15 +106,6 @@ constexpr std::int64_t kDefaultDepth = 6;
 constexpr std::int64_t kDefaultSteps = 20;
 constexpr std::int64_t kDefaultWarmup = 5;
 constexpr std::int64_t kDefaultRowLimit = 100;
-
-/// The names of an enum's values, in their order, as options and messages write them.
-template <class Enum>
-inline constexpr std::string_view kNamesOf[] = {""};
-
-template <class Enum>
-constexpr std::string_view name_of(Enum value) {
-  return kNamesOf<Enum>[static_cast<std::size_t>(value)];
-}
 
 /// The programs that train.
 enum class TrainerKind { kSingle, kDataParallel, kDdp };

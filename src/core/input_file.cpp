@@ -135,6 +135,10 @@ struct FreeHash {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
 };
 
+std::string text_of(const XXH128_hash_t& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
 }  // namespace
 
 std::string content_hash(const std::filesystem::path& path) {
@@ -154,8 +158,11 @@ std::string content_hash(const std::filesystem::path& path) {
     file.read_at(start, bytes);
     XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  return fmt::format("{} bytes, hash {:016x}{:016x}", size, hash.high64, hash.low64);
+  return fmt::format("{} bytes, hash {}", size, text_of(XXH3_128bits_digest(state.get())));
+}
+
+std::string hash_of_bytes(std::string_view bytes) {
+  return text_of(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
 }  // namespace barestep

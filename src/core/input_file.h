@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace barestep {
@@ -61,5 +62,8 @@ std::vector<std::filesystem::path> matching_files(const std::filesystem::path& p
 /// above 64 MiB 64 pieces of 1 MiB are read, evenly spread, the first and the last among them.
 /// Throws Error: kNoInput, kInputOutput. Blocks.
 std::string content_hash(const std::filesystem::path& path);
+
+/// The same hash of all these bytes, "0a1b...".
+std::string hash_of_bytes(std::string_view bytes);
 
 }  // namespace barestep

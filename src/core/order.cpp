@@ -17,6 +17,7 @@
 #include <map>
 #include <vector>
 
+#include "core/index.h"
 #include "core/touched_bytes.h"
 
 namespace barestep {
@@ -41,11 +42,6 @@ struct Conflict {
 
   friend auto operator<=>(const Conflict&, const Conflict&) = default;
 };
-
-template <class T>
-T& at(std::vector<T>& list, int index) {
-  return list[static_cast<std::size_t>(index)];
-}
 
 class Ordering {
  public:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index.h"
+
 namespace barestep {
 namespace {
 
@@ -35,7 +37,7 @@ void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry
                         {low(state.seed), high(state.seed)}));
       std::int64_t i = first + thread;
       for (std::size_t k = 0; k < numbers.size() && i < n; ++k, i += threads) {
-        out[static_cast<std::size_t>(i)] = numbers[k];
+        at(out, i) = numbers[k];
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -16,10 +17,10 @@ std::int64_t rounded_up(const Buffer& buffer) {
 
 /// The entry of a device; throws Error(kBug) when there is none.
 template <class T>
-const T& at(const std::vector<T>& by_device, int device) {
+const T& entry_of(const std::vector<T>& by_device, int device) {
   BARESTEP_REQUIRE(device >= 0 && device < static_cast<int>(by_device.size()),
                    "no such device in the memory plan");
-  return by_device[static_cast<std::size_t>(device)];
+  return at(by_device, device);
 }
 
 }  // namespace
@@ -30,35 +31,35 @@ MemoryPlan::MemoryPlan(const Buffers& buffers) {
   device_.resize(static_cast<std::size_t>(devices));
   pinned_.resize(static_cast<std::size_t>(devices));
   for (const Buffer& buffer : buffers.all()) {
-    auto& allocation = (buffer.pinned ? pinned_ : device_)[static_cast<std::size_t>(buffer.device)];
+    auto& allocation = at(buffer.pinned ? pinned_ : device_, buffer.device);
     const std::int64_t slot_bytes = rounded_up(buffer);
     const std::int64_t bytes = checked_multiply(slot_bytes, buffer.slots, buffer.name);
     places_.push_back({allocation.bytes, slot_bytes, buffer.slots});
     allocation.bytes = checked_add(allocation.bytes, bytes, "all buffers of a device");
-    allocation.by_category[static_cast<std::size_t>(buffer.category)] += bytes;
+    allocation.by_category[buffer.category] += bytes;
   }
 }
 
 std::int64_t MemoryPlan::device_bytes(int device) const {
-  return at(device_, device).bytes;
+  return entry_of(device_, device).bytes;
 }
 
 std::int64_t MemoryPlan::pinned_bytes(int device) const {
-  return at(pinned_, device).bytes;
+  return entry_of(pinned_, device).bytes;
 }
 
 std::int64_t MemoryPlan::category_bytes(int device, Category category) const {
-  return at(device_, device).by_category[static_cast<std::size_t>(category)];
+  return entry_of(device_, device).by_category[category];
 }
 
 std::int64_t MemoryPlan::pinned_category_bytes(int device, Category category) const {
-  return at(pinned_, device).by_category[static_cast<std::size_t>(category)];
+  return entry_of(pinned_, device).by_category[category];
 }
 
 const MemoryPlan::Place& MemoryPlan::place(BufferId buffer) const {
   BARESTEP_REQUIRE(buffer >= 0 && buffer < static_cast<int>(places_.size()),
                    "no such buffer in the memory plan");
-  return places_[static_cast<std::size_t>(buffer)];
+  return at(places_, buffer);
 }
 
 std::int64_t MemoryPlan::offset_bytes(BufferId buffer, int slot) const {

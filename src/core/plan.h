@@ -1,7 +1,6 @@
 // The memory plan: where every buffer lies, before anything is allocated.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -45,7 +44,7 @@ class MemoryPlan {
  private:
   struct Allocation {
     std::int64_t bytes = 0;
-    std::array<std::int64_t, kCategories> by_category{};
+    EnumArray<Category, std::int64_t> by_category{};
   };
   struct Place {
     std::int64_t offset_bytes = 0;

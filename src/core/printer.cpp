@@ -205,11 +205,10 @@ std::string phases_table(const Program& program, const Shown& shown) {
     table.add_row(std::move(cells));
   };
   const Price price = price_of(program);
-  for (int i = 0; i < kPhases; ++i) {
-    const auto phase = static_cast<Phase>(i);
+  for (const Phase phase : kValuesOf<Phase>) {
     const auto nodes = std::count_if(program.nodes().begin(), program.nodes().end(),
                                      [&](const Node& node) { return node.phase == phase; });
-    if (nodes > 0) add(name_of(phase), nodes, price.of(phase));
+    if (nodes > 0) add(name_of(phase), nodes, price.by_phase[phase]);
   }
   add("total", program.size(), price.total);
   return table.text();
@@ -258,15 +257,13 @@ void add_largest_buffers(TextTable& table, const MemoryPlan& plan, const Buffers
 
 std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int device) {
   TextTable table({{"", Align::kLeft}, {"", Align::kRight}, {"", Align::kRight}});
-  for (int i = 0; i < kCategories; ++i) {
-    const auto category = static_cast<Category>(i);
+  for (const Category category : kValuesOf<Category>) {
     add_bytes(table, std::string(name_of(category)), plan.category_bytes(device, category));
   }
   add_bytes(table, "total", plan.device_bytes(device));
   if (plan.pinned_bytes(device) > 0) {
     table.add_line("pinned host memory");
-    for (int i = 0; i < kCategories; ++i) {
-      const auto category = static_cast<Category>(i);
+    for (const Category category : kValuesOf<Category>) {
       const std::int64_t bytes = plan.pinned_category_bytes(device, category);
       if (bytes > 0) add_bytes(table, fmt::format("  {}", name_of(category)), bytes);
     }

@@ -4,63 +4,10 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/units.h"
 
 namespace barestep {
-
-std::string_view name_of(Category category) {
-  switch (category) {
-    case Category::kParameters:
-      return "parameters";
-    case Category::kGradients:
-      return "gradients";
-    case Category::kOptimizer:
-      return "optimizer";
-    case Category::kActivations:
-      return "activations";
-    case Category::kData:
-      return "data";
-    case Category::kCommunication:
-      return "communication";
-    case Category::kWorkspace:
-      return "workspace";
-  }
-  return "?";
-}
-
-std::string_view name_of(Lane lane) {
-  switch (lane) {
-    case Lane::kCompute:
-      return "compute";
-    case Lane::kCopy:
-      return "copy";
-    case Lane::kComm:
-      return "comm";
-  }
-  return "?";
-}
-
-std::string_view name_of(Phase phase) {
-  switch (phase) {
-    case Phase::kData:
-      return "data";
-    case Phase::kInjected:
-      return "injected";
-    case Phase::kForward:
-      return "forward";
-    case Phase::kLoss:
-      return "loss";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kReduce:
-      return "reduce";
-    case Phase::kOptimizer:
-      return "optimizer";
-    case Phase::kEvaluate:
-      return "evaluate";
-  }
-  return "?";
-}
 
 BufferId Buffers::get(std::string_view name, Category category, std::int64_t bytes, int device,
                       int slots, bool pinned) {
@@ -72,7 +19,7 @@ BufferId Buffers::get(std::string_view name, Category category, std::int64_t byt
     all_.push_back({std::string(name), category, bytes, device, slots, pinned});
     return id;
   }
-  Buffer& buffer = all_[static_cast<std::size_t>(id)];
+  Buffer& buffer = at(all_, id);
   BARESTEP_REQUIRE(
       buffer.category == category && buffer.slots == slots && buffer.pinned == pinned,
       "buffer " + buffer.name + " is asked for with another category, slot count or memory kind");
@@ -89,7 +36,7 @@ Tensor Buffers::tensor(std::string_view name, Category category, std::int64_t ro
 
 const Buffer& Buffers::operator[](BufferId id) const {
   BARESTEP_REQUIRE(id >= 0 && id < size(), "no such buffer");
-  return all_[static_cast<std::size_t>(id)];
+  return at(all_, id);
 }
 
 int Buffers::max_slots() const {
@@ -127,7 +74,7 @@ Price price_of(const Program& program) {
   for (const Node& node : program.nodes()) {
     const Cost cost = cost_of(node.op);
     price.total += cost;
-    price.by_phase[static_cast<std::size_t>(node.phase)] += cost;
+    price.by_phase[node.phase] += cost;
   }
   return price;
 }

@@ -5,7 +5,6 @@
 // before any memory exists, and then read by planner, checker, pricer, printer and runner.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/index.h"
 #include "core/ops.h"
 #include "core/tensor.h"
 
@@ -29,11 +29,14 @@ enum class Category {
   kCommunication,
   kWorkspace,
 };
-constexpr int kCategories = 7;
+template <>
+inline constexpr std::string_view kNamesOf<Category>[] = {
+    "parameters", "gradients", "optimizer", "activations", "data", "communication", "workspace"};
 
 /// A stream of a program: its nodes run one after the other.
 enum class Lane { kCompute, kCopy, kComm };
-constexpr int kLanes = 3;
+template <>
+inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm"};
 
 /// What a node belongs to in the account of a step.
 enum class Phase {
@@ -46,11 +49,10 @@ enum class Phase {
   kOptimizer,
   kEvaluate,
 };
-constexpr int kPhases = 8;
-
-std::string_view name_of(Category category);
-std::string_view name_of(Lane lane);
-std::string_view name_of(Phase phase);
+template <>
+inline constexpr std::string_view kNamesOf<Phase>[] = {
+    "data", "injected", "forward", "loss", "backward", "reduce", "optimizer", "evaluate"};
+constexpr int kPhases = kCountOf<Phase>;
 
 /// A named piece of memory. With two slots, step t uses slot t mod 2, so that the next step's input
 /// can arrive while this step's is read. `bytes` is the size of one slot.
@@ -118,6 +120,7 @@ class Program {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const Buffers& buffers() const { return *buffers_; }
+  [[nodiscard]] const Node& node(NodeId id) const { return at(nodes_, id); }
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
   [[nodiscard]] std::vector<Node>& nodes() { return nodes_; }
   [[nodiscard]] int size() const { return static_cast<int>(nodes_.size()); }
@@ -143,11 +146,7 @@ std::vector<LaneId> lanes_of(const Program& program, const Node& node);
 /// Sums of cost_of over the nodes of one step, all devices of the process together.
 struct Price {
   Cost total;
-  std::array<Cost, kPhases> by_phase{};
-
-  [[nodiscard]] const Cost& of(Phase phase) const {
-    return by_phase[static_cast<std::size_t>(phase)];
-  }
+  EnumArray<Phase, Cost> by_phase{};
 };
 
 /// Throws Error(kMemory) when a sum is larger than 2^63 - 1.

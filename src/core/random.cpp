@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 namespace {
@@ -152,7 +153,7 @@ std::uint32_t TorchGenerator::next() {
     twist(state_);
     position_ = 0;
   }
-  return tempered(state_[static_cast<std::size_t>(position_++)]);
+  return tempered(at(state_, position_++));
 }
 
 void TorchGenerator::uniform(std::span<float> out, double low, double high) {

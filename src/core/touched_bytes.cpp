@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/index.h"
+
 namespace barestep {
 namespace {
 
@@ -24,7 +26,7 @@ TouchedBytes::TouchedBytes(const Program& program)
     : program_(program), pieces_(static_cast<std::size_t>(program.buffers().size())) {
   for (const Node& node : program.nodes()) {
     for (const Access& access : accesses_of(node.op)) {
-      auto& ends = pieces_[static_cast<std::size_t>(access.tensor.buffer)].ends;
+      auto& ends = at(pieces_, access.tensor.buffer).ends;
       ends.push_back(access.tensor.offset_bytes);
       ends.push_back(access.tensor.end_bytes());
     }
@@ -37,7 +39,7 @@ TouchedBytes::TouchedBytes(const Program& program)
 }
 
 void TouchedBytes::enter(NodeId id) {
-  const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
+  const Node& node = program_.node(id);
   const auto parts = parts_of(node.op);
   const auto lanes = lanes_of(program_, node);
   for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -54,7 +56,7 @@ void TouchedBytes::enter(NodeId id) {
 }
 
 std::span<const std::vector<Touch>> TouchedBytes::pieces_of(const Tensor& tensor) const {
-  const auto& [ends, touches] = pieces_[static_cast<std::size_t>(tensor.buffer)];
+  const auto& [ends, touches] = at(pieces_, tensor.buffer);
   const auto [first, end] = range_of(ends, tensor);
   return std::span(touches).subspan(first, end - first);
 }

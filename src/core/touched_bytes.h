@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/index.h"
 #include "core/program.h"
 
 namespace barestep {
@@ -42,9 +43,7 @@ class TouchedBytes {
     std::vector<std::vector<Touch>> touches;
   };
 
-  [[nodiscard]] Pieces& of_buffer(BufferId buffer) {
-    return pieces_[static_cast<std::size_t>(buffer)];
-  }
+  [[nodiscard]] Pieces& of_buffer(BufferId buffer) { return at(pieces_, buffer); }
 
   const Program& program_;
   std::vector<Pieces> pieces_;  // by buffer

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/input_file.h"
 #include "core/random.h"
 #include "core/units.h"
@@ -183,7 +184,7 @@ void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) cons
     return;
   }
   auto* labels = static_cast<std::int32_t*>(y);
-  for (const std::int64_t row : rows) *labels++ = labels_[static_cast<std::size_t>(row)];
+  for (const std::int64_t row : rows) *labels++ = at(labels_, row);
 }
 
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/index.h"
 #include "lab/findings.h"
 #include "lab/step_programs.h"
 
@@ -36,7 +37,7 @@ double ready_s(const Node& node, const SimulatedStep& step) {
   double ready = 0;
   for (const Wait& wait : node.waits) {
     if (wait.steps_back > 0) continue;
-    ready = std::max(ready, step.spans[static_cast<std::size_t>(wait.node)].end_s);
+    ready = std::max(ready, at(step.spans, wait.node).end_s);
   }
   return ready;
 }

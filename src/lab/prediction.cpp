@@ -101,10 +101,11 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
     const double rate =
         static_cast<double>(model.batch_size) * (model.batch_per_rank ? count : 1) / step.step_s;
     const double gain = rate / one_rate;
-    table.rows.push_back({std::to_string(count), time_text(step.step_s),
-                          time_text(step.of(Phase::kForward)), time_text(step.of(Phase::kBackward)),
-                          time_text(step.of(Phase::kReduce)), time_text(step.of(Phase::kOptimizer)),
-                          number_text(rate), factor_text(gain), percent_text(gain / count)});
+    table.rows.push_back(
+        {std::to_string(count), time_text(step.step_s), time_text(step.phase_s[Phase::kForward]),
+         time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kReduce]),
+         time_text(step.phase_s[Phase::kOptimizer]), number_text(rate), factor_text(gain),
+         percent_text(gain / count)});
     simulated.points.push_back(plot_point(count, gain));
     ideal.points.push_back(plot_point(count, count));
     if (rate > best_rate) {
@@ -147,7 +148,7 @@ Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted
   };
   for (const Phase phase : kComparedPhases) {
     const std::string name(name_of(phase));
-    const double more_s = predicted.of(phase) - measured.phase_s(name);
+    const double more_s = predicted.phase_s[phase] - measured.phase_s(name);
     consider({name, more_s});
     rest_s -= more_s;
   }

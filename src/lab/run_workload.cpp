@@ -24,6 +24,7 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/input_file.h"
 #include "lab/start.h"
 
 extern char** environ;
@@ -177,13 +178,6 @@ std::string whole_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): equal files have equal hashes, and hardly others.
-std::string hash_of(const std::string& bytes) {
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211ULL;
-  return fmt::format("{:016x}", hash);
-}
-
 /// posix_spawn takes a path.
 std::string path_of_python(const std::string& python) {
   return python.find('/') == std::string::npos ? find_on_path(python) : python;
@@ -298,7 +292,7 @@ Start run_workload(const Case& what, const Programs& programs,
   start.configuration = configuration_of_metrics(records, metrics.string());
   start.library = library_of_metrics(records, metrics.string());
   start.watched = parse_monitor(records, metrics.string());
-  if (what.hash_weights) start.weights_hash = hash_of(whole_file(weights));
+  if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
   if (what.record_ops) start.ops = op_times_of_trace(whole_file(trace), trace.string());
   return start;
 }

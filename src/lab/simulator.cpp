@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/ops.h"
 #include "lab/step_programs.h"
 
@@ -67,7 +68,7 @@ class Simulation {
     return std::ranges::all_of(nodes_[i].lanes,
                                [&](const LaneId& lane) { return queues_.at(lane).is_at(i); }) &&
            std::ranges::all_of(program_.nodes()[i].waits, [&](const Wait& wait) {
-             return wait.steps_back > 0 || nodes_[static_cast<std::size_t>(wait.node)].is_done;
+             return wait.steps_back > 0 || at(nodes_, wait.node).is_done;
            });
   }
 
@@ -110,10 +111,10 @@ class Simulation {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (std::ranges::find(nodes_[i].lanes, main) == nodes_[i].lanes.end()) continue;
       const double length = step_.spans[i].end_s - step_.spans[i].begin_s;
-      step_.phase_s[static_cast<std::size_t>(program_.nodes()[i].phase)] += length;
+      step_.phase_s[program_.nodes()[i].phase] += length;
       busy += length;
     }
-    step_.phase_s[static_cast<std::size_t>(Phase::kReduce)] += step_.step_s - busy;
+    step_.phase_s[Phase::kReduce] += step_.step_s - busy;
   }
 
   const Program& program_;

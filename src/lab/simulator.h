@@ -22,10 +22,8 @@ struct NodeSpan {
 struct SimulatedStep {
   double step_s = 0;
   /// What the compute lane of device 0 does; kReduce is what it waits for communication.
-  std::array<double, kPhases> phase_s{};
+  EnumArray<Phase, double> phase_s{};
   std::vector<NodeSpan> spans{};  // by node
-
-  [[nodiscard]] double of(Phase phase) const { return phase_s[static_cast<std::size_t>(phase)]; }
 };
 
 /// Walks the nodes of an ordered training step: each begins when its lanes are free and what it

@@ -53,7 +53,7 @@ struct Start {
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name);
 
 /// What such a file says of the machine, in the order of its first records. Throws as
-/// parse_metrics() does for a record that is not as profiler/monitor_report.h makes it.
+/// parse_metrics() does for a record that is not as profiler/monitor.h makes it.
 std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name);
 
 /// The configuration that such a file begins with, as JSON on one line; empty where it has none.

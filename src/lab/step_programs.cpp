@@ -1,6 +1,7 @@
 #include "lab/step_programs.h"
 
 #include "core/config.h"
+#include "core/index.h"
 #include "core/plan.h"
 #include "options/options.h"
 #include "parallel/schemes/data_parallel.h"
@@ -31,9 +32,8 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload) {
   std::vector<DeviceMemory> devices;
   for (int device = 0; device < plan.devices(); ++device) {
     DeviceMemory memory{.bytes = plan.device_bytes(device)};
-    for (int i = 0; i < kCategories; ++i) {
-      memory.by_category[static_cast<std::size_t>(i)] =
-          plan.category_bytes(device, static_cast<Category>(i));
+    for (const Category category : kValuesOf<Category>) {
+      memory.by_category[category] = plan.category_bytes(device, category);
     }
     devices.push_back(memory);
   }

@@ -34,7 +34,7 @@ class WorkloadPrograms {
 /// Of one device, in its own memory.
 struct DeviceMemory {
   std::int64_t bytes = 0;
-  std::array<std::int64_t, kCategories> by_category{};
+  EnumArray<Category, std::int64_t> by_category{};
 };
 
 /// By device of mlp_single and mlp_dp; of mlp_ddp that of one rank, the first.

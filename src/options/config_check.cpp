@@ -60,9 +60,9 @@ void check_pinning(const TrainConfig& config) {
 /// The names of the optimizers that have something: "adam or adamw".
 std::string optimizers_with(bool OptimizerTraits::*something) {
   std::string names;
-  for (std::size_t i = 0; i < std::size(kNamesOf<OptimizerKind>); ++i) {
-    if (!(traits_of(static_cast<OptimizerKind>(i)).*something)) continue;
-    names += fmt::format("{}{}", names.empty() ? "" : " or ", kNamesOf<OptimizerKind>[i]);
+  for (const OptimizerKind kind : kValuesOf<OptimizerKind>) {
+    if (!(traits_of(kind).*something)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(kind));
   }
   return names;
 }

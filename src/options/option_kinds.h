@@ -106,11 +106,7 @@ template <class Section, class Member, class Enum = typename Settable<Member>::T
 OptionValue one_of(Member Section::*member, std::vector<Enum> values = {},
                    std::string argument = "") {
   std::vector<std::string_view> names;
-  if (values.empty()) {
-    for (std::size_t i = 0; i < std::size(kNamesOf<Enum>); ++i) {
-      values.push_back(static_cast<Enum>(i));
-    }
-  }
+  if (values.empty()) values.assign(kValuesOf<Enum>.begin(), kValuesOf<Enum>.end());
   for (const Enum value : values) names.push_back(name_of(value));
   if (argument.empty()) argument = joined(names, "|");
   return value_at(

@@ -488,14 +488,13 @@ Table file_options() {
 
 std::span<const Option> options_of(TrainerKind trainer) {
   static const auto by_trainer = [] {
-    std::array<std::vector<Option>, std::size(kNamesOf<TrainerKind>)> options;
+    EnumArray<TrainerKind, std::vector<Option>> options;
     const auto add = [&](std::string_view group, const std::vector<Option>& rows) {
       for (const Option& row : rows) {
-        for (std::size_t i = 0; i < options.size(); ++i) {
+        for (const TrainerKind each : kValuesOf<TrainerKind>) {
           const bool has_it =
-              row.trainers.empty() ||
-              std::ranges::find(row.trainers, static_cast<TrainerKind>(i)) != row.trainers.end();
-          if (has_it) options[i].emplace_back(row).group = group;
+              row.trainers.empty() || std::ranges::find(row.trainers, each) != row.trainers.end();
+          if (has_it) options[each].emplace_back(row).group = group;
         }
       }
     };
@@ -515,7 +514,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Files", file_options());
     return options;
   }();
-  return by_trainer[static_cast<std::size_t>(trainer)];
+  return by_trainer[trainer];
 }
 
 }  // namespace barestep

@@ -53,18 +53,30 @@ std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind tra
   return arguments;
 }
 
-std::string json_of(const TrainConfig& config, TrainerKind trainer) {
+namespace {
+
+OrderedJson configuration_of(const TrainConfig& config, TrainerKind trainer) {
   OrderedJson all = OrderedJson::object();
   for (const Option& option : options_of(trainer)) {
     const std::optional<std::string> text = option.value.text(config);
     if (!text && !is_flag(option)) continue;
     all[std::string(option.name)] = json_of_value(option.value.json, text.value_or(""));
   }
-  return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return all;
+}
+
+std::string json_line_of(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string json_of(const TrainConfig& config, TrainerKind trainer) {
+  return json_line_of(configuration_of(config, trainer));
 }
 
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer) {
-  return fmt::format("{{\"configuration\": {}}}", json_of(config, trainer));
+  return json_line_of({{"configuration", configuration_of(config, trainer)}});
 }
 
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config) {

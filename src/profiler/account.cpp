@@ -267,14 +267,6 @@ std::string_view cause_of(Part part) {
 
 }  // namespace
 
-std::string_view name_of(Part part) {
-  constexpr std::array<std::string_view, kParts> kNames = {
-      "data wait", "host to device",        "injected",  "forward",      "loss",
-      "backward",  "exposed communication", "optimizer", "other device", "host",
-      "idle"};
-  return kNames[static_cast<std::size_t>(part)];
-}
-
 void visit_stretches(const Timeline& timeline, LaneId lane, const StretchVisitor& visit) {
   LaneWalk(timeline, lane).visit_stretches(visit);
 }
@@ -312,7 +304,7 @@ std::vector<StepAccount> accounts_of(const Profile& profile) {
 
 void MeanAccount::add(const StepAccount& account) {
   sum_.wall_s += account.wall_s;
-  for (std::size_t i = 0; i < kParts; ++i) sum_.part_s[i] += account.part_s[i];
+  for (const Part part : kValuesOf<Part>) sum_[part] += account[part];
   sum_.hidden_communication_s += account.hidden_communication_s;
   sum_.between_s += account.between_s;
   sum_.clock_error_s = std::max(sum_.clock_error_s, account.clock_error_s);
@@ -331,8 +323,7 @@ StepAccount MeanAccount::mean() const {
 
 std::string account_table(const StepAccount& account) {
   std::string text;
-  for (int i = 0; i < kParts; ++i) {
-    const auto part = static_cast<Part>(i);
+  for (const Part part : kValuesOf<Part>) {
     const bool only_if_any = part == Part::kHostToDevice || part == Part::kInjected ||
                              part == Part::kExposedCommunication || part == Part::kOtherDevice;
     if (!only_if_any || account[part] > 0)
@@ -352,11 +343,11 @@ std::string account_table(const StepAccount& account) {
 std::string bottleneck(const Profile& profile, const MeanAccount& account, const Peaks& peaks) {
   if (account.count() == 0) return "";
   const StepAccount mean = account.mean();
-  const auto most = std::max_element(mean.part_s.begin(), mean.part_s.end());
-  const auto part = static_cast<Part>(most - mean.part_s.begin());
+  const Part part =
+      *std::ranges::max_element(kValuesOf<Part>, {}, [&](Part each) { return mean[each]; });
   const bool is_work = cause_of(part).empty();
   return fmt::format("The bottleneck is {}: {:.1f} % of a step, {}{}.\n", name_of(part),
-                     100 * *most / mean.wall_s, table_time(*most),
+                     100 * mean[part] / mean.wall_s, table_time(mean[part]),
                      is_work ? largest_work(profile, part, peaks) : std::string(cause_of(part)));
 }
 

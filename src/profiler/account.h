@@ -7,7 +7,6 @@
 // negative and add up to the wall time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,9 +35,11 @@ enum class Part {
   kHost,                  // the host has not queued what comes next
   kIdle,                  // it has, and nothing that is known holds the lane
 };
-constexpr int kParts = 11;
-
-std::string_view name_of(Part part);
+template <>
+inline constexpr std::string_view kNamesOf<Part>[] = {
+    "data wait", "host to device",        "injected",  "forward",      "loss",
+    "backward",  "exposed communication", "optimizer", "other device", "host",
+    "idle"};
 
 /// A run of the step that many steps before the newest.
 struct RunOfStep {
@@ -65,15 +66,13 @@ void visit_stretches(const Timeline& timeline, LaneId lane,
 struct StepAccount {
   std::int64_t number = 0;  // of the training step
   double wall_s = 0;
-  std::array<double, kParts> part_s{};
+  EnumArray<Part, double> part_s{};
   double hidden_communication_s = 0;  // beside work of the lane or beside other waits; in no part
   double between_s = 0;      // between the wall time of the step before it and its own; in neither
   double clock_error_s = 0;  // by how much its times may be off at most
 
-  [[nodiscard]] double& operator[](Part part) { return part_s[static_cast<std::size_t>(part)]; }
-  [[nodiscard]] double operator[](Part part) const {
-    return part_s[static_cast<std::size_t>(part)];
-  }
+  [[nodiscard]] double& operator[](Part part) { return part_s[part]; }
+  [[nodiscard]] double operator[](Part part) const { return part_s[part]; }
 };
 
 /// Of the timeline's newest step; allocates nothing. `number` is left to the caller.

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/clock.h"
+#include "core/index.h"
 #include "core/text_table.h"
 #include "core/units.h"
 #include "profiler/account.h"
@@ -100,7 +101,7 @@ std::vector<std::string> titles_of(const Program& program, std::span<const NodeI
   std::vector<std::string> titles;
   int buckets = 0;
   for (const NodeId id : collectives) {
-    const auto& collective = std::get<Collective>(program.nodes()[static_cast<std::size_t>(id)].op);
+    const auto& collective = std::get<Collective>(program.node(id).op);
     const Tensor reduced = parts_of(collective).front().front().tensor;
     const std::string& buffer = program.buffers()[reduced.buffer].name;
     if (const auto* gather = std::get_if<AllGather>(&collective)) {
@@ -174,7 +175,7 @@ CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> s
     }
     const auto longest = std::ranges::max_element(waited_for_s);
     if (*longest > 0) {
-      ++summary.ranks[static_cast<std::size_t>(longest - waited_for_s.begin())].steps_waited_for;
+      ++at(summary.ranks, longest - waited_for_s.begin()).steps_waited_for;
     }
   }
   const auto count = static_cast<double>(steps.size());
@@ -228,7 +229,7 @@ std::string CommunicationSummary::text() const {
 CommunicationAccount::CommunicationAccount(const StepPrograms& programs, std::int64_t steps)
     : program_(programs.train().program) {
   for (NodeId id = 0; id < program_.size(); ++id) {
-    const Node& node = program_.nodes()[static_cast<std::size_t>(id)];
+    const Node& node = program_.node(id);
     if (std::holds_alternative<Collective>(node.op)) collectives_.push_back(id);
   }
   times_.resize(static_cast<std::size_t>(std::min(steps, kMostSteps)) * collectives_.size());
@@ -308,7 +309,7 @@ CommunicationSummary CommunicationAccount::gather(Communicator& ranks) const {
   summary.clock_error_s = clocks.largest_error_s() + *std::ranges::max_element(errors_s);
   const std::vector<std::string> titles = titles_of(program_, collectives_);
   for (std::size_t i = 0; i < summary.collectives.size(); ++i) {
-    const Node& node = program_.nodes()[static_cast<std::size_t>(collectives_[i])];
+    const Node& node = program_.node(collectives_[i]);
     summary.collectives[i].name = titles[i];
     summary.collectives[i].bytes = cost_of(node.op).message_bytes;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/clock.h"
+#include "core/index.h"
 
 namespace barestep {
 
@@ -256,7 +257,7 @@ const Record* CuptiRecords::queued_of(const GpuActivity& activity) const {
 
 int CuptiRecords::device_of(const GpuActivity& activity, int queued_for) const {
   // Several devices of a program may be one GPU.
-  if (ordinals_[static_cast<std::size_t>(queued_for)] == activity.device) return queued_for;
+  if (at(ordinals_, queued_for) == activity.device) return queued_for;
   const auto at = std::ranges::find(ordinals_, activity.device);
   return at == ordinals_.end() ? queued_for : static_cast<int>(at - ordinals_.begin());
 }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/index.h"
 #include "core/text_table.h"
 #include "core/units.h"
 
@@ -23,17 +24,17 @@ struct Life {
 std::vector<Life> lives_of(const Program& program, int device,
                            const std::vector<MemoryPoint>& points) {
   std::vector<Life> lives(static_cast<std::size_t>(program.buffers().size()));
-  for (std::size_t at = 0; at < points.size(); ++at) {
-    const Node& node = program.nodes()[static_cast<std::size_t>(points[at].node)];
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Node& node = program.node(points[i].node);
     for (const Access& access : accesses_of(node.op)) {
-      Life& life = lives[static_cast<std::size_t>(access.tensor.buffer)];
-      if (!life.first) life.first = at;
-      life.last = at;
-      if (life.first == at && !access.writes) life.always = true;
+      Life& life = at(lives, access.tensor.buffer);
+      if (!life.first) life.first = i;
+      life.last = i;
+      if (life.first == i && !access.writes) life.always = true;
     }
   }
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    Life& life = lives[static_cast<std::size_t>(id)];
+    Life& life = at(lives, id);
     const Buffer& buffer = program.buffers()[id];
     if (buffer.slots > 1 || !life.first) life.always = true;
     if (buffer.device != device || buffer.pinned) life = {};
@@ -59,7 +60,7 @@ std::string signed_bytes(std::int64_t bytes) {
 }
 
 std::string node_text(const Program& program, NodeId id) {
-  const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+  const Node& node = program.node(id);
   const std::string layer = node.layer < 0 ? "" : fmt::format(" of layer {}", node.layer);
   return fmt::format("#{} {} {}{}", id, name_of(node.phase), label_of(node.op), layer);
 }
@@ -67,11 +68,11 @@ std::string node_text(const Program& program, NodeId id) {
 std::string high_water_text(const Program& program, const MemoryTimeline& timeline) {
   const MemoryPoint& highest = timeline.points[timeline.highest];
   std::string parts;
-  for (int i = 0; i < kCategories; ++i) {
-    const std::int64_t bytes = highest.in_use_bytes[static_cast<std::size_t>(i)];
+  for (const Category category : kValuesOf<Category>) {
+    const std::int64_t bytes = highest.in_use_bytes[category];
     if (bytes == 0) continue;
-    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(static_cast<Category>(i)),
-                         human_bytes(bytes));
+    parts +=
+        fmt::format("{}{} {}", parts.empty() ? "" : ", ", name_of(category), human_bytes(bytes));
   }
   const std::int64_t most = highest.total_bytes();
   return fmt::format("At most {} of the {} are in use, at {}: {}.\n", human_bytes(most),
@@ -87,7 +88,7 @@ std::int64_t MemoryPoint::total_bytes() const {
 MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, int device) {
   MemoryTimeline timeline{.points = {}, .reserved_bytes = plan.device_bytes(device)};
   for (NodeId id = 0; id < program.size(); ++id) {
-    if (runs_on(program, program.nodes()[static_cast<std::size_t>(id)], device)) {
+    if (runs_on(program, program.node(id), device)) {
       timeline.points.push_back({.node = id, .begins = {}, .ends = {}});
     }
   }
@@ -95,11 +96,11 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
   const std::vector<Life> lives = lives_of(program, device, points);
   // First what changes from one point to the next, then the sums.
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    const Life& life = lives[static_cast<std::size_t>(id)];
+    const Life& life = at(lives, id);
     if (points.empty() || (!life.always && !life.first)) continue;
     const std::size_t first = life.always ? 0 : *life.first;
     const std::size_t after = life.always ? points.size() : *life.last + 1;
-    const auto category = static_cast<std::size_t>(program.buffers()[id].category);
+    const Category category = program.buffers()[id].category;
     const std::int64_t bytes = plan.buffer_bytes(id);
     points[first].in_use_bytes[category] += bytes;
     if (after < points.size()) points[after].in_use_bytes[category] -= bytes;
@@ -107,11 +108,11 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
     points[first].begins.push_back(id);
     points[after - 1].ends.push_back(id);
   }
-  for (std::size_t at = 1; at < points.size(); ++at) {
-    for (std::size_t category = 0; category < points[at].in_use_bytes.size(); ++category) {
-      points[at].in_use_bytes[category] += points[at - 1].in_use_bytes[category];
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    for (const Category category : kValuesOf<Category>) {
+      points[i].in_use_bytes[category] += points[i - 1].in_use_bytes[category];
     }
-    if (points[at].total_bytes() > points[timeline.highest].total_bytes()) timeline.highest = at;
+    if (points[i].total_bytes() > points[timeline.highest].total_bytes()) timeline.highest = i;
   }
   return timeline;
 }
@@ -149,9 +150,8 @@ void add_memory(TraceEvents& events, const Profile& profile, const MemoryPlan& p
                          [](const MemoryPoint& p, NodeId node) { return p.node < node; });
     if (point->begins.empty() && point->ends.empty()) continue;
     TraceJson counts;
-    for (int i = 0; i < kCategories; ++i) {
-      counts[std::string(name_of(static_cast<Category>(i)))] =
-          point->in_use_bytes[static_cast<std::size_t>(i)];
+    for (const Category category : kValuesOf<Category>) {
+      counts[std::string(name_of(category))] = point->in_use_bytes[category];
     }
     const TraceRow row = host_row(context);
     events.counter("memory in use", row, events.ns(op.start_s), counts);

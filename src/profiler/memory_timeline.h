@@ -4,7 +4,6 @@
 // what a caching allocator, such as PyTorch's, would have had to hold.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,7 +20,7 @@ struct MemoryPoint {
   NodeId node = 0;
   std::vector<BufferId> begins;  // come into use with it
   std::vector<BufferId> ends;    // are last used by it
-  std::array<std::int64_t, kCategories> in_use_bytes{};
+  EnumArray<Category, std::int64_t> in_use_bytes{};
 
   [[nodiscard]] std::int64_t total_bytes() const;
 };

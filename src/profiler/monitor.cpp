@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/index.h"
 #include "core/text_table.h"
 #include "core/units.h"
 
@@ -108,7 +109,7 @@ void Monitor::look() {
 
 void Monitor::add(MonitorSample sample) {
   const std::lock_guard lock(mutex_);
-  SourceSummary& summary = summaries_[static_cast<std::size_t>(sample.source)];
+  SourceSummary& summary = at(summaries_, sample.source);
   for (std::size_t i = 0; i < sample.values.size(); ++i) {
     summary.values[i].add(summary.gauges[i].kind, sample.values[i]);
   }

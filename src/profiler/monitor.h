@@ -1,7 +1,7 @@
 // The monitor: a thread that looks at the machine while a run goes on.
 //
 // What it looks at are sources: the host, a GPU. Each has gauges, quantities that it tells at every
-// look. Lines, summary, metrics and counters of a trace are made of them by monitor_report.h.
+// look. Lines, summary, metrics and counters of a trace are made of them below.
 #pragma once
 
 #include <condition_variable>
@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/index.h"
 #include "profiler/trace.h"
 
 namespace barestep {
@@ -109,9 +110,7 @@ class Monitor {
   [[nodiscard]] std::vector<MonitorSample> kept() const;
   [[nodiscard]] std::vector<SourceSummary> summaries() const;
 
-  [[nodiscard]] const MonitorSource& source(int index) const {
-    return *sources_[static_cast<std::size_t>(index)];
-  }
+  [[nodiscard]] const MonitorSource& source(int index) const { return *at(sources_, index); }
   [[nodiscard]] double start_s() const { return start_s_; }
   [[nodiscard]] double period_s() const { return period_s_; }
 

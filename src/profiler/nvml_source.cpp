@@ -9,6 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "core/index.h"
+
 namespace barestep {
 namespace {
 
@@ -180,7 +182,7 @@ void GpuSource::look(std::span<double> values) {
   std::ranges::fill(values, kUntold);
   const auto set = [&](int gauge, double scale) {
     return [&values, gauge, scale](auto told) {
-      values[static_cast<std::size_t>(gauge)] = scale * static_cast<double>(told);
+      at(values, gauge) = scale * static_cast<double>(told);
     };
   };
   ask<NvmlUtilisation>(library_->utilisation, [&](const NvmlUtilisation& told) {

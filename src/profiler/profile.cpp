@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/statistics.h"
 #include "core/units.h"
 #include "profiler/operator_table.h"
@@ -22,7 +23,7 @@ namespace barestep {
 namespace {
 
 const Node& node_of(const ProfiledStep& step, const NodeRun& run) {
-  return step.timeline.plan->program().nodes()[static_cast<std::size_t>(run.first)];
+  return step.timeline.plan->program().node(run.first);
 }
 
 /// Whether the node has work that something can record.
@@ -65,7 +66,7 @@ class Joined {
         profile_.ops.push_back({.tag = tag,
                                 .node = &node,
                                 .program = &program,
-                                .cost = priced.costs[static_cast<std::size_t>(runs[i].first)],
+                                .cost = at(priced.costs, runs[i].first),
                                 .device = device,
                                 .start_s = span.begin_s,
                                 .end_s = span.end_s});

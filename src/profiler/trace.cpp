@@ -295,8 +295,7 @@ class Writer {
     events_.name_process(context_.device, context_.program,
                          fmt::format("{} {}", on_cpu ? "CPU device" : "GPU", context_.device),
                          context_.device + 5'000'000);
-    for (int i = 0; i < kLanes; ++i) {
-      const auto lane = static_cast<Lane>(i);
+    for (const Lane lane : kValuesOf<Lane>) {
       const TraceRow row = lane_row(context_, lane);
       events_.name_thread(row, fmt::format("stream {} ({})", row.tid, name_of(lane)), row.tid);
     }

@@ -1,6 +1,7 @@
 #include "train/parameter_layout.h"
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 namespace {
@@ -17,7 +18,7 @@ ParameterLayout::ParameterLayout(std::vector<std::int64_t> widths) : widths_(std
   BARESTEP_REQUIRE(widths_.size() >= 2, "a model has at least one layer");
   offsets_.resize(widths_.size() - 1);
   for (int layer = layers() - 1; layer >= 0; --layer) {
-    auto& offsets = offsets_[static_cast<std::size_t>(layer)];
+    auto& offsets = at(offsets_, layer);
     offsets.bias_bytes = bytes_;
     bytes_ += aligned(outputs(layer) * bytes_of(DType::kF32));
     offsets.weight_bytes = bytes_;
@@ -26,20 +27,19 @@ ParameterLayout::ParameterLayout(std::vector<std::int64_t> widths) : widths_(std
 }
 
 std::int64_t ParameterLayout::inputs(int layer) const {
-  return widths_[static_cast<std::size_t>(layer)];
+  return at(widths_, layer);
 }
 
 std::int64_t ParameterLayout::outputs(int layer) const {
-  return widths_[static_cast<std::size_t>(layer) + 1];
+  return at(widths_, layer + 1);
 }
 
 Tensor ParameterLayout::weight(BufferId flat, int layer) const {
-  return {flat, offsets_[static_cast<std::size_t>(layer)].weight_bytes, outputs(layer),
-          inputs(layer)};
+  return {flat, at(offsets_, layer).weight_bytes, outputs(layer), inputs(layer)};
 }
 
 Tensor ParameterLayout::bias(BufferId flat, int layer) const {
-  return {flat, offsets_[static_cast<std::size_t>(layer)].bias_bytes, 1, outputs(layer)};
+  return {flat, at(offsets_, layer).bias_bytes, 1, outputs(layer)};
 }
 
 Tensor ParameterLayout::flat(BufferId flat) const {

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "core/index.h"
+
 namespace barestep {
 namespace {
 
@@ -9,7 +11,7 @@ namespace {
 std::vector<NodeId> last_of_lanes(const Program& program, bool data) {
   std::map<LaneId, NodeId> last;
   for (NodeId id = 0; id < program.size(); ++id) {
-    const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+    const Node& node = program.node(id);
     if ((node.phase == Phase::kData) != data) continue;
     for (const LaneId& lane : lanes_of(program, node)) last[lane] = id;
   }
@@ -41,15 +43,15 @@ void PreparedProgram::find_roles() {
 void PreparedProgram::make_events(std::span<Device* const> devices) {
   std::vector<bool> awaited(nodes.size(), false);
   for (const Node& node : program->nodes()) {
-    for (const Wait& wait : node.waits) awaited[static_cast<std::size_t>(wait.node)] = true;
+    for (const Wait& wait : node.waits) barestep::at(awaited, wait.node) = true;
   }
   for (const auto& ids : {last_of_lane, last_data_of_lane}) {
-    for (const NodeId id : ids) awaited[static_cast<std::size_t>(id)] = true;
+    for (const NodeId id : ids) barestep::at(awaited, id) = true;
   }
   for (NodeId id = 0; id < program->size(); ++id) {
-    if (!awaited[static_cast<std::size_t>(id)]) continue;
+    if (!barestep::at(awaited, id)) continue;
     for (const LaneId& lane : lanes_of(*program, node(id))) {
-      Device& device = *devices[static_cast<std::size_t>(lane.device)];
+      Device& device = *barestep::at(devices, lane.device);
       for (auto& events : at(id).events) events.push_back(device.new_event(EventUse::kOrder));
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/index.h"
 #include "core/program.h"
 #include "train/step_marks.h"
 
@@ -45,13 +46,9 @@ struct PreparedProgram {
     make_events(devices);
   }
 
-  [[nodiscard]] const Node& node(NodeId id) const {
-    return program->nodes()[static_cast<std::size_t>(id)];
-  }
-  [[nodiscard]] PreparedNode& at(NodeId id) { return nodes[static_cast<std::size_t>(id)]; }
-  [[nodiscard]] const PreparedNode& at(NodeId id) const {
-    return nodes[static_cast<std::size_t>(id)];
-  }
+  [[nodiscard]] const Node& node(NodeId id) const { return program->node(id); }
+  [[nodiscard]] PreparedNode& at(NodeId id) { return barestep::at(nodes, id); }
+  [[nodiscard]] const PreparedNode& at(NodeId id) const { return barestep::at(nodes, id); }
 
   const Program* program;
   int index;  // what the tags of its work carry

@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 
@@ -44,7 +45,7 @@ const Addresses& Runner::addresses(std::int64_t step) const {
 Stream* Runner::stream_of(const LaneId& lane) {
   auto& stream = streams_[lane];
   if (stream == nullptr) {
-    Device& device = *devices_[static_cast<std::size_t>(lane.device)];
+    Device& device = *at(devices_, lane.device);
     stream = device.new_stream(name_of(lane.lane));
     if (lane.lane == Lane::kCompute) give_workspace(*stream, lane.device);
     joins_[lane] = device.new_event(EventUse::kOrder);
@@ -57,15 +58,14 @@ void Runner::give_workspace(Stream& stream, int device) {
     const Buffer& buffer = buffers_[id];
     if (buffer.category != Category::kWorkspace || buffer.device != device || buffer.pinned)
       continue;
-    stream.set_workspace({arenas_[static_cast<std::size_t>(device)].at(id, 0),
-                          static_cast<std::size_t>(buffer.bytes)});
+    stream.set_workspace({at(arenas_, device).at(id, 0), static_cast<std::size_t>(buffer.bytes)});
   }
 }
 
 void Runner::add(const Program& program) {
   for (const Node& node : program.nodes()) {
     if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
-      devices_[static_cast<std::size_t>(node.device)]->prepare(*op);
+      at(devices_, node.device)->prepare(*op);
     } else {
       BARESTEP_REQUIRE(communicator_ != nullptr, "a program with collectives needs a communicator");
       communicator_->prepare(std::get<Collective>(node.op));
@@ -120,7 +120,7 @@ void Runner::queue_node(PreparedProgram& program, std::int64_t step, NodeId id, 
   const Addresses& table = addresses(step);
   marks_->begin(tag, made.streams);
   if (const auto* op = std::get_if<DeviceOp>(&node.op)) {
-    devices_[static_cast<std::size_t>(node.device)]->run(*op, table, *made.streams[0], tag);
+    at(devices_, node.device)->run(*op, table, *made.streams[0], tag);
   } else {
     communicator_->run(std::get<Collective>(node.op), table, made.streams, tag);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/clock.h"
+#include "core/index.h"
 
 namespace barestep {
 StepMarks::StepMarks(std::span<Device* const> devices, Communicator* communicator,
@@ -30,13 +31,13 @@ std::size_t StepMarks::set_for(const NodeRun& run, std::int64_t step) {
 
 bool StepMarks::knows_by_itself(const NodeRun& run) const {
   if (run.is_collective) return communicator_->sends_records();
-  return devices_[static_cast<std::size_t>(run.lane.device)]->kind() == DeviceKind::kCpu;
+  return at(devices_, run.lane.device)->kind() == DeviceKind::kCpu;
 }
 
 EventClock& StepMarks::clock_of(int device) {
-  auto& clock = clocks_[static_cast<std::size_t>(device)];
+  auto& clock = at(clocks_, device);
   if (clock == nullptr) {
-    clock = std::make_unique<EventClock>(*devices_[static_cast<std::size_t>(device)]);
+    clock = std::make_unique<EventClock>(*at(devices_, device));
   }
   return *clock;
 }
@@ -65,7 +66,7 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
     if (knows_by_itself(run)) continue;
     made.by_events = true;
     clock_of(run.lane.device);  // made now, not in a step
-    Device& device = *devices_[static_cast<std::size_t>(run.lane.device)];
+    Device& device = *at(devices_, run.lane.device);
     const std::size_t sets = run.phase == Phase::kData ? kSets : 2;
     for (std::size_t set = 0; set < sets; ++set) {
       if (!run.follows_directly) made.begin[set] = device.new_event(EventUse::kTime);
@@ -76,13 +77,12 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
 }
 
 StepMarks::Marked& StepMarks::marked(int program, RunDetail detail) const {
-  const MarkedProgram& of_program = programs_[static_cast<std::size_t>(program)];
+  const MarkedProgram& of_program = at(programs_, program);
   return detail == RunDetail::kRuns ? *of_program.by_runs : *of_program.by_nodes;
 }
 
 bool StepMarks::is_input(const Tag& tag) const {
-  return programs_[static_cast<std::size_t>(tag.program)]
-             .is_input[static_cast<std::size_t>(tag.node)] != 0;
+  return at(at(programs_, tag.program).is_input, tag.node) != 0;
 }
 
 // Collectives of a graph carry the step of their capture, which is one of the same slot.
@@ -105,7 +105,7 @@ void StepMarks::start_work(std::int64_t step) {
 
 void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
   Marked& marks = marked(tag);
-  const bool is_first = marks.places[static_cast<std::size_t>(tag.node)].is_first;
+  const bool is_first = at(marks.places, tag.node).is_first;
   if (!is_first && profiler_ == nullptr) return;
   const std::size_t set = set_for(tag);
   const auto& parts = marks.plan->runs_of(tag.node);
@@ -116,14 +116,14 @@ void StepMarks::begin(const Tag& tag, std::span<Stream* const> streams) {
       if (run.begin[set] != nullptr) run.begin[set]->record(*streams[part]);
     }
     if (profiler_ == nullptr) continue;
-    const Node& node = marks.plan->program().nodes()[static_cast<std::size_t>(tag.node)];
+    const Node& node = marks.plan->program().node(tag.node);
     profiler_->before_work(tag, label_of(node.op), marks.plan->runs()[parts[part]].lane.device);
   }
 }
 
 void StepMarks::end(const Tag& tag, std::span<Stream* const> streams) {
   Marked& marks = marked(tag);
-  const bool is_last = marks.places[static_cast<std::size_t>(tag.node)].is_last;
+  const bool is_last = at(marks.places, tag.node).is_last;
   if (!is_last && profiler_ == nullptr) return;
   const std::size_t set = set_for(tag);
   const auto& parts = marks.plan->runs_of(tag.node);
@@ -164,7 +164,7 @@ void StepMarks::on_record(const Record& record) {
   if (record.tag.node < 0) return;  // a piece of another node's work
   // One that sends records has one device, and so one part.
   Marked& marks = marked(record.tag);
-  const Place& place = marks.places[static_cast<std::size_t>(record.tag.node)];
+  const Place& place = at(marks.places, record.tag.node);
   if (!place.is_first && !place.is_last) return;
   Span& span = marks.runs[place.run].spans[set_for(record.tag)];
   if (place.is_first) span.begin_s = record.start_s;

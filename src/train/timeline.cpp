@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "core/index.h"
+
 namespace barestep {
 namespace {
 
@@ -42,7 +44,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
     for (const Wait& wait : node.waits) awaited.insert(wait.node);
   }
   for (NodeId id = 0; id < program.size(); ++id) {
-    const Node& node = program.nodes()[static_cast<std::size_t>(id)];
+    const Node& node = program.node(id);
     for (const LaneId& lane : lanes_of(program, node)) {
       const auto earlier = runs_on(lane);
       const NodeRun* const before = earlier.empty() ? nullptr : &runs_[earlier.back()];
@@ -55,7 +57,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
     }
   }
   for (NodeRun& run : runs_) {
-    for (const Wait& wait : program.nodes()[static_cast<std::size_t>(run.first)].waits) {
+    for (const Wait& wait : program.node(run.first).waits) {
       for (std::size_t part = 0; part < runs_of(wait.node).size(); ++part) {
         run.awaited.push_back({wait.node, part, wait.steps_back});
       }
@@ -65,7 +67,7 @@ RunPlan::RunPlan(const Program& program, RunDetail detail)
 }
 
 void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
-  const Node& node = program_->nodes()[static_cast<std::size_t>(id)];
+  const Node& node = program_->node(id);
   std::vector<std::size_t>& on_lane = lanes_[lane];
   if (starts_run) {
     NodeRun run{.lane = lane,
@@ -84,7 +86,7 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
     runs_.push_back(std::move(run));
   }
   runs_[on_lane.back()].last = id;
-  runs_of_node_[static_cast<std::size_t>(id)].push_back(on_lane.back());
+  at(runs_of_node_, id).push_back(on_lane.back());
 }
 
 StepTimeline& Timeline::next() {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/index.h"
 #include "core/program.h"
 
 namespace barestep {
@@ -62,7 +63,7 @@ class RunPlan {
 
   /// The runs that hold a node: one for each of its parts, in the order of lanes_of().
   [[nodiscard]] const std::vector<std::size_t>& runs_of(NodeId node) const {
-    return runs_of_node_[static_cast<std::size_t>(node)];
+    return at(runs_of_node_, node);
   }
 
   /// The runs of each lane that the program uses, in their order.

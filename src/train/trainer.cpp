@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/philox.h"
 #include "core/program.h"
 #include "core/units.h"
@@ -68,21 +69,19 @@ class Trainer::Input final : public StepInput {
   }
 
   /// The batch that runs as step `step` of the runner.
-  void announce(std::int64_t step, const Batch& batch) {
-    batches_[static_cast<std::size_t>(step % 2)] = batch;
-  }
+  void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
 
   void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
   [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
 
   RunDetail detail_of(std::int64_t step) override {
-    const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
+    const Batch& batch = at(batches_, step % 2);
     const bool asks = profiler_ != nullptr && !batch.evaluates;
     return asks ? profiler_->detail_of(batch.number) : RunDetail::kRuns;
   }
 
   void fill(std::int64_t step, const Program& /*program*/, const Addresses& addresses) override {
-    const Batch& batch = batches_[static_cast<std::size_t>(step % 2)];
+    const Batch& batch = at(batches_, step % 2);
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
       write_scalars(config_.optimizer, batch.number + 1, spec_.ranks,
@@ -216,7 +215,7 @@ void Trainer::upload(const void* from, const Tensor& to) {
 void Trainer::fill_with_zeros(const Tensor& tensor) {
   const DeviceOp fill = Fill{.out = tensor};
   const int number = programs_.buffers()[tensor.buffer].device;
-  Device& device = *devices_[static_cast<std::size_t>(number)];
+  Device& device = *at(devices_, number);
   Stream& stream = runner_.stream({number, Lane::kCompute});
   device.prepare(fill);
   device.run(fill, runner_.addresses(0), stream, {.node = kPartOfNode});

@@ -273,7 +273,7 @@ class Promises final : public TrainObserver {
         std::ranges::find(all, &program, [](const auto* each) { return &each->program; }) -
         all.begin());
     const std::size_t turn = turns_[&program]++;
-    std::array<double, kPhases> runs_s{}, nodes_s{};
+    EnumArray<Phase, double> runs_s{}, nodes_s{};
     for (std::size_t i = 0; i < step.spans.size(); ++i) {
       const NodeRun& run = step.plan->runs()[i];
       SCOPED_TRACE(fmt::format("the run that begins with node {}", run.first));
@@ -283,14 +283,14 @@ class Promises final : public TrainObserver {
       ASSERT_TRUE(first && last) << "a node told nothing";
       expect_marks(step.spans[i], {.begin_s = first->begin_s, .end_s = last->end_s});
       if (run.lane == kMainLane && run.phase != Phase::kData) {
-        runs_s[static_cast<std::size_t>(run.phase)] += last->end_s - first->begin_s;
+        runs_s[run.phase] += last->end_s - first->begin_s;
       }
     }
     for (NodeId id = 0; id < program.size(); ++id) {
       const Node& node = program.nodes()[static_cast<std::size_t>(id)];
       if (node.phase == Phase::kData || lanes_of(program, node) != std::vector{kMainLane}) continue;
       const Span span = records_.of(number, id, 0, turn).value();
-      nodes_s[static_cast<std::size_t>(node.phase)] += span.end_s - span.begin_s;
+      nodes_s[node.phase] += span.end_s - span.begin_s;
     }
     expect_own_work(runs_s, nodes_s);
   }
@@ -306,26 +306,26 @@ class Promises final : public TrainObserver {
   }
 
   /// Seconds of the main lane's runs and of their nodes, by phase.
-  void expect_own_work(const std::array<double, kPhases>& runs_s,
-                       const std::array<double, kPhases>& nodes_s) const {
-    std::array<double, kPhases> own_s{};
-    std::array<double, kParts> own_part_s{};
+  void expect_own_work(const EnumArray<Phase, double>& runs_s,
+                       const EnumArray<Phase, double>& nodes_s) const {
+    EnumArray<Phase, double> own_s{};
+    EnumArray<Part, double> own_part_s{};
     visit_stretches(timeline(), kMainLane, [&](const Stretch& stretch) {
       if (!stretch.is_own_work) return;
       const NodeRun& run = timeline().at(0)->plan->runs()[stretch.held_by->run];
       if (run.phase == Phase::kData) return;
-      own_s[static_cast<std::size_t>(run.phase)] += stretch.seconds();
-      own_part_s[static_cast<std::size_t>(stretch.part)] += stretch.seconds();
+      own_s[run.phase] += stretch.seconds();
+      own_part_s[stretch.part] += stretch.seconds();
     });
-    for (std::size_t phase = 0; phase < kPhases; ++phase) {
+    for (const Phase phase : kValuesOf<Phase>) {
       const double error_s =
           kRounding + clock_error_s() * static_cast<double>(timeline().at(0)->spans.size());
-      EXPECT_GE(own_s[phase], nodes_s[phase] - error_s) << "phase " << phase;
+      EXPECT_GE(own_s[phase], nodes_s[phase] - error_s) << "phase " << name_of(phase);
       if (by_ == MarkedBy::kRecords) EXPECT_NEAR(own_s[phase], runs_s[phase], kRounding);
     }
     const StepAccount account = account_of(timeline(), kMainLane);
-    for (std::size_t part = 0; part < kParts; ++part) {
-      EXPECT_GE(account.part_s[part], own_part_s[part] - kRounding) << "part " << part;
+    for (const Part part : kValuesOf<Part>) {
+      EXPECT_GE(account[part], own_part_s[part] - kRounding) << "part " << name_of(part);
     }
   }
 

@@ -15,10 +15,6 @@ TEST(Error, IsOneLineThatSteersNoTerminal) {
   EXPECT_STREQ(error.what(), "file 'a b c': holds '?[2J?'; look at \xc3\xa9 ??");
 }
 
-}  // namespace
-
-namespace {
-
 TEST(Nearest, FindsSlipsAndAbbreviationsButGuessesNothing) {
   constexpr std::string_view kNames[] = {"sa",         "sc",   "steps",    "lr",
                                          "batch-size", "load", "log-every"};
@@ -33,5 +29,4 @@ TEST(Nearest, FindsSlipsAndAbbreviationsButGuessesNothing) {
 }
 
 }  // namespace
-
 }  // namespace barestep

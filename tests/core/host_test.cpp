@@ -103,10 +103,6 @@ TEST(HostCpus, AreDividedAmongTheRanksThatShareThem) {
   EXPECT_EQ(share_of_cpus(crowded, 1, std::nullopt), 1);
 }
 
-}  // namespace
-
-namespace {
-
 TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   const HostMemory memory = host_memory();
   const std::int64_t machine =
@@ -118,5 +114,4 @@ TEST(HostMemory, IsNoMoreThanTheMachineHas) {
 }
 
 }  // namespace
-
 }  // namespace barestep

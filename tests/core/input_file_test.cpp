@@ -34,6 +34,13 @@ TEST_F(FilePattern, ThatFitsNothingIsRefused) {
       [&] { matching_files(folder() / "none-*"); });
 }
 
-}  // namespace
+class ContentHash : public TempDirTest {};
 
+TEST_F(ContentHash, IsXxh3OfTheBytes) {
+  EXPECT_EQ(hash_of_bytes(""), "99aa06d3014798d86001c324468d497f") << "as xxhsum -H2 says";
+  const std::string text = "weights";
+  EXPECT_EQ(content_hash(file("weights", text)), "7 bytes, hash " + hash_of_bytes(text));
+}
+
+}  // namespace
 }  // namespace barestep

@@ -289,10 +289,6 @@ TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
                [&] { make_folder(folder() / "file/a"); });
 }
 
-}  // namespace
-
-namespace {
-
 class Gzip : public TempDirTest {
  protected:
   /// What zlib's own reader finds in it.
@@ -318,5 +314,4 @@ TEST_F(Gzip, ReadsBackTheSame) {
 }
 
 }  // namespace
-
 }  // namespace barestep

@@ -75,9 +75,9 @@ TEST(MemoryPlan, PlacesNoTwoSlotsOnTheSameBytesAndItsCategoriesSumToTheTotal) {
     expect_disjoint(*sample.buffers, true, device);
     std::int64_t sum = 0;
     std::int64_t pinned_sum = 0;
-    for (int i = 0; i < kCategories; ++i) {
-      sum += plan.category_bytes(device, static_cast<Category>(i));
-      pinned_sum += plan.pinned_category_bytes(device, static_cast<Category>(i));
+    for (const Category category : kValuesOf<Category>) {
+      sum += plan.category_bytes(device, category);
+      pinned_sum += plan.pinned_category_bytes(device, category);
     }
     EXPECT_EQ(sum, plan.device_bytes(device));
     EXPECT_EQ(pinned_sum, plan.pinned_bytes(device));

@@ -95,10 +95,6 @@ TEST(Program, PutsACollectiveOnALaneOfEachDeviceAndRefusesTwoPartsOnOne) {
               HasSubstr("two tensors of a collective lie on one device"));
 }
 
-}  // namespace
-
-namespace {
-
 /// Sums of m * n and of 2 * m * n * k over the layers of an unfused step.
 struct Formula {
   explicit Formula(const SampleShape& shape) {
@@ -117,8 +113,8 @@ TEST(PriceOf, CountsTwoFlopsForEachMultiplyAddOfATrainingStep) {
   const Formula formula(shape);
   const SampleProgram sample = training_step(shape);
   const Price price = price_of(sample.program);
-  EXPECT_EQ(price.of(Phase::kForward).flops, formula.forward + 2 * formula.outputs);
-  EXPECT_EQ(price.of(Phase::kBackward).flops, formula.backward + 2 * formula.outputs);
+  EXPECT_EQ(price.by_phase[Phase::kForward].flops, formula.forward + 2 * formula.outputs);
+  EXPECT_EQ(price.by_phase[Phase::kBackward].flops, formula.backward + 2 * formula.outputs);
 
   std::int64_t products = 0;
   for (const Node& node : sample.program.nodes()) {
@@ -138,7 +134,7 @@ TEST(PriceOf, CountsSevenWordsAParameterForAdam) {
   // Widths whose tensors need no padding to 64 bytes.
   const SampleProgram sample = training_step({.widths = {16, 32, 16}, .rows = 4});
   const std::int64_t parameters = 16 * 32 + 32 + 32 * 16 + 16;
-  EXPECT_EQ(price_of(sample.program).of(Phase::kOptimizer).bytes, 7 * 4 * parameters + 2 * 4);
+  EXPECT_EQ(price_of(sample.program).by_phase[Phase::kOptimizer].bytes, 7 * 4 * parameters + 2 * 4);
 }
 
 TEST(PriceOf, SumsItsPhasesToTheTotal) {
@@ -147,7 +143,7 @@ TEST(PriceOf, SumsItsPhasesToTheTotal) {
   for (const Cost& cost : price.by_phase) sum += cost;
   EXPECT_EQ(sum, price.total);
   EXPECT_GT(price.total.message_bytes, 0);
-  EXPECT_EQ(price.of(Phase::kReduce), (Cost{.message_bytes = price.total.message_bytes}));
+  EXPECT_EQ(price.by_phase[Phase::kReduce], (Cost{.message_bytes = price.total.message_bytes}));
 }
 
 TEST(PriceOf, CostsNothingForAnEmptyProgram) {
@@ -156,5 +152,4 @@ TEST(PriceOf, CostsNothingForAnEmptyProgram) {
 }
 
 }  // namespace
-
 }  // namespace barestep

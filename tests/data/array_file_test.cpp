@@ -249,10 +249,6 @@ TEST_F(Idx, SaysThatAnArrayDoesNotFitIntoMemory) {
               "data '.*large.idx': does not fit into this machine's memory; use fewer samples");
 }
 
-}  // namespace
-
-namespace {
-
 using testing::ElementsAre;
 
 class Npy : public TempDirTest {
@@ -388,5 +384,4 @@ TEST_F(Npy, RefusesWhatItCannotRead) {
 }
 
 }  // namespace
-
 }  // namespace barestep

@@ -72,5 +72,4 @@ TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
 }
 
 }  // namespace
-
 }  // namespace barestep

@@ -33,14 +33,14 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
   // Forward 2, backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds(0)).step_s, 5);
   const SimulatedStep step = simulate(programs.step(), seconds(3));
-  EXPECT_DOUBLE_EQ(step.of(Phase::kForward), 2);
-  EXPECT_DOUBLE_EQ(step.of(Phase::kBackward), 3);
+  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kForward], 2);
+  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 3);
   double sum = 0;
   for (const double part : step.phase_s) sum += part;
   EXPECT_DOUBLE_EQ(sum, step.step_s);
   // The first bucket is complete at 3 and reduced until 6, the second at 5 and until 9.
   EXPECT_DOUBLE_EQ(step.step_s, 9);
-  EXPECT_DOUBLE_EQ(step.of(Phase::kReduce), 4);
+  EXPECT_DOUBLE_EQ(step.phase_s[Phase::kReduce], 4);
 }
 
 /// Two lanes that need the core of the one that computes.
@@ -58,8 +58,8 @@ TEST(Simulator, SharesCoresAmongLanes) {
   // of the other bucket's.
   const SimulatedStep shared = simulate(programs.step(), seconds, 1);
   EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
-  EXPECT_DOUBLE_EQ(shared.of(Phase::kBackward), 5);
-  EXPECT_DOUBLE_EQ(shared.of(Phase::kReduce), 4);
+  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kBackward], 5);
+  EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kReduce], 4);
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 2).step_s, 9) << "a core for each lane";
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, 0.5).step_s, 22) << "two ranks on a core";
   // Four of the eleven seconds, in which both lanes want the core, take twice as long.
@@ -189,8 +189,8 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_TRUE(prediction_findings({&results}).sentences.empty());
   for (const double backward : {0.075, 0.107, 9.0}) {  // 4 ranks are beyond the cores
     SimulatedStep step{.step_s = 0.03 + backward};
-    step.phase_s[static_cast<std::size_t>(Phase::kForward)] = 0.03;
-    step.phase_s[static_cast<std::size_t>(Phase::kBackward)] = backward;
+    step.phase_s[Phase::kForward] = 0.03;
+    step.phase_s[Phase::kBackward] = backward;
     results.predictions.push_back(step);
   }
   const auto summary = prediction_summary({&results});
@@ -230,10 +230,10 @@ TEST(Predictions, AgreeWithCalculationsByHand) {
   // 402,702,336 parameters on 4.3 TB/s: Adam moves 28 bytes of each.
   const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep one = predicted_step({}, h200, 1);
-  EXPECT_NEAR(one.of(Phase::kOptimizer), 28 * 402'702'336.0 / 4.3e12, 1e-5);
+  EXPECT_NEAR(one.phase_s[Phase::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
   // 51.5 GFLOP at 52 TFLOP/s.
-  EXPECT_NEAR(one.of(Phase::kForward), 51.54e9 / 52e12, 5e-5);
-  EXPECT_EQ(one.of(Phase::kReduce), 0);
+  EXPECT_NEAR(one.phase_s[Phase::kForward], 51.54e9 / 52e12, 5e-5);
+  EXPECT_EQ(one.phase_s[Phase::kReduce], 0);
 }
 
 TEST(Predictions, TurnRoundWithTheMachine) {

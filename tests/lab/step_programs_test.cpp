@@ -52,5 +52,4 @@ TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
 }
 
 }  // namespace
-
 }  // namespace barestep

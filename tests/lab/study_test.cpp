@@ -403,10 +403,6 @@ TEST(RunChild, EndsEverythingWhenItIsStopped) {
               "again to go on");
 }
 
-}  // namespace
-
-namespace {
-
 using ::testing::HasSubstr;
 
 TEST(MpiEnvironment, IsThatOfTheScript) {
@@ -422,5 +418,4 @@ TEST(MpiEnvironment, IsThatOfTheScript) {
 }
 
 }  // namespace
-
 }  // namespace barestep

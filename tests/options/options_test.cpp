@@ -190,8 +190,7 @@ TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
     EXPECT_THAT(json, HasSubstr(part));
   }
   EXPECT_THAT(json, testing::Not(HasSubstr("\"dim\"")));  // it is not set
-  EXPECT_EQ(configuration_record(config, TrainerKind::kSingle),
-            "{\"configuration\": " + json + "}");
+  EXPECT_EQ(configuration_record(config, TrainerKind::kSingle), "{\"configuration\":" + json + "}");
 }
 
 TEST_F(Configuration, AsJsonTakesNamesOfFilesThatAreNotUtf8) {

@@ -71,9 +71,8 @@ TEST(MemoryTimeline, NeverExceedsThePlan) {
       ASSERT_FALSE(timeline.points.empty());
       for (const MemoryPoint& point : timeline.points) {
         EXPECT_LE(point.total_bytes(), plan.device_bytes(device));
-        for (int i = 0; i < kCategories; ++i) {
-          EXPECT_LE(point.in_use_bytes[static_cast<std::size_t>(i)],
-                    plan.category_bytes(device, static_cast<Category>(i)));
+        for (const Category category : kValuesOf<Category>) {
+          EXPECT_LE(point.in_use_bytes[category], plan.category_bytes(device, category));
         }
       }
     }

@@ -208,10 +208,6 @@ TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
   EXPECT_THAT(text, Not(HasSubstr(R"("ts":-)")));
 }
 
-}  // namespace
-
-namespace {
-
 double value_of(const MonitorSource& source, const std::vector<double>& values,
                 const std::string& name, int part = 0) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -306,5 +302,4 @@ TEST_F(HostSource, SeesThisProcessWork) {
 }
 
 }  // namespace
-
 }  // namespace barestep

@@ -29,8 +29,8 @@ TEST(Floor, IsWhatTheOpsOfAStepTakeAtThePeaksWithoutTheirInput) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const Program& step = programs.train().program;
   const Price price = price_of(step);
-  const auto bytes = static_cast<double>(price.total.bytes - price.of(Phase::kData).bytes);
-  EXPECT_GT(price.of(Phase::kData).bytes, 0);
+  const auto bytes = static_cast<double>(price.total.bytes - price.by_phase[Phase::kData].bytes);
+  EXPECT_GT(price.by_phase[Phase::kData].bytes, 0);
   EXPECT_DOUBLE_EQ(floor_s(step, {.bytes_per_s = 1000}), bytes / 1000);
   EXPECT_EQ(floor_s(step, {}), 0);
 }

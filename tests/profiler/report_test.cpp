@@ -78,10 +78,10 @@ StepFigures measured(std::int64_t step) {
   StepFigures figures;
   figures.report = report_of(step, 20, 0);
   figures.report.flops = 1'000'000'000;
-  for (int part = 0; part < kParts; ++part) {
-    const double seconds = 0.001 * (part + 1 + 0.1 * static_cast<double>(step));
-    figures.account.part_s[static_cast<std::size_t>(part)] = seconds;
-    figures.report.wall_s += seconds;
+  double milliseconds = 0.1 * static_cast<double>(step);
+  for (double& part_s : figures.account.part_s) {
+    part_s = 0.001 * ++milliseconds;
+    figures.report.wall_s += part_s;
   }
   figures.account.wall_s = figures.report.wall_s;
   figures.account.between_s = 0.007;
@@ -105,7 +105,7 @@ TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
   EXPECT_EQ(record.at("warmup"), true);
   EXPECT_EQ(record.at("between_s").get<double>(), 0.007);
   const auto& phases = record.at("phases_s");
-  EXPECT_EQ(phases.size(), static_cast<std::size_t>(kParts) - 1);  // input in one
+  EXPECT_EQ(phases.size(), std::size(kNamesOf<Part>) - 1);  // input in one
   double sum = 0;
   for (const auto& [name, seconds] : phases.items()) sum += seconds.get<double>();
   EXPECT_NEAR(sum, report.wall_s, 1e-12);
@@ -151,7 +151,7 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
     milliseconds += values.first;
     percents += values.second;
   }
-  EXPECT_EQ(rows.size(), static_cast<std::size_t>(kParts) + 3);
+  EXPECT_EQ(rows.size(), std::size(kNamesOf<Part>) + 3);
   EXPECT_NEAR(milliseconds, rows.at("wall time").first, 0.0001 * static_cast<double>(rows.size()));
   EXPECT_NEAR(percents, 100, 0.01 * static_cast<double>(rows.size()));
   EXPECT_NEAR(rows.at("data wait").first, 1 + 0.25, 1e-4);

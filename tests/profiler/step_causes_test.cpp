@@ -153,9 +153,10 @@ class RandomRun {
     EXPECT_EQ(coarse.wall_s, fine.wall_s);
     EXPECT_EQ(mixed.wall_s, fine.wall_s);
     // Gaps between the nodes of a run belong to the run.
-    for (std::size_t i = 0; i < kParts && !has_gaps_; ++i) {
-      EXPECT_NEAR(coarse.part_s[i], fine.part_s[i], 1e-9) << "the detail changes a part";
-      EXPECT_NEAR(mixed.part_s[i], fine.part_s[i], 1e-9) << "a change of detail changes a part";
+    for (const Part part : kValuesOf<Part>) {
+      if (has_gaps_) break;
+      EXPECT_NEAR(coarse[part], fine[part], 1e-9) << "the detail changes a part";
+      EXPECT_NEAR(mixed[part], fine[part], 1e-9) << "a change of detail changes a part";
     }
     const WallTime wall = phases_.wall_of_newest(kMain);
     if (step.host.overlaps_previous) EXPECT_EQ(wall.begin_s, last_end_s_);

@@ -329,7 +329,7 @@ SampleProgram random_program(std::uint64_t seed) {
       return range(static_cast<BufferId>(below(b->size())), first(), numbers);
     };
     const auto device = static_cast<int>(below(devices));
-    const auto lane = static_cast<Lane>(below(kLanes));
+    const auto lane = static_cast<Lane>(below(kCountOf<Lane>));
     const std::int64_t kind = below(8);
     if (kind < 2) {
       program.add({DeviceOp{Fill{any()}}, device, lane, Phase::kForward});

@@ -44,8 +44,8 @@ std::string devices_key(int devices) {
 FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
   FindingTable table{.title = "Memory of each device, as planned and allocated",
                      .columns = {"device", "total"}};
-  for (int i = 0; i < kCategories; ++i) {
-    table.columns.emplace_back(name_of(static_cast<Category>(i)));
+  for (const Category category : kValuesOf<Category>) {
+    table.columns.emplace_back(name_of(category));
   }
   for (const auto& [name, memory] : devices) {
     std::vector<std::string> row = {name, human_bytes(memory.bytes)};
@@ -58,11 +58,12 @@ FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>
 Plot memory_plot(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
   Plot plot{.title = "Memory by category", .y_label = "MiB"};
   for (const auto& [name, memory] : devices) plot.categories.push_back(name);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(kCategories); ++i) {
-    PlotSeries series{.name = std::string(name_of(static_cast<Category>(i)))};
+  for (const Category category : kValuesOf<Category>) {
+    PlotSeries series{.name = std::string(name_of(category))};
     double sum = 0;
     for (std::size_t device = 0; device < devices.size(); ++device) {
-      const double mib = static_cast<double>(devices[device].second.by_category[i]) / (1 << 20);
+      const double mib =
+          static_cast<double>(devices[device].second.by_category[category]) / (1 << 20);
       sum += mib;
       series.points.push_back(plot_point(static_cast<double>(device), mib));
     }
