@@ -79,7 +79,7 @@ TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("\nStep 02 | Step time: "));
   EXPECT_EQ(session.row().step_samples, 64);
   EXPECT_GT(session.row().step_time_s.mean, 0);
-  EXPECT_THAT(read_file(folder() / "m"), StartsWith("{\"configuration\": {"));
+  EXPECT_THAT(read_file(folder() / "m"), StartsWith("{\"configuration\":{"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "w"));
 }
 
