@@ -17,7 +17,8 @@
 
 namespace barestep {
 
-/// `first` and what follows, without `end`, as a slice in Python.
+/// Some steps of a run that follow each other: `first` and what follows, without `end`, as a slice
+/// in Python.
 struct StepRange {
   std::int64_t first = 0;
   std::int64_t end = 0;

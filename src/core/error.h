@@ -1,4 +1,5 @@
-// Errors: one exception type, one line of text, one exit code.
+// Errors: one exception type, one line of text, one exit code; and "did you mean" for a name that
+// was mistyped.
 //
 // Every message reads `<what> '<value>': <why>; <what to do>`, so that a user can act on it without
 // reading code. The programs print it behind `mlp_single: error: ` and exit with code().

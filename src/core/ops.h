@@ -24,6 +24,7 @@
 
 namespace barestep {
 
+/// One lambda per alternative of a variant: std::visit(Overloaded{[](const Gemm&) {...}, ...}, op).
 template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;

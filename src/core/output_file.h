@@ -70,7 +70,7 @@ void make_folder(const std::filesystem::path& path);
 /// Changes nothing.
 void require_writable_folder(const std::filesystem::path& path);
 
-/// A whole gzip file, at the level that gzip takes by default. Throws std::bad_alloc.
+/// A whole gzip file (RFC 1952), at the level that gzip takes by default. Throws std::bad_alloc.
 std::vector<std::byte> gzip_of(std::string_view text);
 
 /// Locks the regular file or the folder behind `descriptor` for this program, with flock(2), until

@@ -10,6 +10,7 @@
 
 namespace barestep {
 
+/// bfloat16: the upper half of a float. As many exponents, 8 bits of precision.
 struct Bf16 {
   std::uint16_t bits;
 

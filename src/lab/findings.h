@@ -1,5 +1,5 @@
 // What an experiment comes to: sentences, tables and plots, as data; and how sentences and tables
-// write numbers.
+// write numbers: three digits and a unit.
 #pragma once
 
 #include <cstddef>

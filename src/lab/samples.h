@@ -1,4 +1,4 @@
-// Statistics of step times: where a run is steady, and how sure a median is.
+// Statistics of step times: where a run is steady, how sure a median is, and which law fits.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +52,8 @@ struct Line {
 };
 Line fit_line(std::span<const double> x, std::span<const double> y);
 
+/// Amdahl's law (Amdahl 1967): a step whose serial share is s is 1 / (s + (1 - s) / n) times as
+/// fast on n ranks.
 double amdahl_speed_up(double serial, double ranks);
 
 struct SpeedUp {

@@ -135,6 +135,8 @@ class Monitor {
   std::thread thread_;
 };
 
+/// The host, from Linux's /proc and /sys.
+///
 /// How busy its cores are, all together and each, this process's part of that, the memory in which
 /// this process resides, and the clock of the fastest core. `root` is where proc/ and sys/ lie.
 /// What the system does not tell stays untold.

@@ -12,6 +12,9 @@
 
 namespace barestep {
 
+// NVML's functions, found in its library at run time. Names, types and numbers are those of nvml.h,
+// whose interface NVIDIA keeps from driver to driver.
+
 using NvmlDevice = struct nvmlDevice_st*;
 
 struct NvmlUtilisation {  // nvmlUtilization_t

@@ -151,5 +151,15 @@ TEST(PriceOf, CostsNothingForAnEmptyProgram) {
   EXPECT_EQ(price_of(Program("empty", buffers)).total, Cost{});
 }
 
+TEST(Enums, HaveANameForEachValueAndIndexArrays) {
+  EXPECT_EQ(kValuesOf<Category>.back(), Category::kWorkspace);
+  EXPECT_EQ(kValuesOf<Lane>.back(), Lane::kComm);
+  EXPECT_EQ(kValuesOf<Phase>.back(), Phase::kEvaluate);
+  EnumArray<Lane, int> times{};
+  times[Lane::kComm] = 3;
+  EXPECT_EQ(at(times, std::int64_t{2}), 3);
+  EXPECT_EQ(at(times, NodeId{0}), 0);
+}
+
 }  // namespace
 }  // namespace barestep

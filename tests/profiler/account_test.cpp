@@ -191,5 +191,9 @@ TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   EXPECT_EQ(steps, 12U);
 }
 
+TEST(Parts, HaveANameEach) {
+  EXPECT_EQ(kValuesOf<Part>.back(), Part::kIdle);
+}
+
 }  // namespace
 }  // namespace barestep
