@@ -46,8 +46,7 @@ class OpTimes final : public StepProfiler, public TrainObserver {
     const StepTimeline& step = *report.timeline->at(0);
     for (std::size_t i = 0; i < step.spans.size(); ++i) {
       const NodeId node = step.plan->runs()[i].first;
-      row(step.plan->program().node(node))
-          .seconds_of_step[step.step] += step.spans[i].seconds();
+      row(step.plan->program().node(node)).seconds_of_step[step.step] += step.spans[i].seconds();
     }
   }
   void on_evaluation(const EvaluationReport& /*report*/) override {}
