@@ -21,7 +21,6 @@
 #include "core/clock.h"
 #include "core/communicator.h"
 #include "core/error.h"
-#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/mpi_communicator.h"
 #include "parallel/comm/nccl_communicator.h"

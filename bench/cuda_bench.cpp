@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "measure.h"
 
 namespace barestep::bench {

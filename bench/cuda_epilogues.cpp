@@ -15,9 +15,9 @@
 
 #include "core/error.h"
 #include "core/text_table.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/handles.h"
+#include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/make_device.h"
 
 namespace barestep::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 
 namespace barestep::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "core/text_table.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "measure.h"
 #include "train/trainer.h"
 

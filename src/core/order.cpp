@@ -9,19 +9,108 @@
 //
 // max_slots + 1 steps suffice: two accesses further apart meet only if nearer ones on the same two
 // lanes meet too.
-#include "core/order.h"
-
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/index.h"
-#include "core/touched_bytes.h"
+#include "core/program.h"
 
 namespace barestep {
 namespace {
+
+constexpr NodeId kNoNode = -1;
+
+/// The last nodes on one lane that read and wrote some bytes. A lane is FIFO, so where these are
+/// finished, so are all earlier ones on it.
+struct Touch {
+  LaneId lane;
+  NodeId reader = kNoNode;
+  NodeId writer = kNoNode;
+};
+
+/// Filled by a walk over the program's nodes. Buffers are cut into pieces where some access begins
+/// or ends, so that a piece is touched as a whole. A query costs as much as the pieces that it
+/// covers; over a whole program that is far less than there are pairs of nodes.
+class TouchedBytes {
+ public:
+  /// Nothing is touched yet. `program` must outlive this and keep its nodes.
+  explicit TouchedBytes(const Program& program);
+
+  /// The next node of the walk. A program may be walked again, and the later walk then counts.
+  void enter(NodeId node);
+
+  /// The pieces that share a byte with the tensor, and for each one the lanes that touched it. An
+  /// empty tensor shares none.
+  [[nodiscard]] std::span<const std::vector<Touch>> pieces_of(const Tensor& tensor) const;
+
+ private:
+  /// Of a buffer: piece i reaches from ends[i] to ends[i + 1], the last one to the buffer's end.
+  struct Pieces {
+    std::vector<std::int64_t> ends;
+    std::vector<std::vector<Touch>> touches;
+  };
+
+  [[nodiscard]] Pieces& of_buffer(BufferId buffer) { return at(pieces_, buffer); }
+
+  const Program& program_;
+  std::vector<Pieces> pieces_;  // by buffer
+};
+
+/// The first piece that the tensor touches, and the one after the last.
+std::pair<std::size_t, std::size_t> range_of(const std::vector<std::int64_t>& ends,
+                                             const Tensor& tensor) {
+  if (tensor.bytes() == 0) return {0, 0};
+  const auto after = std::upper_bound(ends.begin(), ends.end(), tensor.offset_bytes);
+  const auto end = std::lower_bound(after, ends.end(), tensor.end_bytes());
+  const auto first = after == ends.begin() ? after : after - 1;
+  return {static_cast<std::size_t>(first - ends.begin()),
+          static_cast<std::size_t>(end - ends.begin())};
+}
+
+TouchedBytes::TouchedBytes(const Program& program)
+    : program_(program), pieces_(static_cast<std::size_t>(program.buffers().size())) {
+  for (const Node& node : program.nodes()) {
+    for (const Access& access : accesses_of(node.op)) {
+      auto& ends = at(pieces_, access.tensor.buffer).ends;
+      ends.push_back(access.tensor.offset_bytes);
+      ends.push_back(access.tensor.end_bytes());
+    }
+  }
+  for (auto& [ends, touches] : pieces_) {
+    std::sort(ends.begin(), ends.end());
+    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+    touches.resize(ends.size());
+  }
+}
+
+void TouchedBytes::enter(NodeId id) {
+  const Node& node = program_.node(id);
+  const auto parts = parts_of(node.op);
+  const auto lanes = lanes_of(program_, node);
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    for (const Access& access : parts[part]) {
+      auto& touches = of_buffer(access.tensor.buffer).touches;
+      const auto [first, end] = range_of(of_buffer(access.tensor.buffer).ends, access.tensor);
+      for (std::size_t i = first; i < end; ++i) {
+        auto touch = std::ranges::find(touches[i], lanes[part], &Touch::lane);
+        if (touch == touches[i].end()) touch = touches[i].insert(touch, {.lane = lanes[part]});
+        (access.writes ? touch->writer : touch->reader) = id;
+      }
+    }
+  }
+}
+
+std::span<const std::vector<Touch>> TouchedBytes::pieces_of(const Tensor& tensor) const {
+  const auto& [ends, touches] = at(pieces_, tensor.buffer);
+  const auto [first, end] = range_of(ends, tensor);
+  return std::span(touches).subspan(first, end - first);
+}
 
 constexpr int kNever = -1;
 

@@ -1,8 +1,8 @@
 // A program: one training step as a list of ops.
 //
 // The order of the list is its meaning. Lanes (streams) and waits only relax it: order() adds the
-// waits, check() proves that they suffice (core/order.h, core/checker.h). A program is built once,
-// before any memory exists, and then read by planner, checker, pricer, printer and runner.
+// waits, check() proves that they suffice (core/program.h, core/checker.h). A program is built
+// once, before any memory exists, and then read by planner, checker, pricer, printer and runner.
 #pragma once
 
 #include <cstddef>
@@ -160,5 +160,10 @@ std::int64_t state_bytes_of(const Program& program);
 /// go round in a ring (Patarasuk & Yuan 2009): of an all-reduce 2 (n - 1) / n of its bytes, of a
 /// reduce-scatter or an all-gather (n - 1) / n; of others as much.
 std::int64_t bytes_sent(const Program& program, int ranks);
+
+/// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, one of
+/// them writing, run in the order of the list, within a step and across steps, and every wait is
+/// needed: without it some such pair is unordered. core/checker.h proves both independently.
+void order(Program& program);
 
 }  // namespace barestep

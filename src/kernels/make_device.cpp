@@ -3,8 +3,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cpu/device.h"
-#include "kernels/cuda/device.h"
 
 namespace barestep {
 

@@ -1,8 +1,12 @@
-// From a device's name to a device.
+// Devices: the CPU, with asynchronous streams, real events and one pool of worker threads; and
+// NVIDIA GPUs.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/config.h"
 #include "core/device.h"
@@ -16,5 +20,36 @@ DeviceKind device_kind(std::string_view name);
 /// is called `cpu_name` in messages and tables.
 std::unique_ptr<Device> make_device(const DeviceConfig& config, int index = 0,
                                     std::string_view cpu_name = "cpu");
+
+struct CpuDeviceOptions {
+  int index = 0;
+  std::string name = "cpu";
+  int threads = 0;  // 0: one for each CPU this process may use
+  GemmProvider gemm = GemmProvider::kAuto;
+};
+
+/// Throws Error(kConfiguration) when the product library asked for is not in this build.
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+/// How many GPUs this process can use; 0 without a driver, or in a build without CUDA.
+int cuda_device_count();
+
+/// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
+/// and in a build without CUDA, which does not look.
+std::string why_no_cuda_device();
+
+/// Two GPUs between which numbers go by way of the host.
+using ApartGpus = std::pair<int, int>;
+
+/// From now on the GPUs of these numbers copy to and from each other directly, wherever hardware
+/// and driver let them; those that cannot are returned, as pairs of `ordinals` in their order.
+/// Throws Error(kNoDevice). Blocks.
+std::vector<ApartGpus> enable_peer_access(const std::vector<int>& ordinals);
+
+/// Opens the GPU that `config` names ("auto" and "cuda" are cuda:0) as device `index` of a program.
+/// Throws Error(kNoDevice), and Error(kConfiguration) for an --autotune file made elsewhere.
+///
+/// It sends no records: set_record_sink() refuses with Error(kConfiguration).
+std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index);
 
 }  // namespace barestep

@@ -15,7 +15,6 @@
 #include "core/host.h"
 #include "core/output_file.h"
 #include "core/text_table.h"
-#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "lab/measured_card.h"
 #include "lab/prediction.h"

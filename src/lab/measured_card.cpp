@@ -12,21 +12,20 @@
 #include <span>
 #include <vector>
 
-#include "core/bench_stream.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
 #include "core/units.h"
-#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "lab/findings.h"
 #include "lab/measurement.h"
 #include "lab/run_workload.h"
 #include "lab/samples.h"
 #include "lab/simulator.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
+#include "profiler/peaks.h"
 
 namespace barestep {
 

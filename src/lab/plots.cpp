@@ -12,7 +12,7 @@
 
 #include "core/index.h"
 #include "lab/findings.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {

@@ -12,7 +12,7 @@
 #include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/simulator.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "train/parameter_layout.h"

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/index.h"
 #include "core/ops.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {

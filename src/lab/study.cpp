@@ -15,7 +15,7 @@
 #include "lab/experiment.h"
 #include "lab/run_workload.h"
 #include "lab/simulator.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {

@@ -3,7 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/config.h"
+#include "core/index.h"
+#include "core/plan.h"
 #include "options/options.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/ddp.h"
+#include "parallel/schemes/scheme_of.h"
+#include "train/memory_check.h"
+#include "train/trainer.h"
 
 namespace barestep {
 
@@ -45,6 +53,50 @@ std::string command_line_of(const Workload& workload) {
     line = fmt::format("mpirun -np {} ", workload.ranks);
   }
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
+}
+
+WorkloadPrograms::WorkloadPrograms(const Workload& workload)
+    : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
+                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu) {}
+
+WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks,
+                                   DeviceKind kind) {
+  validate(config, trainer);
+  scheme_ =
+      scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
+  const StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, 0, ranks)
+                                                     : spec_of(config, kind, nullptr);
+  steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
+}
+
+std::vector<DeviceMemory> planned_memory(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  const MemoryPlan plan(programs.steps().buffers());
+  std::vector<DeviceMemory> devices;
+  for (int device = 0; device < plan.devices(); ++device) {
+    DeviceMemory memory{.bytes = plan.device_bytes(device)};
+    for (const Category category : kValuesOf<Category>) {
+      memory.by_category[category] = plan.category_bytes(device, category);
+    }
+    devices.push_back(memory);
+  }
+  return devices;
+}
+
+void require_memory(const Workload& workload, std::int64_t free_bytes) {
+  if (workload.pytorch) return;
+  const WorkloadPrograms programs(workload);
+  // Ranks and devices take turns on the GPUs, so the first has most of them.
+  const int places = workload.on_gpu ? workload.gpus : 1;
+  MemoryPool pool{.name = workload.on_gpu ? "a GPU" : "this machine",
+                  .kind = workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu,
+                  .available_bytes = free_bytes};
+  if (workload.trainer == TrainerKind::kDdp) pool.sharers = (workload.ranks + places - 1) / places;
+  for (int i = places; i < workload.ranks && workload.trainer == TrainerKind::kDataParallel;
+       i += places) {
+    pool.devices.push_back(i);
+  }
+  require_memory(programs.steps(), pool);
 }
 
 }  // namespace barestep

@@ -2,9 +2,20 @@
 #include "options/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/config.h"
+#include "core/error.h"
+
 namespace barestep {
+
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -92,6 +103,306 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
                                                                       : "given");
   }
   return settings;
+}
+
+namespace {
+
+/// Reads every value as if it had been typed.
+void check_values(const TrainConfig& config, TrainerKind trainer) {
+  TrainConfig read;
+  for (const Option& option : options_of(trainer)) {
+    const std::optional<std::string> text = option.value.text(config);
+    const Given given{.where = fmt::format("--{}", option.name), .text = text.value_or("")};
+    if (text) option.value.read(given, read);
+  }
+}
+
+void check_model(const ModelConfig& model) {
+  if (model.layers.empty() || (!model.dim && !model.depth)) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--layers",
+        .why = fmt::format("does not go with {}", model.dim ? "--dim" : "--depth"),
+        .remedy = "give --layers, or --dim and --depth"});
+}
+
+void check_data(const TrainConfig& config) {
+  const bool random = config.data.kind == DataKind::kRandn;
+  const bool classes = takes_labels(config.model.loss);
+  if (random && classes) {
+    fail(ExitCode::kConfiguration, {.what = "--loss",
+                                    .value = "cross-entropy",
+                                    .why = "needs labels, and --data randn has none",
+                                    .remedy = "use --data with files"});
+  }
+  if (random && (config.training.epochs || config.data.test_split > 0)) {
+    fail(ExitCode::kConfiguration, {.what = config.training.epochs ? "--epochs" : "--test-split",
+                                    .why = "--data randn is not a fixed set of samples",
+                                    .remedy = "use --data with files"});
+  }
+}
+
+void check_pinning(const TrainConfig& config) {
+  if (config.data.pin || !config.device.graph) return;
+  fail(ExitCode::kConfiguration, {.what = "--no-pin",
+                                  .why = "a graph cannot hold copies to and from pageable memory",
+                                  .remedy = "leave out --no-pin or --graph"});
+}
+
+/// The names of the optimizers that have something: "adam or adamw".
+std::string optimizers_with(bool OptimizerTraits::*something) {
+  std::string names;
+  for (const OptimizerKind kind : kValuesOf<OptimizerKind>) {
+    if (!(traits_of(kind).*something)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(kind));
+  }
+  return names;
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
+    const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
+    fail(ExitCode::kConfiguration,
+         {.what = optimizer.nesterov ? "--nesterov" : "--momentum",
+          .why = fmt::format("only --optimizer {} has it", those),
+          .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
+  }
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    fail(ExitCode::kConfiguration, {.what = "--nesterov",
+                                    .why = "needs momentum",
+                                    .remedy = "give --momentum 0.9, or leave it out"});
+  }
+}
+
+/// What would run once for each batch size, one over the other.
+void check_sweep(const TrainConfig& config) {
+  if (config.data.sweep.empty()) return;
+  const OutputConfig& output = config.output;
+  const char* const file = !output.save.empty()                                        ? "--save"
+                           : !output.metrics.empty() && !config.training.evaluate_only ? "--metrics"
+                           : !output.trace.empty()                                     ? "--trace"
+                           : !output.tensorboard.empty() ? "--tensorboard"
+                                                         : nullptr;
+  if (file == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = file,
+                                  .why = "does not go with several batch sizes",
+                                  .remedy = "give one --batch-size, or leave it out"});
+}
+
+void check_evaluation(const TrainConfig& config) {
+  const OutputConfig& output = config.output;
+  if (!config.training.evaluate_only) return;
+  const auto refuse = [](const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--evaluate-only", .why = why, .remedy = remedy});
+  };
+  if (output.load.empty()) refuse("there are no weights to evaluate", "give --load FILE");
+  if (config.data.kind == DataKind::kRandn) {
+    refuse("there are no samples to evaluate with", "give files by --data");
+  }
+  const char* const other = !output.save.empty()              ? "--save"
+                            : output.records()                ? "--profile and --trace"
+                            : !output.tensorboard.empty()     ? "--tensorboard"
+                            : output.monitor                  ? "--monitor"
+                            : config.training.epochs          ? "--epochs"
+                            : config.training.steps           ? "--steps"
+                            : config.training.accumulate != 1 ? "--accumulate"
+                            : config.device.graph             ? "--graph"
+                                                              : nullptr;
+  if (other == nullptr) return;
+  fail(ExitCode::kConfiguration, {.what = other,
+                                  .why = "does not go with --evaluate-only, which trains nothing",
+                                  .remedy = "leave one of the two out"});
+}
+
+/// A program has a node for each layer of each micro-step.
+void check_micro_steps(const TrainConfig& config) {
+  const std::int64_t accumulate = config.training.accumulate;
+  const auto linears = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
+  if (linears * accumulate > limits::kDepths.last) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} layers in each micro-step make {} in a step", linears,
+                             linears * accumulate),
+          .remedy = fmt::format("{} micro-steps fit, or a larger --batch-size",
+                                limits::kDepths.last / linears)});
+  }
+  std::int64_t batch = config.data.batch_size;
+  for (const std::int64_t size : config.data.sweep) batch = std::max(batch, size);
+  if (!limits::kBatchSizes.contains(batch * accumulate)) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--accumulate",
+          .value = std::to_string(accumulate),
+          .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
+                             batch * accumulate),
+          .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+}
+
+/// What needs the gradients as they are stored.
+void check_update(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (training.clip_norm && !training.zero_grad) {
+    refuse("--no-zero-grad", "", "gradients add up unclipped, which --clip-norm does not go with",
+           "give one of the two");
+  }
+  if (training.clip_norm && training.update == Update::kPerBucket) {
+    refuse("--update", "per-bucket", "--clip-norm needs the gradients of all buckets first",
+           "use --update separate");
+  }
+  if (config.parallel.bf16_gradients && !training.zero_grad) {
+    refuse("--no-zero-grad", "",
+           "--grad-dtype bf16 rounds the whole sum in each step, which loses the gradients added",
+           "use --grad-dtype fp32");
+  }
+  if (training.update != Update::kFused) return;
+  if (!traits_of(config.optimizer.kind).has_fused_update) {
+    refuse("--update", "fused", "the step inside the weight gradient is Adam's",
+           fmt::format("use --optimizer {}, or --update separate",
+                       optimizers_with(&OptimizerTraits::has_fused_update)));
+  }
+  if (!training.zero_grad) {
+    refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
+           "use --update separate");
+  }
+  if (training.clip_norm && config.device.precision == Precision::kTf32) {
+    refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
+           "--update fused would find the norm from products in tf32",
+           "use --update separate, or --precision fp32");
+  }
+}
+
+void check_training(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  check_optimizer(config.optimizer);
+  if (training.steps && training.epochs) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});
+  }
+  if (!training.epochs && !training.evaluate_only)
+    warmup_of(training, training.steps.value_or(kDefaultSteps));
+}
+
+void check_parallel(const TrainConfig& config) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.global_batch && parallel.batch_per_rank) {
+    fail(ExitCode::kConfiguration, {.what = "--batch-size",
+                                    .why = "does not go with --global-batch-size",
+                                    .remedy = "give one of the two"});
+  }
+  if (parallel.seed_per_rank && config.data.kind != DataKind::kRandn) {
+    fail(ExitCode::kConfiguration, {.what = "--data-seeding",
+                                    .value = "per-rank",
+                                    .why = "files hold the same samples for every rank",
+                                    .remedy = "leave it out, or use --data randn"});
+  }
+  const std::pair<bool, const char*> of_ddp[] = {
+      {config.training.update == Update::kPerBucket, "--update per-bucket"},
+      {parallel.whole_first_bucket, "--first-bucket whole"},
+      {parallel.bf16_gradients, "--grad-dtype bf16"},
+      {!parallel.overlap, "--no-overlap"}};
+  for (const auto& [given, option] : of_ddp) {
+    if (!given || parallel.scheme == RankScheme::kDdp) continue;
+    fail(ExitCode::kConfiguration, {.what = option,
+                                    .why = "is about the buckets of --scheme ddp",
+                                    .remedy = "leave it out, or use --scheme ddp"});
+  }
+}
+
+void check_factors(const TrainConfig& config) {
+  if (config.parallel.scheme != RankScheme::kFactor || config.device.autotune.empty()) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--autotune",
+        .value = config.device.autotune.string(),
+        .why = "each rank would measure for itself, and --scheme factor needs the same algorithms "
+               "on all",
+        .remedy = "leave it out, or use --scheme ddp"});
+}
+
+void check_devices(const DeviceConfig& device) {
+  if (device.devices.empty()) return;
+  const auto refuse = [&](std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--devices",
+                                    .value = fmt::format("{}", fmt::join(device.devices, ",")),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (device.device != "auto") refuse("does not go with --device", "give one of the two");
+  const auto on_cpu = std::ranges::count(device.devices, "cpu");
+  if (on_cpu > 0 && on_cpu < std::ssize(device.devices)) {
+    refuse("names the CPU and GPUs", "give devices of one kind");
+  }
+  if (!limits::kDevices.contains(std::ssize(device.devices))) {
+    refuse(fmt::format("names {} devices", device.devices.size()),
+           fmt::format("give at most {}", limits::kDevices.last));
+  }
+}
+
+void check_device(const DeviceConfig& device) {
+  check_devices(device);
+  const bool on_cpu = device.devices.empty() ? device.device == "cpu" : device.devices[0] == "cpu";
+  if (on_cpu) require_fit_for_cpu(device);
+}
+
+void check_output(const OutputConfig& output) {
+  const char* const lonely = output.sort_by && !output.profile           ? "--sort-by"
+                             : output.row_limit && !output.profile       ? "--row-limit"
+                             : output.profile_steps && !output.records() ? "--profile-steps"
+                                                                         : nullptr;
+  if (lonely != nullptr) {
+    fail(ExitCode::kConfiguration, {.what = lonely,
+                                    .why = "there is nothing to profile for",
+                                    .remedy = "give --profile too, or leave it out"});
+  }
+}
+
+/// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
+/// from above: weights, gradients and two moments, four activations a width.
+void check_size(const TrainConfig& config, std::int64_t batch_size) {
+  constexpr double kMost = 0x1p60;
+  const auto batch = static_cast<double>(batch_size * config.training.accumulate);
+  const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
+  double parameters = 0;
+  double activations = batch * static_cast<double>(widths.front());
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    const auto out = static_cast<double>(widths[i]);
+    parameters += (static_cast<double>(widths[i - 1]) + 1) * out;
+    activations += batch * out;
+  }
+  const double bytes = 16 * parameters + 16 * activations;
+  const double flops = 6 * batch * parameters;
+  if (bytes <= kMost && flops <= kMost) return;
+  const bool memory = bytes > kMost;
+  fail(ExitCode::kConfiguration,
+       {.what = "model",
+        .why = fmt::format("a step takes {:.1e} {}, more than barestep counts to ({:.1e})",
+                           memory ? bytes : flops, memory ? "bytes" : "flops", kMost),
+        .remedy = "make --dim, --depth, --layers or --batch-size smaller"});
+}
+
+}  // namespace
+
+void validate(const TrainConfig& config, TrainerKind trainer) {
+  check_values(config, trainer);
+  check_model(config.model);
+  check_training(config);
+  check_update(config);
+  check_data(config);
+  check_pinning(config);
+  check_device(config.device);
+  check_parallel(config);
+  check_factors(config);
+  check_output(config.output);
+  check_evaluation(config);
+  check_sweep(config);
+  check_micro_steps(config);
+  check_size(config, config.data.batch_size);
+  for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }
 
 }  // namespace barestep

@@ -10,7 +10,7 @@
 
 #include "core/plan.h"
 #include "core/program.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 #include "train/step.h"
 #include "train/trainer.h"
 

@@ -10,12 +10,12 @@
 #include <system_error>
 #include <vector>
 
-#include "core/bench_stream.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/output_file.h"
 
 namespace barestep {
+
 namespace {
 
 /// What is copied to learn the rate of memory: many times the largest caches, which are 60 MB on a
@@ -241,6 +241,30 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   for (const CachedPeaks& each : cache.all) text += line_of(each);
   const auto bytes = std::as_bytes(std::span(text));
   replace_file(file, std::span(&bytes, 1));
+}
+
+BenchStream::BenchStream(Device& device, std::int64_t bytes, std::string_view label)
+    : device_(device),
+      memory_(device.allocate(bytes, MemoryKind::kDevice)),
+      addresses_(std::vector<std::byte*>{memory_}),
+      stream_(device.new_stream(label)),
+      begin_(device.new_event(EventUse::kTime)),
+      end_(device.new_event(EventUse::kTime)) {
+  const std::int64_t scratch = workspace_bytes(device.kind());
+  if (scratch > 0) {
+    workspace_ = device.allocate(scratch, MemoryKind::kDevice);
+    stream_->set_workspace({workspace_, static_cast<std::size_t>(scratch)});
+  }
+  const DeviceOp zeros = Fill{.out = {0, 0, 1, bytes / bytes_of(DType::kF32)}};
+  device.prepare(zeros);
+  run(zeros);
+  synchronize();
+}
+
+BenchStream::~BenchStream() {
+  stream_.reset();
+  if (workspace_ != nullptr) device_.release(workspace_, MemoryKind::kDevice);
+  device_.release(memory_, MemoryKind::kDevice);
 }
 
 }  // namespace barestep

@@ -14,7 +14,6 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/units.h"
-#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/local_communicator.h"

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "core/program.h"
 #include "profiler/account.h"
-#include "profiler/breakdown.h"
 #include "profiler/communication_account.h"
 #include "profiler/memory_timeline.h"
 #include "profiler/monitor.h"

@@ -12,7 +12,6 @@
 #include "core/output_file.h"
 #include "core/program.h"
 #include "core/units.h"
-#include "kernels/cuda/device.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_communicator.h"

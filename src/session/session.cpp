@@ -14,7 +14,7 @@
 #include "core/printer.h"
 #include "core/stop_request.h"
 #include "core/units.h"
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "options/options.h"
 #include "session/run_program.h"
 #include "train/weights.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/order.h"
+#include "core/program.h"
 
 namespace barestep {
 namespace {

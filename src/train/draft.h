@@ -13,7 +13,7 @@
 #include "core/program.h"
 #include "train/mlp.h"
 #include "train/optimizer.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 

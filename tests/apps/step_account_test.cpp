@@ -22,7 +22,7 @@
 #include "command_line.h"
 #include "core/clock.h"
 #include "core/error.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "options/options.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/schemes/data_parallel.h"

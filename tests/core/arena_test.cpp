@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 

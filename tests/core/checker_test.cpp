@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "core/order.h"
+#include "core/program.h"
 #include "support/sample_programs.h"
 
 namespace barestep {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/clock.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
 

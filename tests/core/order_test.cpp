@@ -1,9 +1,8 @@
-#include "core/order.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/checker.h"
+#include "core/program.h"
 #include "support/busy_machine.h"
 #include "support/sample_programs.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/order.h"
+#include "core/program.h"
 #include "support/sample_programs.h"
 
 namespace barestep {

@@ -10,7 +10,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "kernels/op_cases.h"
 #include "support/temp_dir.h"
 

@@ -12,7 +12,7 @@
 
 #include "core/philox.h"
 #include "gpu/cuda_harness.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/golden.h"
 #include "support/sanitized.h"

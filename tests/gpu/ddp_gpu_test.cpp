@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "support/process.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "support/process.h"
 #include "support/temp_dir.h"
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/device.h"
 #include "support/expect_error.h"
 
 namespace barestep {

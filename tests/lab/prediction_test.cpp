@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/order.h"
+#include "core/program.h"
 #include "lab/experiment.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
 #include "lab/published.h"
 #include "lab/simulator.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 #include "support/expect_error.h"
 
 namespace barestep {

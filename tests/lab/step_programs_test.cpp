@@ -1,11 +1,10 @@
-#include "lab/step_programs.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <string>
 
 #include "lab/made_up.h"
+#include "lab/workload.h"
 #include "support/expect_error.h"
 
 namespace barestep {

@@ -8,7 +8,7 @@
 #include "core/checker.h"
 #include "core/plan.h"
 #include "core/program.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/schemes/ddp.h"
 #include "support/rank_run.h"

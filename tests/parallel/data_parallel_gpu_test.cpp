@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 #include "support/rank_run.h"
 #include "support/spread_run.h"
 

@@ -10,7 +10,7 @@
 #include "core/checker.h"
 #include "core/error.h"
 #include "core/plan.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/local_communicator.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/schemes/ddp.h"
 #include "support/golden.h"
 #include "support/idx_bytes.h"

@@ -1,7 +1,7 @@
 // Evaluation by ranks, as threads: each its share of the test set.
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/schemes/ddp.h"
 #include "support/file_runs.h"
 #include "support/rank_run.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
 #include "parallel/comm/nccl_communicator.h"
 #include "parallel/schemes/factor.h"

@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/plan.h"
 #include "core/program.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
 #include "parallel/schemes/factor.h"

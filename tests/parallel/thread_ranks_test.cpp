@@ -8,7 +8,7 @@
 
 #include "core/checker.h"
 #include "core/error.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/staged_communicator.h"
 #include "parallel/comm/thread_communicator.h"
 #include "support/expect_error.h"

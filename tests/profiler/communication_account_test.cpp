@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "core/clock.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/schemes/factor.h"
 #include "parallel/schemes/zero1.h"
 #include "profiler/account.h"

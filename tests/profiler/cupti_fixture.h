@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "core/clock.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "profiler/cupti_records.h"
 #include "profiler/fake_cupti.h"
 #include "profiler/profile.h"

@@ -7,8 +7,8 @@
 #include <array>
 #include <map>
 
-#include "core/order.h"
-#include "kernels/cpu/device.h"
+#include "core/program.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/schemes/data_parallel.h"
 #include "support/rank_run.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "core/program.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/temp_dir.h"

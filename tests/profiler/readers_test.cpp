@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "profiler/breakdown.h"
+#include "profiler/account.h"
 #include "profiler/trace.h"
 #include "support/process.h"
 #include "support/sample_profile.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/pattern.h"
 
 namespace barestep {

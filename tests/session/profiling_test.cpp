@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "train/trainer.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "parallel/comm/thread_communicator.h"
 #include "support/trainer_harness.h"
 

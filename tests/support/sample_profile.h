@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "core/order.h"
 #include "core/program.h"
 #include "profiler/profile.h"
 

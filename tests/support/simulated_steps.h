@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "core/order.h"
+#include "core/program.h"
 #include "train/timeline.h"
 
 namespace barestep {

@@ -13,7 +13,7 @@
 #include "core/config.h"
 #include "core/device.h"
 #include "data/dataset.h"
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 

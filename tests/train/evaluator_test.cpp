@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "kernels/cpu/device.h"
+#include "kernels/make_device.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"

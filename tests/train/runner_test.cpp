@@ -12,8 +12,8 @@
 
 #include "core/checker.h"
 #include "core/error.h"
-#include "core/order.h"
-#include "kernels/cpu/device.h"
+#include "core/program.h"
+#include "kernels/make_device.h"
 #include "profiler/account.h"
 #include "support/busy_machine.h"
 

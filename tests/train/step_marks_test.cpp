@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "core/clock.h"
-#include "core/order.h"
-#include "kernels/cpu/device.h"
+#include "core/program.h"
+#include "kernels/make_device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
 #include "support/forwarding_device.h"

@@ -1,5 +1,3 @@
-#include "kernels/cpu/device.h"
-
 #include <sys/mman.h>
 
 #include <atomic>
@@ -17,6 +15,7 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/make_device.h"
 
 namespace barestep {
 namespace {

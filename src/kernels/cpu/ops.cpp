@@ -12,7 +12,7 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/cascade_sum.h"
-#include "kernels/cpu/sanitizer_ranges.h"
+#include "kernels/cpu/product.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/product_tiles.h"
 
-#include "kernels/cpu/sanitizer_ranges.h"
+#include "kernels/cpu/product.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {

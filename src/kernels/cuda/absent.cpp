@@ -1,6 +1,6 @@
 // Stands in for the CUDA device in builds without it.
 #include "core/error.h"
-#include "kernels/cuda/device.h"
+#include "kernels/make_device.h"
 
 namespace barestep {
 

@@ -1,5 +1,3 @@
-#include "kernels/cuda/device.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/ranges.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/make_device.h"
 
 namespace barestep {
 namespace {

@@ -18,7 +18,7 @@
 #include "core/config.h"
 #include "core/ops.h"
 #include "core/product_choices.h"
-#include "kernels/cuda/handles.h"
+#include "kernels/cuda/status.h"
 #include "kernels/cuda/stream.h"
 
 namespace barestep {

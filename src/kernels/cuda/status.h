@@ -4,9 +4,12 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "core/error.h"
 
@@ -47,5 +50,29 @@ bool is_final(cudaError_t status);
 
 /// What can be asked without an open device: versions, environment, architectures of the build.
 CudaFacts facts_of_process();
+
+// Owning handles of CUDA and cuBLAS: a unique_ptr each. They own nothing at first and never throw.
+
+/// Destroying can fail only after a device was lost, which was reported then.
+template <auto kDestroy>
+struct DestroyWith {
+  template <class T>
+  void operator()(T* handle) const noexcept {
+    static_cast<void>(kDestroy(handle));
+  }
+};
+
+template <class Handle, auto kDestroy>
+using OwnedHandle = std::unique_ptr<std::remove_pointer_t<Handle>, DestroyWith<kDestroy>>;
+
+using OwnedStream = OwnedHandle<cudaStream_t, cudaStreamDestroy>;
+using OwnedEvent = OwnedHandle<cudaEvent_t, cudaEventDestroy>;
+using OwnedGraph = OwnedHandle<cudaGraph_t, cudaGraphDestroy>;
+using OwnedGraphExec = OwnedHandle<cudaGraphExec_t, cudaGraphExecDestroy>;
+using OwnedDeviceMemory = OwnedHandle<std::byte*, cudaFree>;
+using OwnedLt = OwnedHandle<cublasLtHandle_t, cublasLtDestroy>;
+using OwnedMatmul = OwnedHandle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using OwnedLayout = OwnedHandle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using OwnedPreference = OwnedHandle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 }  // namespace barestep

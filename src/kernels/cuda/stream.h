@@ -16,7 +16,6 @@
 #include <string>
 
 #include "core/device.h"
-#include "kernels/cuda/handles.h"
 #include "kernels/cuda/status.h"
 
 namespace barestep {

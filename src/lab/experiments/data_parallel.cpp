@@ -9,7 +9,7 @@
 #include "core/units.h"
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {

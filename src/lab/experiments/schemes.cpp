@@ -8,7 +8,7 @@
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
 #include "lab/prediction.h"
-#include "lab/step_programs.h"
+#include "lab/workload.h"
 
 namespace barestep {
 namespace {

@@ -20,7 +20,7 @@
 #include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
 #include "parallel/job/launcher.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 namespace {

@@ -16,12 +16,18 @@
 #include <variant>
 
 #include "core/error.h"
-#include "parallel/comm/nccl_types.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 
 namespace {
+
+/// NCCL's names for our element types. Bytes stand for every type that no sum is asked of.
+ncclDataType_t nccl_type_of(DType dtype) {
+  if (dtype == DType::kF32) return ncclFloat32;
+  if (dtype == DType::kBF16) return ncclBfloat16;
+  return dtype == DType::kI32 ? ncclInt32 : ncclUint8;
+}
 
 [[noreturn]] void refuse(ncclResult_t result, const char* call, ncclComm_t comm) {
   std::string why = ncclGetErrorString(result);

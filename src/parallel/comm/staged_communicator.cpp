@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "core/ops.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 

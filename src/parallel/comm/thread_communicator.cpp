@@ -9,7 +9,7 @@
 
 #include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
-#include "train/rank_rows.h"
+#include "train/parameter_layout.h"
 
 namespace barestep {
 
