@@ -212,12 +212,12 @@ std::vector<PublishedNumber> exact_numbers() {
 }
 
 PublishedNumber zero_recipe_sum() {
-  constexpr std::int64_t kWidth = 2000;
-  constexpr int kLayers = 20;
+  constexpr std::int64_t kRecipeWidth = 2000;
+  constexpr int kRecipeLayers = 20;
   constexpr double kPublished = -3453.6123046875, kTolerance = 0.1;
   TrainConfig config;
-  config.model.dim = kWidth;
-  config.model.depth = kLayers;
+  config.model.dim = kRecipeWidth;
+  config.model.depth = kRecipeLayers;
   config.model.activation = Activation::kNone;
   config.data.batch_size = 20;
   config.training.steps = 1;
@@ -232,9 +232,9 @@ PublishedNumber zero_recipe_sum() {
   // The recipe adds all parameters up as one tensor, whose broadcasting counts a bias once a row.
   const ParameterLayout& layout = programs.steps().spec().model.layout;
   double sum = 0;
-  for (int layer = 0; layer < kLayers; ++layer) {
+  for (int layer = 0; layer < kRecipeLayers; ++layer) {
     for (const float each : weight_in(weights, layout, layer)) sum += each;
-    for (const float each : bias_in(weights, layout, layer)) sum += kWidth * double{each};
+    for (const float each : bias_in(weights, layout, layer)) sum += kRecipeWidth * double{each};
   }
   return {.what = "sum of the parameters after one step, seed 0, to 0.1",
           .published = fmt::format("{:.4f}", kPublished),
