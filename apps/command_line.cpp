@@ -2,18 +2,210 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "argument_parser.h"
-#include "config_file.h"
+#include "core/input_file.h"
 #include "options/options.h"
 
 namespace barestep {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMostConfigBytes = 1 << 20;
+
+/// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
+/// an event is.
+class Reader : public nlohmann::json_sax<Json> {
+ public:
+  Reader(TrainerKind trainer, std::string file, std::istringstream& text)
+      : trainer_(trainer), file_(std::move(file)), text_(text), content_(text.str()) {}
+
+  std::map<std::string_view, Given> take() { return std::move(given_); }
+
+  bool start_object(std::size_t /*size*/) override {
+    if (depth_++ > 0) refuse_kind("an object");
+    return true;
+  }
+  bool end_object() override { return --depth_ == 0; }
+
+  bool key(string_t& name) override {
+    // The parser stands behind the closing quote.
+    const std::size_t length = std::min(name.size() + 2, position());
+    key_where_ = where(position() - length);
+    const auto options = options_of(trainer_);
+    const auto found = std::ranges::find(options, name, &Option::name);
+    if (found == options.end()) {
+      refuse(fmt::format("{}: unknown key", key_where_), name, "no option has that name",
+             did_you_mean(name, names_of_options(trainer_), false));
+    }
+    option_ = &*found;
+    if (!seen_.insert(option_->name).second) {
+      refuse(fmt::format("{}: key", key_where_), name, "given twice", "give it once");
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t /*size*/) override {
+    const bool wanted = option_ != nullptr && (option_->value.json == JsonKind::kNumbers ||
+                                               option_->value.json == JsonKind::kNumberOrNumbers);
+    if (numbers_ || !wanted) refuse_kind("an array");
+    numbers_.emplace();
+    return true;
+  }
+  bool end_array() override {
+    const std::string text = std::move(*numbers_);
+    numbers_.reset();
+    return keep(text);
+  }
+
+  bool string(string_t& text) override {
+    expect({JsonKind::kString, JsonKind::kNumberOrString}, "a string");
+    if (text.find('\0') != std::string::npos) {
+      refuse(fmt::format("{}: {}", key_where_, option_->name), "", "holds a NUL character",
+             "leave \\u0000 out");
+    }
+    return keep(text);
+  }
+  bool boolean(bool is_true) override {
+    expect({JsonKind::kBoolean}, is_true ? "true" : "false");
+    return !is_true || keep("true");
+  }
+  bool number_integer(number_integer_t value) override { return number(std::to_string(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return number(std::to_string(value)); }
+  bool number_float(number_float_t /*value*/, const string_t& text) override {
+    return number(text);
+  }
+  bool null() override { refuse_kind("null"); }
+  bool binary(binary_t& /*value*/) override { refuse_kind("binary"); }
+
+  bool parse_error(std::size_t read, const std::string& token,
+                   const Json::exception& error) override {
+    constexpr int kNumberOverflows = 406;
+    if (error.id == kNumberOverflows) {
+      number(token);  // refuses it where there should be no number
+      refuse(fmt::format("{}: {}", key_where_, option_->name), token, "out of range",
+             fmt::format("--help describes --{}", option_->name));
+    }
+    // "[json.exception...] parse error at line 1, column 2: syntax error ...": only the reason. The
+    // place is the last character of what did not fit.
+    const std::string_view text = error.what();
+    const std::size_t column = text.find("column");
+    const std::size_t reason = text.find(": ", column == std::string_view::npos ? 0 : column);
+    refuse(where(std::max<std::size_t>(read, 1) - 1), "",
+           fmt::format("not JSON: {}",
+                       reason == std::string_view::npos ? text : text.substr(reason + 2)),
+           "a config file is one JSON object");
+  }
+
+ private:
+  [[noreturn]] static void refuse(std::string what, std::string value, std::string why,
+                                  std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  }
+
+  [[noreturn]] void refuse_kind(std::string_view found) const {
+    constexpr std::string_view kWanted[] = {"true or false",
+                                            "a number",
+                                            "a string",
+                                            "an array of numbers",
+                                            "a number or a string",
+                                            "a number or an array of numbers"};
+    if (option_ == nullptr) {
+      refuse(where(0), "", fmt::format("{} where an object should be", found),
+             "a config file is one JSON object");
+    }
+    refuse(
+        fmt::format("{}: {}", key_where_, option_->name), "",
+        fmt::format("{} where {} should be", found, kWanted[static_cast<int>(option_->value.json)]),
+        fmt::format("--help describes --{}", option_->name));
+  }
+
+  void expect(std::initializer_list<JsonKind> kinds, std::string_view found) const {
+    const bool fits = option_ != nullptr && !numbers_ &&
+                      std::ranges::find(kinds, option_->value.json) != kinds.end();
+    if (!fits) refuse_kind(found);
+  }
+
+  bool number(const std::string& text) {
+    if (!numbers_) {
+      expect({JsonKind::kNumber, JsonKind::kNumberOrString, JsonKind::kNumberOrNumbers},
+             "a number");
+      return keep(text);
+    }
+    if (!numbers_->empty()) *numbers_ += ',';
+    *numbers_ += text;
+    return true;
+  }
+
+  bool keep(const std::string& text) {
+    given_[option_->name] = {.where = fmt::format("{}: {}", key_where_, option_->name),
+                             .text = text,
+                             .code = ExitCode::kConfiguration};
+    return true;
+  }
+
+  /// Bytes the parser has taken so far.
+  [[nodiscard]] std::size_t position() const {
+    const auto at = text_.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in);
+    return static_cast<std::size_t>(std::max<std::streamoff>(at, 0));
+  }
+
+  /// file:line:column of a byte.
+  [[nodiscard]] std::string where(std::size_t byte) const {
+    const std::string_view before = std::string_view(content_).substr(0, byte);
+    const auto line = 1 + std::ranges::count(before, '\n');
+    const std::size_t line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+    return fmt::format("{}:{}:{}", file_, line, before.size() - line_start + 1);
+  }
+
+  const TrainerKind trainer_;
+  const std::string file_;
+  std::istringstream& text_;
+  const std::string content_;
+  int depth_ = 0;
+  const Option* option_ = nullptr;  // of the key read last
+  std::string key_where_;
+  std::optional<std::string> numbers_;  // inside an array
+  std::set<std::string_view> seen_;
+  std::map<std::string_view, Given> given_;
+};
+
+}  // namespace
+
+std::map<std::string_view, Given> read_config_file(TrainerKind trainer,
+                                                   const std::filesystem::path& path) {
+  std::string content = InputFile(path, "config file").text(kMostConfigBytes);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
+  // The parser would take it for the end of the file.
+  if (content.find('\0') != std::string::npos) {
+    fail(ExitCode::kConfiguration, {.what = "config file",
+                                    .value = path.string(),
+                                    .why = "not JSON: holds a NUL byte",
+                                    .remedy = "a config file is one JSON object"});
+  }
+  std::istringstream text(std::move(content));
+  Reader reader(trainer, path.string(), text);
+  Json::sax_parse(text, &reader);
+  return reader.take();
+}
+
 namespace {
 
 /// What --help says besides the options.

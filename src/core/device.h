@@ -73,7 +73,7 @@ class Event {
   [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
 
   /// When it was reached, of core/clock.h; nothing where the host cannot know but by comparing
-  /// clocks (core/event_clock.h). It must have been reached and be made for kTime.
+  /// clocks (train/step_marks.h). It must have been reached and be made for kTime.
   [[nodiscard]] virtual std::optional<double> reached_at_s() const { return std::nullopt; }
 };
 

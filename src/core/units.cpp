@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,12 @@
 
 namespace barestep {
 namespace {
+
+std::string three_digits(double number) {
+  if (number == 0 || !std::isfinite(number)) return fmt::format("{:g}", number);
+  const int before_point = static_cast<int>(std::floor(std::log10(std::abs(number)))) + 1;
+  return fmt::format("{:.{}f}", number, std::max(0, 3 - before_point));
+}
 
 struct Unit {
   std::string_view name;  // lower case
@@ -141,6 +148,41 @@ std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view w
   std::int64_t result = 0;
   if (__builtin_mul_overflow(a, b, &result)) refuse(what);
   return result;
+}
+
+std::string number_text(double number) {
+  if (std::abs(number) < 999.5) return three_digits(number);
+  return grouped(std::llround(number));
+}
+
+std::string percent_text(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+std::string time_text(double seconds) {
+  const double size = std::abs(seconds);
+  if (size >= 0.9995) return three_digits(seconds) + " s";
+  if (size >= 0.9995e-3 || size == 0) return three_digits(1e3 * seconds) + " ms";
+  return three_digits(1e6 * seconds) + " us";
+}
+
+std::string seconds_text(double seconds) {
+  int decimals = 4;
+  if (seconds > 0) {
+    decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(seconds))), 4, 12);
+  }
+  return fmt::format("{:.{}f}", seconds, decimals);
+}
+
+std::string milliseconds(double seconds) {
+  return fmt::format("{:.4f}", 1e3 * seconds);
+}
+
+std::string table_time(double seconds) {
+  const double us = 1e6 * seconds;
+  if (us >= 1e6) return fmt::format("{:.3f}s", us / 1e6);
+  if (us >= 1e3) return fmt::format("{:.3f}ms", us / 1e3);
+  return fmt::format("{:.3f}us", us);
 }
 
 }  // namespace barestep

@@ -20,6 +20,24 @@ std::string noun_for(std::int64_t number, std::string_view noun);
 /// "1 step", "20 steps".
 std::string counted(std::int64_t number, std::string_view noun);
 
+/// Three digits: "0.0123", "1.23", "12,300".
+std::string number_text(double number);
+
+/// "36.2 %", of a share from 0 to 1.
+std::string percent_text(double share);
+
+/// "12.3 ms", "456 us", "1.20 s": three digits.
+std::string time_text(double seconds);
+
+/// "0.1234": at least four decimals, and at least four significant digits; without the unit.
+std::string seconds_text(double seconds);
+
+/// "12.3456": four decimals; without the unit.
+std::string milliseconds(double seconds);
+
+/// "12.000us", "2.084ms", "1.500s", as PyTorch's tables write times.
+std::string table_time(double seconds);
+
 /// "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal units
 /// (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws Error(kUsage),
 /// which names `option`, for anything else, for nothing at all and for more than 2^63 - 1.

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "core/units.h"
 #include "profiler/operator_table.h"
 
 namespace barestep {

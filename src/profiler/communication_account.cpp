@@ -92,10 +92,6 @@ std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine
   return all;
 }
 
-std::string milliseconds(double seconds) {
-  return fmt::format("{:.4f}", 1e3 * seconds);
-}
-
 /// What the collectives of a program are called, in their order; gradients are counted as buckets.
 std::vector<std::string> titles_of(const Program& program, std::span<const NodeId> collectives) {
   std::vector<std::string> titles;

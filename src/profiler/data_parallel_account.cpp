@@ -14,10 +14,6 @@
 namespace barestep {
 namespace {
 
-std::string percent(double share) {
-  return fmt::format("{:.1f} %", 100 * share);
-}
-
 /// What an exchange carries.
 std::string_view content_of(Exchange exchange) {
   constexpr std::string_view kContents[] = {"parameters, from device 0 to the others",
@@ -133,10 +129,10 @@ std::string DataParallelAccount::devices_table() const {
                                    human_bytes(memory_bytes(i))};
     for (const Phase phase : {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer}) {
       const double seconds = load.phase_s[static_cast<std::size_t>(phase)];
-      cells.push_back(seconds == 0 ? "-" : fmt::format("{:.4f} ms", 1e3 * seconds / steps));
+      cells.push_back(seconds == 0 ? "-" : milliseconds(seconds / steps) + " ms");
     }
-    cells.push_back(fmt::format("{:.4f} ms", 1e3 * load.busy_s() / steps));
-    cells.push_back(percent(load.busy_s() / wall_s_));
+    cells.push_back(milliseconds(load.busy_s() / steps) + " ms");
+    cells.push_back(percent_text(load.busy_s() / wall_s_));
     cells.push_back(human_bytes(traffic_.in_bytes[i]));
     cells.push_back(human_bytes(traffic_.out_bytes[i]));
     table.add_row(std::move(cells));
@@ -157,7 +153,7 @@ std::string DataParallelAccount::exchanges_table() const {
     const auto exchange = static_cast<Exchange>(i);
     table.add_row({std::string(name_of(exchange)),
                    fmt::format("{:.4f} ms", 1e3 * longest_s / static_cast<double>(steps_)),
-                   percent(longest_s / wall_s_), human_bytes(traffic_.bytes[index]),
+                   percent_text(longest_s / wall_s_), human_bytes(traffic_.bytes[index]),
                    std::string(content_of(exchange))});
   }
   return table.text(2);

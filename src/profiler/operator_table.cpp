@@ -137,13 +137,6 @@ std::vector<std::string> cells_of(const OperatorRow& row, bool on_cpu, const Flo
 
 }  // namespace
 
-std::string table_time(double seconds) {
-  const double us = 1e6 * seconds;
-  if (us >= 1e6) return fmt::format("{:.3f}s", us / 1e6);
-  if (us >= 1e3) return fmt::format("{:.3f}ms", us / 1e3);
-  return fmt::format("{:.3f}us", us);
-}
-
 std::vector<OperatorRow> operator_rows(const Profile& profile, RowsBy by, const Peaks& peaks) {
   std::vector<OperatorRow> rows;
   std::map<std::string, std::size_t> row_of_name;

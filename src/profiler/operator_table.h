@@ -50,9 +50,6 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
 std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                            std::int64_t steps);
 
-/// "12.000us", "2.084ms", "1.500s", as PyTorch's tables write times.
-std::string table_time(double seconds);
-
 /// What the host did: making input, queueing, waiting, reporting. Its time runs beside the
 /// device's, so it is in no footer.
 std::string host_table(const Profile& profile);

@@ -18,15 +18,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// At least four decimals, and at least four significant digits.
-std::string seconds_text(double seconds) {
-  int decimals = 4;
-  if (seconds > 0) {
-    decimals = std::clamp(3 - static_cast<int>(std::floor(std::log10(seconds))), 4, 12);
-  }
-  return fmt::format("{:.{}f}", seconds, decimals);
-}
-
 /// "cpu: AMD EPYC, 2 threads"
 std::string device_text(const Device& device) {
   const DeviceInfo info = device.info();

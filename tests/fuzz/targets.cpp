@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "config_file.h"
+#include "command_line.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "data/array_file.h"

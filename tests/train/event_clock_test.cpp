@@ -1,4 +1,4 @@
-#include "core/event_clock.h"
+#include "train/step_marks.h"
 
 #include <gtest/gtest.h>
 
