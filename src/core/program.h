@@ -52,7 +52,6 @@ enum class Phase {
 template <>
 inline constexpr std::string_view kNamesOf<Phase>[] = {
     "data", "injected", "forward", "loss", "backward", "reduce", "optimizer", "evaluate"};
-constexpr int kPhases = kCountOf<Phase>;
 
 /// A named piece of memory. With two slots, step t uses slot t mod 2, so that the next step's input
 /// can arrive while this step's is read. `bytes` is the size of one slot.

@@ -16,10 +16,11 @@ namespace {
 
 /// What an exchange carries.
 std::string_view content_of(Exchange exchange) {
-  constexpr std::string_view kContents[] = {"parameters, from device 0 to the others",
-                                            "input and gradient of the output, from device 0",
-                                            "output, to device 0", "gradients, summed on device 0"};
-  return kContents[static_cast<std::size_t>(exchange)];
+  constexpr EnumArray<Exchange, std::string_view> kContents = {
+      {{"parameters, from device 0 to the others",
+        "input and gradient of the output, from device 0", "output, to device 0",
+        "gradients, summed on device 0"}}};
+  return kContents[exchange];
 }
 
 /// Bytes of a message that devices 0 to n - 1 pass on: in a star each other device trades with
@@ -33,11 +34,6 @@ void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route rout
 }
 
 }  // namespace
-
-std::string_view name_of(Exchange exchange) {
-  constexpr std::string_view kNames[] = {"broadcast", "scatter", "gather", "reduce"};
-  return kNames[static_cast<std::size_t>(exchange)];
-}
 
 Exchange exchange_of(const Node& node) {
   BARESTEP_REQUIRE(node.phase == Phase::kReduce, "the node moves nothing between devices");
@@ -61,22 +57,21 @@ Traffic traffic_of(const Program& program, int devices, Route route) {
       const Copy& copy = std::get<Copy>(*op);
       const int from = program.buffers()[copy.from.buffer].device;
       moved = copy.to.bytes();
-      traffic.in_bytes[static_cast<std::size_t>(node.device)] += moved;
-      traffic.out_bytes[static_cast<std::size_t>(from)] += moved;
+      at(traffic.in_bytes, node.device) += moved;
+      at(traffic.out_bytes, from) += moved;
     } else {
       const std::size_t n = lanes_of(program, node).size();
       const std::int64_t message = cost_of(node.op).message_bytes;
       moved = message * static_cast<std::int64_t>(n - 1);
       add_message(traffic, message, n, route, exchange == Exchange::kReduce);
     }
-    traffic.bytes[static_cast<std::size_t>(exchange)] += moved;
+    traffic.bytes[exchange] += moved;
   }
   return traffic;
 }
 
 double DataParallelAccount::Load::busy_s() const {
-  return std::accumulate(phase_s.begin(), phase_s.end(),
-                         -phase_s[static_cast<std::size_t>(Phase::kInjected)]);
+  return std::accumulate(phase_s.begin(), phase_s.end(), -phase_s[Phase::kInjected]);
 }
 
 DataParallelAccount::DataParallelAccount(const StepPrograms& programs, std::vector<Rows> split,
@@ -95,11 +90,10 @@ void DataParallelAccount::add(const StepReport& report) {
   for (std::size_t i = 0; i < step.spans.size(); ++i) {
     const NodeRun& run = step.plan->runs()[i];
     if (run.phase == Phase::kData) continue;
-    const Node& node = step.plan->program().nodes()[static_cast<std::size_t>(run.first)];
-    Load& load = loads_[static_cast<std::size_t>(run.lane.device)];
-    double& sum_s = run.phase == Phase::kReduce
-                        ? load.exchange_s[static_cast<std::size_t>(exchange_of(node))]
-                        : load.phase_s[static_cast<std::size_t>(run.phase)];
+    const Node& node = step.plan->program().node(run.first);
+    Load& load = at(loads_, run.lane.device);
+    double& sum_s =
+        run.phase == Phase::kReduce ? load.exchange_s[exchange_of(node)] : load.phase_s[run.phase];
     sum_s += step.spans[i].end_s - step.spans[i].begin_s;
   }
 }
@@ -128,7 +122,7 @@ std::string DataParallelAccount::devices_table() const {
                                    fmt::format("{}", i < split_.size() ? split_[i].count : 0),
                                    human_bytes(memory_bytes(i))};
     for (const Phase phase : {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer}) {
-      const double seconds = load.phase_s[static_cast<std::size_t>(phase)];
+      const double seconds = load.phase_s[phase];
       cells.push_back(seconds == 0 ? "-" : milliseconds(seconds / steps) + " ms");
     }
     cells.push_back(milliseconds(load.busy_s() / steps) + " ms");
@@ -146,14 +140,12 @@ std::string DataParallelAccount::exchanges_table() const {
                    {"of step", Align::kRight},
                    {"bytes", Align::kRight},
                    {"of what"}});
-  for (int i = 0; i < kExchanges; ++i) {
-    const auto index = static_cast<std::size_t>(i);
+  for (const Exchange exchange : kValuesOf<Exchange>) {
     double longest_s = 0;
-    for (const Load& load : loads_) longest_s = std::max(longest_s, load.exchange_s[index]);
-    const auto exchange = static_cast<Exchange>(i);
+    for (const Load& load : loads_) longest_s = std::max(longest_s, load.exchange_s[exchange]);
     table.add_row({std::string(name_of(exchange)),
-                   fmt::format("{:.4f} ms", 1e3 * longest_s / static_cast<double>(steps_)),
-                   percent_text(longest_s / wall_s_), human_bytes(traffic_.bytes[index]),
+                   milliseconds(longest_s / static_cast<double>(steps_)) + " ms",
+                   percent_text(longest_s / wall_s_), human_bytes(traffic_.bytes[exchange]),
                    std::string(content_of(exchange))});
   }
   return table.text(2);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/index.h"
 #include "core/plan.h"
 #include "core/program.h"
 #include "train/parameter_layout.h"
@@ -19,9 +20,10 @@ namespace barestep {
 /// What moves between devices. Its nodes are of phase kReduce and run on the lanes of
 /// communication.
 enum class Exchange { kBroadcast, kScatter, kGather, kReduce };
-constexpr int kExchanges = 4;
+template <>
+inline constexpr std::string_view kNamesOf<Exchange>[] = {"broadcast", "scatter", "gather",
+                                                          "reduce"};
 
-std::string_view name_of(Exchange exchange);
 Exchange exchange_of(const Node& node);
 
 /// How collectives travel: from and to device 0 directly, or from device to device.
@@ -30,7 +32,7 @@ enum class Route { kStar, kRing };
 /// Bytes that a step moves between devices.
 struct Traffic {
   std::vector<std::int64_t> in_bytes, out_bytes;  // by device
-  std::array<std::int64_t, kExchanges> bytes{};   // by exchange; all devices together
+  EnumArray<Exchange, std::int64_t> bytes{};      // by exchange; all devices together
 };
 
 /// Of a program over at most `devices` devices.
@@ -53,8 +55,8 @@ class DataParallelAccount {
 
  private:
   struct Load {
-    std::array<double, kPhases> phase_s{};        // on the compute lane
-    std::array<double, kExchanges> exchange_s{};  // on the lane of communication
+    EnumArray<Phase, double> phase_s{};        // on the compute lane
+    EnumArray<Exchange, double> exchange_s{};  // on the lane of communication
 
     /// Without injected pauses.
     [[nodiscard]] double busy_s() const;

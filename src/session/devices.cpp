@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/index.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/gpu_places.h"
@@ -196,9 +197,8 @@ std::string SeveralDevices::why_no_nccl() const {
 
 void SeveralDevices::require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const {
   for (int i = 0; i < size(); ++i) {
-    const std::string name = size() == 1
-                                 ? "the device that --memory states"
-                                 : names_[static_cast<std::size_t>(i)] + ", as --memory states,";
+    const std::string name =
+        size() == 1 ? "the device that --memory states" : at(names_, i) + ", as --memory states,";
     require_memory(
         programs,
         {.name = name, .kind = kind(), .available_bytes = bytes, .sharers = 1, .devices = {i}});
@@ -208,12 +208,12 @@ void SeveralDevices::require_stated_memory(const StepPrograms& programs, std::in
 void SeveralDevices::require_free_memory(const StepPrograms& programs) const {
   std::map<std::string, std::vector<int>> by_memory;
   for (int i = 0; i < static_cast<int>(opened_.size()); ++i) {
-    by_memory[devices_[static_cast<std::size_t>(i)]].push_back(i);
+    by_memory[at(devices_, i)].push_back(i);
   }
   const int ranks = static_cast<int>(opened_.size());
   const std::int64_t of_nccl = exchanges_ == Exchanges::kNccl ? nccl_bytes(ranks) : 0;
   for (const auto& [name, sharers] : by_memory) {
-    const Device& device = *opened_[static_cast<std::size_t>(sharers[0])];
+    const Device& device = *at(opened_, sharers[0]);
     require_memory(programs, {.name = name,
                               .kind = kind(),
                               .available_bytes = device.info().free_bytes,
@@ -228,9 +228,9 @@ void SeveralDevices::open(TrainConfig& config, const StepPrograms& programs) {
   const int count = MemoryPlan(programs.buffers()).devices();
   for (int i = 0; i < count; ++i) {
     DeviceConfig of_one = config.device;
-    of_one.device = devices_[static_cast<std::size_t>(i)];
+    of_one.device = at(devices_, i);
     if (!of_one.threads) of_one.threads = fair_share(i, count);
-    opened_.push_back(make_device(of_one, i, names_[static_cast<std::size_t>(i)]));
+    opened_.push_back(make_device(of_one, i, at(names_, i)));
   }
   if (exchanges_ == Exchanges::kPieces) apart_ = enable_peer_access(opened_ordinals());
   if (!config.output.memory) require_free_memory(programs);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/index.h"
 #include "profiler/monitor.h"
 #include "profiler/nvml_source.h"
 #include "session/console.h"
@@ -60,7 +61,7 @@ void Monitoring::show_new() {
     if (metrics_ != nullptr) {
       metrics_->write(monitor_record(source, sample, rank_, monitor_.start_s()));
     }
-    double& shown_s = shown_s_[static_cast<std::size_t>(sample.source)];
+    double& shown_s = at(shown_s_, sample.source);
     if (sample.at_s < shown_s + kLineSeconds) continue;
     shown_s = sample.at_s;
     // With several sources, whose columns differ, titles stand above each line.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/output_file.h"
 #include "core/program.h"
 #include "core/units.h"
@@ -126,7 +127,7 @@ void DeviceOfRank::settle(TrainConfig& config) {
   kind_ = device_kind(config.device.device);
   wanted_ = config.parallel.transport;
   traces_ = trace_files(config.output.trace, "rank", ranks_.size());
-  if (!traces_.empty()) config.output.trace = traces_[static_cast<std::size_t>(ranks_.rank())];
+  if (!traces_.empty()) config.output.trace = at(traces_, ranks_.rank());
 }
 
 void DeviceOfRank::require_outputs(const TrainConfig& config) const {

@@ -39,13 +39,13 @@ Tensor Mlp::input_of(int layer, const Tensor& x) const {
 }
 
 Factors Mlp::factors(int layer, const Tensor& x) const {
-  return {grad_out_[static_cast<std::size_t>(layer)], input_of(layer, x)};
+  return {at(grad_out_, layer), input_of(layer, x)};
 }
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
   const ParameterLayout& layout = spec_->layout;
   for (int layer = 0; layer < layout.layers(); ++layer) {
-    const Tensor& out = out_[static_cast<std::size_t>(layer)];
+    const Tensor& out = at(out_, layer);
     Gemm product{.c = out,
                  .a = input_of(layer, x),
                  .b = layout.weight(parameters_, layer),
@@ -75,9 +75,8 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
     if (const Activation activation = spec_->activation_after(layer);
         activation != Activation::kNone) {
-      add_op(ActivationGrad{.grad = of_layer.grad_y,
-                            .output = out_[static_cast<std::size_t>(layer)],
-                            .activation = activation});
+      add_op(ActivationGrad{
+          .grad = of_layer.grad_y, .output = at(out_, layer), .activation = activation});
     }
     tell(layer, Made::kGradOutput);
     if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);

@@ -181,11 +181,11 @@ TEST_P(DataParallelProgram, IsOrderedAndNeedsEveryWait) {
 
 // What nn.DataParallel does, once each in every step.
 TEST_P(DataParallelProgram, MovesEachThingOnce) {
-  std::vector<int> times(kExchanges);
-  std::vector<std::int64_t> bytes(kExchanges);
+  EnumArray<Exchange, int> times{};
+  EnumArray<Exchange, std::int64_t> bytes{};
   for (const Node& node : programs_->train().program.nodes()) {
     if (node.phase != Phase::kReduce) continue;
-    const auto exchange = static_cast<std::size_t>(exchange_of(node));
+    const Exchange exchange = exchange_of(node);
     ++times[exchange];
     const auto* op = std::get_if<DeviceOp>(&node.op);
     bytes[exchange] +=

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/index.h"
 #include "parallel/comm/nccl_communicator.h"
 
 namespace barestep {
@@ -70,7 +71,7 @@ std::pair<int, int> ranks_on_one_gpu(std::span<const RankGpu> ranks) {
 }
 
 bool is_first_on_gpu(std::span<const RankGpu> ranks, int rank) {
-  const RankGpu& mine = ranks[static_cast<std::size_t>(rank)];
+  const RankGpu& mine = at(ranks, rank);
   if (mine.bus_id.empty()) return false;
   for (const RankGpu& lower : ranks.first(static_cast<std::size_t>(rank))) {
     if (lower.host == mine.host && lower.bus_id == mine.bus_id) return false;
@@ -84,7 +85,7 @@ std::string why_nccl_cannot_join(std::span<const RankGpu> ranks) {
   for (const RankGpu& place : ranks) {
     if (place.why_not_shared.empty()) continue;
     return fmt::format("ranks {} and {} have the same GPU, {}, and NCCL {}", one, other,
-                       ranks[static_cast<std::size_t>(one)].bus_id, place.why_not_shared);
+                       at(ranks, one).bus_id, place.why_not_shared);
   }
   return "";
 }

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/index.h"
 #include "core/tensor.h"
 #include "parallel/comm/host_communicator.h"
 #include "train/parameter_layout.h"
@@ -35,7 +36,7 @@ struct ThreadGroup::Meeting {
   /// changes what others still read.
   template <class F>
   bool meet(int rank, void* address, const F& work) {
-    board[static_cast<std::size_t>(rank)] = address;
+    at(board, rank) = address;
     if (!barrier()) return false;
     work();
     return barrier();
@@ -43,7 +44,7 @@ struct ThreadGroup::Meeting {
 
   template <class T>
   T* shown_by(int rank) const {
-    return static_cast<T*>(board[static_cast<std::size_t>(rank)]);
+    return static_cast<T*>(at(board, rank));
   }
 
   const int size;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/operands.h"
 #include "core/units.h"
 #include "train/trainer.h"
@@ -120,8 +121,8 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
 
   std::vector<Tensor> buckets;
   for (const std::vector<int>& members : assign_buckets(sizes, limits)) {
-    const Tensor& first = tensors[static_cast<std::size_t>(members.front())];
-    const Tensor& last = tensors[static_cast<std::size_t>(members.back())];
+    const Tensor& first = at(tensors, members.front());
+    const Tensor& last = at(tensors, members.back());
     buckets.push_back({gradients, first.offset_bytes, 1,
                        (last.end_bytes() - first.offset_bytes) / bytes_of(DType::kF32)});
   }
