@@ -1,5 +1,3 @@
-#include "train/step_marks.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 #include "kernels/make_device.h"
 #include "support/busy_machine.h"
 #include "support/distant_events.h"
+#include "train/step_marks.h"
 
 namespace barestep {
 namespace {
