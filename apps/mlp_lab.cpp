@@ -37,6 +37,14 @@ Argument device_option(std::string& device) {
                 [&](const Given& given) { device = kDevices[choice(given, kDevices)]; });
 }
 
+/// In percent, as a ratio above 1.
+Argument margin_option(double& margin) {
+  return option("--margin", "P", "differences of times up to P percent are called small (5)",
+                [&](const Given& given) {
+                  margin = 1 + real_number(given, {.low = 0, .with_low = false, .end = 100}) / 100;
+                });
+}
+
 void add_run(ArgumentParser& parser, StudyOptions& study) {
   study.output = "lab-results";
   Command& run =
@@ -47,7 +55,10 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
   }))));
   run.add(option("--output", "DIR", "folder of results and report, made if new (lab-results)",
                  to_path(study.output)));
-  run.add(flag("--quick", "a few seconds each: a small model, few steps", study.quick));
+  run.add(flag("--quick", "a minute or less each: a small model, few steps", study.quick));
+  run.add(option("--starts", "N", "of each case (9, 6 with --quick); fewer than 6 conclude nothing",
+                 to_number(study.starts, 1000)));
+  run.add(margin_option(study.margin));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",
                  "the machine's rates, as mlp_lab card wrote them; else they are measured",
@@ -126,8 +137,11 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
   std::filesystem::path folder;
-  parser.add_command("report", "Write the report of a study again.", [&] { report_study(folder); })
-      .add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
+  double margin = kDefaultMargin;
+  Command& report = parser.add_command("report", "Write the report of a study again.",
+                                       [&] { report_study(folder, margin); });
+  report.add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
+  report.add(margin_option(margin));
   parser.add_command("validate", "Reproduce numbers that others published.", validate_published);
   Prediction prediction;
   add_predict(parser, prediction);

@@ -7,7 +7,9 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -118,20 +120,33 @@ int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional
   return std::min(by_set, by_quota);
 }
 
+namespace {
+
+/// Seconds of all cores by what they did: user, nice, system, idle, iowait, irq, softirq, steal
+/// (proc(5)); what guests take is in user already. All 0 where the system does not tell.
+std::array<double, 8> core_times() {
+  std::ifstream stat("/proc/stat");
+  std::string name;
+  std::array<double, 8> times{};
+  stat >> name;
+  for (double& each : times) stat >> each;
+  if (!stat || name != "cpu") return {};
+  for (double& each : times) each /= static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return times;
+}
+
+double ran_by_programs(const std::array<double, 8>& times) {
+  return times[0] + times[1] + times[2] + times[5] + times[6];
+}
+
+}  // namespace
+
 CoreWatch::CoreWatch() : begin_(now()) {}
 
 CoreWatch::Times CoreWatch::now() {
-  std::ifstream stat("/proc/stat");
-  std::string name;
-  // user, nice, system, idle, iowait, irq, softirq, steal; what guests take is in user already.
-  std::array<double, 8> ticks{};
-  stat >> name;
-  for (double& each : ticks) stat >> each;
-  if (!stat || name != "cpu") return {};
-  double all = 0;
-  for (const double each : ticks) all += each;
-  const auto ticks_per_s = static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return {(all - ticks[3] - ticks[4]) / ticks_per_s, all / ticks_per_s};
+  const std::array<double, 8> times = core_times();
+  const double all = std::accumulate(times.begin(), times.end(), 0.0);
+  return {all - times[3] - times[4], all};
 }
 
 double CoreWatch::others_share(double own_s) const {
@@ -139,6 +154,49 @@ double CoreWatch::others_share(double own_s) const {
   const double all_s = end.all_s - begin_.all_s;
   if (all_s <= 0) return 0;
   return std::clamp((end.busy_s - begin_.busy_s - own_s) / all_s, 0.0, 1.0);
+}
+
+LostTimeWatch::LostTimeWatch()
+    : begin_(std::chrono::steady_clock::now()), threads_(times_of_threads()) {
+  const std::array<double, 8> times = core_times();
+  ran_s_ = ran_by_programs(times);
+  stolen_s_ = times[7];
+}
+
+std::map<int, LostTimeWatch::RunTimes> LostTimeWatch::times_of_threads() {
+  std::map<int, RunTimes> threads;
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream file(thread.path() / "schedstat");
+    double ran_ns = 0, waited_ns = 0;
+    if (file >> ran_ns >> waited_ns) {
+      threads[std::stoi(thread.path().filename())] = {1e-9 * ran_ns, 1e-9 * waited_ns};
+    }
+  }
+  return threads;
+}
+
+LostTime LostTimeWatch::lost() const {
+  const std::array<double, 8> times = core_times();
+  LostTime lost{
+      .wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(),
+      .stolen_s = std::max(0.0, times[7] - stolen_s_)};
+  std::vector<RunTimes> since;
+  double most_s = 0, others_s = ran_by_programs(times) - ran_s_;
+  for (const auto& [id, now] : times_of_threads()) {
+    const auto before = threads_.find(id);
+    if (before == threads_.end()) continue;
+    since.push_back({now.ran_s - before->second.ran_s, now.waited_s - before->second.waited_s});
+    most_s = std::max(most_s, since.back().ran_s);
+    others_s -= since.back().ran_s;
+  }
+  for (const RunTimes& thread : since) {
+    if (thread.ran_s <= 0 || thread.ran_s < most_s / 2) continue;
+    lost.busy_threads += 1;
+    const double waited_s = std::clamp(others_s, 0.0, thread.waited_s);
+    lost.waited_share = std::max(lost.waited_share, waited_s / (thread.ran_s + thread.waited_s));
+  }
+  return lost;
 }
 
 namespace {

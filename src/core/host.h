@@ -2,9 +2,11 @@
 #pragma once
 
 #include <bitset>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 
@@ -52,6 +54,37 @@ class CoreWatch {
   static Times now();
 
   Times begin_;
+};
+
+/// What the threads of this process lost to others.
+struct LostTime {
+  double wall_s = 0;
+  double waited_share = 0;  // of the time that a thread was ready to run: others had its core
+  double stolen_s = 0;      // by the host of a virtual machine, of all cores
+  double busy_threads = 0;  // that ran at least half as long as the one that ran longest
+};
+
+/// Watches the threads of this process since its construction (/proc/self/task/*/schedstat and
+/// /proc/stat, proc(5)). Threads of a process wait for each other too, so a wait counts up to what
+/// other programs ran meanwhile. Threads that began or ended meanwhile are not counted.
+class LostTimeWatch {
+ public:
+  LostTimeWatch();
+
+  /// Of the busy thread that waited for cores longest. All 0 where the system does not tell.
+  [[nodiscard]] LostTime lost() const;
+
+ private:
+  struct RunTimes {
+    double ran_s = 0;
+    double waited_s = 0;
+  };
+  static std::map<int, RunTimes> times_of_threads();
+
+  std::chrono::steady_clock::time_point begin_;
+  std::map<int, RunTimes> threads_;  // by their ids
+  double ran_s_ = 0;                 // by all programs, on all cores
+  double stolen_s_ = 0;
 };
 
 struct HostMemory {

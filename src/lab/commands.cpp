@@ -34,9 +34,9 @@ namespace barestep {
 namespace {
 
 /// The sentences, then each table.
-std::string text_of(const Findings& findings) {
+std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
   std::string text;
-  for (const std::string& sentence : findings.sentences) text += fmt::format("  {}\n", sentence);
+  for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
   for (const FindingTable& table : findings.tables) {
     std::vector<TextTable::Column> columns;
     for (const std::string& title : table.columns) {
@@ -101,8 +101,8 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& w
   for (const ReportSection& section : report.sections) {
     if (std::ranges::find(wanted, section.experiment) == wanted.end()) continue;
     std::string text = fmt::format("{}\n", section.experiment->name);
-    if (!section.verdict.empty()) text += fmt::format("  {}\n", section.verdict);
-    show(text + text_of(section.findings) + "\n");
+    if (!section.verdict.empty()) text += fmt::format("  {}\n", invalid_line(section));
+    show(text + text_of(shown_answers(section), section.findings) + "\n");
   }
 }
 
@@ -196,7 +196,7 @@ void run_study(const StudyOptions& options) {
     if (each->needs_mpi) path_of_mpirun();
     if (each->needs_pytorch) pytorch_version(options.python);
   }
-  Study study(options.output, identity_of(options));
+  Study study(options.output, identity_of(options), options.starts);
   require_memory(study, wanted, options.memory);
   let_signals_stop_children();
   const Programs programs(folder_of_programs(), options.python);
@@ -207,16 +207,16 @@ void run_study(const StudyOptions& options) {
   }
   study.run(wanted, programs, show_progress);
   end_progress();
-  const Report report = report_of(study);
+  const Report report = report_of(study, options.margin);
   write_report(study.folder(), report);
   print_answers(report, wanted);
   print_prediction(report);
   show(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
 }
 
-void report_study(const std::filesystem::path& folder) {
+void report_study(const std::filesystem::path& folder, double margin) {
   const Study study = Study::open(folder);
-  write_report(folder, report_of(study));
+  write_report(folder, report_of(study, margin));
   show(fmt::format("Report: {}\n", (folder / "report.html").string()));
 }
 
@@ -250,7 +250,8 @@ void validate_published() {
 void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
-  print_now(text_of(predict_scaling(model, card, ranks)));
+  const Findings findings = predict_scaling(model, card, ranks);
+  print_now(text_of(findings.sentences, findings));
   print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
 }
 

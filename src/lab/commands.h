@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/comparison.h"
 #include "lab/prediction.h"
 
 namespace barestep {
@@ -20,6 +21,8 @@ struct StudyOptions {
   std::filesystem::path card{};          // of an earlier measurement; empty: measured now
   std::optional<std::int64_t> memory{};  // that runs may take, in bytes; else what is free
   bool quick = false;
+  int starts = 0;                  // of each case; 0: 9, or 6 with quick
+  double margin = kDefaultMargin;  // differences within it are called small
   bool with_pytorch = false;
   std::string python = "python3";
   std::string version{};  // of this program, for reports
@@ -33,7 +36,7 @@ void list_experiments();
 void run_study(const StudyOptions& options);
 
 /// Writes the report of the study in `folder` again. Throws Error.
-void report_study(const std::filesystem::path& folder);
+void report_study(const std::filesystem::path& folder, double margin);
 
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.
 void print_card(const StudyOptions& options);

@@ -63,8 +63,8 @@ Setting new_setting(bool quick, bool on_gpu, int units) {
   if (quick) {
     setting.dim = on_gpu ? 1024 : 256;
     setting.depth = 2;
-    setting.steps = 16;
-    setting.starts = 2;
+    setting.steps = 20;
+    setting.starts = 6;
     setting.data_rows = 1024;
   }
   return setting;
@@ -110,6 +110,50 @@ const Measurement& Results::at(std::string_view key) const {
       std::ranges::find_if(cases, [&](const Measurement& each) { return each.what().key == key; });
   BARESTEP_REQUIRE(found != cases.end(), "an experiment asks for a case that it has not");
   return *found;
+}
+
+std::size_t Results::rounds() const {
+  BARESTEP_REQUIRE(!cases.empty(), "an experiment has no case");
+  return std::ranges::min(cases, {}, [](const Measurement& each) { return each.starts().size(); })
+      .starts()
+      .size();
+}
+
+Series Results::steps_of(std::string_view key) const {
+  return {std::string(key), at(key).step_s_by_start()};
+}
+
+Series Results::samples_of(std::string_view key) const {
+  return {std::string(key), at(key).sample_s_by_start()};
+}
+
+Comparison Results::compare(std::string_view a, std::string_view b) const {
+  return barestep::compare(steps_of(a), steps_of(b), setting.margin);
+}
+
+std::vector<Comparison> Results::compare(std::string_view reference,
+                                         std::span<const std::string> keys) const {
+  std::vector<Series> others;
+  for (const std::string& key : keys) others.push_back(steps_of(key));
+  return barestep::compare(steps_of(reference), others, setting.margin);
+}
+
+std::string verdict_of(const Results& results) {
+  constexpr std::size_t kFewestRounds = 6;
+  if (results.rounds() < kFewestRounds) {
+    return fmt::format(
+        "INVALID: {} made, a 95 % interval needs {}; run it again with --starts {}",
+        results.rounds() == 1 ? "1 round was" : fmt::format("{} rounds were", results.rounds()),
+        kFewestRounds, kFewestRounds);
+  }
+  std::vector<std::string> reasons;
+  for (const Measurement& each : results.cases) {
+    if (const std::string why = each.trouble(); !why.empty()) reasons.push_back(why);
+  }
+  if (reasons.empty()) return "";
+  const std::string rest =
+      reasons.size() == 1 ? "" : fmt::format(" (and {} more)", reasons.size() - 1);
+  return fmt::format("INVALID: {}{}; run it again on a quiet machine", reasons.front(), rest);
 }
 
 std::span<const Experiment> experiments() {

@@ -1,7 +1,8 @@
 // An experiment: what to measure, and one function from the measurements to its answers.
 //
 // The answers are computed from numbers alone, so tests give each experiment made-up measurements
-// with opposite outcomes and look whether its sentences turn round.
+// with opposite outcomes and a tie, and look at what its sentences say. Answers leave out ranks and
+// devices beyond the cores.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "lab/comparison.h"
 #include "lab/findings.h"
 #include "lab/machine_card.h"
 #include "lab/measurement.h"
@@ -36,8 +38,9 @@ struct Setting {
   std::int64_t data_rows = 4096;
   std::int64_t dim = 1024;
   std::int64_t depth = 6;
-  std::int64_t steps = 40;
-  int starts = 4;
+  std::int64_t steps = 30;
+  int starts = 9;  // of each case; fewer than 6 have no interval
+  double margin = kDefaultMargin;
 };
 
 Setting new_setting(bool quick, bool on_gpu, int units);
@@ -63,7 +66,24 @@ struct Results {
 
   /// Throws Error(kBug) if there is none.
   [[nodiscard]] const Measurement& at(std::string_view key) const;
+
+  /// Starts that every case has.
+  [[nodiscard]] std::size_t rounds() const;
+
+  /// Step times of one case, or times per sample where the batches differ.
+  [[nodiscard]] Series steps_of(std::string_view key) const;
+  [[nodiscard]] Series samples_of(std::string_view key) const;
+
+  /// Step times of `b` against those of `a`.
+  [[nodiscard]] Comparison compare(std::string_view a, std::string_view b) const;
+  /// Each of `keys` against `reference`, as one family.
+  [[nodiscard]] std::vector<Comparison> compare(std::string_view reference,
+                                                std::span<const std::string> keys) const;
 };
+
+/// Empty, or why nothing may be concluded from times: "INVALID: ...". Too few rounds, or a case
+/// that is in trouble (measurement.h).
+std::string verdict_of(const Results& results);
 
 struct Experiment {
   const char* name;

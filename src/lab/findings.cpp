@@ -2,21 +2,23 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-
 #include "core/units.h"
 
 namespace barestep {
 namespace {
 
-/// Three significant digits, without an exponent.
+/// `text` writes a number.
+template <class Text>
+std::string interval_text(const Estimate& estimate, const Text& text) {
+  if (!estimate.has_interval()) return text(estimate.median);
+  return fmt::format("{} ({} to {})", text(estimate.median), text(estimate.low),
+                     text(estimate.high));
+}
+
 }  // namespace
 
 std::string time_text(const Estimate& seconds) {
-  return fmt::format("{} ({} to {})", time_text(seconds.median), time_text(seconds.low),
-                     time_text(seconds.high));
+  return interval_text(seconds, [](double each) { return time_text(each); });
 }
 
 std::string factor_text(double factor) {
@@ -24,7 +26,11 @@ std::string factor_text(double factor) {
 }
 
 std::string factor_text(const Estimate& factor) {
-  return fmt::format("{:.2f}x ({:.2f}x to {:.2f}x)", factor.median, factor.low, factor.high);
+  return interval_text(factor, [](double each) { return factor_text(each); });
+}
+
+std::string percent_text(const Estimate& share) {
+  return interval_text(share, [](double each) { return percent_text(each); });
 }
 
 std::string list_text(const std::vector<std::string>& items) {

@@ -1,5 +1,5 @@
-// What an experiment comes to: sentences, tables and plots, as data; and how sentences and tables
-// write numbers: three digits and a unit.
+// What an experiment comes to: sentences, comparisons, tables and plots, as data; and how sentences
+// and tables write numbers: three digits and a unit.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/units.h"
+#include "lab/comparison.h"
 #include "lab/samples.h"
 
 namespace barestep {
@@ -24,9 +25,10 @@ struct PlotPoint {
   double high = 0;
 };
 
-/// A point with its error bar, `scale` applied.
+/// A point with its error bar where it has an interval, `scale` applied.
 inline PlotPoint plot_point(double x, const Estimate& y, double scale = 1) {
-  return {x, scale * y.median, scale * y.low, scale * y.high};
+  const bool has = y.has_interval();
+  return {x, scale * y.median, scale * (has ? y.low : y.median), scale * (has ? y.high : y.median)};
 }
 inline PlotPoint plot_point(double x, double y) {
   return {x, y, y, y};
@@ -62,17 +64,22 @@ struct Plot {
 };
 
 struct Findings {
-  std::vector<std::string> sentences{};  // the answers, first the main one
+  std::vector<std::string> sentences{};  // the answers about times, first the main one
+  std::vector<std::string> facts{};      // about bytes, splits and losses, which no noise touches
+  std::vector<Comparison> comparisons{};
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};
 };
 
-/// "12.3 ms (12.1 ms to 12.9 ms)".
+/// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
 std::string time_text(const Estimate& seconds);
 
 /// "1.85x"; of an interval "1.85x (1.80x to 1.91x)".
 std::string factor_text(double factor);
 std::string factor_text(const Estimate& factor);
+
+/// "36.2 % (35.0 % to 37.1 %)".
+std::string percent_text(const Estimate& share);
 
 /// "a", "a and b", "a, b and c".
 std::string list_text(const std::vector<std::string>& items);

@@ -8,29 +8,103 @@
 #include "core/error.h"
 #include "core/statistics.h"
 #include "core/units.h"
-#include "lab/findings.h"
 
 namespace barestep {
+namespace {
+
+std::span<const double> steady_part(const std::vector<double>& steps, std::size_t warmup) {
+  return std::span(steps).subspan(std::min(warmup, steps.size() - 1));
+}
+
+const RankSteps& rank_of(const Start& start, int rank) {
+  return start.ranks.at(static_cast<std::size_t>(rank));
+}
+
+}  // namespace
 
 Measurement::Measurement(Case what, std::vector<Start> starts)
     : what_(std::move(what)), starts_(std::move(starts)) {
   BARESTEP_REQUIRE(!starts_.empty(), "a measurement needs a start");
-  for (std::size_t i = 0; i < starts_.size(); ++i) {
-    const auto& step_s = starts_[i].ranks.front().step_s;
-    begin_.push_back(steady_start(step_s));
-    steady_s_.push_back(steady_of(i, step_s));
-  }
-  step_s_ = median_of_starts(steady_s_);
+  std::vector<std::vector<double>> steps;
+  for (const Start& start : starts_) steps.push_back(start.ranks.front().step_s);
+  warmup_ = warmup_length(steps);
+  step_s_ = estimate_of(step_s_by_start());
 }
 
-std::vector<double> Measurement::steady_of(std::size_t start,
-                                           const std::vector<double>& values) const {
-  return {values.begin() + static_cast<std::ptrdiff_t>(begin_[start]), values.end()};
+template <class Take>
+std::vector<double> Measurement::medians_by_start(const Take& take) const {
+  std::vector<double> medians;
+  for (const Start& start : starts_) medians.push_back(median(steady_part(take(start), warmup_)));
+  return medians;
+}
+
+std::vector<double> Measurement::step_s_by_start(int rank) const {
+  return medians_by_start([rank](const Start& start) -> const auto& {
+    return rank_of(start, rank).step_s;
+  });
+}
+
+std::vector<double> Measurement::sample_s_by_start() const {
+  std::vector<double> seconds = step_s_by_start();
+  for (double& each : seconds) each /= static_cast<double>(workload().batch_size());
+  return seconds;
+}
+
+std::vector<double> Measurement::phase_s_by_start(std::string_view phase, int rank) const {
+  const std::string name(phase);
+  for (const Start& start : starts_) {
+    if (!rank_of(start, rank).phase_s.contains(name)) return std::vector<double>(starts_.size());
+  }
+  return medians_by_start([&](const Start& start) -> const auto& {
+    return rank_of(start, rank).phase_s.at(name);
+  });
+}
+
+std::vector<double> Measurement::share_by_start(std::span<const std::string_view> phases,
+                                                int rank) const {
+  const std::vector<double> step_s = step_s_by_start(rank);
+  std::vector<double> shares(starts_.size());
+  for (const std::string_view phase : phases) {
+    const std::vector<double> phase_s = phase_s_by_start(phase, rank);
+    for (std::size_t i = 0; i < shares.size(); ++i) shares[i] += phase_s[i] / step_s[i];
+  }
+  return shares;
+}
+
+std::vector<double> Measurement::queued_s_by_start() const {
+  return medians_by_start(
+      [](const Start& start) -> const auto& { return start.ranks.front().queued_s; });
+}
+
+std::vector<double> Measurement::spread_by_start() const {
+  std::vector<double> spreads;
+  for (const Start& start : starts_) {
+    const auto steady = steady_part(start.ranks.front().step_s, warmup_);
+    std::vector<double> sorted(steady.begin(), steady.end());
+    std::ranges::sort(sorted);
+    spreads.push_back(percentile(sorted, 95) / median(sorted) - 1);
+  }
+  return spreads;
+}
+
+Estimate Measurement::samples_per_s() const {
+  return reciprocal(step_s_, static_cast<double>(workload().batch_size()));
+}
+
+double Measurement::phase_s(std::string_view phase, int rank) const {
+  return estimate_of(phase_s_by_start(phase, rank)).median;
+}
+
+double Measurement::step_s_of(int rank) const {
+  return estimate_of(step_s_by_start(rank)).median;
 }
 
 std::vector<double> Measurement::pooled_s() const {
   std::vector<double> all;
-  for (const auto& start : steady_s_) all.insert(all.end(), start.begin(), start.end());
+  for (const Start& start : starts_) {
+    const auto steady = steady_part(start.ranks.front().step_s, warmup_);
+    all.insert(all.end(), steady.begin(), steady.end());
+  }
   std::ranges::sort(all);
   return all;
 }
@@ -43,43 +117,8 @@ double Measurement::p99_s() const {
   return percentile(pooled_s(), 99);
 }
 
-Estimate Measurement::samples_per_s() const {
-  const auto samples = static_cast<double>(workload().batch_size());
-  return {samples / step_s_.median, samples / step_s_.high, samples / step_s_.low};
-}
-
-double Measurement::phase_s(std::string_view phase, int rank) const {
-  std::vector<double> all;
-  for (std::size_t i = 0; i < starts_.size(); ++i) {
-    const auto& phases = starts_[i].ranks.at(static_cast<std::size_t>(rank)).phase_s;
-    const auto found = phases.find(std::string(phase));
-    if (found == phases.end()) return 0;
-    const std::vector<double> steady = steady_of(i, found->second);
-    all.insert(all.end(), steady.begin(), steady.end());
-  }
-  return median(all);
-}
-
-double Measurement::step_s_of(int rank) const {
-  std::vector<double> all;
-  for (std::size_t i = 0; i < starts_.size(); ++i) {
-    const auto steady = steady_of(i, starts_[i].ranks.at(static_cast<std::size_t>(rank)).step_s);
-    all.insert(all.end(), steady.begin(), steady.end());
-  }
-  return median(all);
-}
-
-double Measurement::queued_s() const {
-  std::vector<double> all;
-  for (std::size_t i = 0; i < starts_.size(); ++i) {
-    const auto steady = steady_of(i, starts_[i].ranks.front().queued_s);
-    all.insert(all.end(), steady.begin(), steady.end());
-  }
-  return median(all);
-}
-
-std::size_t Measurement::warmup_steps() const {
-  return *std::ranges::max_element(begin_);
+double Measurement::slowest_s() const {
+  return pooled_s().back();
 }
 
 std::size_t Measurement::steady_steps() const {
@@ -90,45 +129,38 @@ std::size_t Measurement::outliers() const {
   return slow_outliers(pooled_s());
 }
 
-std::size_t Measurement::drifting_starts() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(steady_s_, [](const auto& steps) { return drifts(steps); }));
+double Measurement::drift() const {
+  std::vector<std::vector<double>> steps;
+  for (const Start& start : starts_) {
+    const auto steady = steady_part(start.ranks.front().step_s, warmup_);
+    steps.emplace_back(steady.begin(), steady.end());
+  }
+  return drift_of(steps);
 }
 
-double Measurement::others_share() const {
+double Measurement::lost_share() const {
   double most = 0;
-  for (const Start& start : starts_) most = std::max(most, start.others_share);
+  for (const Start& start : starts_) most = std::max(most, start.lost_share);
   return most;
 }
 
-std::string verdict_of(const std::vector<Measurement>& cases) {
-  std::size_t starts = 0, disturbed = 0, drifting = 0;
-  double most = 0;
-  std::vector<std::string> unsteady;
-  for (const Measurement& each : cases) {
-    starts += each.starts().size();
-    drifting += each.drifting_starts();
-    for (const Start& start : each.starts()) disturbed += start.others_share > kDisturbingShare;
-    most = std::max(most, each.others_share());
-    const Estimate& step = each.step_s();
-    if (step.high - step.low > 0.5 * step.median) unsteady.push_back(each.what().key);
+std::size_t Measurement::disturbed_starts() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      starts_, [](const Start& start) { return start.lost_share > kDisturbingShare; }));
+}
+
+std::string Measurement::trouble() const {
+  const std::size_t disturbed = disturbed_starts();
+  if (4 * disturbed > starts_.size()) {
+    return fmt::format("{} of {} of {} lost more than {} of their time to other programs",
+                       disturbed, counted(static_cast<std::int64_t>(starts_.size()), "start"),
+                       what_.key, percent_text(kDisturbingShare));
   }
-  const std::string runs = counted(static_cast<std::int64_t>(starts), "run");
-  std::vector<std::string> reasons;
-  if (2 * disturbed > starts) {
-    reasons.push_back(fmt::format("other programs took up to {} of the cores during {} of {}",
-                                  percent_text(most), disturbed, runs));
+  const bool is_wide = step_s_.has_interval() && step_s_.high - step_s_.low > 0.5 * step_s_.median;
+  if (is_wide && !what_.beyond_cores) {
+    return fmt::format("the step time of {} is uncertain by more than half of it", what_.key);
   }
-  if (2 * drifting > starts) {
-    reasons.push_back(
-        fmt::format("the step time changed its level within {} of {}", drifting, runs));
-  }
-  if (!unsteady.empty()) {
-    reasons.push_back(
-        fmt::format("the median of {} is uncertain by more than half of it", list_text(unsteady)));
-  }
-  if (reasons.empty()) return "";
-  return fmt::format("INVALID: {}; run it again on a quiet machine", list_text(reasons));
+  return "";
 }
 
 }  // namespace barestep

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,9 +22,16 @@ struct Case {
   bool record_ops = false;    // and the time of each op
 };
 
+/// A start that lost more of its time to others than this is disturbed. It finds 91 % of the starts
+/// that are more than 10 % slow, and condemns 11 % of the good ones on a shared host (measured on
+/// one host, with one thread and 160 starts).
+constexpr double kDisturbingShare = 0.25;
+
+/// Figures `by start` are computed once for each start, in the order of rounds, over its steady
+/// steps.
 class Measurement {
  public:
-  /// At least one start. Steps before the steady state are found here, by the step times of rank 0.
+  /// At least one start. Warm-up is found here, by the step times of rank 0.
   Measurement(Case what, std::vector<Start> starts);
 
   [[nodiscard]] const Case& what() const { return what_; }
@@ -33,47 +41,57 @@ class Measurement {
   /// As the trainer resolved it, JSON on one line; empty for PyTorch's scripts.
   [[nodiscard]] const std::string& configuration() const { return starts_.front().configuration; }
 
-  /// Of the steady steps; rank 0's, as the trainers print them.
-  [[nodiscard]] const Estimate& step_s() const { return step_s_; }
-  [[nodiscard]] double p95_s() const;
-  [[nodiscard]] double p99_s() const;
-  [[nodiscard]] Estimate samples_per_s() const;
+  /// Median of the steps by start; rank 0's are what the trainers print.
+  [[nodiscard]] std::vector<double> step_s_by_start(int rank = 0) const;
+  [[nodiscard]] std::vector<double> sample_s_by_start() const;
+  /// 0 for a phase that the trainer does not know.
+  [[nodiscard]] std::vector<double> phase_s_by_start(std::string_view phase, int rank = 0) const;
+  /// Of the phases together, in the median step of the rank.
+  [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases,
+                                                   int rank = 0) const;
+  /// Of the host, until a step's work was queued.
+  [[nodiscard]] std::vector<double> queued_s_by_start() const;
+  /// 95th percentile of the steps above their median, as a share of it.
+  [[nodiscard]] std::vector<double> spread_by_start() const;
 
-  /// Median over the steady steps; 0 for a phase that the trainer does not know.
+  [[nodiscard]] const Estimate& step_s() const { return step_s_; }
+  [[nodiscard]] Estimate samples_per_s() const;
+  /// Medians of the starts'.
   [[nodiscard]] double phase_s(std::string_view phase, int rank = 0) const;
   [[nodiscard]] double step_s_of(int rank) const;
-  /// Of the host, until a step's work was queued; median.
-  [[nodiscard]] double queued_s() const;
+
+  /// Over the steady steps of all starts, without an interval. A 99th percentile says something
+  /// from 299 steps on.
+  [[nodiscard]] double p95_s() const;
+  [[nodiscard]] double p99_s() const;
+  [[nodiscard]] double slowest_s() const;
+  [[nodiscard]] bool has_p99() const { return steady_steps() >= 299; }
+
   [[nodiscard]] int ranks() const { return static_cast<int>(starts_.front().ranks.size()); }
 
-  /// Steps before the steady state, the most of any start.
-  [[nodiscard]] std::size_t warmup_steps() const;
+  /// Steps before the steady state, the same in all starts (warmup_length()).
+  [[nodiscard]] std::size_t warmup_steps() const { return warmup_; }
   [[nodiscard]] std::size_t steady_steps() const;
   [[nodiscard]] std::size_t outliers() const;
-  /// Starts whose level changed within the steady state.
-  [[nodiscard]] std::size_t drifting_starts() const;
-  /// The most that others took of the cores in any start.
-  [[nodiscard]] double others_share() const;
-
-  /// Steady step times of each start, rank 0's.
-  [[nodiscard]] const std::vector<std::vector<double>>& steady_s() const { return steady_s_; }
+  /// As drift_of() says of the steady steps.
+  [[nodiscard]] double drift() const;
+  /// The most that any start lost to others.
+  [[nodiscard]] double lost_share() const;
+  [[nodiscard]] std::size_t disturbed_starts() const;
+  /// Empty, or why the figures must not be trusted: too many disturbed starts, or an interval
+  /// wider than half the figure. Ranks beyond the cores are not asked for the latter.
+  [[nodiscard]] std::string trouble() const;
 
  private:
+  /// `take` is given a start and returns the values of its steps.
+  template <class Take>
+  [[nodiscard]] std::vector<double> medians_by_start(const Take& take) const;
   [[nodiscard]] std::vector<double> pooled_s() const;
-  [[nodiscard]] std::vector<double> steady_of(std::size_t start,
-                                              const std::vector<double>& values) const;
 
   Case what_;
   std::vector<Start> starts_;
-  std::vector<std::size_t> begin_;  // of the steady state, by start
-  std::vector<std::vector<double>> steady_s_;
+  std::size_t warmup_ = 0;
   Estimate step_s_;
 };
-
-/// Above this share of all cores, other programs disturb a measurement.
-constexpr double kDisturbingShare = 0.1;
-
-/// Empty, or why figures of these cases must not be trusted: "INVALID: ...".
-std::string verdict_of(const std::vector<Measurement>& cases);
 
 }  // namespace barestep

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "core/error.h"
@@ -18,8 +19,25 @@ namespace {
 
 using nlohmann::json;
 
+/// An end is null without an interval.
 json json_of_estimate(const Estimate& estimate) {
-  return {{"median", estimate.median}, {"low", estimate.low}, {"high", estimate.high}};
+  json all = {{"median", estimate.median}, {"low", nullptr}, {"high", nullptr}};
+  if (!estimate.has_interval()) return all;
+  all["low"] = estimate.low;
+  all["high"] = estimate.high;
+  return all;
+}
+
+/// Without a word where nothing may be concluded.
+json json_of_comparison(const Comparison& each, bool valid) {
+  return {{"a", each.a},
+          {"b", each.b},
+          {"ratio", json_of_estimate(each.ratio)},
+          {"rounds", each.rounds},
+          {"faster_rounds", each.faster_rounds},
+          {"p", each.p},
+          {"p_holm", each.p_holm},
+          {"word", valid ? json(name_of(each.word)) : json()}};
 }
 
 json json_of_case(const Results& results, std::size_t number) {
@@ -28,6 +46,8 @@ json json_of_case(const Results& results, std::size_t number) {
   for (const auto& [phase, seconds] : each.starts().front().ranks.front().phase_s) {
     phases[phase] = each.phase_s(phase);
   }
+  std::vector<int> attempts;
+  for (const Start& start : each.starts()) attempts.push_back(start.attempts);
   json all = {{"key", each.what().key},
               {"command", command_line_of(each.workload())},
               {"trainer", program_of(each.workload())},
@@ -40,12 +60,16 @@ json json_of_case(const Results& results, std::size_t number) {
               {"steady_steps", each.steady_steps()},
               {"warmup_steps", each.warmup_steps()},
               {"outliers", each.outliers()},
-              {"others_share", each.others_share()},
+              {"attempts", attempts},
+              {"lost_share", each.lost_share()},
+              {"disturbed_starts", each.disturbed_starts()},
+              {"start_medians_s", each.step_s_by_start()},
               {"step_s", json_of_estimate(each.step_s())},
               {"step_p95_s", each.p95_s()},
-              {"step_p99_s", each.p99_s()},
+              {"step_max_s", each.slowest_s()},
               {"samples_per_s", json_of_estimate(each.samples_per_s())},
               {"phases_s", phases}};
+  if (each.has_p99()) all["step_p99_s"] = each.p99_s();
   if (!each.configuration().empty()) all["configuration"] = json::parse(each.configuration());
   if (!results.predictions.empty()) {
     all["predicted_step_s"] = results.predictions[number].step_s;
@@ -74,8 +98,9 @@ std::vector<const Results*> Report::results() const {
   return all;
 }
 
-Report report_of(const Study& study) {
+Report report_of(const Study& study, double margin) {
   Report report;
+  report.margin = margin;
   report.environment = facts_of(study.identity().machine);
   report.environment.emplace_back("barestep", study.identity().version);
   report.environment.emplace_back("devices", study.identity().on_gpu ? "GPUs" : "CPU");
@@ -85,8 +110,9 @@ Report report_of(const Study& study) {
   }
   for (const Experiment* experiment : study.measured()) {
     Results results = study.results_of(*experiment);
+    results.setting.margin = margin;
     Findings findings = experiment->conclude(results);
-    std::string verdict = verdict_of(results.cases);
+    std::string verdict = verdict_of(results);
     report.sections.push_back(
         {experiment, std::move(results), std::move(findings), std::move(verdict)});
   }
@@ -99,15 +125,53 @@ Report report_of(const Study& study) {
   return report;
 }
 
-const std::vector<std::string>& method_sentences() {
-  static const std::vector<std::string> sentences = {
-      "A figure is the median over the steps of several starts, with a bootstrap's 95 % interval.",
-      "Steps before the last change of level in the first half of a start are warm-up, left out.",
-      "Cases are started in turn, there and back (A B B A), so that a drift meets all of them.",
-      "Outliers stay in: they move percentiles, hardly medians.",
-      "Ranks beyond the cores share cores; they are shown, and left out of fits.",
+std::vector<std::string> method_sentences(double margin) {
+  return {
+      "A figure is computed once for each start, as the median of its steady steps; what is shown "
+      "is the median over the starts, and the 95 % interval between the k-th smallest and the k-th "
+      "largest of them (k = 1 for 6 to 8 starts, 2 for 9 to 11), which is exact for any "
+      "distribution. Fewer than 6 starts have no interval.",
+      "Starts are made in rounds, one of every case, there and back (A B B A). Two cases are "
+      "compared by the ratio of each round, so its median need not be the ratio of the two medians "
+      "shown.",
+      fmt::format(
+          "Faster and slower are said where the interval of that ratio excludes 1 and a sign test "
+          "has p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As "
+          "long as, within {0}, is said where the interval lies within {0} of 1; else the two "
+          "cannot be told apart.",
+          percent_text(margin - 1)),
+      "Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
+      "of 9 and more, agree that the next 5 are slower; noise alone makes it longer in at most 2 % "
+      "of cases.",
+      fmt::format("A start that lost more than {} of its time to other programs (threads that "
+                  "waited for a core, and cores that the host took) is made again, up to twice; "
+                  "where more than a quarter of a case's starts stay so, nothing is concluded.",
+                  percent_text(kDisturbingShare)),
+      "Outliers stay in. The 95th percentile is over all steady steps, and has no interval.",
+      "Ranks beyond the cores share cores; they are shown, and left out of answers.",
       "Step times are rank 0's, as the trainers print them; making random data is not in them."};
-  return sentences;
+}
+
+std::vector<std::string> answers_of(const ReportSection& section) {
+  std::vector<std::string> answers = section.findings.sentences;
+  if (!section.verdict.empty()) {
+    const std::size_t why = section.verdict.find(": ");
+    answers = {"No conclusion: " +
+               (why == std::string::npos ? section.verdict : section.verdict.substr(why + 2)) +
+               "."};
+  }
+  answers.insert(answers.end(), section.findings.facts.begin(), section.findings.facts.end());
+  return answers;
+}
+
+std::string invalid_line(const ReportSection& section) {
+  return "INVALID. " + answers_of(section).front();
+}
+
+std::vector<std::string> shown_answers(const ReportSection& section) {
+  std::vector<std::string> answers = answers_of(section);
+  if (!section.verdict.empty()) answers.erase(answers.begin());
+  return answers;
 }
 
 std::string command_of(const Report& report, const ReportSection& section) {
@@ -116,17 +180,23 @@ std::string command_of(const Report& report, const ReportSection& section) {
 
 FindingTable step_table(const Results& results) {
   FindingTable table{.title = "Step times",
-                     .columns = {"case", "median (95 % interval)", "p95", "p99", "samples/s",
-                                 "starts", "steady steps", "warm-up", "outliers"}};
+                     .columns = {"case", "median (95 % interval)", "p95", "p99", "slowest",
+                                 "samples/s", "starts", "steady steps", "warm-up", "outliers"}};
   const bool predicts = !results.predictions.empty();
   if (predicts) {
     table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
   }
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     const Measurement& each = results.cases[i];
-    table.rows.push_back({each.what().key + (each.what().beyond_cores ? " (beyond the cores)" : ""),
-                          time_text(each.step_s()), time_text(each.p95_s()),
-                          time_text(each.p99_s()), number_text(each.samples_per_s().median),
+    std::string name = each.what().key;
+    if (each.what().beyond_cores) name += " (beyond the cores)";
+    if (each.disturbed_starts() > 0) {
+      name += fmt::format(" ({} disturbed)",
+                          counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
+    }
+    table.rows.push_back({name, time_text(each.step_s()), time_text(each.p95_s()),
+                          each.has_p99() ? time_text(each.p99_s()) : "-",
+                          time_text(each.slowest_s()), number_text(each.samples_per_s().median),
                           std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
                           std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
     if (predicts) {
@@ -138,24 +208,34 @@ FindingTable step_table(const Results& results) {
 }
 
 std::string quality_sentence(const Results& results) {
-  std::size_t outliers = 0, steps = 0, again = 0;
-  double others = 0;
+  std::size_t outliers = 0, steps = 0;
+  std::int64_t again = 0;
+  double lost = 0;
+  std::vector<std::string> drifts;
   for (const Measurement& each : results.cases) {
     outliers += each.outliers();
     steps += each.steady_steps();
-    others = std::max(others, each.others_share());
+    lost = std::max(lost, each.lost_share());
     for (const Start& start : each.starts()) again += start.attempts > 1;
+    if (const double drift = each.drift(); drift != 0) {
+      drifts.push_back(fmt::format("{} by {} {}", each.what().key, percent_text(std::abs(drift)),
+                                   drift > 0 ? "slower" : "faster"));
+    }
   }
   std::string text =
       outliers == 0
           ? fmt::format("None of {} steady steps is an outlier.", steps)
           : fmt::format("{} of {} steady steps are outliers, far slower than their median.",
                         outliers, steps);
-  text += fmt::format(
-      " Other programs took at most {} of the cores during a start{}.", percent_text(others),
-      outliers > 0 && others > kDisturbingShare / 2 ? ", which explains outliers" : "");
+  text +=
+      fmt::format(" A start lost at most {} of its time to other programs.", percent_text(lost));
+  if (!drifts.empty()) {
+    text += fmt::format(" Steps change while a run lasts: {}.", list_text(drifts));
+  }
   if (again > 0) {
-    text += fmt::format(" {} starts were made again, because the machine was disturbed.", again);
+    text += fmt::format(" {} made again, because other programs disturbed {}.",
+                        again == 1 ? "1 start was" : fmt::format("{} starts were", again),
+                        again == 1 ? "it" : "them");
   }
   return text;
 }
@@ -176,7 +256,7 @@ std::string plot_file(const std::string& section, std::size_t number) {
 std::string csv_of(const Report& report) {
   std::string text =
       "experiment,case,trainer,ranks,dim,depth,batch_size,step_s,step_s_low,step_s_high,step_p95_s,"
-      "step_p99_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
+      "step_max_s,samples_per_s,predicted_step_s,prediction_error,beyond_cores,steady_steps,"
       "warmup_steps,outliers,valid,command\n";
   for (const ReportSection& section : report.sections) {
     for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
@@ -191,10 +271,11 @@ std::string csv_of(const Report& report) {
       text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n",
                           section.experiment->name, each.what().key, program_of(workload),
                           workload.ranks, workload.dim(), workload.depth(), workload.batch_size(),
-                          step.median, step.low, step.high, each.p95_s(), each.p99_s(),
-                          each.samples_per_s().median, predicted, each.what().beyond_cores,
-                          each.steady_steps(), each.warmup_steps(), each.outliers(),
-                          section.verdict.empty(), command_line_of(workload));
+                          step.median, step.has_interval() ? fmt::format("{}", step.low) : "",
+                          step.has_interval() ? fmt::format("{}", step.high) : "", each.p95_s(),
+                          each.slowest_s(), each.samples_per_s().median, predicted,
+                          each.what().beyond_cores, each.steady_steps(), each.warmup_steps(),
+                          each.outliers(), section.verdict.empty(), command_line_of(workload));
     }
   }
   return text;
@@ -209,15 +290,20 @@ std::string json_of(const Report& report) {
     for (std::size_t i = 0; i < section.results.cases.size(); ++i) {
       cases.push_back(json_of_case(section.results, i));
     }
+    json comparisons = json::array();
+    for (const Comparison& each : section.findings.comparisons) {
+      comparisons.push_back(json_of_comparison(each, section.verdict.empty()));
+    }
     sections.push_back({{"name", section.experiment->name},
                         {"title", section.experiment->title},
                         {"question", section.experiment->question},
                         {"command", command_of(report, section)},
                         {"verdict", section.verdict},
-                        {"answers", section.findings.sentences},
+                        {"answers", answers_of(section)},
+                        {"comparisons", std::move(comparisons)},
                         {"cases", std::move(cases)}});
   }
-  json all = {{"format", "barestep results 1"},
+  json all = {{"format", "barestep results 2"},
               {"environment", std::move(environment)},
               {"experiments", std::move(sections)}};
   if (const auto summary = prediction_summary(report.results())) {
@@ -268,10 +354,11 @@ std::string markdown_table(const FindingTable& table) {
   return text + "\n";
 }
 
-/// Sentences, tables and plots.
-std::string markdown_details(const Findings& findings, const std::string& name) {
+/// Answers, tables and plots.
+std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,
+                             const std::string& name) {
   std::string text;
-  for (const std::string& sentence : findings.sentences) text += fmt::format("- {}\n", sentence);
+  for (const std::string& sentence : answers) text += fmt::format("- {}\n", sentence);
   text += "\n";
   for (const FindingTable& table : findings.tables) text += markdown_table(table);
   for (std::size_t i = 0; i < findings.plots.size(); ++i) {
@@ -283,8 +370,8 @@ std::string markdown_details(const Findings& findings, const std::string& name) 
 std::string markdown_section(const Report& report, const ReportSection& section) {
   std::string text =
       fmt::format("## {}\n\n*{}*\n\n", section.experiment->title, section.experiment->question);
-  if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", section.verdict);
-  text += markdown_details(section.findings, section.experiment->name);
+  if (!section.verdict.empty()) text += fmt::format("> **{}**\n\n", invalid_line(section));
+  text += markdown_details(shown_answers(section), section.findings, section.experiment->name);
   text += markdown_table(step_table(section.results));
   text += quality_sentence(section.results) + "\n\n";
   text += fmt::format("Reproduce: `{}`; its runs:\n\n```\n", command_of(report, section));
@@ -307,9 +394,11 @@ std::string markdown_of(const Report& report) {
   for (const ReportSection& section : report.sections) text += markdown_section(report, section);
   const Findings prediction = prediction_findings(report.results());
   if (!prediction.sentences.empty()) {
-    text += "## Prediction against measurement\n\n" + markdown_details(prediction, "prediction");
+    text += "## Prediction against measurement\n\n" +
+            markdown_details(prediction.sentences, prediction, "prediction");
   }
-  return text + fmt::format("## How figures were made\n\n{}\n", fmt::join(method_sentences(), " "));
+  return text + fmt::format("## How figures were made\n\n{}\n",
+                            fmt::join(method_sentences(report.margin), " "));
 }
 
 namespace {
@@ -345,10 +434,10 @@ std::string html_table(const FindingTable& table) {
   return text + "</tbody></table></div>\n";
 }
 
-/// Sentences, tables and plots.
-std::string html_details(const Findings& findings) {
+/// Answers, tables and plots.
+std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
   std::string text = "<ul>\n";
-  for (const std::string& sentence : findings.sentences) {
+  for (const std::string& sentence : answers) {
     text += fmt::format("<li>{}</li>\n", xml_text(sentence));
   }
   text += "</ul>\n";
@@ -365,9 +454,9 @@ std::string html_section(const Report& report, const ReportSection& section) {
       fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
                   experiment.name, xml_text(experiment.title), xml_text(experiment.question));
   if (!section.verdict.empty()) {
-    text += fmt::format("<p class=\"invalid\">{}</p>\n", xml_text(section.verdict));
+    text += fmt::format("<p class=\"invalid\">{}</p>\n", xml_text(invalid_line(section)));
   }
-  text += html_details(section.findings);
+  text += html_details(shown_answers(section), section.findings);
   text += html_table(step_table(section.results));
   text += fmt::format("<p>{}</p>\n", xml_text(quality_sentence(section.results)));
   text += fmt::format("<details><summary>Reproduce: <code>{}</code></summary><pre>",
@@ -405,10 +494,11 @@ std::string html_of(const Report& report) {
   if (!prediction.sentences.empty()) {
     text += fmt::format(
         "<section id=\"prediction\">\n<h2>Prediction against measurement</h2>\n{}</section>\n",
-        html_details(prediction));
+        html_details(prediction.sentences, prediction));
   }
-  return text + fmt::format("<h2>How figures were made</h2>\n<p>{}</p>\n</body>\n</html>\n",
-                            xml_text(fmt::format("{}", fmt::join(method_sentences(), " "))));
+  return text +
+         fmt::format("<h2>How figures were made</h2>\n<p>{}</p>\n</body>\n</html>\n",
+                     xml_text(fmt::format("{}", fmt::join(method_sentences(report.margin), " "))));
 }
 
 }  // namespace barestep

@@ -22,16 +22,27 @@ struct ReportSection {
 struct Report {
   std::vector<std::pair<std::string, std::string>> environment;
   std::string options;  // of mlp_lab run, that reproduce it: " --quick"
+  double margin = kDefaultMargin;
   std::vector<ReportSection> sections;
 
   [[nodiscard]] std::vector<const Results*> results() const;
 };
 
-/// Concludes every experiment that the study has measured. Throws Error(kNoInput) if there is none.
-Report report_of(const Study& study);
+/// Concludes every experiment that the study has measured. Differences within `margin`, a ratio
+/// above 1, are called small. Throws Error(kNoInput) if there is none.
+Report report_of(const Study& study, double margin = kDefaultMargin);
 
-/// How statistics were made, in sentences; the same in every report.
-const std::vector<std::string>& method_sentences();
+/// How statistics were made, in sentences.
+std::vector<std::string> method_sentences(double margin);
+
+/// The answers of a section: sentences about times, in place of which an invalid section says
+/// "No conclusion: " and why; then facts.
+std::vector<std::string> answers_of(const ReportSection& section);
+
+/// Of an invalid section: "INVALID. No conclusion: ...", which pages set apart, and the answers
+/// without it; of a valid one these are all.
+std::string invalid_line(const ReportSection& section);
+std::vector<std::string> shown_answers(const ReportSection& section);
 
 /// "mlp_lab run NAME": what reproduces a section.
 std::string command_of(const Report& report, const ReportSection& section);
@@ -40,7 +51,7 @@ std::string command_of(const Report& report, const ReportSection& section);
 /// was predicted, where it was.
 FindingTable step_table(const Results& results);
 
-/// How the starts went: outliers, starts that were made again, others' share of the machine.
+/// How the starts went: outliers, drift, starts that were made again, time lost to others.
 std::string quality_sentence(const Results& results);
 
 /// The configuration of each case by its name, a line each: "batch-32: {...}".

@@ -279,15 +279,13 @@ Start run_workload(const Case& what, const Programs& programs,
   if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
   if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});
 
-  const CoreWatch watch;
   const ChildResult child = run_child(command, mpi_environment());
-  const double others_share = watch.others_share(child.cpu_s);
   if (child.exit_code != 0) refuse_run(what, child);
 
-  Start start{.command = command_line_of(what.workload),
-              .wall_s = child.wall_s,
-              .others_share = others_share};
+  Start start{.command = command_line_of(what.workload), .wall_s = child.wall_s};
   const std::string records = whole_file(metrics);
+  start.lost_share =
+      lost_share(lost_of_metrics(records, metrics.string()), usable_cpus(), what.beyond_cores);
   start.ranks = parse_metrics(records, metrics.string());
   start.configuration = configuration_of_metrics(records, metrics.string());
   start.library = library_of_metrics(records, metrics.string());

@@ -2,48 +2,44 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
-#include <random>
 
 #include "core/error.h"
-#include "core/statistics.h"
 
 namespace barestep {
 namespace {
 
-constexpr std::size_t kFewestForChange = 6;
-constexpr int kResamplings = 400;
+constexpr double kErrorShare = 0.05;  // of intervals that miss
+constexpr std::size_t kFewestStarts = 6;
+constexpr std::size_t kWindow = 5;  // steps
 
-double deviation_from_median(std::span<const double> values) {
-  if (values.empty()) return 0;
-  const double middle = median(values);
-  return std::accumulate(values.begin(), values.end(), 0.0,
-                         [&](double sum, double value) { return sum + std::abs(value - middle); });
+/// P(Binomial(count, 1/2) <= most).
+double binomial_below(std::size_t count, std::size_t most) {
+  double term = std::exp2(-static_cast<double>(count));  // of 0
+  double sum = term;
+  for (std::size_t i = 1; i <= std::min(most, count); ++i) {
+    term *= static_cast<double>(count - i + 1) / static_cast<double>(i);
+    sum += term;
+  }
+  return sum;
 }
 
-/// The best change point in [1, last], or 0 where none explains more than chance.
-std::size_t change_point(std::span<const double> values, std::size_t last) {
-  const std::size_t count = values.size();
-  if (count < kFewestForChange) return 0;
-  const double without = deviation_from_median(values);
-  if (without == 0) return 0;
-  double best = without;
-  std::size_t place = 0;
-  for (std::size_t split = 1; split <= std::min(last, count - 1); ++split) {
-    const double with =
-        deviation_from_median(values.first(split)) + deviation_from_median(values.subspan(split));
-    if (with < best) {
-      best = with;
-      place = split;
-    }
-  }
-  const auto n = static_cast<double>(count);
-  // A perfect fit of a few values would otherwise be infinitely better.
-  const double floor = 1e-9 * without;
-  return n * std::log(without / std::max(best, floor)) > 3 * std::log(n) ? place : 0;
+/// Whether so many of all starts are enough to agree: all of them, but one may differ from 9 on.
+bool agree(std::size_t agreeing, std::size_t starts) {
+  return starts >= kFewestStarts && agreeing + (starts >= 9 ? 1 : 0) >= starts;
+}
+
+std::size_t shortest_of(std::span<const std::vector<double>> starts) {
+  BARESTEP_REQUIRE(!starts.empty(), "steps of no start");
+  return std::ranges::min(starts, {}, [](const auto& steps) { return steps.size(); }).size();
 }
 
 }  // namespace
+
+bool Estimate::has_interval() const {
+  return std::isfinite(low) && std::isfinite(high);
+}
 
 double median(std::span<const double> values) {
   BARESTEP_REQUIRE(!values.empty(), "a median of nothing");
@@ -54,27 +50,91 @@ double median(std::span<const double> values) {
   return (*upper + *std::max_element(copy.begin(), upper)) / 2;
 }
 
-std::size_t steady_start(std::span<const double> values) {
-  // Warm-up may come in stages: a first step, then a few of another kind.
-  std::size_t start = 0;
-  for (;;) {
-    const auto rest = values.subspan(start);
-    const std::size_t half = values.size() / 2;
-    const std::size_t more = start >= half ? 0 : change_point(rest, half - start);
-    if (more == 0) return start;
-    start += more;
-  }
+std::size_t interval_rank(std::size_t count) {
+  std::size_t rank = 0;
+  while (rank < count / 2 && 2 * binomial_below(count, rank) <= kErrorShare) ++rank;
+  return rank;
 }
 
-bool drifts(std::span<const double> values, double share) {
-  const std::size_t place = change_point(values, values.size());
-  // Fewer than a fifth on one side are outliers rather than a level.
-  if (place < values.size() / 5 || place > values.size() - values.size() / 5 || place == 0) {
-    return false;
+Estimate estimate_of(std::span<const double> values) {
+  BARESTEP_REQUIRE(!values.empty(), "an estimate of nothing");
+  std::vector<double> sorted(values.begin(), values.end());
+  std::ranges::sort(sorted);
+  const std::size_t count = sorted.size();
+  const double upper = sorted[count / 2], lower = sorted[(count - 1) / 2];
+  const double middle = count % 2 == 1 ? upper
+                        : lower > 0    ? std::sqrt(lower * upper)
+                                       : (lower + upper) / 2;
+  constexpr double kAnything = std::numeric_limits<double>::infinity();
+  const std::size_t rank = interval_rank(count);
+  if (rank == 0) return {middle, -kAnything, kAnything};
+  return {middle, sorted[rank - 1], sorted[count - rank]};
+}
+
+Estimate reciprocal(const Estimate& estimate, double scale) {
+  if (!estimate.has_interval()) return {scale / estimate.median, estimate.low, estimate.high};
+  return {scale / estimate.median, scale / estimate.high, scale / estimate.low};
+}
+
+double sign_test_p(std::span<const double> differences) {
+  const auto above = std::ranges::count_if(differences, [](double each) { return each >= 0; });
+  const auto below = std::ranges::count_if(differences, [](double each) { return each <= 0; });
+  const auto lesser = static_cast<std::size_t>(std::min(above, below));
+  return std::min(1.0, 2 * binomial_below(differences.size(), lesser));
+}
+
+std::vector<double> holm_adjusted(std::span<const double> p) {
+  std::vector<std::size_t> order(p.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](std::size_t place) { return p[place]; });
+  std::vector<double> adjusted(p.size());
+  double most = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    most = std::max(most, p[order[i]] * static_cast<double>(p.size() - i));
+    adjusted[order[i]] = std::min(1.0, most);
   }
-  const double before = median(values.first(place));
-  const double behind = median(values.subspan(place));
-  return std::abs(before - behind) > share * median(values);
+  return adjusted;
+}
+
+std::size_t warmup_length(std::span<const std::vector<double>> starts) {
+  constexpr std::size_t kLongStart = 20;
+  constexpr double kSlower = 0.02;
+  const std::size_t steps = shortest_of(starts);
+  if (steps == 0) return 0;
+  std::size_t warmup = std::min<std::size_t>(steps < kLongStart ? 2 : kWindow, steps - 1);
+  while (warmup + kWindow <= steps / 2) {
+    std::vector<double> excess;
+    for (const std::vector<double>& start : starts) {
+      const std::span<const double> all(start);
+      excess.push_back(
+          std::log(median(all.subspan(warmup, kWindow)) / median(all.subspan(all.size() / 2))));
+    }
+    const auto slower = std::ranges::count_if(excess, [](double each) { return each > 0; });
+    const bool is_warmup =
+        agree(static_cast<std::size_t>(slower), starts.size()) && median(excess) > kSlower;
+    if (!is_warmup) break;
+    warmup += kWindow;
+  }
+  return warmup;
+}
+
+double drift_of(std::span<const std::vector<double>> starts) {
+  constexpr double kNotable = 0.1;
+  constexpr std::size_t kFewestSteps = 6;
+  if (shortest_of(starts) < kFewestSteps) return 0;
+  std::vector<double> change;
+  for (const std::vector<double>& start : starts) {
+    const std::span<const double> all(start);
+    const std::size_t third = all.size() / 3;
+    change.push_back(std::log(median(all.last(third)) / median(all.first(third))));
+  }
+  const double typical = median(change);
+  const auto same = std::ranges::count_if(
+      change, [&](double each) { return (each > 0) == (typical > 0) && each != 0; });
+  const double share = std::exp(typical) - 1;
+  const bool drifts =
+      agree(static_cast<std::size_t>(same), starts.size()) && std::abs(share) > kNotable;
+  return drifts ? share : 0;
 }
 
 std::size_t slow_outliers(std::span<const double> values) {
@@ -84,30 +144,6 @@ std::size_t slow_outliers(std::span<const double> values) {
   const double limit = middle + std::max(5 * 1.4826 * median(distances), 0.1 * middle);
   return static_cast<std::size_t>(
       std::ranges::count_if(values, [&](double value) { return value > limit; }));
-}
-
-Estimate median_of_starts(std::span<const std::vector<double>> starts) {
-  std::vector<double> all;
-  for (const auto& start : starts) all.insert(all.end(), start.begin(), start.end());
-  std::mt19937 random(1);
-  // Drawn by remainder, since std::uniform_int_distribution differs between libraries.
-  const auto draw = [&random](std::size_t count) { return random() % count; };
-  std::vector<double> medians, drawn;
-  for (int resampling = 0; resampling < kResamplings; ++resampling) {
-    drawn.clear();
-    for (std::size_t i = 0; i < starts.size(); ++i) {
-      const auto& start = starts[draw(starts.size())];
-      for (std::size_t j = 0; j < start.size(); ++j) drawn.push_back(start[draw(start.size())]);
-    }
-    medians.push_back(median(drawn));
-  }
-  std::ranges::sort(medians);
-  return {median(all), percentile(medians, 2.5), percentile(medians, 97.5)};
-}
-
-Estimate ratio(const Estimate& numerator, const Estimate& denominator) {
-  return {numerator.median / denominator.median, numerator.low / denominator.high,
-          numerator.high / denominator.low};
 }
 
 Line fit_line(std::span<const double> x, std::span<const double> y) {
@@ -129,19 +165,16 @@ double amdahl_speed_up(double serial, double ranks) {
   return 1 / (serial + (1 - serial) / ranks);
 }
 
-Estimate serial_fraction(std::span<const SpeedUp> speed_ups) {
-  if (speed_ups.empty()) return {1, 1, 1};
+double serial_fraction(std::span<const SpeedUp> speed_ups) {
+  BARESTEP_REQUIRE(!speed_ups.empty(), "a serial fraction of no speed-up");
   // t - 1/n = s (1 - 1/n), a line through the origin.
-  const auto fit = [&](double Estimate::*end) {
-    double xy = 0, xx = 0;
-    for (const SpeedUp& each : speed_ups) {
-      const double x = 1 - 1.0 / each.ranks;
-      xy += x * (1 / (each.factor.*end) - 1.0 / each.ranks);
-      xx += x * x;
-    }
-    return xy / xx;
-  };
-  return {fit(&Estimate::median), fit(&Estimate::high), fit(&Estimate::low)};
+  double xy = 0, xx = 0;
+  for (const SpeedUp& each : speed_ups) {
+    const double x = 1 - 1.0 / each.ranks;
+    xy += x * (1 / each.factor - 1.0 / each.ranks);
+    xx += x * x;
+  }
+  return xy / xx;
 }
 
 }  // namespace barestep

@@ -43,7 +43,7 @@ void for_records(std::string_view lines, const std::string& name, const Visit& v
 }
 
 bool is_of_step(const JsonValue& record) {
-  return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration");
+  return record.has("step_time_s");
 }
 
 double seconds_of_record(const JsonValue& from) {
@@ -159,6 +159,31 @@ std::string configuration_of_metrics(std::string_view lines, const std::string& 
   return configuration;
 }
 
+std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name) {
+  std::vector<LostTime> lost;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (!record.has("lost_time")) return;
+    const JsonValue from = record.at("lost_time");
+    lost.push_back({.wall_s = seconds_of_record(from.at("wall_s")),
+                    .waited_share = from.at("waited_share").number(0, 1),
+                    .stolen_s = seconds_of_record(from.at("stolen_s")),
+                    .busy_threads = from.at("busy_threads").number(0, kMostRunRanks)});
+  });
+  return lost;
+}
+
+double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores) {
+  double waited = 0, stolen = 0, threads = 0;
+  for (const LostTime& rank : ranks) {
+    waited = std::max(waited, rank.waited_share);
+    threads += rank.busy_threads;
+    if (rank.wall_s > 0) stolen = std::max(stolen, rank.stolen_s / rank.wall_s);
+  }
+  // Steal is counted over all cores, busy or not.
+  const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
+  return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
+}
+
 std::string library_of_metrics(std::string_view lines, const std::string& name) {
   std::string library;
   for_records(lines, name, [&](const JsonValue& record) {
@@ -178,7 +203,7 @@ std::string json_of(const Start& start) {
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
   json all = {{"command", start.command},           {"wall_s", start.wall_s},
-              {"others_share", start.others_share}, {"attempts", start.attempts},
+              {"lost_share", start.lost_share},     {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
               {"watched", std::move(watched)}};
@@ -193,7 +218,7 @@ Start parse_start(std::string_view text, const std::string& name) {
   const JsonValue from = document.root();
   Start start{.command = from.at("command").text(),
               .wall_s = from.at("wall_s").number(0, kMostRunSeconds),
-              .others_share = from.at("others_share").number(0, 1),
+              .lost_share = from.has("lost_share") ? from.at("lost_share").number(0, 1) : 0,
               .attempts = static_cast<int>(from.at("attempts").whole(1, kMostAttempts)),
               .weights_hash = from.at("weights_hash").text(),
               .library = from.has("library") ? from.at("library").text() : ""};

@@ -4,9 +4,12 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/host.h"
 
 namespace barestep {
 
@@ -38,7 +41,7 @@ struct Watched {
 struct Start {
   std::string command{};
   double wall_s = 0;
-  double others_share = 0;      // of all cores' time, what other programs and hosts took
+  double lost_share = 0;        // of its threads' time, what others took; see lost_share()
   int attempts = 1;             // it was made again while the machine was disturbed
   std::string weights_hash{};   // of the weights at the end; where the case asks for it
   std::string configuration{};  // JSON, as the trainer resolved it; empty for PyTorch's scripts
@@ -59,6 +62,16 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
 /// The configuration that such a file begins with, as JSON on one line; empty where it has none.
 /// Throws as parse_metrics() does.
 std::string configuration_of_metrics(std::string_view lines, const std::string& name);
+
+/// What such a file says of the time that each rank lost to others; nothing from files without.
+/// Throws as parse_metrics() does.
+std::vector<LostTime> lost_of_metrics(std::string_view lines, const std::string& name);
+
+/// Of the time of a start: what its busiest threads waited for a core that others had, of the rank
+/// that waited most, and what the host of a virtual machine took. Ranks that share cores wait for
+/// each other, so with `beyond_cores` only the latter counts. Both run-queue delay and steal are
+/// needed: neither shows every slow start.
+double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores);
 
 /// What such a file says it was made by; empty for our trainers. Throws as parse_metrics() does.
 std::string library_of_metrics(std::string_view lines, const std::string& name);

@@ -45,7 +45,8 @@ class Study {
   /// Makes the folder, or goes on with the study in it; no other program can until this object is
   /// gone. Throws Error: kCannotCreate if it cannot be written, kTryAgain if another program is at
   /// it, kConfiguration if it holds something else, or a study of another machine, build or length.
-  Study(std::filesystem::path folder, StudyIdentity identity);
+  /// `starts` of each case are made; 0 for the setting's own number.
+  Study(std::filesystem::path folder, StudyIdentity identity, int starts = 0);
 
   /// Of a study that was made somewhere, to be reported on. Throws Error(kNoInput) if there is none
   /// in the folder, kBadData if its file is damaged.
@@ -61,10 +62,11 @@ class Study {
   void run(const std::vector<const Experiment*>& wanted, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress);
 
-  /// The experiments whose starts are all there.
+  /// The experiments whose cases all have a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
 
-  /// Reads them, and predicts them where there is a card.
+  /// Reads every start there is of each case, counted from 0 without a gap, and predicts them where
+  /// there is a card.
   [[nodiscard]] Results results_of(const Experiment& experiment) const;
 
   /// The rates of its machine (measured_card.h). Throws Error(kBadData) if the file is damaged.
@@ -90,6 +92,7 @@ class Study {
 
   std::filesystem::path folder_;
   StudyIdentity identity_;
+  int starts_ = 0;
   std::unique_ptr<FolderLock> lock_;  // null where it is only read
 };
 

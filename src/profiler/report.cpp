@@ -126,6 +126,16 @@ std::string metrics_record(const StepFigures& step, int rank) {
   return record.dump();
 }
 
+std::string lost_time_record(const LostTime& lost, int rank) {
+  const OrderedJson record = {{"lost_time",
+                               {{"wall_s", lost.wall_s},
+                                {"waited_share", lost.waited_share},
+                                {"stolen_s", lost.stolen_s},
+                                {"busy_threads", lost.busy_threads}}},
+                              {"rank", rank}};
+  return record.dump();
+}
+
 RunSummary::RunSummary(std::int64_t steps) {
   constexpr std::int64_t kMostReserved = 1 << 20;
   wall_s_.reserve(static_cast<std::size_t>(std::min(steps, kMostReserved)));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/host.h"
 #include "core/plan.h"
 #include "core/statistics.h"
 #include "profiler/account.h"
@@ -45,6 +46,10 @@ struct StepFigures {
 /// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s,
 /// between_s and the parts of the account.
 std::string metrics_record(const StepFigures& step, int rank);
+
+/// What a rank lost to others since its warm-up, as a line of JSON:
+/// {"lost_time": {"wall_s", "waited_share", "stolen_s", "busy_threads"}, "rank"}.
+std::string lost_time_record(const LostTime& lost, int rank);
 
 /// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
 /// then not for the first million steps.

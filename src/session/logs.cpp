@@ -30,6 +30,7 @@ MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communica
 
 void MetricsLog::on_step(const StepFigures& step) {
   static_assert(std::is_trivially_copyable_v<StepFigures>);
+  if (step.report.warmup || !watch_) watch_.emplace();
   if (file_) write(metrics_record(step, 0));
   if (ranks_ == nullptr) return;
   ranks_->all_gather(std::as_bytes(std::span(&step, 1)), std::as_writable_bytes(std::span(all_)));
@@ -44,7 +45,18 @@ void MetricsLog::write(const std::string& record) {
 }
 
 void MetricsLog::close() {
-  if (file_) file_->close();
+  static_assert(std::is_trivially_copyable_v<LostTime>);
+  const LostTime own = watch_ ? watch_->lost() : LostTime{};
+  std::vector<LostTime> all = {own};
+  if (ranks_ != nullptr) {
+    all.resize(static_cast<std::size_t>(ranks_->size()));
+    ranks_->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  }
+  if (!file_) return;
+  for (std::size_t rank = 0; watch_ && rank < all.size(); ++rank) {
+    write(lost_time_record(all[rank], static_cast<int>(rank)));
+  }
+  file_->close();
 }
 
 void TensorBoardLog::on_step(const StepFigures& step) {

@@ -12,6 +12,7 @@
 #include "core/communicator.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/output_file.h"
 #include "profiler/event_file.h"
 #include "session/observer.h"
@@ -52,7 +53,8 @@ class RunFile {
   std::optional<Error> failure_;
 };
 
-/// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank.
+/// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank, at
+/// last what each rank lost to others after its warm-up.
 class MetricsLog final : public Observer {
  public:
   /// Rank 0 makes the file; the others tell it how each step was for them. `ranks` may be null, and
@@ -60,6 +62,7 @@ class MetricsLog final : public Observer {
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks);
 
   void on_step(const StepFigures& step) override;
+  /// Every rank calls it. Blocks.
   void close() override;
 
   /// A line of JSON; on rank 0.
@@ -69,6 +72,7 @@ class MetricsLog final : public Observer {
   Communicator* ranks_;
   std::optional<RunFile<OutputFile>> file_;  // on rank 0
   std::vector<StepFigures> all_;             // of a step, by rank
+  std::optional<LostTimeWatch> watch_;       // of this process, since its warm-up
 };
 
 /// --tensorboard: loss, step time, throughput and utilisation of every step as event files.

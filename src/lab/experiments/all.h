@@ -1,7 +1,9 @@
 // The experiments, one file each, and what they share.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lab/experiment.h"
@@ -38,23 +40,35 @@ Experiment pytorch_experiment();
 std::vector<int> rank_counts(const Setting& setting);
 std::string ranks_key(int ranks);
 
-/// Two estimates whose intervals do not overlap.
-bool differ(const Estimate& a, const Estimate& b);
+/// Keys of the cases that answers may use: those within the cores, or all where only the first is,
+/// since then nothing else can be answered.
+std::vector<std::string> keys_within_cores(const Results& results);
+
+/// The phases of the account, in the order of a step.
+std::span<const std::string_view> account_phases();
+
+/// The phases that compute: forward, loss, backward and optimizer.
+std::span<const std::string_view> computing_phases();
+
+/// What people call a phase: "exposed communication".
+std::string phase_words(std::string_view phase);
 
 /// The phases of a step as bars, one for each case; `labels` are the cases'.
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
 
-/// What people call a phase: "exposed communication".
-std::string phase_words(const std::string& phase);
+/// Of a phase in the step of a rank, by starts.
+Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0);
 
-/// The phases of the account, in the order of a step.
-const std::vector<std::string>& account_phases();
+/// The phase that takes most of a step.
+LargestPart largest_phase(const Measurement& each);
 
-/// The phase whose time differs most between two cases, from `a` to `b`; milliseconds may shrink.
-struct PhaseChange {
-  std::string phase;
-  double seconds = 0;
-};
-PhaseChange largest_change(const Measurement& a, const Measurement& b);
+/// "Fastest: A.", or all that cannot be told apart. `names` are those of `fastest`'s places.
+std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names);
+
+/// The step times of cases by their keys, for fastest_of().
+std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys);
+
+/// Several comparisons behind those that are there.
+void keep(Findings& findings, std::span<const Comparison> comparisons);
 
 }  // namespace barestep

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -10,6 +9,9 @@
 
 namespace barestep {
 namespace {
+
+/// The share of the course's exercise.
+constexpr double kExercise = 0.3;
 
 std::vector<Case> amdahl_cases(const Setting& setting) {
   std::vector<Case> cases;
@@ -19,46 +21,69 @@ std::vector<Case> amdahl_cases(const Setting& setting) {
   return cases;
 }
 
-std::vector<SpeedUp> fitted_speed_ups(const Results& results) {
-  std::vector<SpeedUp> all;
-  for (const Measurement& each : results.cases) {
-    if (each.what().beyond_cores || each.workload().ranks == 1) continue;
-    all.push_back({each.workload().ranks, ratio(results.cases.front().step_s(), each.step_s())});
+/// Fitted round by round, to the ranks within the cores.
+Estimate fitted_share(const Results& results, const std::vector<std::string>& keys) {
+  std::vector<Series> series = steps_of(results, keys);
+  std::vector<double> shares;
+  for (std::size_t round = 0; round < results.rounds(); ++round) {
+    std::vector<SpeedUp> speed_ups;
+    for (std::size_t i = 1; i < series.size(); ++i) {
+      speed_ups.push_back({results.at(keys[i]).workload().ranks,
+                           series.front().seconds[round] / series[i].seconds[round]});
+    }
+    shares.push_back(serial_fraction(speed_ups));
   }
-  return all;
+  return estimate_of(shares);
 }
 
-std::vector<std::string> amdahl_sentences(const Results& results, const Estimate& serial) {
-  const auto& last =
-      *std::ranges::find_if(results.cases.rbegin(), results.cases.rend(),
-                            [](const Measurement& each) { return !each.what().beyond_cores; });
-  if (last.workload().ranks == 1) {
-    return {"There is room for one rank here, so no serial fraction can be fitted."};
+std::string share_sentence(const Results& results, const Estimate& serial,
+                           const Comparison& most_ranks) {
+  const int ranks = results.at(most_ranks.b).workload().ranks;
+  switch (side_of(serial, 1)) {
+    case Side::kAbove:
+      return fmt::format(
+          "More ranks make the step slower: {} ranks reach {} of one rank's speed, so no serial "
+          "fraction below 1 fits; {} of their step are exposed communication.",
+          ranks, factor_text(most_ranks.speed()),
+          percent_text(share_of(results.at(most_ranks.b), "reduce")));
+    case Side::kOpen:
+      return fmt::format(
+          "Whether more ranks make the step faster cannot be told: {} of a step behave as if they "
+          "were serial.",
+          percent_text(serial));
+    case Side::kBelow:
+      break;
   }
-  const Estimate speed_up = ratio(results.cases.front().step_s(), last.step_s());
-  if (serial.median >= 1) {
-    return {fmt::format(
-        "More ranks do not make the step faster: {} ranks reach {} of one. No "
-        "serial fraction below 1 fits, since communication adds time that one rank "
-        "does not have ({} a step exposed).",
-        last.workload().ranks, factor_text(speed_up), time_text(last.phase_s("reduce")))};
-  }
-  const double most = serial.median <= 0 ? INFINITY : 1 / serial.median;
   std::string text =
-      fmt::format("{} of a step behave as if they were serial ({} to {}), ",
-                  percent_text(serial.median), percent_text(serial.low), percent_text(serial.high));
-  text += std::isinf(most) ? "so the runs set no limit to the speed-up."
-                           : fmt::format("so no number of ranks makes it more than {} faster.",
-                                         factor_text(most));
-  return {text,
-          fmt::format("The exercise's step of 30 % serial and 70 % parallel work would reach {} on "
-                      "{} ranks and {} at most; this one reaches {}.",
-                      factor_text(amdahl_speed_up(0.3, last.workload().ranks)),
-                      last.workload().ranks, factor_text(1 / 0.3), factor_text(speed_up))};
+      fmt::format("{} of a step behave as if they were serial, ", percent_text(serial));
+  text += side_of(serial, 0) == Side::kAbove
+              ? fmt::format("so no number of ranks makes it more than {} as fast.",
+                            factor_text(reciprocal(serial)))
+              : "so these runs set no limit to the speed-up.";
+  return text;
 }
 
 Findings conclude_amdahl(const Results& results) {
-  const Estimate serial = serial_fraction(fitted_speed_ups(results));
+  std::vector<std::string> keys;
+  for (const Measurement& each : results.cases) {
+    if (!each.what().beyond_cores) keys.push_back(each.what().key);
+  }
+  Findings findings;
+  Estimate serial{1, 1, 1};
+  if (keys.size() > 1) {
+    serial = fitted_share(results, keys);
+    findings.comparisons = results.compare(keys.front(), std::span(keys).subspan(1));
+    const Comparison& last = findings.comparisons.back();
+    const int ranks = results.at(last.b).workload().ranks;
+    findings.sentences = {
+        share_sentence(results, serial, last),
+        fmt::format("The exercise's step of 30 % serial and 70 % parallel work would reach {} on "
+                    "{} ranks and {} at most (calculated); this one reaches {}.",
+                    factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
+                    factor_text(1 / kExercise), factor_text(last.speed()))};
+  } else {
+    findings.facts = {"There is room for one rank here, so no serial fraction can be fitted."};
+  }
   FindingTable table{.title = "Speed-up against Amdahl's law",
                      .columns = {"ranks", "step time", "speed-up", "fitted", "30 % serial", ""}};
   PlotSeries measured{.name = "measured", .style = SeriesStyle::kMarks};
@@ -67,24 +92,24 @@ Findings conclude_amdahl(const Results& results) {
   PlotSeries exercise{.name = "30 % serial", .style = SeriesStyle::kLine};
   for (const Measurement& each : results.cases) {
     const int ranks = each.workload().ranks;
-    const Estimate speed_up = ratio(results.cases.front().step_s(), each.step_s());
-    const bool beyond = each.what().beyond_cores;
+    const Estimate speed_up =
+        results.compare(results.cases.front().what().key, each.what().key).speed();
     table.rows.push_back({std::to_string(ranks), time_text(each.step_s()), factor_text(speed_up),
                           factor_text(amdahl_speed_up(serial.median, ranks)),
-                          factor_text(amdahl_speed_up(0.3, ranks)),
-                          beyond ? "beyond the cores, not fitted" : ""});
+                          factor_text(amdahl_speed_up(kExercise, ranks)),
+                          each.what().beyond_cores ? "beyond the cores, not fitted" : ""});
     measured.points.push_back(plot_point(ranks, speed_up));
     ideal.points.push_back(plot_point(ranks, ranks));
     fit.points.push_back(plot_point(ranks, amdahl_speed_up(serial.median, ranks)));
-    exercise.points.push_back(plot_point(ranks, amdahl_speed_up(0.3, ranks)));
+    exercise.points.push_back(plot_point(ranks, amdahl_speed_up(kExercise, ranks)));
   }
-  return {.sentences = amdahl_sentences(results, serial),
-          .tables = {table},
-          .plots = {{.title = "Speed-up against ranks",
+  findings.tables = {table};
+  findings.plots = {{.title = "Speed-up against ranks",
                      .x_label = "ranks",
                      .y_label = "speed-up",
                      .log_x = true,
-                     .series = {ideal, fit, exercise, measured}}}};
+                     .series = {ideal, fit, exercise, measured}}};
+  return findings;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -9,7 +11,7 @@
 namespace barestep {
 namespace {
 
-/// A further doubling that brings less is saturation.
+/// A doubling that brings less is saturation.
 constexpr double kSaturatedGain = 1.1;
 /// Below this share of the smallest step, the part that does not grow with the batch is no matter.
 constexpr double kFixedShare = 0.1;
@@ -25,45 +27,95 @@ std::vector<Case> batch_sweep_cases(const Setting& setting) {
   return cases;
 }
 
-std::string growth_sentence(const Results& results, const Line& line) {
-  const Measurement& first = results.cases.front();
-  const Measurement& last = results.cases.back();
-  const double times = last.step_s().median / first.step_s().median;
-  const double batches = static_cast<double>(last.workload().batch_size()) /
-                         static_cast<double>(first.workload().batch_size());
-  const std::string growth = fmt::format(
-      "From batch {} to {} ({:g}x) a step takes {:.2f}x as long: ", first.workload().batch_size(),
-      last.workload().batch_size(), batches, times);
-  const double fixed = line.intercept / first.step_s().median;
-  if (std::abs(fixed) < kFixedShare) {
-    return growth + "the step time grows in proportion to the batch.";
-  }
-  if (fixed < 0) return growth + "the step time grows faster than the batch.";
-  return growth +
-         fmt::format(
-             "growth is not proportional, since {} of each step do not depend on the batch "
-             "(line through all sizes, R2 = {:.3f}).",
-             time_text(line.intercept), line.r_squared);
+double batch_of(const Measurement& each) {
+  return static_cast<double>(each.workload().batch_size());
 }
 
-std::string saturation_sentence(const Results& results) {
-  const auto& cases = results.cases;
-  for (std::size_t i = 0; i + 1 < cases.size(); ++i) {
-    const Estimate gain = ratio(cases[i + 1].samples_per_s(), cases[i].samples_per_s());
-    if (gain.median < kSaturatedGain) {
-      return fmt::format(
-          "Throughput saturates at batch {}: doubling it brings {} the samples per "
-          "second ({}).",
-          cases[i].workload().batch_size(), factor_text(gain),
-          number_text(cases[i + 1].samples_per_s().median));
-    }
+/// A line through the step times of each round: what of a step does not depend on the batch, and as
+/// a share of the smallest step.
+struct FixedPart {
+  Estimate seconds{};
+  Estimate share{};
+};
+
+FixedPart fixed_part(const Results& results) {
+  std::vector<double> batches, fixed_s, shares;
+  std::vector<std::vector<double>> step_s;
+  for (const Measurement& each : results.cases) {
+    batches.push_back(batch_of(each));
+    step_s.push_back(each.step_s_by_start());
   }
-  const Estimate gain =
-      ratio(cases.back().samples_per_s(), cases[cases.size() - 2].samples_per_s());
-  return fmt::format(
-      "Throughput does not saturate up to batch {}: the last doubling still brings "
-      "{} the samples per second.",
-      cases.back().workload().batch_size(), factor_text(gain));
+  for (std::size_t round = 0; round < results.rounds(); ++round) {
+    std::vector<double> of_round;
+    for (const auto& steps : step_s) of_round.push_back(steps[round]);
+    fixed_s.push_back(fit_line(batches, of_round).intercept);
+    shares.push_back(fixed_s.back() / of_round.front());
+  }
+  return {estimate_of(fixed_s), estimate_of(shares)};
+}
+
+std::string growth_sentence(const Results& results, const FixedPart& fixed) {
+  const Measurement &first = results.cases.front(), &last = results.cases.back();
+  const Estimate times = results.compare(first.what().key, last.what().key).ratio;
+  const std::string growth = fmt::format(
+      "From batch {} to {} ({:g}x) a step takes {} as long: ", first.workload().batch_size(),
+      last.workload().batch_size(), batch_of(last) / batch_of(first), factor_text(times));
+  if (side_of(fixed.share, kFixedShare) == Side::kAbove) {
+    return growth + fmt::format(
+                        "growth is not proportional; {} of each step do not depend on the batch "
+                        "(a line through all sizes, fitted round by round).",
+                        time_text(fixed.seconds));
+  }
+  if (side_of(fixed.share, -kFixedShare) == Side::kBelow) {
+    return growth + "the step time grows faster than the batch.";
+  }
+  if (side_of(fixed.share, kFixedShare) == Side::kBelow &&
+      side_of(fixed.share, -kFixedShare) == Side::kAbove) {
+    return growth + "the step time grows in proportion to the batch.";
+  }
+  return growth + fmt::format(
+                      "whether in proportion cannot be told, since {} of the smallest step may "
+                      "not depend on the batch.",
+                      percent_text(fixed.share));
+}
+
+/// Of the samples per second, by each doubling.
+std::vector<Estimate> gains_of(const Results& results) {
+  std::vector<Estimate> gains;
+  for (std::size_t i = 0; i + 1 < results.cases.size(); ++i) {
+    gains.push_back(
+        estimate_of(by_round(results.cases[i].sample_s_by_start(),
+                             results.cases[i + 1].sample_s_by_start(), std::divides<double>())));
+  }
+  return gains;
+}
+
+/// Every doubling from batch B on brings less: B. The doubling before B may be open; then the last
+/// batch whose doubling surely brings more is the other end.
+std::string saturation_sentence(const Results& results) {
+  const std::vector<Estimate> gains = gains_of(results);
+  const auto side = [&](std::size_t i) { return side_of(gains[i], kSaturatedGain); };
+  const auto batch = [&](std::size_t i) { return results.cases[i].workload().batch_size(); };
+  std::size_t first = gains.size();
+  while (first > 0 && side(first - 1) == Side::kBelow) --first;
+  if (first == gains.size()) {
+    const std::string last = fmt::format(
+        "the last doubling, to batch {}, brings {} the samples "
+        "per second",
+        batch(gains.size()), factor_text(gains.back()));
+    return side(gains.size() - 1) == Side::kAbove
+               ? fmt::format("Throughput does not saturate up to batch {}: {}.",
+                             batch(gains.size()), last)
+               : fmt::format("Whether throughput saturates up to batch {} cannot be told: {}.",
+                             batch(gains.size()), last);
+  }
+  std::size_t open = first;
+  while (open > 0 && side(open - 1) != Side::kAbove) --open;
+  const std::string where = open == first
+                                ? fmt::format("at batch {}", batch(first))
+                                : fmt::format("between batch {} and {}", batch(open), batch(first));
+  return fmt::format("Throughput saturates {}: doubling batch {} brings {} the samples per second.",
+                     where, batch(first), factor_text(gains[first]));
 }
 
 Findings conclude_batch_sweep(const Results& results) {
@@ -71,32 +123,36 @@ Findings conclude_batch_sweep(const Results& results) {
   FindingTable table{.title = "Batch size, step time and throughput",
                      .columns = {"batch size", "step time", "samples/s", "time per sample"}};
   PlotSeries throughput{.name = "measured"}, times{.name = "measured"};
+  std::vector<std::string> larger;
   for (const Measurement& each : results.cases) {
-    const auto batch = static_cast<double>(each.workload().batch_size());
+    const double batch = batch_of(each);
     batches.push_back(batch);
     seconds.push_back(each.step_s().median);
-    table.rows.push_back({number_text(batch), time_text(each.step_s()),
+    table.rows.push_back({std::to_string(each.workload().batch_size()), time_text(each.step_s()),
                           number_text(each.samples_per_s().median),
                           time_text(each.step_s().median / batch)});
     throughput.points.push_back(plot_point(batch, each.samples_per_s()));
     times.points.push_back(plot_point(batch, each.step_s(), 1e3));
+    if (batches.size() > 1) larger.push_back(each.what().key);
   }
   const Line line = fit_line(batches, seconds);
   PlotSeries fitted{.name = "fitted line", .style = SeriesStyle::kDashed};
   for (const double batch : batches) {
     fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
   }
-  return {.sentences = {growth_sentence(results, line), saturation_sentence(results)},
-          .tables = {table},
-          .plots = {{.title = "Throughput against batch size",
-                     .x_label = "batch size",
-                     .y_label = "samples/s",
-                     .log_x = true,
-                     .series = {throughput}},
-                    {.title = "Step time against batch size",
-                     .x_label = "batch size",
-                     .y_label = "ms a step",
-                     .series = {times, fitted}}}};
+  return {
+      .sentences = {growth_sentence(results, fixed_part(results)), saturation_sentence(results)},
+      .comparisons = results.compare(results.cases.front().what().key, larger),
+      .tables = {table},
+      .plots = {{.title = "Throughput against batch size",
+                 .x_label = "batch size",
+                 .y_label = "samples/s",
+                 .log_x = true,
+                 .series = {throughput}},
+                {.title = "Step time against batch size",
+                 .x_label = "batch size",
+                 .y_label = "ms a step",
+                 .series = {times, fitted}}}};
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -10,8 +12,8 @@
 namespace barestep {
 namespace {
 
-double exposed_share(const Measurement& each) {
-  return each.phase_s("reduce") / each.step_s().median;
+Estimate exposed_share(const Measurement& each) {
+  return share_of(each, "reduce");
 }
 
 Case model_case(const Setting& setting, const char* key, int ranks, bool is_large) {
@@ -52,46 +54,60 @@ FindingTable course_table() {
   return table;
 }
 
+/// What dominates a step of two ranks, with its share.
+std::string dominated_text(const Measurement& each) {
+  const std::string_view reduce = "reduce";
+  const LargestPart largest = largest_of(std::array{
+      PartSeries{"communication that nothing hides", each.share_by_start(std::span(&reduce, 1))},
+      PartSeries{"computing", each.share_by_start(computing_phases())}});
+  return fmt::format("On {}, {}", model_text(each), largest_text(largest, "a step of two ranks"));
+}
+
+/// Whether ranks bring more on one of the models: by the quotient of the speed-ups of each round.
+std::string models_sentence(const Comparison& small, const Comparison& large,
+                            const Estimate& larger_gain) {
+  switch (side_of(larger_gain, 1)) {
+    case Side::kAbove:
+      return fmt::format("Two ranks bring more on the large model: {} against {}.",
+                         factor_text(large.speed()), factor_text(small.speed()));
+    case Side::kBelow:
+      return fmt::format("Two ranks bring more on the small model: {} against {}.",
+                         factor_text(small.speed()), factor_text(large.speed()));
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format(
+      "What two ranks bring cannot be told apart on the two models: {} on the small, {} on the "
+      "large one. Gradients and computing both grow with the square of the width.",
+      factor_text(small.speed()), factor_text(large.speed()));
+}
+
 Findings conclude_comm_vs_compute(const Results& results) {
   const Measurement &small = results.at("small-2"), &large = results.at("large-2");
-  const Estimate small_gain = ratio(results.at("small-1").step_s(), small.step_s());
-  const Estimate large_gain = ratio(results.at("large-1").step_s(), large.step_s());
+  const Comparison small_gain = results.compare("small-1", "small-2");
+  const Comparison large_gain = results.compare("large-1", "large-2");
+  const auto speed_ups = [&](std::string_view one, const Measurement& two) {
+    return by_round(results.at(one).step_s_by_start(), two.step_s_by_start(),
+                    std::divides<double>());
+  };
+  const Estimate larger_gain = estimate_of(
+      by_round(speed_ups("large-1", large), speed_ups("small-1", small), std::divides<double>()));
   FindingTable table{.title = "Two ranks against one, by the size of the model",
                      .columns = {"width x layers", "1 rank", "2 ranks", "speed-up",
                                  "exposed communication", "of a step"}};
-  for (const auto& [one, two, gain] :
-       {std::tuple{"small-1", &small, small_gain}, std::tuple{"large-1", &large, large_gain}}) {
-    table.rows.push_back({model_text(*two), time_text(results.at(one).step_s()),
-                          time_text(two->step_s()), factor_text(gain),
-                          time_text(two->phase_s("reduce")), percent_text(exposed_share(*two))});
-  }
-  const auto dominated = [](const Measurement& each) {
-    const double compute = each.phase_s("forward") + each.phase_s("loss") +
-                           each.phase_s("backward") + each.phase_s("optimizer");
-    return each.phase_s("reduce") > compute ? "communication" : "computing";
-  };
-  const std::string models = fmt::format(
-      "Two ranks on {} spend {} of a step on communication that nothing hides and are dominated by "
-      "{}; on {} it is {}, dominated by {}.",
-      model_text(small), percent_text(exposed_share(small)), dominated(small), model_text(large),
-      percent_text(exposed_share(large)), dominated(large));
-  std::string answer;
-  if (!differ(small_gain, large_gain)) {
-    answer = fmt::format(
-        "What two ranks bring cannot be told apart on the two models: {} and {}. Gradients and "
-        "computing both grow with the square of the width.",
-        factor_text(small_gain), factor_text(large_gain));
-  } else {
-    answer = fmt::format("Ranks bring more on the {} model: {} against {}.",
-                         large_gain.median > small_gain.median ? "large" : "small",
-                         factor_text(std::max(large_gain.median, small_gain.median)),
-                         factor_text(std::min(large_gain.median, small_gain.median)));
+  for (const Comparison& each : {small_gain, large_gain}) {
+    const Measurement &one = results.at(each.a), &two = results.at(each.b);
+    table.rows.push_back({model_text(two), time_text(one.step_s()), time_text(two.step_s()),
+                          factor_text(each.speed()), time_text(two.phase_s("reduce")),
+                          percent_text(exposed_share(two))});
   }
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     labels.push_back(fmt::format("{}, {}", model_text(each), each.workload().ranks));
   }
-  return {.sentences = {answer, models},
+  return {.sentences = {models_sentence(small_gain, large_gain, larger_gain),
+                        dominated_text(small) + ".", dominated_text(large) + "."},
+          .comparisons = {small_gain, large_gain},
           .tables = {table, course_table()},
           .plots = {account_plot(results.cases, labels)}};
 }
@@ -114,37 +130,87 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
   return cases;
 }
 
+/// From which batch on every comparison is faster.
+std::string pays_sentence(const std::vector<Comparison>& gains) {
+  std::size_t first = gains.size();
+  while (first > 0 && gains[first - 1].is_faster()) --first;
+  if (std::ranges::all_of(gains, [](const auto& each) { return !each.is_faster(); })) {
+    const bool slower =
+        std::ranges::all_of(gains, [](const auto& each) { return each.is_slower(); });
+    return fmt::format(
+        "{} up to a batch of {}.",
+        slower ? "Two ranks are slower than one" : "Two ranks are not measurably faster than one",
+        kScaledBatches.back());
+  }
+  if (first == gains.size()) {
+    return fmt::format(
+        "From which batch on two ranks pay cannot be told: at {} they are not "
+        "measurably faster, at a smaller one they are.",
+        kScaledBatches.back());
+  }
+  std::string text = fmt::format("Two ranks pay from a batch of {}", kScaledBatches[first]);
+  if (first == 0) return text + ", the smallest here.";
+  const bool is_open = !gains[first - 1].is_slower();
+  return text + (is_open ? fmt::format(", or below it: at {} the two cannot be told apart.",
+                                       kScaledBatches[first - 1])
+                         : fmt::format("; at {} they are slower.", kScaledBatches[first - 1]));
+}
+
+/// Of the share of exposed communication, from the smallest batch to the largest.
+std::string exposed_sentence(const Measurement& small, const Measurement& large) {
+  const std::string_view reduce = "reduce";
+  const Estimate change =
+      estimate_of(by_round(large.share_by_start(std::span(&reduce, 1)),
+                           small.share_by_start(std::span(&reduce, 1)), std::minus<double>()));
+  const std::string ends =
+      fmt::format("from {} at batch {} to {} at batch {}", percent_text(exposed_share(small)),
+                  small.workload().batch_size(), percent_text(exposed_share(large)),
+                  large.workload().batch_size());
+  switch (side_of(change, 0)) {
+    case Side::kBelow:
+      return fmt::format(
+          "The share of exposed communication falls {}: the bytes to reduce stay "
+          "the same.",
+          ends);
+    case Side::kAbove:
+      return fmt::format(
+          "The share of exposed communication grows {}, although the bytes to "
+          "reduce stay the same.",
+          ends);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format(
+      "Whether the share of exposed communication changes cannot be told: it goes "
+      "{}.",
+      ends);
+}
+
 Findings conclude_batch_scaling(const Results& results) {
   FindingTable table{
       .title = "Two ranks against one, by the size of the batch",
       .columns = {"batch", "1 rank", "2 ranks", "speed-up", "exposed communication", "of a step"}};
   PlotSeries measured{.name = "speed-up of 2 ranks"};
   PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
-  int pays_from = 0;
+  // One sentence chooses from them, so they are one family.
+  std::vector<Comparison> gains;
   for (const int batch : kScaledBatches) {
-    const Measurement& one = results.at(scaled_key(1, batch));
-    const Measurement& two = results.at(scaled_key(2, batch));
-    const Estimate gain = ratio(one.step_s(), two.step_s());
-    table.rows.push_back({std::to_string(batch), time_text(one.step_s()), time_text(two.step_s()),
-                          factor_text(gain), time_text(two.phase_s("reduce")),
-                          percent_text(exposed_share(two))});
-    measured.points.push_back(plot_point(batch, gain));
-    even.points.push_back(plot_point(batch, 1));
-    if (gain.median <= 1) pays_from = 0;
-    if (gain.median > 1 && pays_from == 0) pays_from = batch;
+    gains.push_back(results.compare(scaled_key(1, batch), scaled_key(2, batch)));
   }
-  const double first = exposed_share(results.at(scaled_key(2, kScaledBatches.front())));
-  const double last = exposed_share(results.at(scaled_key(2, kScaledBatches.back())));
-  const std::string pays =
-      pays_from == 0
-          ? fmt::format("Two ranks do not pay up to a batch of {}.", kScaledBatches.back())
-          : fmt::format("Two ranks pay from a batch of {}.", pays_from);
-  return {.sentences = {pays, fmt::format("From batch {} to {} the share of exposed communication "
-                                          "{} from {} to {}: the bytes to reduce stay the same{}.",
-                                          kScaledBatches.front(), kScaledBatches.back(),
-                                          last < first ? "falls" : "does not fall, it goes",
-                                          percent_text(first), percent_text(last),
-                                          last < first ? " while computing grows" : "")},
+  adjust_together(gains);
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    const Measurement &one = results.at(gains[i].a), &two = results.at(gains[i].b);
+    const int batch = kScaledBatches[i];
+    table.rows.push_back({std::to_string(batch), time_text(one.step_s()), time_text(two.step_s()),
+                          factor_text(gains[i].speed()), time_text(two.phase_s("reduce")),
+                          percent_text(exposed_share(two))});
+    measured.points.push_back(plot_point(batch, gains[i].speed()));
+    even.points.push_back(plot_point(batch, 1));
+  }
+  return {.sentences = {pays_sentence(gains),
+                        exposed_sentence(results.at(scaled_key(2, kScaledBatches.front())),
+                                         results.at(scaled_key(2, kScaledBatches.back())))},
+          .comparisons = gains,
           .tables = {table},
           .plots = {{.title = "Speed-up of 2 ranks against the batch",
                      .x_label = "batch size, both ranks together",

@@ -32,47 +32,40 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
   return cases;
 }
 
-/// The phase that takes most of a step.
-std::string bottleneck_of(const Measurement& each) {
-  return *std::ranges::max_element(account_phases(), {},
-                                   [&](const std::string& phase) { return each.phase_s(phase); });
-}
+/// Without a delay in the ratio of times, up to a tenth.
+constexpr double kHidden = 1.1;
 
-std::string bottleneck_sentence(const Measurement& none) {
-  const std::string phase = bottleneck_of(none);
-  return fmt::format("With no workers the bottleneck is {}: {} of a step of {}.",
-                     phase_words(phase), percent_text(none.phase_s(phase) / none.step_s().median),
-                     time_text(none.step_s()));
-}
-
-std::string hidden_sentence(const Results& results) {
-  const Measurement& fast = results.at("no-delay");
-  const Measurement* best = &results.at(workers_key(1));
-  for (const int workers : {1, 2, 4}) {
-    const Measurement& each = results.at(workers_key(workers));
-    if (each.step_s().median < 1.1 * fast.step_s().median) {
-      return fmt::format("{} {} the disk: a step takes {}, as without the delay ({}).",
-                         counted(workers, "worker"), workers == 1 ? "hides" : "hide",
-                         time_text(each.step_s()), time_text(fast.step_s().median));
-    }
-    if (each.step_s().median < best->step_s().median) best = &each;
+std::string hidden_sentence(const Results& results, const std::vector<Comparison>& against_fast) {
+  const Estimate& fast = results.at("no-delay").step_s();
+  for (const Comparison& each : against_fast) {
+    if (side_of(each.ratio, kHidden) != Side::kBelow) continue;
+    const std::int64_t workers = results.at(each.b).workload().config.data.workers;
+    return fmt::format(
+        "{} {} the disk: a step takes {} as long as without the delay ({}, without it {}).",
+        counted(workers, "worker"), workers == 1 ? "hides" : "hide", factor_text(each.ratio),
+        time_text(results.at(each.b).step_s()), time_text(fast));
   }
-  return fmt::format(
-      "No number of workers here hides the disk: the best, {}, takes {} a step, "
-      "without the delay it is {}, and {} is {} of it.",
-      best->what().key, time_text(best->step_s()), time_text(fast.step_s().median),
-      phase_words(bottleneck_of(*best)),
-      percent_text(best->phase_s(bottleneck_of(*best)) / best->step_s().median));
+  const Comparison& best = *std::ranges::min_element(
+      against_fast, {}, [](const Comparison& each) { return each.ratio.median; });
+  const bool none = std::ranges::all_of(against_fast, [](const Comparison& each) {
+    return side_of(each.ratio, kHidden) == Side::kAbove;
+  });
+  return fmt::format("{}: with {}, the best, a step takes {} as long as without the delay, and {}.",
+                     none ? "No number of workers here hides the disk"
+                          : "Whether workers hide the disk cannot be told",
+                     best.b, factor_text(best.ratio),
+                     largest_text(largest_phase(results.at(best.b)), "it"));
 }
 
 FindingTable loading_table(const Results& results) {
-  FindingTable table{
-      .title = "Step time and the wait for data",
-      .columns = {"case", "step time", "samples/s", "waiting for data", "of a step"}};
+  FindingTable table{.title = "Step time and the wait for data",
+                     .columns = {"case", "step time", "samples/s", "waiting for data", "of a step",
+                                 "injected delay", "of a step"}};
   for (const Measurement& each : results.cases) {
-    table.rows.push_back({each.what().key, time_text(each.step_s()),
-                          number_text(each.samples_per_s().median), time_text(each.phase_s("data")),
-                          percent_text(each.phase_s("data") / each.step_s().median)});
+    table.rows.push_back(
+        {each.what().key, time_text(each.step_s()), number_text(each.samples_per_s().median),
+         time_text(each.phase_s("data")), percent_text(share_of(each, "data").median),
+         time_text(each.phase_s("injected")), percent_text(share_of(each, "injected").median)});
   }
   return table;
 }
@@ -84,7 +77,15 @@ std::vector<std::string> keys_of(const Results& results) {
 }
 
 Findings conclude_io_delay(const Results& results) {
-  return {.sentences = {bottleneck_sentence(results.at(workers_key(0))), hidden_sentence(results)},
+  const Measurement& none = results.at(workers_key(0));
+  std::vector<std::string> with_workers;
+  for (const int workers : {1, 2, 4}) with_workers.push_back(workers_key(workers));
+  const std::vector<Comparison> against_fast = results.compare("no-delay", with_workers);
+  return {.sentences = {fmt::format("With no workers {}; a step takes {}.",
+                                    largest_text(largest_phase(none), "a step"),
+                                    time_text(none.step_s())),
+                        hidden_sentence(results, against_fast)},
+          .comparisons = against_fast,
           .tables = {loading_table(results)},
           .plots = {account_plot(results.cases, keys_of(results))}};
 }
@@ -105,55 +106,63 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
   return cases;
 }
 
-std::string workers_sentence(const Results& results) {
+/// The fastest number of workers against none; `gains` are of all against none.
+std::string workers_sentence(const Results& results, const std::vector<Comparison>& gains) {
   const Measurement& none = results.at(pinned_key(0, true));
-  const Measurement* best = &none;
-  for (const int workers : {1, 2, 4}) {
-    const Measurement& each = results.at(pinned_key(workers, true));
-    if (each.step_s().median < best->step_s().median) best = &each;
+  std::vector<std::string> faster;
+  for (const Comparison& each : gains) {
+    if (!each.is_faster()) continue;
+    faster.push_back(fmt::format("{} is {} as fast", each.b, factor_text(each.speed())));
   }
-  if (best == &none || !differ(best->step_s(), none.step_s())) {
-    return fmt::format(
-        "Workers bring nothing here: loading inside the step costs {} of {}, and no "
-        "number of workers is measurably faster.",
-        time_text(none.phase_s("data")), time_text(none.step_s()));
+  const std::string inside = fmt::format("loading inside the step takes {} of {}",
+                                         time_text(none.phase_s("data")), time_text(none.step_s()));
+  if (faster.empty()) {
+    return fmt::format("No number of workers is measurably faster than none: {}.", inside);
   }
-  return fmt::format(
-      "{} is fastest: {} a step, {} as fast as without workers ({}), since {} of "
-      "waiting for data become {}.",
-      best->what().key, time_text(best->step_s()),
-      factor_text(ratio(none.step_s(), best->step_s())), time_text(none.step_s().median),
-      time_text(none.phase_s("data")), time_text(best->phase_s("data")));
+  return fmt::format("Workers make a step faster: {}; without them, {}.", list_text(faster),
+                     inside);
 }
 
-std::string pinned_sentence(const Results& results) {
+std::string pinned_sentence(const std::vector<Comparison>& pinned) {
   std::vector<std::string> faster, slower;
-  for (const int workers : {0, 1, 2, 4}) {
-    const Estimate& pinned = results.at(pinned_key(workers, true)).step_s();
-    const Estimate& pageable = results.at(pinned_key(workers, false)).step_s();
-    if (!differ(pinned, pageable)) continue;
-    (pinned.median < pageable.median ? faster : slower)
-        .push_back(fmt::format("{} with {} workers", factor_text(pageable.median / pinned.median),
-                               workers));
-  }
-  if (faster.empty() && slower.empty()) {
-    return "Pinned memory makes no measurable difference here, with any number of workers.";
+  for (const Comparison& each : pinned) {
+    if (each.is_faster()) faster.push_back(fmt::format("{} {}", each.b, factor_text(each.speed())));
+    if (each.is_slower()) slower.push_back(fmt::format("{} {}", each.b, factor_text(each.ratio)));
   }
   std::string text;
   if (!faster.empty()) {
-    text = fmt::format("Pinned memory makes a step faster: {}.", list_text(faster));
+    text = fmt::format("Pinned memory makes a step faster: {} as fast.", list_text(faster));
   }
   if (!slower.empty()) {
-    text += fmt::format("{}Pinned memory makes a step slower: {}.", text.empty() ? "" : " ",
+    text += fmt::format("{}Pinned memory makes a step slower: {} as long.", text.empty() ? "" : " ",
                         list_text(slower));
   }
-  return text;
+  if (!text.empty()) return text;
+  const bool same = std::ranges::all_of(
+      pinned, [](const Comparison& each) { return each.word == Word::kNoDifference; });
+  return same ? fmt::format(
+                    "Pinned memory makes no difference beyond {}, with any number of "
+                    "workers.",
+                    percent_text(pinned.front().margin - 1))
+              : "Whether pinned memory makes a step faster or slower cannot be told, with any "
+                "number of workers.";
 }
 
 Findings conclude_data_loading(const Results& results) {
-  return {.sentences = {workers_sentence(results), pinned_sentence(results)},
-          .tables = {loading_table(results)},
-          .plots = {account_plot(results.cases, keys_of(results))}};
+  std::vector<std::string> workers;
+  std::vector<Comparison> pinned;
+  for (const int count : {0, 1, 2, 4}) {
+    if (count > 0) workers.push_back(pinned_key(count, true));
+    pinned.push_back(results.compare(pinned_key(count, false), pinned_key(count, true)));
+  }
+  adjust_together(pinned);
+  const std::vector<Comparison> gains = results.compare(pinned_key(0, true), workers);
+  Findings findings{.sentences = {workers_sentence(results, gains), pinned_sentence(pinned)},
+                    .tables = {loading_table(results)},
+                    .plots = {account_plot(results.cases, keys_of(results))}};
+  keep(findings, gains);
+  keep(findings, pinned);
+  return findings;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <utility>
 
 #include "core/units.h"
@@ -14,13 +16,9 @@
 namespace barestep {
 namespace {
 
-/// What a device computes of a step: the share that it is not waiting, moving or queueing.
-double utilisation(const Measurement& each, int rank = 0) {
-  double busy = 0;
-  for (const char* phase : {"forward", "loss", "backward", "optimizer"}) {
-    busy += each.phase_s(phase, rank);
-  }
-  return busy / each.step_s_of(rank);
+/// The share of a step in which a device computes: it is not waiting, moving or queueing.
+Estimate utilisation(const Measurement& each) {
+  return estimate_of(each.share_by_start(computing_phases()));
 }
 
 /// One device of the kind that DataParallel has several of.
@@ -93,30 +91,21 @@ std::vector<Case> data_parallel_cases(const Setting& setting) {
 
 Findings conclude_data_parallel(const Results& results) {
   const Measurement &one = results.at(devices_key(1)), &two = results.at(devices_key(2));
-  const Estimate gain = ratio(one.step_s(), two.step_s());
+  const Comparison gain = results.compare(devices_key(1), devices_key(2));
   const auto memory = memory_of({{"one device", &one}, {"DataParallel", &two}});
-  std::string answer;
-  if (!differ(one.step_s(), two.step_s())) {
-    answer = fmt::format("Two devices cannot be told from one: {} and {} a step.",
-                         time_text(two.step_s()), time_text(one.step_s()));
-  } else if (gain.median > 1) {
-    answer = fmt::format("Two devices are {} as fast as one: {} a step instead of {}.",
-                         factor_text(gain), time_text(two.step_s()), time_text(one.step_s()));
-  } else {
-    answer = fmt::format(
-        "Two devices are slower than one: {} a step instead of {}; {} of it are "
-        "spent on moving parameters, gradients and rows.",
-        time_text(two.step_s()), time_text(one.step_s()), time_text(two.phase_s("reduce")));
-  }
   const double share = static_cast<double>(memory.back().second.bytes) /
                        static_cast<double>(memory.front().second.bytes);
-  return {.sentences = {answer,
-                        fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
-                                    "optimizer and gathers all outputs. Device 1 needs {}, {} of "
-                                    "one device's.",
-                                    human_bytes(memory[1].second.bytes),
-                                    human_bytes(memory[0].second.bytes),
-                                    human_bytes(memory.back().second.bytes), percent_text(share))},
+  return {.sentences = {sentence_of(gain, "on two devices", "on one device"),
+                        fmt::format("Moving parameters, gradients and rows takes {} of a step on "
+                                    "two devices.",
+                                    percent_text(share_of(two, "reduce")))},
+          .facts = {fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
+                                "optimizer and gathers all outputs. Device 1 needs {}, {} of "
+                                "one device's.",
+                                human_bytes(memory[1].second.bytes),
+                                human_bytes(memory[0].second.bytes),
+                                human_bytes(memory.back().second.bytes), percent_text(share))},
+          .comparisons = {gain},
           .tables = {memory_table(memory)},
           .plots = {account_plot(results.cases, {"one device", "DataParallel, 2"}),
                     memory_plot(memory)}};
@@ -156,15 +145,21 @@ Findings conclude_splits(const Results& results) {
                       each.workload().ranks, rows, percent_text(largest / equal - 1)));
     }
   }
-  const auto best = std::ranges::min_element(
-      results.cases, {}, [](const Measurement& each) { return each.step_s().median; });
-  return {.sentences = {uneven.empty()
-                            ? "Every number of devices divides the batch equally."
-                            : "Not every number divides the batch: " + list_text(uneven) + ".",
-                        fmt::format("{} devices are fastest here: {} a step.",
-                                    best->workload().ranks, time_text(best->step_s()))},
-          .tables = {table},
-          .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
+  const std::vector<std::string> keys = keys_within_cores(results);
+  const Fastest fastest = fastest_of(steps_of(results, keys), results.setting.margin);
+  std::vector<std::string> names;
+  for (const std::string& key : keys) {
+    names.push_back(fmt::format("{} devices", results.at(key).workload().ranks));
+  }
+  return {
+      .sentences = {names.size() == 1
+                        ? "There are cores for 2 devices here, so nothing is compared."
+                        : fastest_sentence(fastest, names)},
+      .facts = {uneven.empty() ? "Every number of devices divides the batch equally."
+                               : "Not every number divides the batch: " + list_text(uneven) + "."},
+      .comparisons = fastest.others,
+      .tables = {table},
+      .plots = {account_plot(results.cases, {"2 devices", "3 devices", "5 devices"})}};
 }
 
 std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
@@ -176,32 +171,41 @@ std::vector<Case> gpu0_bottleneck_cases(const Setting& setting) {
   return cases;
 }
 
+std::string waiting_sentence(const Measurement& each) {
+  static constexpr std::array<std::string_view, 3> kAlone = {"loss", "optimizer", "reduce"};
+  const Estimate alone = estimate_of(each.share_by_start(kAlone));
+  const Side side = side_of(alone, 0.5);
+  return fmt::format(
+      "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
+      "optimizer and {} for the exchange through it: {}.",
+      each.workload().ranks, percent_text(alone),
+      time_text(each.phase_s("loss") + each.phase_s("optimizer")),
+      time_text(each.phase_s("reduce")),
+      side == Side::kAbove   ? "device 0 is the bottleneck"
+      : side == Side::kBelow ? "device 0 is not the bottleneck"
+                             : "whether that is more than half of it cannot be told");
+}
+
 Findings conclude_gpu0_bottleneck(const Results& results) {
   Findings findings;
   FindingTable table{
       .title = "What device 0 does while the others wait",
-      .columns = {"devices", "step time", "loss", "optimizer", "exchange", "alone, of a step"}};
-  for (const Measurement& each : results.cases) {
-    const double alone = each.phase_s("loss") + each.phase_s("optimizer");
-    const double exchange = each.phase_s("reduce");
-    const double step = each.step_s().median;
-    const int devices = each.workload().ranks;
-    table.rows.push_back({std::to_string(devices), time_text(each.step_s()),
-                          time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
-                          time_text(exchange), percent_text((alone + exchange) / step)});
-    const bool is_bottleneck = alone + exchange > 0.5 * step;
-    findings.sentences.push_back(fmt::format(
-        "With {} devices the others wait for device 0 during {} of a step, {} for loss and "
-        "optimizer and {} for the exchange through it: device 0 {} the bottleneck.",
-        devices, percent_text((alone + exchange) / step), time_text(alone), time_text(exchange),
-        is_bottleneck ? "is" : "is not"));
-  }
+      .columns = {"devices", "step time", "loss", "optimizer", "exchange", "alone, of a step", ""}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
+    const double alone = each.phase_s("loss") + each.phase_s("optimizer") + each.phase_s("reduce");
+    table.rows.push_back({std::to_string(each.workload().ranks), time_text(each.step_s()),
+                          time_text(each.phase_s("loss")), time_text(each.phase_s("optimizer")),
+                          time_text(each.phase_s("reduce")),
+                          percent_text(alone / each.step_s().median),
+                          each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{} devices", each.workload().ranks));
   }
+  for (const std::string& key : keys_within_cores(results)) {
+    findings.sentences.push_back(waiting_sentence(results.at(key)));
+  }
   const auto memory = memory_of({{labels.front(), &results.cases.front()}});
-  findings.sentences.push_back(fmt::format(
+  findings.facts.push_back(fmt::format(
       "Device 0 needs {:.2f} times the memory of device 1.",
       static_cast<double>(memory[0].second.bytes) / static_cast<double>(memory[1].second.bytes)));
   findings.tables = {table, memory_table(memory)};
@@ -214,43 +218,55 @@ std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
           new_case(setting, "ddp", ddp_workload(setting, 2))};
 }
 
-double spread(const Measurement& each) {
-  return (each.p95_s() - each.step_s().median) / each.step_s().median;
+/// Whose 95th percentile lies further above the median, by the difference of each round.
+std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
+  const Estimate more =
+      estimate_of(by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()));
+  const Estimate of_dp = estimate_of(dp.spread_by_start());
+  const Estimate of_ddp = estimate_of(ddp.spread_by_start());
+  const auto lies = [](const char* who, const char* other, const Estimate& a, const Estimate& b) {
+    return fmt::format(
+        "{}'s steps vary less: their 95th percentile is {} above the median, {}'s "
+        "{}.",
+        who, percent_text(a), other, percent_text(b));
+  };
+  switch (side_of(more, 0)) {
+    case Side::kAbove:
+      return lies("DDP", "DataParallel", of_ddp, of_dp);
+    case Side::kBelow:
+      return lies("DataParallel", "DDP", of_dp, of_ddp);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format(
+      "Whose steps vary less cannot be told: the 95th percentile is {} above the "
+      "median for DataParallel, {} for DDP.",
+      percent_text(of_dp), percent_text(of_ddp));
 }
 
 Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
-  const Estimate gain = ratio(dp.step_s(), ddp.step_s());
+  const Comparison gain = results.compare("data-parallel", "ddp");
   const auto memory = memory_of({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
   FindingTable table{.title = "DataParallel against DDP on two devices",
                      .columns = {"", "step time", "p95", "p95 above the median",
                                  "device 0 computes", "exposed communication"}};
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
     table.rows.push_back({name, time_text(each->step_s()), time_text(each->p95_s()),
-                          percent_text(spread(*each)), percent_text(utilisation(*each)),
-                          time_text(each->phase_s("reduce"))});
+                          percent_text(estimate_of(each->spread_by_start())),
+                          percent_text(utilisation(*each)), time_text(each->phase_s("reduce"))});
   }
-  const bool ddp_wins = gain.median > 1;
-  const std::string fast =
-      differ(dp.step_s(), ddp.step_s())
-          ? fmt::format("{} is faster: {} a step against {}.", ddp_wins ? "DDP" : "DataParallel",
-                        time_text((ddp_wins ? ddp : dp).step_s()),
-                        time_text((ddp_wins ? dp : ddp).step_s()))
-          : fmt::format("DataParallel and DDP cannot be told apart: {} and {} a step.",
-                        time_text(dp.step_s()), time_text(ddp.step_s()));
-  const bool ddp_steady = spread(ddp) < spread(dp);
-  return {.sentences =
-              {fast,
-               fmt::format("Device 0 computes during {} of a step of DataParallel and {} of DDP.",
-                           percent_text(utilisation(dp)), percent_text(utilisation(ddp))),
-               fmt::format("{}'s steps vary less: their 95th percentile is {} above the median, "
-                           "the other's {}.",
-                           ddp_steady ? "DDP" : "DataParallel",
-                           percent_text(std::min(spread(ddp), spread(dp))),
-                           percent_text(std::max(spread(ddp), spread(dp)))),
-               fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on each.",
-                           human_bytes(memory[0].second.bytes), human_bytes(memory[1].second.bytes),
-                           human_bytes(memory[2].second.bytes))},
+  return {.sentences = {sentence_of(gain, "with DDP", "with DataParallel"),
+                        fmt::format("Device 0 computes during {} of a step of DataParallel and {} "
+                                    "of DDP.",
+                                    percent_text(utilisation(dp)), percent_text(utilisation(ddp))),
+                        spread_sentence(dp, ddp)},
+          .facts = {fmt::format("DataParallel needs {} on device 0 and {} on device 1, DDP {} on "
+                                "each.",
+                                human_bytes(memory[0].second.bytes),
+                                human_bytes(memory[1].second.bytes),
+                                human_bytes(memory[2].second.bytes))},
+          .comparisons = {gain},
           .tables = {table, memory_table(memory)},
           .plots = {account_plot(results.cases, {"DataParallel", "DDP"}), memory_plot(memory)}};
 }

@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
-#include <optional>
+#include <utility>
 
 #include "core/statistics.h"
 #include "lab/experiments/all.h"
@@ -74,38 +75,75 @@ Level level_of(const Measurement& each, const char* source, const char* gauge) {
   return {true, sum / static_cast<double>(looks.size()), looks.front(), looks.back()};
 }
 
-std::optional<double> joules_of_sample(const Measurement& each) {
+/// Joules of a sample by start; nothing where a start has none.
+std::vector<double> joules_by_start(const Measurement& each) {
   std::vector<double> all;
   for (const Start& start : each.starts()) {
     for (const Watched& watched : start.watched) {
       if (watched.energy_j_per_sample) all.push_back(*watched.energy_j_per_sample);
     }
   }
-  if (all.empty()) return std::nullopt;
-  return median(all);
+  if (all.size() != each.starts().size()) all.clear();
+  return all;
+}
+
+/// The mean of a gauge by start; nothing where a start has none.
+std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
+  std::vector<double> means;
+  for (const Start& start : each.starts()) {
+    for (const Watched& watched : start.watched) {
+      const auto found = watched.gauges.find(gauge);
+      if (watched.source != source || found == watched.gauges.end() || found->second.empty()) {
+        continue;
+      }
+      const auto& looks = found->second;
+      means.push_back(std::accumulate(looks.begin(), looks.end(), 0.0) /
+                      static_cast<double>(looks.size()));
+    }
+  }
+  if (means.size() != each.starts().size()) means.clear();
+  return means;
 }
 
 std::string batch_text(const Measurement& each) {
   return fmt::format("batch {}", each.workload().batch_size());
 }
 
+std::string whole_percent(const Estimate& percent) {
+  if (!percent.has_interval()) return fmt::format("{:.0f} %", percent.median);
+  return fmt::format("{:.0f} % ({:.0f} % to {:.0f} %)", percent.median, percent.low, percent.high);
+}
+
 std::string busy_sentence(const Results& results, const GaugeNames& names) {
   const Measurement &small = results.cases.front(), &large = results.cases.back();
-  const Level a = level_of(small, names.source, names.busy);
-  const Level b = level_of(large, names.source, names.busy);
+  const std::vector<double> a = means_by_start(small, names.source, names.busy);
+  const std::vector<double> b = means_by_start(large, names.source, names.busy);
   const char* device = results.setting.on_gpu ? "GPU" : "cores";
-  if (!a.told || !b.told)
+  if (a.empty() || b.empty()) {
     return fmt::format("How busy the {} were cannot be measured here.", device);
-  const std::string end = fmt::format("{:.0f} % at {}, {:.0f} % at {}", a.mean, batch_text(small),
-                                      b.mean, batch_text(large));
-  std::string text =
-      b.mean > a.mean + kMorePercent
-          ? fmt::format("A larger batch keeps the {} busier: {}.", device, end)
-          : fmt::format("A larger batch does not keep the {} busier: {}.", device, end);
-  return text + (b.mean >= kFullPercent
-                     ? fmt::format(" At {} nothing of note is left idle.", batch_text(large))
-                     : fmt::format(" Even at {} {:.0f} % are left idle.", batch_text(large),
-                                   100 - b.mean));
+  }
+  const Estimate more = estimate_of(by_round(b, a, std::minus<double>()));
+  const Estimate busy = estimate_of(b);
+  const std::string end = fmt::format("{} at {}, {} at {}", whole_percent(estimate_of(a)),
+                                      batch_text(small), whole_percent(busy), batch_text(large));
+  std::string text;
+  switch (side_of(more, kMorePercent)) {
+    case Side::kAbove:
+      text = fmt::format("A larger batch keeps the {} busier: {}.", device, end);
+      break;
+    case Side::kBelow:
+      text = fmt::format("A larger batch does not keep the {} busier by {:.0f} points: {}.", device,
+                         kMorePercent, end);
+      break;
+    case Side::kOpen:
+      text = fmt::format("Whether a larger batch keeps the {} busier cannot be told: {}.", device,
+                         end);
+  }
+  if (side_of(busy, kFullPercent) == Side::kAbove) {
+    return text + fmt::format(" At {} less than {:.0f} % are idle.", batch_text(large),
+                              100 - kFullPercent);
+  }
+  return text + fmt::format(" At {} {:.0f} % are idle.", batch_text(large), 100 - busy.median);
 }
 
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
@@ -141,21 +179,23 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
       all.least, all.most, percent_text(all.most / all.least - 1));
 }
 
-std::string energy_sentence(const Results& results) {
-  const Measurement* thriftiest = nullptr;
-  double least = 0, most = 0;
+std::string energy_sentence(const Results& results, Findings& findings) {
+  std::vector<Series> energy;
+  std::vector<std::string> names;
   for (const Measurement& each : results.cases) {
-    const auto joules = joules_of_sample(each);
-    if (!joules) continue;
-    most = std::max(most, *joules);
-    if (thriftiest == nullptr || *joules < least) {
-      least = *joules;
-      thriftiest = &each;
-    }
+    std::vector<double> joules = joules_by_start(each);
+    if (joules.empty()) continue;
+    names.push_back(
+        fmt::format("{}, {} mJ", batch_text(each), number_text(1e3 * estimate_of(joules).median)));
+    energy.push_back({"energy, " + each.what().key, std::move(joules)});
   }
-  if (thriftiest == nullptr) return "No power is reported here, so energy is not known.";
-  return fmt::format("A sample takes least energy at {}: {} mJ, against {} mJ at most.",
-                     batch_text(*thriftiest), number_text(1e3 * least), number_text(1e3 * most));
+  if (energy.empty()) return "No power is reported here, so energy is not known.";
+  const Fastest least = fastest_of(energy, results.setting.margin);
+  keep(findings, least.others);
+  std::vector<std::string> ties;
+  for (const std::size_t place : least.ties) ties.push_back(names[place]);
+  return fmt::format("Least energy for a sample: {}{}.", list_text(ties),
+                     least.is_alone() ? "" : ", which cannot be told apart");
 }
 
 std::string level_text(const Level& level, const char* unit) {
@@ -199,21 +239,22 @@ Findings conclude_monitor(const Results& results) {
       .title = "The machine during the steady steps: mean (least to most)",
       .columns = {"batch", "samples/s", "busy", "memory", "clock", "power", "energy of a sample"}};
   for (const Measurement& each : results.cases) {
-    const auto joules = joules_of_sample(each);
-    table.rows.push_back({std::to_string(each.workload().batch_size()),
-                          number_text(each.samples_per_s().median),
-                          level_text(level_of(each, names.source, names.busy), "%"),
-                          level_text(level_of(each, names.source, names.memory), "MiB"),
-                          level_text(level_of(each, names.source, names.clock), "MHz"),
-                          level_text(level_of(each, names.source, "power_w"), "W"),
-                          joules ? fmt::format("{} mJ", number_text(1e3 * *joules)) : "-"});
+    const std::vector<double> joules = joules_by_start(each);
+    table.rows.push_back(
+        {std::to_string(each.workload().batch_size()), number_text(each.samples_per_s().median),
+         level_text(level_of(each, names.source, names.busy), "%"),
+         level_text(level_of(each, names.source, names.memory), "MiB"),
+         level_text(level_of(each, names.source, names.clock), "MHz"),
+         level_text(level_of(each, names.source, "power_w"), "W"),
+         joules.empty() ? "-" : fmt::format("{} mJ", number_text(1e3 * median(joules)))});
   }
-  Findings findings{.sentences = {busy_sentence(results, names), memory_sentence(results, names),
-                                  clock_sentence(results, names), energy_sentence(results)},
+  Findings findings{.sentences = {busy_sentence(results, names)},
+                    .facts = {memory_sentence(results, names), clock_sentence(results, names)},
                     .tables = {table},
                     .plots = {busy_plot(results, names)}};
+  findings.sentences.push_back(energy_sentence(results, findings));
   for (const std::string& mark : marks_of(results)) {
-    findings.sentences.push_back(fmt::format("Take figures with care: {}.", mark));
+    findings.facts.push_back(fmt::format("Take figures with care: {}.", mark));
   }
   return findings;
 }

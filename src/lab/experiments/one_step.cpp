@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <functional>
 #include <set>
+#include <string_view>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -18,31 +19,90 @@ std::vector<Case> profile_cases(const Setting& setting) {
   return {what};
 }
 
-/// Median over the starts of what each sums up to.
+/// Of the ops that `takes` takes, by start.
 template <class Take>
-double median_of_ops(const Measurement& each, const Take& takes) {
+std::vector<double> op_seconds(const Measurement& each, const Take& takes) {
   std::vector<double> sums;
   for (const Start& start : each.starts()) {
     double sum = 0;
     for (const OpTime& op : start.ops) sum += takes(op) ? op.seconds : 0;
     sums.push_back(sum);
   }
-  return median(sums);
+  return sums;
 }
 
-/// "gemm, backward of layer 1" and its time, the longest first.
-std::vector<std::pair<std::string, double>> op_rows(const Measurement& each) {
-  std::vector<std::pair<std::string, double>> rows;
+std::vector<double> phase_op_seconds(const Measurement& each, std::string_view phase) {
+  return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
+}
+
+/// Each op's seconds by start: "gemm, backward of layer 1".
+std::vector<PartSeries> op_series(const Measurement& each) {
+  std::vector<PartSeries> series;
   for (const OpTime& op : each.starts().front().ops) {
     const std::string layer = op.layer < 0 ? "" : fmt::format(" of layer {}", op.layer);
-    rows.emplace_back(fmt::format("{}, {}{}", op.name, op.phase, layer),
-                      median_of_ops(each, [&](const OpTime& other) {
+    series.push_back({fmt::format("{}, {}{}", op.name, op.phase, layer),
+                      op_seconds(each, [&](const OpTime& other) {
                         return other.name == op.name && other.phase == op.phase &&
                                other.layer == op.layer;
-                      }));
+                      })});
   }
-  std::ranges::sort(rows, std::ranges::greater{}, &std::pair<std::string, double>::second);
-  return rows;
+  std::ranges::sort(series, std::ranges::greater{},
+                    [](const PartSeries& op) { return median(op.values); });
+  return series;
+}
+
+/// As shares of `all`, start by start.
+std::vector<PartSeries> shares_of(std::vector<PartSeries> parts, const std::vector<double>& all) {
+  for (PartSeries& each : parts) each.values = by_round(each.values, all, std::divides<double>());
+  return parts;
+}
+
+std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vector<double>& all) {
+  const LargestPart longest = largest_of(shares_of(ops, all));
+  const std::string share = fmt::format("{} of {} that the device computes in a step",
+                                        percent_text(longest.share), time_text(estimate_of(all)));
+  if (longest.is_alone()) {
+    return fmt::format("The longest op is {}: {}.", longest.names.front(), share);
+  }
+  return fmt::format("The longest ops are {}, which cannot be told apart: the first takes {}.",
+                     list_text(longest.names), share);
+}
+
+std::string backward_sentence(const Measurement& step) {
+  const std::vector<double> forward = phase_op_seconds(step, "forward");
+  const std::vector<double> backward = phase_op_seconds(step, "backward");
+  const Estimate times = estimate_of(by_round(backward, forward, std::divides<double>()));
+  const std::string both =
+      fmt::format("{} and {}", time_text(estimate_of(backward)), time_text(estimate_of(forward)));
+  switch (side_of(times, 1)) {
+    case Side::kAbove:
+      return fmt::format("Backward takes {} as long as forward: {}.", factor_text(times), both);
+    case Side::kBelow:
+      return fmt::format("Backward is shorter than forward, {} of its time: {}.",
+                         factor_text(times), both);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format("Backward and forward cannot be told apart: {}.", both);
+}
+
+/// A layer stands out where it takes 30 % more than an equal share of all layers.
+std::string layer_sentence(const std::vector<PartSeries>& layers) {
+  constexpr double kStandsOut = 1.3;
+  std::vector<double> all(layers.front().values.size());
+  for (const PartSeries& each : layers) all = by_round(all, each.values, std::plus<double>());
+  const LargestPart longest = largest_of(shares_of(layers, all));
+  const double equal = 1 / static_cast<double>(layers.size());
+  if (longest.is_alone() && side_of(longest.share, kStandsOut * equal) == Side::kAbove) {
+    return fmt::format(
+        "One layer stands out, {}: {} of all layers' time, where an equal share is "
+        "{}.",
+        longest.names.front(), percent_text(longest.share), percent_text(equal));
+  }
+  return fmt::format(
+      "No layer stands out: the longest, {}, takes {} of all layers' time, an equal "
+      "share is {}.",
+      longest.names.front(), percent_text(longest.share), percent_text(equal));
 }
 
 /// How near to the machine's roof the ops run that take longest and that are nearest; needs rates.
@@ -64,56 +124,27 @@ void add_roofline(const Results& results, Findings& findings) {
 
 Findings conclude_profile(const Results& results) {
   const Measurement& step = results.at("profiled");
-  const auto phase_s = [&](const char* phase) {
-    return median_of_ops(step, [&](const OpTime& op) { return op.phase == phase; });
-  };
-  const double all = median_of_ops(step, [](const OpTime&) { return true; });
-  const double forward = phase_s("forward"), backward = phase_s("backward");
-  std::map<int, double> layers;
-  for (std::int64_t layer = 0; layer < step.workload().depth(); ++layer) {
-    layers[static_cast<int>(layer)] =
-        median_of_ops(step, [&](const OpTime& op) { return op.layer == layer; });
-  }
-  const auto heaviest =
-      std::ranges::max_element(layers, {}, [](const auto& layer) { return layer.second; });
-  const auto rows = op_rows(step);
-  FindingTable table{.title = "The longest ops of a step",
-                     .columns = {"op", "time", "of the device's time"}};
-  for (std::size_t i = 0; i < std::min<std::size_t>(rows.size(), 10); ++i) {
-    table.rows.push_back(
-        {rows[i].first, time_text(rows[i].second), percent_text(rows[i].second / all)});
-  }
+  const std::vector<double> all = op_seconds(step, [](const OpTime&) { return true; });
+  const std::vector<PartSeries> ops = op_series(step);
+  std::vector<PartSeries> layers;
   PlotSeries by_layer{.name = "ops of the layer"};
   std::vector<std::string> labels;
-  for (const auto& [layer, seconds] : layers) {
-    by_layer.points.push_back(plot_point(layer, 1e3 * seconds));
+  for (std::int64_t layer = 0; layer < step.workload().depth(); ++layer) {
     labels.push_back(fmt::format("layer {}", layer));
+    layers.push_back(
+        {labels.back(), op_seconds(step, [&](const OpTime& op) { return op.layer == layer; })});
+    by_layer.points.push_back(
+        plot_point(static_cast<double>(layer), estimate_of(layers.back().values), 1e3));
   }
-  const double mean = all <= 0 ? 0 : [&] {
-    double sum = 0;
-    for (const auto& [layer, seconds] : layers) sum += seconds;
-    return sum / static_cast<double>(layers.size());
-  }();
-  const std::string dominant =
-      heaviest->second > 1.3 * mean
-          ? fmt::format("Layer {} dominates: {} of {} for all layers.", heaviest->first,
-                        time_text(heaviest->second),
-                        time_text(mean * static_cast<double>(layers.size())))
-          : fmt::format("No layer dominates: the longest, layer {}, takes {}, the average {}.",
-                        heaviest->first, time_text(heaviest->second), time_text(mean));
+  FindingTable table{.title = "The longest ops of a step",
+                     .columns = {"op", "time", "of the device's time"}};
+  for (std::size_t i = 0; i < std::min<std::size_t>(ops.size(), 10); ++i) {
+    const auto share = by_round(ops[i].values, all, std::divides<double>());
+    table.rows.push_back({ops[i].name, time_text(estimate_of(ops[i].values)),
+                          percent_text(estimate_of(share).median)});
+  }
   Findings findings{
-      .sentences = {fmt::format("The longest op is {}: {} of {} that the device computes in a "
-                                "step ({}).",
-                                rows.front().first, time_text(rows.front().second), time_text(all),
-                                percent_text(rows.front().second / all)),
-                    backward >= forward
-                        ? fmt::format("Backward takes {:.2f} times as long as forward: {} and "
-                                      "{}.",
-                                      backward / forward, time_text(backward), time_text(forward))
-                        : fmt::format("Forward takes {:.2f} times as long as backward: {} and "
-                                      "{}.",
-                                      forward / backward, time_text(forward), time_text(backward)),
-                    dominant},
+      .sentences = {longest_sentence(ops, all), backward_sentence(step), layer_sentence(layers)},
       .tables = {table},
       .plots = {{.title = "Time by layer, forward and backward",
                  .y_label = "ms a step",
@@ -127,62 +158,85 @@ std::vector<Case> warmup_cases(const Setting& setting) {
   return {new_case(setting, "from-start", base_workload(setting))};
 }
 
-/// Of step `step` of all starts.
-double median_of_step(const Measurement& each, std::size_t step, const std::string& phase = "") {
+/// Of step `step`, by start.
+std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
+                                    std::string_view phase = "") {
   std::vector<double> all;
   for (const Start& start : each.starts()) {
     const RankSteps& rank = start.ranks.front();
-    const auto& values = phase.empty() ? rank.step_s : rank.phase_s.at(phase);
+    const auto& values = phase.empty() ? rank.step_s : rank.phase_s.at(std::string(phase));
     all.push_back(values.at(step));
   }
-  return median(all);
+  return all;
+}
+
+/// Which phase has most of what the first step takes longer.
+std::string reason_sentence(const Measurement& steps) {
+  const std::vector<double> longer_s =
+      by_round(seconds_of_step(steps, 0), steps.step_s_by_start(), std::minus<double>());
+  std::vector<PartSeries> parts;
+  for (const std::string_view phase : account_phases()) {
+    if (!steps.starts().front().ranks.front().phase_s.contains(std::string(phase))) continue;
+    const auto more = by_round(seconds_of_step(steps, 0, phase), steps.phase_s_by_start(phase),
+                               std::minus<double>());
+    parts.push_back({phase_words(phase), by_round(more, longer_s, std::divides<double>())});
+  }
+  if (parts.empty()) return "No phases were recorded, so what is longer is not known.";
+  const LargestPart most = largest_of(parts);
+  if (!most.is_alone()) {
+    return fmt::format("What of it is longest cannot be told: {}.", list_text(most.names));
+  }
+  return fmt::format("{} of that is {} ({}).", most.is_most() ? "Most" : "The largest part",
+                     most.names.front(), percent_text(most.share));
 }
 
 Findings conclude_warmup(const Results& results) {
+  constexpr double kSlower = 1.1;
   const Measurement& steps = results.at("from-start");
-  const double steady = steps.step_s().median, first = median_of_step(steps, 0);
-  PhaseChange most;
-  for (const auto& [phase, values] : steps.starts().front().ranks.front().phase_s) {
-    const double more = median_of_step(steps, 0, phase) - steps.phase_s(phase);
-    if (most.phase.empty() || more > most.seconds) most = {phase, more};
+  const std::vector<double> first_s = seconds_of_step(steps, 0);
+  const Estimate first = estimate_of(first_s);
+  const Estimate times =
+      estimate_of(by_round(first_s, steps.step_s_by_start(), std::divides<double>()));
+  const std::string both =
+      fmt::format("{} against {}", time_text(first), time_text(steps.step_s()));
+  std::vector<std::string> sentences;
+  switch (side_of(times, kSlower)) {
+    case Side::kAbove:
+      sentences = {fmt::format("The first step takes {} as long as a steady one: {}.",
+                               factor_text(times), both),
+                   reason_sentence(steps)};
+      break;
+    case Side::kBelow:
+      sentences = {fmt::format("The first step is not slower than others by more than {}: {}.",
+                               percent_text(kSlower - 1), both)};
+      break;
+    case Side::kOpen:
+      sentences = {fmt::format("Whether the first step is slower cannot be told: {}.", both)};
   }
-  std::string answer;
-  if (first > 1.1 * steady) {
-    answer = fmt::format(
-        "The first step takes {:.2f} times as long as a steady one: {} instead of "
-        "{}. Most of that is {} ({} more): memory is touched, and libraries are "
-        "used, for the first time.",
-        first / steady, time_text(first), time_text(steps.step_s()), phase_words(most.phase),
-        time_text(most.seconds));
-  } else {
-    answer = fmt::format("The first step is not slower: {}, and {} later.", time_text(first),
-                         time_text(steps.step_s()));
-  }
-  const std::size_t warmup = steps.warmup_steps();
+  sentences.push_back(
+      fmt::format("{} are left out as warm-up, which is looked for by steps of 5.",
+                  counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")));
+  const double steady = steps.step_s().median;
   PlotSeries series{.name = "median of the starts"};
   PlotSeries level{.name = "steady state", .style = SeriesStyle::kDashed};
   FindingTable table{.title = "The first steps", .columns = {"step", "time", "of a steady one"}};
   const std::size_t shown =
       std::min<std::size_t>(20, steps.starts().front().ranks.front().step_s.size());
   for (std::size_t step = 0; step < shown; ++step) {
-    const double seconds = median_of_step(steps, step);
-    series.points.push_back(plot_point(static_cast<double>(step), 1e3 * seconds));
+    const Estimate seconds = estimate_of(seconds_of_step(steps, step));
+    series.points.push_back(plot_point(static_cast<double>(step), seconds, 1e3));
     level.points.push_back(plot_point(static_cast<double>(step), 1e3 * steady));
     if (step < 8) {
       table.rows.push_back(
-          {std::to_string(step), time_text(seconds), percent_text(seconds / steady)});
+          {std::to_string(step), time_text(seconds), percent_text(seconds.median / steady)});
     }
   }
-  return {
-      .sentences = {answer, warmup == 0 ? "No change of level was found, so no step is left out."
-                                        : fmt::format("The steady state begins at step {} at the "
-                                                      "latest; the steps before it are left out.",
-                                                      warmup)},
-      .tables = {table},
-      .plots = {{.title = "The first steps",
-                 .x_label = "step",
-                 .y_label = "ms",
-                 .series = {level, series}}}};
+  return {.sentences = sentences,
+          .tables = {table},
+          .plots = {{.title = "The first steps",
+                     .x_label = "step",
+                     .y_label = "ms",
+                     .series = {level, series}}}};
 }
 
 std::vector<Case> reproducibility_cases(const Setting& setting) {
@@ -225,16 +279,15 @@ Findings conclude_reproducibility(const Results& results) {
     }
   }
   return {
-      .sentences = {same_seed == 1
-                        ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
-                                      "steps and all weights equal.",
-                                      starts, a.starts().front().ranks.front().loss.size())
-                        : fmt::format("The same seed does not repeat: {} runs came to {} different "
-                                      "results.",
-                                      starts, same_seed),
-                    other_differs
-                        ? "Another seed gives other losses and weights."
-                        : "Another seed gives the same results, so the seed is not used."},
+      .facts = {same_seed == 1
+                    ? fmt::format("The same seed repeats to the bit: {} runs, every loss of {} "
+                                  "steps and all weights equal.",
+                                  starts, a.starts().front().ranks.front().loss.size())
+                    : fmt::format("The same seed does not repeat: {} runs came to {} different "
+                                  "results.",
+                                  starts, same_seed),
+                other_differs ? "Another seed gives other losses and weights."
+                              : "Another seed gives the same results, so the seed is not used."},
       .tables = {table}};
 }
 
@@ -245,7 +298,7 @@ Experiment profile_experiment() {
           .title = "Where the time of a step goes",
           .question =
               "Which ops are longest, how does backward compare with forward, and does a "
-              "layer dominate?",
+              "layer stand out?",
           .cases = profile_cases,
           .conclude = conclude_profile};
 }

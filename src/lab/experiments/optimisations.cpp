@@ -1,6 +1,8 @@
 // The lecture's ladder: one optimisation on top of the other.
 #include <fmt/format.h>
 
+#include <cmath>
+#include <functional>
 #include <string_view>
 
 #include "lab/experiment.h"
@@ -45,47 +47,77 @@ std::vector<Case> optimisations_cases(const Setting& setting) {
   return cases;
 }
 
+/// Which rung has most of the whole gain, in logarithms, so that the shares of all sum to one.
+std::string contribution_sentence(const Results& results, const std::vector<Rung>& rungs,
+                                  const Comparison& whole) {
+  const auto log_gain = [&](std::size_t from, std::size_t to) {
+    return by_round(results.cases[from].sample_s_by_start(), results.cases[to].sample_s_by_start(),
+                    [](double before, double after) { return std::log(before / after); });
+  };
+  const std::vector<double> total = log_gain(0, results.cases.size() - 1);
+  std::vector<PartSeries> parts;
+  for (std::size_t i = 1; i < results.cases.size(); ++i) {
+    parts.push_back({rungs[i].words, by_round(log_gain(i - 1, i), total, std::divides<double>())});
+  }
+  const LargestPart largest = largest_of(parts);
+  const std::string share = percent_text(largest.share);
+  if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
+  if (!largest.is_alone()) {
+    return fmt::format(
+        "Which brings most cannot be told: {} ({} of the gain in logarithms for the "
+        "first).",
+        list_text(largest.names), share);
+  }
+  return fmt::format("{} is {}: {} of it in logarithms.",
+                     largest.is_most() ? "Most of the gain" : "The largest part of the gain",
+                     largest.names.front(), share);
+}
+
 Findings conclude_optimisations(const Results& results) {
   const std::vector<Rung> rungs = rungs_of(results.setting.on_gpu);
-  const Measurement& baseline = results.cases.front();
+  const auto key = [&](std::size_t i) -> const std::string& { return results.cases[i].what().key; };
+  // Times per sample, since the batch changes on the way.
+  std::vector<Comparison> steps;
+  for (std::size_t i = 1; i < results.cases.size(); ++i) {
+    steps.push_back(compare(results.samples_of(key(i - 1)), results.samples_of(key(i)),
+                            results.setting.margin));
+  }
+  adjust_together(steps);
+  const Comparison whole =
+      compare(results.samples_of(key(0)), results.samples_of(key(results.cases.size() - 1)),
+              results.setting.margin);
   FindingTable table{.title = "Each row has what the rows above have",
                      .columns = {"with", "step time", "samples/s", "against the row above",
                                  "against the baseline"}};
   PlotSeries bars{.name = "samples/s"};
-  std::vector<std::string> labels, useless;
-  std::size_t best = 0;
-  double best_gain = 1;
+  std::vector<std::string> labels, useful;
   for (std::size_t i = 0; i < results.cases.size(); ++i) {
     const Measurement& each = results.cases[i];
-    const Estimate rate = each.samples_per_s();
-    const Estimate all = ratio(rate, baseline.samples_per_s());
-    const Estimate before =
-        i == 0 ? Estimate{1, 1, 1} : ratio(rate, results.cases[i - 1].samples_per_s());
-    table.rows.push_back({rungs[i].words, time_text(each.step_s()), number_text(rate.median),
-                          factor_text(before), factor_text(all)});
-    bars.points.push_back(plot_point(static_cast<double>(i), rate));
+    const Comparison all = compare(results.samples_of(key(0)), results.samples_of(key(i)));
+    const std::string before = i == 0 ? "" : factor_text(steps[i - 1].speed());
+    table.rows.push_back({rungs[i].words, time_text(each.step_s()),
+                          number_text(each.samples_per_s().median), before,
+                          i == 0 ? "" : factor_text(all.speed())});
+    bars.points.push_back(plot_point(static_cast<double>(i), each.samples_per_s()));
     labels.emplace_back(rungs[i].key);
-    if (i > 0 && before.low <= 1) useless.emplace_back(rungs[i].words);
-    if (before.low > 1 && before.median > best_gain) {
-      best_gain = before.median;
-      best = i;
+    if (i > 0 && steps[i - 1].is_faster()) {
+      useful.push_back(fmt::format("{} ({})", rungs[i].words, before));
     }
   }
-  const Estimate total = ratio(results.cases.back().samples_per_s(), baseline.samples_per_s());
-  std::vector<std::string> sentences = {fmt::format(
-      "All together train {} as many samples per second as the baseline.", factor_text(total))};
-  sentences.push_back(best == 0 ? "No single one of them is of measurable use here."
-                                : fmt::format("Most of it comes from {}: {}.", rungs[best].words,
-                                              factor_text(best_gain)));
-  if (!useless.empty()) {
-    sentences.push_back(fmt::format("Of no measurable use here: {}.", list_text(useless)));
-  }
-  return {.sentences = sentences,
-          .tables = {table},
-          .plots = {{.title = "Samples per second, one optimisation on top of the other",
-                     .y_label = "samples/s",
-                     .categories = labels,
-                     .series = {bars}}}};
+  Findings findings{
+      .sentences = {sentence_of(whole, "with all of them", "with none", "sample"),
+                    contribution_sentence(results, rungs, whole),
+                    useful.empty() ? "None of them alone is measurably faster than the row above."
+                                   : fmt::format("Measurably faster than the row above: {}.",
+                                                 list_text(useful))},
+      .comparisons = steps,
+      .tables = {table},
+      .plots = {{.title = "Samples per second, one optimisation on top of the other",
+                 .y_label = "samples/s",
+                 .categories = labels,
+                 .series = {bars}}}};
+  findings.comparisons.push_back(whole);
+  return findings;
 }
 
 }  // namespace

@@ -54,20 +54,6 @@ double loss_difference(const Measurement& a, const Measurement& b) {
   return most;
 }
 
-std::string pair_sentence(const Pair& pair, const Measurement& ours, const Measurement& theirs) {
-  const Estimate faster = ratio(theirs.step_s(), ours.step_s());
-  const std::string times =
-      fmt::format("{} against PyTorch's {}", time_text(ours.step_s()), time_text(theirs.step_s()));
-  if (!differ(ours.step_s(), theirs.step_s())) {
-    return fmt::format("On {} the two cannot be told apart: {}.", pair.name, times);
-  }
-  if (faster.median > 1) {
-    return fmt::format("On {} barestep is {} as fast: {}.", pair.name, factor_text(faster), times);
-  }
-  return fmt::format("On {} PyTorch is {} as fast: {}.", pair.name,
-                     factor_text(ratio(ours.step_s(), theirs.step_s())), times);
-}
-
 Findings conclude_pytorch(const Results& results) {
   const std::vector<Pair> pairs = pairs_of(results.setting);
   Findings findings;
@@ -76,10 +62,16 @@ Findings conclude_pytorch(const Results& results) {
   PlotSeries ours{.name = "samples/s"};
   std::vector<std::string> labels;
   for (const Pair& pair : pairs) {
-    const Measurement &mine = results.at(pair.ours), &theirs = results.at(pair.theirs);
-    findings.sentences.push_back(pair_sentence(pair, mine, theirs));
-    table.rows.push_back({pair.name, time_text(mine.step_s()), time_text(theirs.step_s()),
-                          factor_text(ratio(theirs.step_s(), mine.step_s())),
+    findings.comparisons.push_back(results.compare(pair.theirs, pair.ours));
+  }
+  adjust_together(findings.comparisons);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const Measurement &mine = results.at(pairs[i].ours), &theirs = results.at(pairs[i].theirs);
+    const Comparison& gain = findings.comparisons[i];
+    findings.sentences.push_back(
+        sentence_of(gain, fmt::format("on {} with barestep", pairs[i].name), "with PyTorch"));
+    table.rows.push_back({pairs[i].name, time_text(mine.step_s()), time_text(theirs.step_s()),
+                          factor_text(gain.speed()),
                           fmt::format("{:.1e}", loss_difference(mine, theirs))});
     for (const Measurement* each : {&mine, &theirs}) {
       ours.points.push_back(plot_point(static_cast<double>(labels.size()), each->samples_per_s()));
@@ -91,14 +83,14 @@ Findings conclude_pytorch(const Results& results) {
   const bool same = std::ranges::all_of(pairs, [&](const Pair& pair) {
     return loss_difference(results.at(pair.ours), results.at(pair.theirs)) < kSameLosses;
   });
-  findings.sentences.emplace_back(same ? "Both train the same: losses of equal steps agree."
-                                       : "Their losses differ: they do not train the same.");
+  findings.facts.emplace_back(same ? "Both train the same: losses of equal steps agree."
+                                   : "Their losses differ: they do not train the same.");
   if (!results.setting.on_gpu) {
-    findings.sentences.emplace_back(
+    findings.facts.emplace_back(
         "nn.DataParallel spreads over GPUs alone, so there is nothing to compare on the CPU.");
   }
-  findings.sentences.push_back(fmt::format(
-      "The other side is {}.", results.at(pairs.front().theirs).starts().front().library));
+  findings.facts.push_back(fmt::format("The other side is {}.",
+                                       results.at(pairs.front().theirs).starts().front().library));
   findings.tables = {table};
   findings.plots = {{.title = "Samples per second, barestep and PyTorch",
                      .y_label = "samples/s",

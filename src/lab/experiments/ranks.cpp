@@ -2,7 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <functional>
 
 #include "lab/experiments/all.h"
 #include "lab/findings.h"
@@ -30,47 +31,77 @@ std::vector<Case> delay_cases(const Setting& setting) {
   return cases;
 }
 
+/// Of one rank's step time by two ranks', with a pause.
+std::vector<double> speed_ups(const Results& results, int delay_ms) {
+  return by_round(results.at(delay_key(1, delay_ms)).step_s_by_start(),
+                  results.at(delay_key(2, delay_ms)).step_s_by_start(), std::divides<double>());
+}
+
+/// Linear where the second 10 ms cost what the first cost, up to a quarter.
+std::string linear_sentence(const Results& results) {
+  constexpr double kLinear = 0.25;
+  const std::vector<double> without = speed_ups(results, 0), ten = speed_ups(results, 10),
+                            twenty = speed_ups(results, 20);
+  const auto first_s = by_round(without, ten, std::minus<double>());
+  const Estimate first = estimate_of(first_s);
+  if (side_of(estimate_of(without), 1) == Side::kBelow) return "There was no speed-up to lose.";
+  if (side_of(first, 0) != Side::kAbove) {
+    return fmt::format(
+        "Whether a pause costs speed-up cannot be told: the first 10 ms cost {:.2f} "
+        "({:.2f} to {:.2f}).",
+        first.median, first.low, first.high);
+  }
+  const Estimate second = estimate_of(
+      by_round(by_round(ten, twenty, std::minus<double>()), first_s, std::divides<double>()));
+  const std::string cost =
+      fmt::format("the second 10 ms cost {} of what the first cost", percent_text(second));
+  if (second.low > 1 - kLinear && second.high < 1 + kLinear) {
+    return fmt::format("The loss is linear in the pause: {}.", cost);
+  }
+  if (second.high < 1 - kLinear || second.low > 1 + kLinear) {
+    return fmt::format(
+        "The loss is not linear: {}. The pause is serial, so the speed-up, "
+        "(T1 + d) / (T2 + d), approaches 1.",
+        cost);
+  }
+  return fmt::format("Whether the loss is linear cannot be told: {}.", cost);
+}
+
 Findings conclude_delay(const Results& results) {
-  std::vector<double> delays, speed_ups;
+  std::vector<double> delays, medians;
+  Findings findings;
   FindingTable table{.title = "Speed-up of 2 ranks with a pause before backward",
                      .columns = {"pause", "1 rank", "2 ranks", "speed-up", "lost"}};
   PlotSeries measured{.name = "measured"};
   PlotSeries line{.name = "line", .style = SeriesStyle::kDashed};
   for (const int delay_ms : kDelaysMs) {
-    const Estimate& one = results.at(delay_key(1, delay_ms)).step_s();
-    const Estimate& two = results.at(delay_key(2, delay_ms)).step_s();
-    const Estimate gain = ratio(one, two);
+    const Comparison gain = results.compare(delay_key(1, delay_ms), delay_key(2, delay_ms));
     delays.push_back(delay_ms);
-    speed_ups.push_back(gain.median);
-    table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(one), time_text(two),
-                          factor_text(gain), factor_text(speed_ups.front() - gain.median)});
-    measured.points.push_back(plot_point(delay_ms, gain));
+    medians.push_back(gain.speed().median);
+    table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).step_s()),
+                          time_text(results.at(gain.b).step_s()), factor_text(gain.speed()),
+                          factor_text(medians.front() - medians.back())});
+    measured.points.push_back(plot_point(delay_ms, gain.speed()));
+    findings.comparisons.push_back(gain);
   }
-  const Line fit = fit_line(delays, speed_ups);
+  adjust_together(findings.comparisons);
+  const Line fit = fit_line(delays, medians);
   for (const double delay : delays) {
     line.points.push_back(plot_point(delay, fit.intercept + fit.slope * delay));
   }
-  const double first = speed_ups[0] - speed_ups[2], second = speed_ups[2] - speed_ups[3];
-  std::string answer = fmt::format(
-      "10 ms before backward take the speed-up of 2 ranks from {} to {}, 10 more to {}. ",
-      factor_text(speed_ups[0]), factor_text(speed_ups[2]), factor_text(speed_ups[3]));
-  if (speed_ups[0] <= 1 || first <= 0) {
-    answer += "There was no speed-up to lose.";
-  } else if (std::abs(second - first) < 0.25 * first) {
-    answer += fmt::format("The loss is linear in the pause (R2 = {:.3f}).", fit.r_squared);
-  } else {
-    answer += fmt::format(
-        "The loss is not linear: the second 10 ms cost {} of what the first cost, because the "
-        "pause "
-        "is serial and the speed-up, (T1 + d) / (T2 + d), approaches 1.",
-        percent_text(second / first));
-  }
-  return {.sentences = {answer},
-          .tables = {table},
-          .plots = {{.title = "Speed-up of 2 ranks against the pause",
+  findings.sentences = {
+      fmt::format("Two ranks are {} as fast as one without a pause, {} with 10 ms before backward, "
+                  "{} with 20.",
+                  factor_text(findings.comparisons[0].speed()),
+                  factor_text(findings.comparisons[2].speed()),
+                  factor_text(findings.comparisons[3].speed())),
+      linear_sentence(results)};
+  findings.tables = {table};
+  findings.plots = {{.title = "Speed-up of 2 ranks against the pause",
                      .x_label = "pause before backward, ms",
                      .y_label = "speed-up",
-                     .series = {line, measured}}}};
+                     .series = {line, measured}}};
+  return findings;
 }
 
 std::vector<Case> imbalance_cases(const Setting& setting) {
@@ -78,6 +109,31 @@ std::vector<Case> imbalance_cases(const Setting& setting) {
   slow.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = kSlowMs};
   return {new_case(setting, "balanced", ddp_workload(setting, 2)),
           new_case(setting, "slow-rank-0", slow)};
+}
+
+/// How much longer a rank is in communication with the slow rank, round by round.
+std::vector<double> more_waiting(const Results& results, int rank) {
+  return by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
+                  results.at("balanced").phase_s_by_start("reduce", rank), std::minus<double>());
+}
+
+/// A rank waits for the other where its further communication is more than half of what the step
+/// is longer by, and more than twice the other's.
+std::string waiting_sentence(const Results& results, const std::vector<double>& longer_s) {
+  const std::array more = {more_waiting(results, 0), more_waiting(results, 1)};
+  const auto waits = [&](std::size_t rank) {
+    const Estimate of_longer = estimate_of(
+        by_round(more.at(rank), longer_s, [](double a, double b) { return a - b / 2; }));
+    const Estimate ahead = estimate_of(
+        by_round(more.at(rank), more.at(1 - rank), [](double a, double b) { return a - 2 * b; }));
+    return side_of(of_longer, 0) == Side::kAbove && side_of(ahead, 0) == Side::kAbove;
+  };
+  const std::string by =
+      fmt::format("rank 0 is {} longer in communication, rank 1 {}",
+                  time_text(estimate_of(more[0])), time_text(estimate_of(more[1])));
+  if (waits(1)) return fmt::format("Rank 1 waits for rank 0: {}.", by);
+  if (waits(0)) return fmt::format("Rank 0 waits for rank 1: {}.", by);
+  return fmt::format("That one rank waits for the other cannot be told: {}.", by);
 }
 
 Findings conclude_imbalance(const Results& results) {
@@ -92,26 +148,15 @@ Findings conclude_imbalance(const Results& results) {
                             time_text(each->phase_s("reduce", rank))});
     }
   }
-  const double others = slow.phase_s("reduce", 1) - balanced.phase_s("reduce", 1);
-  const double itself = slow.phase_s("reduce", 0) - balanced.phase_s("reduce", 0);
-  const double longer = slow.step_s().median - balanced.step_s().median;
-  std::string who;
-  if (others > 0.5 * longer && others > 2 * itself) {
-    who = fmt::format("Rank 1 waits for rank 0: it is {} longer in communication, rank 0 only {}.",
-                      time_text(others), time_text(std::max(0.0, itself)));
-  } else if (itself > 0.5 * longer && itself > 2 * others) {
-    who = fmt::format("Rank 0 waits for rank 1: it is {} longer in communication, rank 1 only {}.",
-                      time_text(itself), time_text(std::max(0.0, others)));
-  } else {
-    who = fmt::format(
-        "Neither rank waits for the other alone: rank 0 is {} longer in "
-        "communication, rank 1 {}.",
-        time_text(itself), time_text(others));
-  }
-  return {.sentences = {who, fmt::format("{} ms on one rank of two make every rank's step {} "
-                                         "longer: {} instead of {}.",
-                                         kSlowMs, time_text(longer), time_text(slow.step_s()),
-                                         time_text(balanced.step_s().median))},
+  const std::vector<double> longer_s =
+      by_round(slow.step_s_by_start(), balanced.step_s_by_start(), std::minus<double>());
+  const Comparison cost = results.compare("balanced", "slow-rank-0");
+  return {.sentences = {waiting_sentence(results, longer_s),
+                        sentence_of(cost, fmt::format("with {} ms on one rank of two", kSlowMs),
+                                    "without"),
+                        fmt::format("The step of both is longer by {}.",
+                                    time_text(estimate_of(longer_s)))},
+          .comparisons = {cost},
           .tables = {table},
           .plots = {account_plot(results.cases, {"balanced", "rank 0 slow"})}};
 }
@@ -142,10 +187,23 @@ std::vector<Plot> bucket_timelines(const Results& results, const std::string& ch
   return plots;
 }
 
+/// PyTorch's size against the fastest; nothing where it is that.
+std::string default_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
+  const std::size_t pytorch =
+      static_cast<std::size_t>(std::ranges::find(kBucketsMib, "25") - kBucketsMib.begin());
+  if (fastest.place == pytorch) {
+    return fastest.is_alone() ? "PyTorch's 25 MiB are the fastest here."
+                              : "No other size is measurably faster than PyTorch's 25 MiB.";
+  }
+  for (const Comparison& each : fastest.others) {
+    if (each.b != "bucket-25") continue;
+    return sentence_of(each, "with PyTorch's 25 MiB", "with " + names[fastest.place]);
+  }
+  return "";
+}
+
 Findings conclude_bucket_size(const Results& results) {
-  const Measurement& pytorch = results.at("bucket-25");
-  const auto best = std::ranges::min_element(
-      results.cases, {}, [](const Measurement& each) { return each.step_s().median; });
+  std::vector<std::string> keys, names;
   FindingTable table{.title = "Bucket size",
                      .columns = {"MiB", "step time", "exposed communication", "against 25 MiB"}};
   PlotSeries times{.name = "step"}, exposed{.name = "exposed communication"};
@@ -153,33 +211,24 @@ Findings conclude_bucket_size(const Results& results) {
     const Measurement& each = results.cases[i];
     table.rows.push_back({kBucketsMib[i], time_text(each.step_s()),
                           time_text(each.phase_s("reduce")),
-                          factor_text(ratio(each.step_s(), pytorch.step_s()))});
+                          factor_text(results.compare("bucket-25", each.what().key).ratio)});
     const double mib = std::stod(kBucketsMib[i]);
     times.points.push_back(plot_point(mib, each.step_s(), 1e3));
     exposed.points.push_back(plot_point(mib, 1e3 * each.phase_s("reduce")));
+    keys.push_back(each.what().key);
+    names.push_back(kBucketsMib[i] + " MiB");
   }
-  const std::string chosen = best->what().key.substr(7);
-  std::string answer;
-  if (!differ(best->step_s(), pytorch.step_s())) {
-    answer = fmt::format(
-        "PyTorch's 25 MiB are as good as any here: {}; the fastest, {} MiB, takes "
-        "{}, and the intervals overlap.",
-        time_text(pytorch.step_s()), chosen, time_text(best->step_s()));
-  } else {
-    const double saved = pytorch.phase_s("reduce") - best->phase_s("reduce");
-    answer = fmt::format(
-        "{} MiB are best: {} against {} with PyTorch's 25 MiB, because {} {} of "
-        "communication exposed.",
-        chosen, time_text(best->step_s()), time_text(pytorch.step_s()), time_text(std::abs(saved)),
-        saved > 0 ? "less are" : "more, but cheaper, are");
-  }
-  std::vector<Plot> plots = bucket_timelines(results, chosen);
+  const Fastest fastest = fastest_of(steps_of(results, keys), results.setting.margin);
+  std::vector<Plot> plots = bucket_timelines(results, kBucketsMib[fastest.place]);
   plots.insert(plots.begin(), {.title = "Step time against bucket size",
                                .x_label = "bucket size, MiB",
                                .y_label = "ms",
                                .log_x = true,
                                .series = {times, exposed}});
-  return {.sentences = {answer}, .tables = {table}, .plots = std::move(plots)};
+  return {.sentences = {fastest_sentence(fastest, names), default_sentence(fastest, names)},
+          .comparisons = fastest.others,
+          .tables = {table},
+          .plots = std::move(plots)};
 }
 
 }  // namespace

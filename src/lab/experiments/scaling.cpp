@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
@@ -27,64 +28,87 @@ std::vector<Case> weak_scaling_cases(const Setting& setting) {
   return cases;
 }
 
+/// A step that would scale perfectly is 1 / divisor of one rank's.
+double divisor_of(const Measurement& each, bool is_strong) {
+  return is_strong ? each.workload().ranks : 1;
+}
+
 /// Of strong scaling: speed-up by ranks. Of weak scaling: one rank's step by this one's.
 Estimate efficiency_of(const Results& results, const Measurement& each, bool is_strong) {
-  const Estimate faster = ratio(results.cases.front().step_s(), each.step_s());
-  const double ranks = is_strong ? each.workload().ranks : 1;
-  return {faster.median / ranks, faster.low / ranks, faster.high / ranks};
+  const double divisor = divisor_of(each, is_strong);
+  return estimate_of(by_round(results.cases.front().step_s_by_start(), each.step_s_by_start(),
+                              [&](double one, double many) { return one / (divisor * many); }));
 }
 
-/// The first case within the cores whose efficiency is bad, or null.
-const Measurement* first_drop(const Results& results, bool is_strong) {
-  for (const Measurement& each : results.cases) {
-    if (each.what().beyond_cores) continue;
-    if (efficiency_of(results, each, is_strong).median < kGoodEfficiency) return &each;
+/// Which phase has most of the time that is lost against a step that scales perfectly.
+LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_strong) {
+  const double divisor = divisor_of(each, is_strong);
+  const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
+    return by_round(ideal, real, [&](double a, double b) { return b - a / divisor; });
+  };
+  const std::vector<double> all = lost(one.step_s_by_start(), each.step_s_by_start());
+  std::vector<PartSeries> parts;
+  for (const std::string_view phase : account_phases()) {
+    parts.push_back({phase_words(phase),
+                     by_round(lost(one.phase_s_by_start(phase), each.phase_s_by_start(phase)), all,
+                              std::divides<double>())});
   }
-  return nullptr;
+  return largest_of(parts);
 }
 
-std::string drop_sentence(const Results& results, bool is_strong) {
+std::string loss_text(const LargestPart& loss) {
+  const std::string share = percent_text(loss.share);
+  if (loss.is_alone()) {
+    return fmt::format("{} is {} ({})",
+                       loss.is_most() ? "most of what is lost" : "the largest part of what is lost",
+                       loss.names.front(), share);
+  }
+  return fmt::format("what most of the loss is cannot be told ({}: {})", loss.names.front(), share);
+}
+
+std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,
+                                bool is_strong) {
   const Measurement& one = results.cases.front();
-  const Measurement* drop = first_drop(results, is_strong);
-  if (drop == nullptr) {
-    const auto last =
-        std::ranges::find_if(results.cases.rbegin(), results.cases.rend(),
-                             [](const Measurement& each) { return !each.what().beyond_cores; });
-    return fmt::format("Efficiency stays above {} up to {}, where it is {}.",
-                       percent_text(kGoodEfficiency), counted(last->workload().ranks, "rank"),
-                       percent_text(efficiency_of(results, *last, is_strong).median));
+  const std::string border = percent_text(kGoodEfficiency);
+  const Measurement* open = nullptr;
+  for (const std::string& key : keys) {
+    const Measurement& each = results.at(key);
+    const Estimate efficiency = efficiency_of(results, each, is_strong);
+    const Side side = side_of(efficiency, kGoodEfficiency);
+    if (side == Side::kOpen && open == nullptr) open = &each;
+    if (side != Side::kBelow) continue;
+    return fmt::format(
+        "Efficiency falls below {} at {} ranks{}: it is {} there, and {}.", border,
+        each.workload().ranks,
+        open == nullptr ? "" : fmt::format(", or before, at {}", open->workload().ranks),
+        percent_text(efficiency), loss_text(loss_of(one, each, is_strong)));
   }
-  const int ranks = drop->workload().ranks;
-  // Against the step that would scale perfectly, phase by phase.
-  PhaseChange most{.phase = "reduce", .seconds = 0};
-  for (const std::string& phase : account_phases()) {
-    const double ideal = one.phase_s(phase) / (is_strong ? ranks : 1);
-    const double lost = drop->phase_s(phase) - ideal;
-    if (lost > most.seconds) most = {phase, lost};
-  }
-  const double ideal_s = one.step_s().median / (is_strong ? ranks : 1);
-  return fmt::format(
-      "Efficiency falls below {} at {} ranks ({}): a step takes {}, {} more than the {} of perfect "
-      "scaling, and most of that is {} ({}).",
-      percent_text(kGoodEfficiency), ranks,
-      percent_text(efficiency_of(results, *drop, is_strong).median),
-      time_text(drop->step_s().median), time_text(drop->step_s().median - ideal_s),
-      time_text(ideal_s), phase_words(most.phase), time_text(most.seconds));
+  const Measurement& last = results.at(keys.back());
+  const std::string end = fmt::format("at {} it is {}", counted(last.workload().ranks, "rank"),
+                                      percent_text(efficiency_of(results, last, is_strong)));
+  return open == nullptr
+             ? fmt::format("Efficiency stays above {}: {}.", border, end)
+             : fmt::format("Whether efficiency falls below {} cannot be told: {}.", border, end);
 }
 
-std::string best_sentence(const Results& results, bool is_strong) {
-  const auto best = std::ranges::max_element(
-      results.cases, {}, [](const Measurement& each) { return each.samples_per_s().median; });
-  const Measurement& one = results.cases.front();
-  const Estimate gain = ratio(best->samples_per_s(), one.samples_per_s());
-  if (best->workload().ranks == 1) {
-    return fmt::format("One rank trains fastest ({} samples/s): with {} no further rank pays.",
-                       number_text(one.samples_per_s().median),
-                       is_strong ? "this batch" : "this batch on each rank");
+/// Of the samples per second, which weak scaling has more of in each step.
+std::string fastest_ranks(const Results& results, const std::vector<std::string>& keys,
+                          Findings& findings) {
+  std::vector<Series> series;
+  std::vector<std::string> names;
+  for (const std::string& key : keys) {
+    series.push_back(results.samples_of(key));
+    names.push_back(counted(results.at(key).workload().ranks, "rank"));
   }
-  return fmt::format("{} ranks train fastest: {} samples/s, {} as many as one rank.",
-                     best->workload().ranks, number_text(best->samples_per_s().median),
-                     factor_text(gain));
+  const Fastest fastest = fastest_of(series, results.setting.margin);
+  keep(findings, fastest.others);
+  std::string text = fastest_sentence(fastest, names);
+  if (fastest.is_alone() && fastest.place == 0) {
+    return text + " No further rank pays.";
+  }
+  const Comparison gain = compare(series.front(), series[fastest.place], results.setting.margin);
+  return text + fmt::format(" {} {} {} the samples per second of one rank.", names[fastest.place],
+                            fastest.place == 0 ? "trains" : "train", factor_text(gain.speed()));
 }
 
 Findings conclude_scaling(const Results& results, bool is_strong) {
@@ -97,24 +121,29 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
     const int ranks = each.workload().ranks;
-    const Estimate gain = ratio(each.samples_per_s(), results.cases.front().samples_per_s());
-    const Estimate efficiency = efficiency_of(results, each, is_strong);
+    const Estimate gain = compare(results.samples_of(results.cases.front().what().key),
+                                  results.samples_of(each.what().key))
+                              .speed();
     table.rows.push_back({std::to_string(ranks), std::to_string(each.workload().batch_size()),
                           time_text(each.step_s()), factor_text(gain),
-                          percent_text(efficiency.median), time_text(each.phase_s("reduce")),
+                          percent_text(efficiency_of(results, each, is_strong)),
+                          time_text(each.phase_s("reduce")),
                           each.what().beyond_cores ? "beyond the cores" : ""});
     measured.points.push_back(plot_point(ranks, gain));
     ideal.points.push_back(plot_point(ranks, ranks));
     labels.push_back(counted(ranks, "rank"));
   }
-  return {.sentences = {drop_sentence(results, is_strong), best_sentence(results, is_strong)},
-          .tables = {table},
-          .plots = {{.title = "Samples per second, as a multiple of one rank's",
-                     .x_label = "ranks",
-                     .y_label = "speed-up",
-                     .log_x = true,
-                     .series = {ideal, measured}},
-                    account_plot(results.cases, labels)}};
+  const std::vector<std::string> keys = keys_within_cores(results);
+  Findings findings{.sentences = {efficiency_sentence(results, keys, is_strong)},
+                    .tables = {table},
+                    .plots = {{.title = "Samples per second, as a multiple of one rank's",
+                               .x_label = "ranks",
+                               .y_label = "speed-up",
+                               .log_x = true,
+                               .series = {ideal, measured}},
+                              account_plot(results.cases, labels)}};
+  findings.sentences.push_back(fastest_ranks(results, keys, findings));
+  return findings;
 }
 
 }  // namespace

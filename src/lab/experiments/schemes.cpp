@@ -52,37 +52,47 @@ FindingTable simulated_schemes() {
   return table;
 }
 
+std::string memory_sentence(const Results& results) {
+  std::int64_t least = most_memory(results.cases[1]);
+  for (std::size_t i = 2; i < results.cases.size(); ++i) {
+    least = std::min(least, most_memory(results.cases[i]));
+  }
+  std::vector<std::string> smallest;
+  for (std::size_t i = 1; i < results.cases.size(); ++i) {
+    if (most_memory(results.cases[i]) == least) smallest.push_back(results.cases[i].what().key);
+  }
+  return fmt::format("Least memory: {}, {} on a device at most; one rank alone needs {}.",
+                     list_text(smallest), human_bytes(least),
+                     human_bytes(most_memory(results.at("one-rank"))));
+}
+
 Findings conclude_schemes(const Results& results) {
-  const Measurement& one = results.at("one-rank");
+  std::vector<std::string> schemes, labels;
+  for (const Measurement& each : results.cases) labels.push_back(each.what().key);
+  schemes.assign(labels.begin() + 1, labels.end());
+  const std::vector<Comparison> gains = results.compare("one-rank", schemes);
+  const Fastest fastest = fastest_of(steps_of(results, schemes), results.setting.margin);
   FindingTable table{.title = "Two devices or ranks, by scheme",
                      .columns = {"scheme", "step time", "against one rank", "exposed communication",
                                  "optimizer", "memory, at most"}};
   for (const Measurement& each : results.cases) {
     table.rows.push_back({each.what().key, time_text(each.step_s()),
-                          factor_text(ratio(one.step_s(), each.step_s())),
+                          factor_text(results.compare("one-rank", each.what().key).speed()),
                           time_text(each.phase_s("reduce")), time_text(each.phase_s("optimizer")),
                           human_bytes(most_memory(each))});
   }
-  const auto fastest = std::min_element(
-      results.cases.begin() + 1, results.cases.end(),
-      [](const auto& a, const auto& b) { return a.step_s().median < b.step_s().median; });
-  const auto smallest = std::min_element(
-      results.cases.begin() + 1, results.cases.end(),
-      [](const auto& a, const auto& b) { return most_memory(a) < most_memory(b); });
-  const Estimate gain = ratio(one.step_s(), fastest->step_s());
-  std::vector<std::string> labels;
-  for (const Measurement& each : results.cases) labels.push_back(each.what().key);
-  return {.sentences = {fmt::format(
-                            "Of the schemes on two, {} is fastest: {} a step, {} as fast as "
-                            "one rank{}.",
-                            fastest->what().key, time_text(fastest->step_s()), factor_text(gain),
-                            gain.high < 1 ? ", so none of them pays here" : ""),
-                        fmt::format("{} needs least memory: {} on a rank at most, one rank alone "
-                                    "needs {}.",
-                                    smallest->what().key, human_bytes(most_memory(*smallest)),
-                                    human_bytes(most_memory(one)))},
-          .tables = {table, simulated_schemes()},
-          .plots = {account_plot(results.cases, labels)}};
+  std::vector<std::string> sentences = {"Of the schemes on two devices: " +
+                                        fastest_sentence(fastest, schemes)};
+  for (const Comparison& each : gains) {
+    sentences.push_back(sentence_of(each, fmt::format("with {} on two", each.b), "on one rank"));
+  }
+  Findings findings{.sentences = std::move(sentences),
+                    .facts = {memory_sentence(results)},
+                    .comparisons = gains,
+                    .tables = {table, simulated_schemes()},
+                    .plots = {account_plot(results.cases, labels)}};
+  keep(findings, fastest.others);
+  return findings;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <map>
 
 #include "lab/experiments/all.h"
@@ -19,28 +19,40 @@ std::string ranks_key(int ranks) {
   return fmt::format("ranks-{}", ranks);
 }
 
-bool differ(const Estimate& a, const Estimate& b) {
-  return a.high < b.low || b.high < a.low;
+std::vector<std::string> keys_within_cores(const Results& results) {
+  std::vector<std::string> within, all;
+  for (const Measurement& each : results.cases) {
+    all.push_back(each.what().key);
+    if (!each.what().beyond_cores) within.push_back(each.what().key);
+  }
+  return within.size() > 1 ? within : all;
 }
 
-const std::vector<std::string>& account_phases() {
-  static const std::vector<std::string> phases = {
+std::span<const std::string_view> account_phases() {
+  static constexpr std::array<std::string_view, 10> kPhases = {
       "data",   "injected",  "forward",      "loss", "backward",
       "reduce", "optimizer", "other_device", "host", "idle"};
-  return phases;
+  return kPhases;
 }
 
-std::string phase_words(const std::string& phase) {
-  static const std::map<std::string, std::string> words = {{"data", "waiting for data"},
-                                                           {"injected", "the injected delay"},
-                                                           {"reduce", "exposed communication"},
-                                                           {"optimizer", "the optimizer"},
-                                                           {"loss", "the loss"},
-                                                           {"idle", "idle gaps"},
-                                                           {"other_device", "the other devices"},
-                                                           {"host", "the host"}};
+std::span<const std::string_view> computing_phases() {
+  static constexpr std::array<std::string_view, 4> kPhases = {"forward", "loss", "backward",
+                                                              "optimizer"};
+  return kPhases;
+}
+
+std::string phase_words(std::string_view phase) {
+  static const std::map<std::string_view, std::string> words = {
+      {"data", "waiting for data"},
+      {"injected", "the injected delay"},
+      {"reduce", "exposed communication"},
+      {"optimizer", "the optimizer"},
+      {"loss", "the loss"},
+      {"idle", "idle gaps"},
+      {"other_device", "the other devices"},
+      {"host", "the host"}};
   const auto found = words.find(phase);
-  return found == words.end() ? phase : found->second;
+  return found == words.end() ? std::string(phase) : found->second;
 }
 
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels) {
@@ -48,7 +60,7 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
             .x_label = "",
             .y_label = "ms a step",
             .categories = labels};
-  for (const std::string& phase : account_phases()) {
+  for (const std::string_view phase : account_phases()) {
     PlotSeries series{.name = phase_words(phase)};
     double most = 0;
     for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -61,15 +73,33 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
   return plot;
 }
 
-PhaseChange largest_change(const Measurement& a, const Measurement& b) {
-  PhaseChange change;
-  for (const std::string& phase : account_phases()) {
-    const double seconds = b.phase_s(phase) - a.phase_s(phase);
-    if (change.phase.empty() || std::abs(seconds) > std::abs(change.seconds)) {
-      change = {phase, seconds};
-    }
+Estimate share_of(const Measurement& each, std::string_view phase, int rank) {
+  return estimate_of(each.share_by_start(std::span(&phase, 1), rank));
+}
+
+LargestPart largest_phase(const Measurement& each) {
+  std::vector<PartSeries> parts;
+  for (const std::string_view& phase : account_phases()) {
+    parts.push_back({phase_words(phase), each.share_by_start(std::span(&phase, 1))});
   }
-  return change;
+  return largest_of(parts);
+}
+
+std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
+  std::vector<std::string> ties;
+  for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
+  return fmt::format("Fastest: {}{}.", list_text(ties),
+                     fastest.is_alone() ? "" : ", which cannot be told apart");
+}
+
+std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys) {
+  std::vector<Series> all;
+  for (const std::string& key : keys) all.push_back(results.steps_of(key));
+  return all;
+}
+
+void keep(Findings& findings, std::span<const Comparison> comparisons) {
+  findings.comparisons.insert(findings.comparisons.end(), comparisons.begin(), comparisons.end());
 }
 
 }  // namespace barestep

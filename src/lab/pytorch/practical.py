@@ -44,6 +44,35 @@ def new_model(options, device):
     return model
 
 
+def thread_times():
+    """Seconds that each thread of this process ran and waited for a core, what the host of a virtual
+    machine took, and what all programs ran."""
+    threads = {}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/schedstat") as file:
+                threads[thread] = [1e-9 * int(each) for each in file.read().split()[:2]]
+        except OSError:
+            pass  # it ended meanwhile
+    with open("/proc/stat") as file:
+        ticks = [int(each) / os.sysconf("SC_CLK_TCK") for each in file.readline().split()[1:9]]
+    user, nice, system, _, _, irq, softirq, stolen = ticks
+    return time.perf_counter(), threads, stolen, user + nice + system + irq + softirq
+
+
+def lost_time(begin, end):
+    """As mlp_single's LostTimeWatch tells it."""
+    since = [(ran - begin[1][thread][0], waited - begin[1][thread][1])
+             for thread, (ran, waited) in end[1].items() if thread in begin[1]]
+    most = max(ran for ran, _ in since)
+    others = max(0.0, end[3] - begin[3] - sum(ran for ran, _ in since))
+    busy = [(ran, waited) for ran, waited in since if ran > 0 and ran >= most / 2]
+    return {"wall_s": end[0] - begin[0], "stolen_s": max(0.0, end[2] - begin[2]),
+            "waited_share": max((min(waited, others) / (ran + waited) for ran, waited in busy),
+                                default=0.0),
+            "busy_threads": len(busy)}
+
+
 def train(options, rank, device, write):
     torch.manual_seed(0)
     model = new_model(options, device)
@@ -51,7 +80,10 @@ def train(options, rank, device, write):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     is_ddp = options.trainer == "ddp"
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    begin = thread_times()
     for step in range(options.steps):
+        if step <= 5:  # warm-up
+            begin = thread_times()
         x = torch.randn((options.batch_size, options.dim), device=device)
         y = torch.randn((options.batch_size, options.dim), device=device)
         if is_ddp:
@@ -73,6 +105,12 @@ def train(options, rank, device, write):
         write({"step": step, "rank": rank, "loss": own_loss, "step_time_s": seconds,
                "samples_per_s": options.batch_size / seconds, "queued_s": queued, "warmup": False,
                "phases_s": {}, "library": "PyTorch " + torch.__version__})
+    lost = [lost_time(begin, thread_times())]
+    if is_ddp:
+        lost = [None] * options.ranks
+        dist.all_gather_object(lost, lost_time(begin, thread_times()))
+    for each, record in enumerate(lost):
+        write({"lost_time": record, "rank": each})
 
 
 def run_rank(rank, options, meeting):

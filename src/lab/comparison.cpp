@@ -1,0 +1,180 @@
+#include "lab/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <functional>
+
+#include "core/error.h"
+#include "lab/findings.h"
+
+namespace barestep {
+namespace {
+
+std::string capitalised(std::string text) {
+  if (!text.empty()) {
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  }
+  return text;
+}
+
+/// "6.0 % less", "3.0 % more": of a ratio of times.
+std::string more_text(double ratio) {
+  return fmt::format("{} {}", percent_text(std::abs(ratio - 1)), ratio < 1 ? "less" : "more");
+}
+
+bool is_within(const Estimate& ratio, double margin) {
+  return 1 / margin < ratio.low && ratio.high < margin;
+}
+
+/// The interval lies on one side of 1, and only the number of comparisons forbids the word.
+std::string chance_sentence(const Comparison& comparison, const std::string& b,
+                            const std::string& a, const std::string& noun) {
+  const bool faster = comparison.ratio.high < 1;
+  const std::size_t rounds =
+      faster ? comparison.faster_rounds : comparison.rounds - comparison.faster_rounds;
+  return fmt::format(
+      "{} a {} was {} than {} in {} of {} rounds, which is not beyond the chance of {} "
+      "comparisons.",
+      capitalised(b), noun, faster ? "faster" : "slower", a, rounds, comparison.rounds,
+      comparison.compared);
+}
+
+}  // namespace
+
+std::string_view name_of(Word word) {
+  switch (word) {
+    case Word::kFaster:
+      return "faster";
+    case Word::kSlower:
+      return "slower";
+    case Word::kNoDifference:
+      return "no difference beyond the margin";
+    case Word::kUndecided:
+      return "cannot be told apart";
+  }
+  return "";
+}
+
+Word word_of(const Estimate& ratio, double p_holm, double margin) {
+  if (p_holm <= kSignificance && ratio.high < 1) return Word::kFaster;
+  if (p_holm <= kSignificance && ratio.low > 1) return Word::kSlower;
+  return is_within(ratio, margin) ? Word::kNoDifference : Word::kUndecided;
+}
+
+std::vector<Comparison> compare(const Series& reference, std::span<const Series> others,
+                                double margin) {
+  std::vector<Comparison> all;
+  for (const Series& other : others) {
+    const std::vector<double> ratios =
+        by_round(other.seconds, reference.seconds, std::divides<double>());
+    const std::vector<double> differences =
+        by_round(other.seconds, reference.seconds, std::minus<double>());
+    const auto faster = std::ranges::count_if(differences, [](double each) { return each < 0; });
+    all.push_back({.a = reference.key,
+                   .b = other.key,
+                   .ratio = estimate_of(ratios),
+                   .p = sign_test_p(differences),
+                   .rounds = ratios.size(),
+                   .faster_rounds = static_cast<std::size_t>(faster),
+                   .margin = margin});
+  }
+  adjust_together(all);
+  return all;
+}
+
+void adjust_together(std::span<Comparison> comparisons) {
+  std::vector<double> p;
+  for (const Comparison& each : comparisons) p.push_back(each.p);
+  const std::vector<double> adjusted = holm_adjusted(p);
+  for (std::size_t i = 0; i < comparisons.size(); ++i) {
+    Comparison& each = comparisons[i];
+    each.p_holm = adjusted[i];
+    each.compared = comparisons.size();
+    each.word = word_of(each.ratio, each.p_holm, each.margin);
+  }
+}
+
+Comparison compare(const Series& a, const Series& b, double margin) {
+  return compare(a, std::span(&b, 1), margin).front();
+}
+
+std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
+                        const std::string& noun) {
+  const Estimate& ratio = comparison.ratio;
+  const char* const small = is_within(ratio, comparison.margin) ? ", a small difference" : "";
+  switch (comparison.word) {
+    case Word::kFaster:
+      return fmt::format("{} a {} is faster than {}: {} as fast{}.", capitalised(b), noun, a,
+                         factor_text(comparison.speed()), small);
+    case Word::kSlower:
+      return fmt::format("{} a {} is slower than {}: it takes {} as long{}.", capitalised(b), noun,
+                         a, factor_text(ratio), small);
+    case Word::kNoDifference:
+      return fmt::format("{} a {} takes as long as {}, within {}: {}.", capitalised(b), noun, a,
+                         percent_text(comparison.margin - 1), factor_text(ratio));
+    case Word::kUndecided:
+      break;
+  }
+  if (!ratio.has_interval()) {
+    return fmt::format("A {} {} and one {} were not compared often enough: in {} of 6 rounds.",
+                       noun, b, a, comparison.rounds);
+  }
+  if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
+  return fmt::format("A {} {} and one {} cannot be told apart: from {} to {} time is possible.",
+                     noun, b, a, more_text(ratio.low), more_text(ratio.high));
+}
+
+Fastest fastest_of(std::span<const Series> all, double margin) {
+  BARESTEP_REQUIRE(!all.empty(), "the fastest of none");
+  const auto best = std::ranges::min_element(
+      all, {}, [](const Series& each) { return estimate_of(each.seconds).median; });
+  Fastest fastest{.place = static_cast<std::size_t>(best - all.begin())};
+  fastest.ties.push_back(fastest.place);
+  std::vector<Series> others;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i == fastest.place) continue;
+    others.push_back(all[i]);
+    places.push_back(i);
+  }
+  fastest.others = compare(*best, others, margin);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!fastest.others[i].is_slower()) fastest.ties.push_back(places[i]);
+  }
+  return fastest;
+}
+
+Side side_of(const Estimate& estimate, double border) {
+  if (estimate.low > border) return Side::kAbove;
+  return estimate.high < border ? Side::kBelow : Side::kOpen;
+}
+
+LargestPart largest_of(std::span<const PartSeries> parts) {
+  BARESTEP_REQUIRE(!parts.empty(), "the largest of no part");
+  const auto first = std::ranges::max_element(
+      parts, {}, [](const PartSeries& each) { return median(each.values); });
+  LargestPart largest{.names = {first->name}, .share = estimate_of(first->values)};
+  for (const PartSeries& each : parts) {
+    if (&each == &*first) continue;
+    const auto ahead = by_round(first->values, each.values, std::minus<double>());
+    if (side_of(estimate_of(ahead), 0) != Side::kAbove) largest.names.push_back(each.name);
+  }
+  return largest;
+}
+
+std::string largest_text(const LargestPart& largest, const std::string& whole) {
+  const std::string share = percent_text(largest.share);
+  if (!largest.is_alone()) {
+    return fmt::format("the largest parts of {} are {}, which cannot be told apart ({}: {})", whole,
+                       list_text(largest.names), largest.names.front(), share);
+  }
+  return fmt::format(
+      "{} is {}: {} of {}",
+      largest.is_most() ? "the bottleneck" : "no part is more than half; the largest",
+      largest.names.front(), share, whole);
+}
+
+}  // namespace barestep
