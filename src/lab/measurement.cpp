@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "core/error.h"
@@ -85,6 +86,23 @@ std::vector<double> Measurement::spread_by_start() const {
     spreads.push_back(percentile(sorted, 95) / median(sorted) - 1);
   }
   return spreads;
+}
+
+std::vector<OpTime> Measurement::ops() const {
+  std::vector<OpTime> all = starts_.front().ops;
+  for (OpTime& op : all) {
+    std::vector<double> seconds;
+    for (const Start& start : starts_) {
+      for (const OpTime& other : start.ops) {
+        if (other.name == op.name && other.phase == op.phase && other.layer == op.layer) {
+          seconds.push_back(other.seconds);
+        }
+      }
+    }
+    op.seconds = median(seconds);
+  }
+  std::ranges::sort(all, std::ranges::greater{}, &OpTime::seconds);
+  return all;
 }
 
 Estimate Measurement::samples_per_s() const {

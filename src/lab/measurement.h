@@ -54,6 +54,10 @@ class Measurement {
   /// 95th percentile of the steps above their median, as a share of it.
   [[nodiscard]] std::vector<double> spread_by_start() const;
 
+  /// Of its own recording, where the case asks for it: each op's median over the starts, the
+  /// longest first.
+  [[nodiscard]] std::vector<OpTime> ops() const;
+
   [[nodiscard]] const Estimate& step_s() const { return step_s_; }
   [[nodiscard]] Estimate samples_per_s() const;
   /// Medians of the starts'.

@@ -47,7 +47,7 @@ double ready_s(const Node& node, const SimulatedStep& step) {
 std::vector<RooflinePoint> roofline_points(const Measurement& each, const MachineCard& card) {
   const WorkloadPrograms programs(each.workload());
   std::vector<RooflinePoint> points;
-  for (const OpTime& op : each.starts().front().ops) {
+  for (const OpTime& op : each.ops()) {
     const Cost cost = cost_of_op(programs.step(), op);
     if (cost.flops == 0 || cost.bytes == 0 || op.seconds <= 0) continue;
     RooflinePoint point{

@@ -43,7 +43,8 @@ void for_records(std::string_view lines, const std::string& name, const Visit& v
 }
 
 bool is_of_step(const JsonValue& record) {
-  return record.has("step_time_s");
+  return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration") &&
+         !record.has("lost_time");
 }
 
 double seconds_of_record(const JsonValue& from) {

@@ -15,11 +15,22 @@ inline std::string schema_violation(const nlohmann::json& value, const nlohmann:
     const std::string reference = schema.at("$ref").get<std::string>().substr(1);
     return schema_violation(value, root.at(json::json_pointer(reference)), root, place);
   }
-  const std::string type = schema.at("type");
+  // "type": a name, or a list of those that fit.
+  const json& types = schema.at("type");
+  if (types.is_array()) {
+    for (const json& each : types) {
+      json alone = schema;
+      alone["type"] = each;
+      if (schema_violation(value, alone, root, place).empty()) return "";
+    }
+    return place + " is none of " + types.dump();
+  }
+  const std::string type = types;
   const bool fits =
       (type == "object" && value.is_object()) || (type == "array" && value.is_array()) ||
       (type == "string" && value.is_string()) || (type == "boolean" && value.is_boolean()) ||
-      (type == "integer" && value.is_number_integer()) || (type == "number" && value.is_number());
+      (type == "integer" && value.is_number_integer()) || (type == "number" && value.is_number()) ||
+      (type == "null" && value.is_null());
   if (!fits) return place + " is no " + type;
   if (schema.contains("const") && value != schema.at("const")) return place + " is another value";
   if (type == "array") {

@@ -1,6 +1,7 @@
 #include "lab/made_up.h"
 
 #include <array>
+#include <utility>
 
 #include "options/options.h"
 
@@ -19,32 +20,78 @@ RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps) {
     const auto place = static_cast<std::size_t>(i);
     constexpr std::array kJitter = {1.0, 1.004, 0.997, 1.001, 0.999};
     const double factor = kJitter[place % kJitter.size()];
-    rank.step_s.push_back(place < step.first_s.size() ? step.first_s[place] : factor * step.step_s);
+    const bool is_slow = step.slow_step_s > 0 && place % 10 == 9;
+    rank.step_s.push_back(place < step.first_s.size() ? step.first_s[place]
+                          : is_slow                   ? step.slow_step_s
+                                                      : factor * step.step_s);
     rank.loss.push_back(step.loss);
     rank.queued_s.push_back(step.queued_s);
     for (const std::string phase : {"data", "injected", "forward", "loss", "backward", "reduce",
                                     "optimizer", "host", "idle"}) {
-      const auto found = step.phase_s.find(phase);
-      rank.phase_s[phase].push_back(found == step.phase_s.end() ? 0 : found->second);
+      const auto& phases =
+          place == 0 && !step.first_phase_s.empty() ? step.first_phase_s : step.phase_s;
+      const auto found = phases.find(phase);
+      rank.phase_s[phase].push_back(found == phases.end() ? 0 : found->second);
     }
   }
   return rank;
 }
 
+double wobble(double noise, const std::string& name, std::size_t start) {
+  constexpr std::array kWays = {0.9, -0.8, 0.3, -1.0, 0.7, -0.4, 1.0, -0.6, 0.0};
+  std::size_t offset = 0;
+  for (const char each : name) offset = 31 * offset + static_cast<unsigned char>(each);
+  const std::size_t stride = std::array{1UL, 2UL, 4UL, 5UL, 7UL, 8UL}.at(offset / 9 % 6);
+  return 1 + noise * kWays.at((offset + stride * start) % kWays.size());
+}
+
+namespace {
+
+/// The step as it went in one start of a case.
+MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) {
+  const auto factor = [&](const std::string& name) {
+    return wobble(step.noise, key + name, start);
+  };
+  step.step_s *= factor("");
+  step.queued_s *= factor("queued");
+  for (double& each : step.first_s) each *= factor("of the first");
+  for (auto& [phase, seconds] : step.phase_s) seconds *= factor(phase);
+  for (auto& [phase, seconds] : step.first_phase_s) seconds *= factor("first" + phase);
+  for (OpTime& op : step.ops) op.seconds *= factor(op.name + op.phase + std::to_string(op.layer));
+  for (Watched& watched : step.watched) {
+    for (auto& [gauge, values] : watched.gauges) {
+      if (gauge != "own_percent") continue;  // the others are looked at over all starts
+      for (double& value : values) value *= factor(gauge);
+    }
+    if (watched.energy_j_per_sample) *watched.energy_j_per_sample *= factor("energy");
+  }
+  return step;
+}
+
+}  // namespace
+
 Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how) {
   Results results{.setting = setting, .name = experiment.name, .cases = {}};
   for (const Case& what : experiment.cases(setting)) {
-    const MadeUpStep step = how(what);
-    Start start{.command = command_line_of(what.workload),
+    const MadeUpStep went = how(what);
+    std::vector<Start> starts;
+    for (int i = 0; i < setting.starts; ++i) {
+      const auto number = static_cast<std::size_t>(i);
+      const MadeUpStep step = in_start(went, what.key, number);
+      Start& start = starts.emplace_back(
+          Start{.command = command_line_of(what.workload),
                 .weights_hash = step.weights_hash,
                 .configuration = json_of(what.workload.config, what.workload.trainer),
                 .ops = step.ops,
-                .watched = step.watched};
-    start.ranks.push_back(made_up_rank(step, what.workload.steps()));
-    for (const MadeUpStep& other : step.other_ranks) {
-      start.ranks.push_back(made_up_rank(other, what.workload.steps()));
+                .watched = step.watched});
+      start.ranks.push_back(made_up_rank(step, what.workload.steps()));
+      for (std::size_t rank = 0; rank < step.other_ranks.size(); ++rank) {
+        const std::string other = what.key + " of rank " + std::to_string(rank + 1);
+        start.ranks.push_back(
+            made_up_rank(in_start(step.other_ranks[rank], other, number), what.workload.steps()));
+      }
     }
-    results.cases.emplace_back(what, std::vector<Start>(2, start));
+    results.cases.emplace_back(what, std::move(starts));
   }
   return results;
 }
@@ -57,6 +104,7 @@ Findings concluded(const std::string& experiment, const HowCasesWent& how) {
 std::string sentences_of(const Findings& findings) {
   std::string text;
   for (const std::string& sentence : findings.sentences) text += sentence + "\n";
+  for (const std::string& fact : findings.facts) text += fact + "\n";
   return text;
 }
 

@@ -11,13 +11,17 @@
 
 namespace barestep {
 
-/// The same in every step but the first ones, which `first` lists; a little jitter, so that
-/// intervals are no points.
+/// The same in every step but the first ones, which `first_s` lists; a little jitter from step to
+/// step and start to start, so that intervals are no points.
 struct MadeUpStep {
   double step_s = 0;
+  double noise =
+      0.003;  // of starts: every figure goes up and down by up to this share, each its own way
   std::map<std::string, double> phase_s{};
   double queued_s = 0;
   std::vector<double> first_s{};
+  std::map<std::string, double> first_phase_s{};  // of the first step
+  double slow_step_s = 0;                         // every tenth step, where it is not 0
   std::vector<MadeUpStep> other_ranks{};
   std::vector<OpTime> ops{};
   std::vector<Watched> watched{};
@@ -31,12 +35,15 @@ Workload made_up_workload(std::int64_t dim, std::int64_t depth,
 
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps);
 
+/// A factor around 1 for a figure of the given name in a start, the same in each call.
+double wobble(double noise, const std::string& name, std::size_t start);
+
 /// What the experiment says when every start of a case went as `how` says.
 using HowCasesWent = std::function<MadeUpStep(const Case& what)>;
 Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how);
 Findings concluded(const std::string& experiment, const HowCasesWent& how);
 
-/// All sentences, a line each.
+/// All answers, a line each.
 std::string sentences_of(const Findings& findings);
 
 /// A CPU with four cores.

@@ -1,4 +1,4 @@
-// Two made-up sets of measurements of an experiment, and what it must say about each.
+// Made-up sets of measurements of an experiment, and what it must say about each.
 #pragma once
 
 #include <string>
@@ -8,13 +8,16 @@
 
 namespace barestep {
 
-/// Opposite outcomes, and what must be said about each.
+/// Opposite outcomes, and what must be said about each; where the sentence is about times also a
+/// tie, of which it must say neither.
 struct Opposites {
   std::string experiment;
   HowCasesWent one;
   std::string says_of_one;
   HowCasesWent other;
   std::string says_of_other;
+  HowCasesWent tie{};
+  std::string says_of_tie{};
 };
 
 /// Those of the experiment "monitor".

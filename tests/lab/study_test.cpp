@@ -33,6 +33,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+constexpr int kStarts = 2;
+
 StudyIdentity identity() {
   return {.quick = true,
           .machine = {.processor = "a processor", .cores = 4, .memory_bytes = 1 << 30},
@@ -85,7 +87,7 @@ class StudyTest : public TempDirTest {
 };
 
 TEST_F(StudyTest, MakesAllStartsThereAndBack) {
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   std::vector<StudyProgress> progress;
   run(study, &progress);
   EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "64", "32"));
@@ -103,9 +105,9 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
   trainer(
       "[ $batch = 128 ] && echo 'mlp_single: error: memory: needs 9 GiB, cpu has 1 GiB free; "
       "--batch-size 32 fits' >&2 && exit 71");
-  std::optional<Study> study(std::in_place, output(), identity());
+  std::optional<Study> study(std::in_place, output(), identity(), kStarts);
   expect_error(ExitCode::kMemory,
-               "run 'mlp_single --dim 256 --depth 2 --batch-size 128 --steps 16 --device cpu': it "
+               "run 'mlp_single --dim 256 --depth 2 --batch-size 128 --steps 20 --device cpu': it "
                "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
                [&] { run(*study); });
   EXPECT_THAT(log(), SizeIs(3));
@@ -113,7 +115,7 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
 
   study.reset();
   trainer("");
-  Study again(output(), identity());
+  Study again(output(), identity(), kStarts);
   run(again);
   EXPECT_THAT(log(), ElementsAre("32", "64", "128", "128", "128", "64", "32"));
   run(again);
@@ -122,7 +124,7 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
 
 TEST_F(StudyTest, RefusesRunsThatWriteNoMetrics) {
   trainer("exit 0");
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   expect_error(ExitCode::kBadData, "there are none", [&] { run(study); });
 }
 
@@ -130,7 +132,7 @@ TEST_F(StudyTest, HandsOnWhatATrainerSaysOfTooLittleMemory) {
   trainer(
       "[ $batch = 64 ] && { echo 'mlp_single: error: too little memory: needs 3.00 GiB, cuda:0 has "
       "2.00 GiB free; --batch-size 32 fits' >&2; exit 71; }");
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   expect_error(ExitCode::kMemory,
                "it ended with code 71: too little memory: needs 3.00 GiB, cuda:0 has 2.00 GiB "
                "free; --batch-size 32 fits; what was measured before is kept",
@@ -140,7 +142,7 @@ TEST_F(StudyTest, HandsOnWhatATrainerSaysOfTooLittleMemory) {
 
 TEST_F(StudyTest, RefusesAMissingTrainer) {
   std::filesystem::remove(programs() / "mlp_single");
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   expect_error(ExitCode::kNoInput, "No such file or directory; build it beside mlp_lab",
                [&] { run(study); });
 }
@@ -173,7 +175,7 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
 }
 
 TEST_F(StudyTest, IsMadeByOneProgramAtATime) {
-  std::optional<Study> first(std::in_place, output(), identity());
+  std::optional<Study> first(std::in_place, output(), identity(), kStarts);
   expect_error(ExitCode::kTryAgain,
                fmt::format("--output '{}': lab_test (process {}) writes into this folder; wait "
                            "until it ends, or name another folder",
@@ -222,7 +224,7 @@ TEST_F(StudyTest, RefusesAStudyThatSomebodySpoiled) {
 }
 
 TEST_F(StudyTest, RefusesRecordsThatSomebodySpoiled) {
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   run(study);
   const auto path = output() / "runs" / "batch-sweep" / "batch-64.1.json";
   const json good = json::parse(read_file(path));
@@ -255,12 +257,12 @@ TEST(Metrics, AreRefusedWithTheirLine) {
 }
 
 TEST_F(StudyTest, HasNoReportBeforeAnExperimentIsComplete) {
-  const Study study(output(), identity());
+  const Study study(output(), identity(), kStarts);
   expect_error(ExitCode::kNoInput, "no experiment in it is complete", [&] { report_of(study); });
 }
 
 TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
-  Study study(output(), identity());
+  Study study(output(), identity(), kStarts);
   run(study);
   write_report(output(), report_of(study));
   const std::string first = read_file(output() / "report.md");

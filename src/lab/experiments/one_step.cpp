@@ -38,7 +38,7 @@ std::vector<double> phase_op_seconds(const Measurement& each, std::string_view p
 /// Each op's seconds by start: "gemm, backward of layer 1".
 std::vector<PartSeries> op_series(const Measurement& each) {
   std::vector<PartSeries> series;
-  for (const OpTime& op : each.starts().front().ops) {
+  for (const OpTime& op : each.ops()) {
     const std::string layer = op.layer < 0 ? "" : fmt::format(" of layer {}", op.layer);
     series.push_back({fmt::format("{}, {}{}", op.name, op.phase, layer),
                       op_seconds(each, [&](const OpTime& other) {
@@ -46,8 +46,6 @@ std::vector<PartSeries> op_series(const Measurement& each) {
                                other.layer == op.layer;
                       })});
   }
-  std::ranges::sort(series, std::ranges::greater{},
-                    [](const PartSeries& op) { return median(op.values); });
   return series;
 }
 
@@ -115,9 +113,9 @@ void add_roofline(const Results& results, Findings& findings) {
   const bool by_memory =
       longest.flops_per_byte * results.card->memory_bytes_per_s < results.card->flops_per_s;
   findings.sentences.push_back(fmt::format(
-      "Of the ops that compute, the longest, {}, is bound by {}: it does {:.1f} flops a byte and "
-      "reaches {} of the machine's roof.",
-      longest.op, by_memory ? "memory" : "arithmetic", longest.flops_per_byte,
+      "{} does {:.1f} flops a byte, so {} bounds it (calculated); it reaches {} of the machine's "
+      "roof.",
+      longest.op, longest.flops_per_byte, by_memory ? "memory" : "arithmetic",
       percent_text(longest.share_of_roof)));
   findings.plots.push_back(roofline_plot(points, *results.card));
 }

@@ -29,9 +29,8 @@ Findings conclude_timing(const Results& results) {
       time_text(queued), time_text(step.step_s()));
   switch (side_of(shown, kHonest)) {
     case Side::kBelow:
-      answer +=
-          fmt::format("It is wrong by a factor of {}, because the host runs ahead of the device.",
-                      factor_text(reciprocal(shown)));
+      answer += fmt::format("It shows {} of the step, because the host runs ahead of the device.",
+                            percent_text(shown));
       break;
     case Side::kAbove:
       answer +=

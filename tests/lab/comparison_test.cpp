@@ -1,0 +1,147 @@
+#include "lab/comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace barestep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+const Series kNine = {"a", {40.30, 40.34, 39.88, 38.82, 39.89, 40.35, 55.88, 38.30, 41.52}};
+const Series kFaster = {"b", {37.10, 37.52, 36.30, 35.90, 37.80, 36.70, 38.20, 36.10, 38.60}};
+
+/// Nine rounds with a little noise around `seconds`.
+Series steady(const char* key, double seconds) {
+  Series series{key, {}};
+  for (const double noise : {1.0, 1.004, 0.997, 1.001, 0.999, 1.002, 0.998, 1.003, 0.996}) {
+    series.seconds.push_back(noise * seconds);
+  }
+  return series;
+}
+
+/// Rounds that go either way by a third.
+Series wild(const char* key, double seconds) {
+  Series series{key, {}};
+  for (const double noise : {1.3, 0.8, 1.1, 0.9, 1.2, 0.75, 1.25, 0.85, 1.0}) {
+    series.seconds.push_back(noise * seconds);
+  }
+  return series;
+}
+
+TEST(Compare, TakesTheRatioOfEachRound) {
+  const Comparison faster = compare(kNine, kFaster);
+  EXPECT_NEAR(faster.ratio.median, 0.9247810, 1e-7);
+  EXPECT_NEAR(faster.ratio.low, 0.9095415, 1e-7);
+  EXPECT_NEAR(faster.ratio.high, 0.9425588, 1e-7);
+  EXPECT_EQ(faster.p, 0.00390625);
+  EXPECT_EQ(faster.faster_rounds, 9U);
+  EXPECT_EQ(faster.word, Word::kFaster);
+  EXPECT_EQ(compare(kFaster, kNine).word, Word::kSlower);
+}
+
+TEST(Compare, FindsNoDifferenceBeyondTheMargin) {
+  const Comparison same = compare({"a", {5.91, 6.02, 5.95, 5.88, 6.10, 5.97}},
+                                  {"b", {5.95, 5.99, 6.01, 5.86, 6.08, 6.03}});
+  EXPECT_NEAR(same.ratio.median, 1.0017322, 1e-7);
+  EXPECT_NEAR(same.ratio.low, 0.9950166, 1e-7);
+  EXPECT_NEAR(same.ratio.high, 1.0100840, 1e-7);
+  EXPECT_EQ(same.p, 1);
+  EXPECT_EQ(same.word, Word::kNoDifference);
+  EXPECT_EQ(compare({"a", {5.91, 6.02, 5.95, 5.88, 6.10, 5.97}},
+                    {"b", {5.95, 5.99, 6.01, 5.86, 6.08, 6.03}}, 1.005)
+                .word,
+            Word::kUndecided);
+}
+
+TEST(Compare, DoesNotFindACaseFasterThanItself) {
+  const Comparison itself = compare(kNine, kNine);
+  EXPECT_EQ(itself.ratio, (Estimate{1, 1, 1}));
+  EXPECT_EQ(itself.word, Word::kNoDifference);
+}
+
+TEST(Compare, SaysNothingOfFewerThanSixRounds) {
+  const Comparison five = compare({"a", {2, 2, 2, 2, 2}}, {"b", {1, 1, 1, 1, 1}});
+  EXPECT_EQ(five.word, Word::kUndecided);
+  EXPECT_EQ(sentence_of(five, "with b", "with a"),
+            "A step with b and one with a were not compared often enough: in 5 of 6 rounds.");
+}
+
+TEST(Compare, CountsAllComparisonsOfAFamily) {
+  const std::vector<double> one(6, 1.0), two(6, 2.0);
+  EXPECT_EQ(compare({"a", two}, {"b", one}).word, Word::kFaster);
+  // With six rounds the least p is 1 / 32, so two comparisons are one too many.
+  const std::vector<Series> others = {{"b", one}, {"c", one}};
+  for (const Comparison& each : compare({"a", two}, others)) {
+    EXPECT_EQ(each.p_holm, 0.0625);
+    EXPECT_EQ(each.word, Word::kUndecided);
+    EXPECT_EQ(sentence_of(each, "with b", "with a"),
+              "With b a step was faster than with a in 6 of 6 rounds, which is not beyond the "
+              "chance of 2 comparisons.");
+  }
+  std::vector<Comparison> apart = {compare({"a", two}, {"b", one}),
+                                   compare({"a", one}, {"b", two})};
+  adjust_together(apart);
+  EXPECT_EQ(apart[0].word, Word::kUndecided);
+  EXPECT_EQ(apart[1].word, Word::kUndecided);
+}
+
+TEST(Sentence, SaysWhatTheWordSays) {
+  const auto says = [](const Series& b) {
+    return sentence_of(compare(steady("a", 1), b), "with two ranks", "with one rank");
+  };
+  EXPECT_EQ(says(steady("b", 0.5)),
+            "With two ranks a step is faster than with one rank: 2.00x (2.00x to 2.00x) as fast.");
+  EXPECT_EQ(says(steady("b", 2)),
+            "With two ranks a step is slower than with one rank: it takes 2.00x (2.00x to 2.00x) "
+            "as long.");
+  EXPECT_EQ(says(steady("b", 0.97)),
+            "With two ranks a step is faster than with one rank: 1.03x (1.03x to 1.03x) as fast, a "
+            "small difference.");
+  EXPECT_EQ(says(steady("b", 1)),
+            "With two ranks a step takes as long as with one rank, within 5.0 %: 1.00x (1.00x to "
+            "1.00x).");
+  EXPECT_EQ(says(wild("b", 1)),
+            "A step with two ranks and one with one rank cannot be told apart: from 20.3 % less to "
+            "25.3 % more time is possible.");
+}
+
+TEST(Fastest, IsOneOrAllThatCannotBeToldFromIt) {
+  const std::vector<Series> clear = {steady("a", 2), steady("b", 1), steady("c", 3)};
+  const Fastest one = fastest_of(clear);
+  EXPECT_EQ(one.place, 1U);
+  EXPECT_TRUE(one.is_alone());
+  EXPECT_THAT(one.others, SizeIs(2));
+  const std::vector<Series> tie = {{"a", {1.1, 1, 1.1, 1, 1.1, 1}},
+                                   {"b", {1, 1.1, 1, 1.1, 1, 1.05}}};
+  EXPECT_THAT(fastest_of(tie).ties, ElementsAre(1, 0));
+  const std::vector<Series> noise = {wild("a", 1.02), steady("b", 1)};
+  EXPECT_THAT(fastest_of(noise).ties, ElementsAre(1, 0));
+  EXPECT_TRUE(fastest_of(std::span(clear).first(1)).is_alone());
+}
+
+TEST(Side, IsOpenWhereTheIntervalHoldsTheBorder) {
+  EXPECT_EQ(side_of({0.515, 0.51, 0.52}, 0.5), Side::kAbove);
+  EXPECT_EQ(side_of({0.515, 0.49, 0.54}, 0.5), Side::kOpen);
+  EXPECT_EQ(side_of({0.4, 0.39, 0.41}, 0.5), Side::kBelow);
+}
+
+TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
+  const auto part = [](const char* name, const Series& shares) {
+    return PartSeries{name, shares.seconds};
+  };
+  const std::vector<PartSeries> most = {part("x", steady("", 0.9)), part("y", steady("", 0.1))};
+  EXPECT_EQ(largest_text(largest_of(most), "a step"),
+            "the bottleneck is x: 90.0 % (89.7 % to 90.3 %) of a step");
+  const std::vector<PartSeries> largest = {part("x", steady("", 0.48)), part("y", steady("", 0.1))};
+  EXPECT_EQ(largest_text(largest_of(largest), "a step"),
+            "no part is more than half; the largest is x: 48.0 % (47.9 % to 48.1 %) of a step");
+  const std::vector<PartSeries> tie = {part("x", wild("", 0.3)), part("y", steady("", 0.3))};
+  const LargestPart open = largest_of(tie);
+  EXPECT_THAT(open.names, SizeIs(2));
+  EXPECT_THAT(largest_text(open, "a step"), testing::HasSubstr("which cannot be told apart"));
+}
+
+}  // namespace
+}  // namespace barestep
