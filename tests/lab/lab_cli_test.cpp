@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <regex>
+#include <sstream>
 
 #include "lab/json_schema.h"
 #include "support/process.h"
@@ -308,19 +309,30 @@ TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
                  "machine card 'fifo.json': is a FIFO, not a regular file; check the path");
 }
 
-TEST_F(MlpLab, ReproducesPublishedNumbers) {
+TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
   const ProcessResult result = run({"validate"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("402,702,336  reproduced"));
   // PyTorch recipe "Shard Optimizer States with ZeroRedundancyOptimizer": 20 x Linear(2000, 2000)
   // without ReLU, 20 random samples, one step of Adam with lr 0.01, seed 0. It prints
   // sum(model.parameters()).sum(), in which broadcasting counts every bias 2000 times.
   std::smatch sum;
-  ASSERT_TRUE(std::regex_search(result.out, sum, std::regex(" -3453\\.6123 +(-[0-9.]+) ")))
+  ASSERT_TRUE(std::regex_search(
+      result.out, sum, std::regex(" -3453\\.6123 +(-[0-9.]+)  reproduced  https://github.com/")))
       << result.out;
   EXPECT_NEAR(std::stod(sum[1]), -3453.6123046875, 0.1);
-  EXPECT_THAT(result.out, HasSubstr("(simulated)"));
+  std::istringstream lines(result.out);
+  int rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("https://") == std::string::npos) continue;
+    ++rows;
+    EXPECT_TRUE(
+        std::regex_search(line, std::regex("  (reproduced|computed  |cited)  https://github")))
+        << line;
+  }
+  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 1 + 9);
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
+  // Nobody published it.
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));
 }
 
 TEST_F(MlpLab, ExplainsItself) {

@@ -7,7 +7,6 @@
 #include "lab/experiment.h"
 #include "lab/machine_card.h"
 #include "lab/made_up.h"
-#include "lab/published.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
 #include "support/expect_error.h"
@@ -274,35 +273,6 @@ TEST(Predictions, RefuseWhatTheMachineHasNot) {
       "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
       "give --batch-per-rank",
       [] { predict_scaling({}, load_card("h100-infiniband"), {128}); });
-}
-
-TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
-  const std::vector<PublishedNumber> all = exact_numbers();
-  EXPECT_EQ(all.size(), 28U);
-  int near = 0;
-  for (const PublishedNumber& each : all) {
-    EXPECT_TRUE(each.reproduced.value_or(false)) << each.what << " " << each.ours;
-    near += each.ours != each.published;
-  }
-  EXPECT_EQ(near, 3) << "peaks of Adam, whose small temporaries are not counted";
-}
-
-TEST(PublishedNumbers, OfOtherHardwareStandBesideSimulatedOnes) {
-  for (const PublishedNumber& each : recipes_elsewhere()) {
-    EXPECT_FALSE(each.reproduced.has_value());
-    EXPECT_THAT(each.ours, HasSubstr("simulated"));
-  }
-  EXPECT_NEAR(std::stod(recipes_elsewhere().front().ours), 7.02, 3) << "seconds on a T4";
-}
-
-// The rate is from one GPU's step at batch 4096, the bandwidth from the pair at batch 256; the rest
-// is predicted.
-TEST(PublishedNumbers, OfTwoV100AreNearTheSimulatedOnes) {
-  for (const PublishedNumber& each : v100_scaling()) {
-    EXPECT_FALSE(each.reproduced.has_value());
-    EXPECT_NEAR(std::stod(each.ours) / std::stod(each.published), 1, 0.1) << each.what;
-    EXPECT_THAT(each.ours, HasSubstr("simulated"));
-  }
 }
 
 }  // namespace
