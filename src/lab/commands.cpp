@@ -250,7 +250,9 @@ void predict(const std::string& machine, const PredictedModel& model,
              const std::vector<int>& ranks) {
   const MachineCard card = load_card(machine);
   print_now(text_of(predict_scaling(model, card, ranks)));
-  print_now(fmt::format("\nRates of {}:\n{}", card.name, card.sources));
+  TextTable rates({{"rate"}, {"value", Align::kRight}, {"source"}});
+  for (const StatedRate& each : card.stated) rates.add_row({each.name, each.value, each.source});
+  print_now(fmt::format("\nRates of {}:\n{}", card.name, rates.text(2)));
 }
 
 void measure_rank(const RankRatesOptions& options) {
