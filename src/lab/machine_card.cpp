@@ -379,9 +379,8 @@ int MachineCard::most_ranks() const {
 }
 
 const LinkRates& MachineCard::links_of(int ranks) const {
-  // Ranks beyond the cores share them.
-  const bool in_node = ranks <= node_ranks || !on_gpu;
-  BARESTEP_REQUIRE(in_node || has_network, "ranks beyond a node need a network");
+  // Without a network ranks beyond the node share it, as those beyond the cores do.
+  const bool in_node = ranks <= node_ranks || !has_network;
   return in_node ? node : network;
 }
 

@@ -92,7 +92,7 @@ struct MachineCard {
 
   [[nodiscard]] int most_ranks() const;
 
-  /// The links that so many ranks reduce over.
+  /// The links that so many ranks reduce over; of a machine without a network its node's.
   [[nodiscard]] const LinkRates& links_of(int ranks) const;
 
   /// Of so many ranks with so many threads each, or the nearest that was measured: of as many

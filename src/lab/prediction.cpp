@@ -256,8 +256,11 @@ std::vector<std::string> communication_row(const Program& step, const MachineCar
     return fmt::format("{} with {}", rate_text(bus_bandwidth(card, bytes, ranks), "B/s"),
                        human_bytes(static_cast<std::int64_t>(bytes)));
   };
-  return {std::to_string(ranks), at_size(most), at_size(own),
-          fmt::format("{:.2f}x as long", links.kernel_slowdown)};
+  const MachineLoad* load = card.load_of(ranks, 1);
+  const std::string beside = card.on_gpu ? fmt::format("{:.2f}x as long", links.kernel_slowdown)
+                                         : fmt::format("a share of the cores, {:.2f}x as long",
+                                                       load ? load->contention : 1);
+  return {std::to_string(ranks), at_size(most), at_size(own), beside};
 }
 
 FindingTable communication_table(const PredictedModel& model, const MachineCard& card,

@@ -160,6 +160,24 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 2 / 50e9 + 8e-3 + 2e-3, 1e-4);
 }
 
+// Two ranks on one GPU, as experiments have them on a machine with one.
+TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
+  MachineCard card = two_cores();
+  card.on_gpu = true;
+  card.node_ranks = 1;
+  card.node.tables.clear();
+  card.loads.resize(1);
+  card.loads.front().threads = 0;
+  Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
+  workload.on_gpu = true;
+  EXPECT_GT(predicted_run(workload, card).step_s, 0);
+}
+
+TEST(MeasuredMachines, SayThatCommunicationTakesCores) {
+  const Findings findings = predict_scaling({.dim = 256}, two_cores(), {1, 2});
+  EXPECT_EQ(findings.tables.at(1).rows.at(0).at(3), "a share of the cores, 1.00x as long");
+}
+
 TEST(MeasuredMachines, PredictWhatLoadingThreadsCannotHide) {
   Workload loading = made_up_workload(64, 1);
   read_data_set(loading.config.data, "data");
@@ -316,7 +334,7 @@ TEST(Products, AreFasterInTf32UnlessTheyUpdateToo) {
   MachineCard h200 = load_card("h200-nvlink");
   h200.memory_bytes_per_s = 1e18;
   Workload workload = on_gpus(TrainerKind::kSingle, 1);
-  const auto backward_s = [&](Precision precision, Update update) {
+  const auto time_of = [&](Precision precision, Update update) {
     workload.config.device.precision = precision;
     workload.config.training.update = update;
     return predicted_run(workload, h200).step_s;
