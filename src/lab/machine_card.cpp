@@ -140,7 +140,7 @@ std::string bus_text(double bytes, double seconds, int ranks) {
 std::string value_of(const AllReduceTable& table) {
   const auto& [least_bytes, least_s] = table.seconds_by_bytes.front();
   const auto& [most_bytes, most_s] = table.seconds_by_bytes.back();
-  const std::string most = bus_text(most_bytes, most_s, table.ranks);
+  std::string most = bus_text(most_bytes, most_s, table.ranks);
   if (table.seconds_by_bytes.size() == 1) return most;
   return fmt::format("{}, {}", bus_text(least_bytes, least_s, table.ranks), most);
 }
