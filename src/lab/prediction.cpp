@@ -237,30 +237,34 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   return fmt::format("{}, on {}", title, card.name);
 }
 
-/// Of the most that a step of so many ranks exchanges at once, and of as much as any of the
-/// machine's tables holds, which is where bandwidth is highest.
-std::vector<std::string> communication_row(const Program& step, const MachineCard& card,
-                                           int ranks) {
-  double own = 0;
+/// Bytes of a step's largest exchange; 0 where nothing is exchanged.
+double largest_exchange(const Program& step) {
+  double most = 0;
   for (const Node& node : step.nodes()) {
     if (std::holds_alternative<Collective>(node.op)) {
-      own = std::max(own, static_cast<double>(cost_of(node.op).message_bytes));
+      most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
     }
   }
+  return most;
+}
+
+/// With as many bytes as any of the machine's tables holds, which is where bandwidth is highest,
+/// and with `bytes`.
+std::vector<std::string> communication_row(const MachineCard& card, int ranks, double bytes) {
   const LinkRates& links = card.links_of(ranks);
   double most = 0;
   for (const AllReduceTable& table : links.tables) {
     most = std::max(most, table.seconds_by_bytes.back().first);
   }
-  const auto at_size = [&](double bytes) {
-    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, bytes, ranks), "B/s"),
-                       human_bytes(static_cast<std::int64_t>(bytes)));
+  const auto at_size = [&](double size) {
+    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, size, ranks), "B/s"),
+                       human_bytes(static_cast<std::int64_t>(size)));
   };
   const MachineLoad* load = card.load_of(ranks, 1);
   const std::string beside = card.on_gpu ? fmt::format("{:.2f}x as long", links.kernel_slowdown)
                                          : fmt::format("a share of the cores, {:.2f}x as long",
-                                                       load ? load->contention : 1);
-  return {std::to_string(ranks), at_size(most), at_size(own), beside};
+                                                       load == nullptr ? 1 : load->contention);
+  return {std::to_string(ranks), at_size(most), at_size(bytes), beside};
 }
 
 FindingTable communication_table(const PredictedModel& model, const MachineCard& card,
@@ -272,7 +276,8 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   for (const int count : ranks) {
     if (count == 1 || card.links_of(count).tables.empty()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
-    table.rows.push_back(communication_row(programs.step(), card, count));
+    const double bytes = largest_exchange(programs.step());
+    if (bytes > 0) table.rows.push_back(communication_row(card, count, bytes));
   }
   return table;
 }

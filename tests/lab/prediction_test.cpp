@@ -502,6 +502,9 @@ TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   EXPECT_EQ(table.rows[1].at(1), "473 GB/s with 8.00 GiB");
   EXPECT_THAT(table.rows[1].at(2), HasSubstr("with 256.03 MiB"));
   EXPECT_EQ(table.rows[1].at(3), "1.22x as long");
+  const Findings alone =
+      predict_scaling({.batch_size = 1, .data_parallel = true}, load_card("h200-nvlink"), {1, 8});
+  EXPECT_EQ(alone.tables.at(1).title, "Simulated: products by shape") << "one device has the row";
 }
 
 TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
