@@ -110,9 +110,19 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
   predicts.add(option("--batch-size", "N", "samples in a step of all ranks (64)",
                       to_number(model.batch_size, 1 << 20)));
   predicts.add(
-      option("--scheme", "ddp|zero1|factor", "what ranks exchange (ddp)", [&](const Given& given) {
-        model.scheme = static_cast<RankScheme>(choice(given, kNamesOf<RankScheme>));
-      }));
+      option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
+             "how a step is shared; data-parallel is mlp_dp's (ddp)",
+             [&](const Given& given) { choose_scheme(model, choice(given, scheme_names())); }));
+  predicts.add(option("--precision", fmt::format("{}", fmt::join(kNamesOf<Precision>, "|")),
+                      "of matrix products (fp32)", [&](const Given& given) {
+                        model.precision =
+                            static_cast<Precision>(choice(given, kNamesOf<Precision>));
+                      }));
+  predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const Given& given) {
+    model.delay_ms = real_number(given, limits::kDelays);
+  }));
+  predicts.add(option("--slow-rank", "R:MS", "a further pause on one rank of several",
+                      [&](const Given& given) { model.slow_rank = slow_rank(given); }));
   predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
                     model.batch_per_rank));
 }

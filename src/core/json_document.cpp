@@ -96,6 +96,10 @@ std::vector<JsonValue> JsonValue::items(std::size_t count) const {
   return all;
 }
 
+bool JsonValue::is_array() const {
+  return json_of(json_).is_array();
+}
+
 bool JsonValue::is_number() const {
   return json_of(json_).is_number();
 }

@@ -38,6 +38,7 @@ class JsonValue {
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<JsonValue> items(std::size_t count) const;
 
+  [[nodiscard]] bool is_array() const;
   [[nodiscard]] bool is_number() const;
   [[nodiscard]] double number(double least, double most) const;
   [[nodiscard]] std::vector<double> numbers(double least, double most) const;

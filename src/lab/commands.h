@@ -41,7 +41,8 @@ void report_study(const std::filesystem::path& folder, double margin);
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.
 void print_card(const StudyOptions& options);
 
-/// Reproduces numbers that others published. Throws Error(kBug) where one does not come out.
+/// Prints numbers that others published beside ours. Throws Error(kBug), after the whole table,
+/// where one that must come out does not.
 void validate_published();
 
 /// Simulates a step on the machine of a card, by its file or its name. Throws Error.

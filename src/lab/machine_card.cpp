@@ -5,12 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <variant>
 
 #include "core/error.h"
 #include "core/ops.h"
+#include "core/units.h"
 
 namespace barestep {
 namespace {
@@ -89,6 +91,17 @@ constexpr double kMostSize = 1e15;
 constexpr double kLeastRate = 1;  // flops or bytes a second
 constexpr double kMostRate = 1e21;
 constexpr double kMostContention = 1e6;
+constexpr std::int64_t kMostMultiprocessors = 1 << 20;
+
+/// Bytes that cross each link of a ring, as a multiple of what is reduced.
+double bus_factor(int ranks) {
+  return 2.0 * (ranks - 1) / ranks;
+}
+
+/// What rates of other ops count is bytes.
+bool counts_flops(const std::string& op) {
+  return op.starts_with(Gemm::kLabel) || op == LinearAdam::kLabel;
+}
 
 double card_rate(const JsonValue& from) {
   return from.number(kLeastRate, kMostRate);
@@ -119,38 +132,112 @@ std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
   return points;
 }
 
-/// Reads {"value": ..., "source": ...}, and keeps the source.
+std::string bus_text(double bytes, double seconds, int ranks) {
+  return fmt::format("{} on the bus with {}", rate_text(bytes * bus_factor(ranks) / seconds, "B/s"),
+                     human_bytes(static_cast<std::int64_t>(bytes)));
+}
+
+std::string value_of(const AllReduceTable& table) {
+  const auto& [least_bytes, least_s] = table.seconds_by_bytes.front();
+  const auto& [most_bytes, most_s] = table.seconds_by_bytes.back();
+  std::string most = bus_text(most_bytes, most_s, table.ranks);
+  if (table.seconds_by_bytes.size() == 1) return most;
+  return fmt::format("{}, {}", bus_text(least_bytes, least_s, table.ranks), most);
+}
+
+/// Reads {"value": ..., "source": ...}, and keeps both as people read them.
 class CardReader {
  public:
-  CardReader(const JsonValue& card, std::string& sources) : card_(card), sources_(sources) {}
+  CardReader(const JsonValue& card, std::vector<StatedRate>& stated)
+      : card_(card), stated_(stated) {}
 
-  double rate(const char* group, const char* name) { return card_rate(value(group, name)); }
-  double seconds(const char* group, const char* name) { return card_seconds(value(group, name)); }
+  double rate(const char* group, const char* name, std::string_view unit) {
+    const JsonValue figure = card_.at(group).at(name);
+    const double per_s = card_rate(figure.at("value"));
+    note(group, name, rate_text(per_s, unit), figure);
+    return per_s;
+  }
+
+  double seconds(const char* group, const char* name) {
+    const JsonValue figure = card_.at(group).at(name);
+    const double s = card_seconds(figure.at("value"));
+    note(group, name, time_text(s), figure);
+    return s;
+  }
 
   LinkRates link(const char* group) {
     LinkRates rates{.latency_s = seconds(group, "latency_s"), .hop_s = seconds(group, "hop_s")};
-    if (!card_.at(group).has("all_reduce")) return rates;
-    const JsonValue table = card_.at(group).at("all_reduce");
-    note(group, "all_reduce", table);
-    rates.table.ranks = card_ranks(table.at("ranks"), 2);
-    rates.table.seconds_by_bytes = points_of(table.at("points"));
+    if (has(group, "kernel_slowdown")) {
+      const JsonValue figure = card_.at(group).at("kernel_slowdown");
+      rates.kernel_slowdown = figure.at("value").number(1, kMostContention);
+      note(group, "kernel_slowdown", fmt::format("{:.2f}x", rates.kernel_slowdown), figure);
+    }
+    if (!has(group, "all_reduce")) return rates;
+    const JsonValue tables = card_.at(group).at("all_reduce");
+    // Of one rank count, or of several.
+    for (const JsonValue& table : tables.is_array() ? tables.items() : std::vector{tables}) {
+      rates.tables.push_back(table_of(group, table, rates.tables));
+    }
     return rates;
   }
 
- private:
-  JsonValue value(const char* group, const char* name) {
-    const JsonValue figure = card_.at(group).at(name);
-    note(group, name, figure);
-    return figure.at("value");
+  int multiprocessors() {
+    if (!has("device", "multiprocessors")) return 0;
+    const JsonValue figure = card_.at("device").at("multiprocessors");
+    const auto count = static_cast<int>(figure.at("value").whole(1, kMostMultiprocessors));
+    note("device", "multiprocessors", std::to_string(count), figure);
+    return count;
   }
 
-  void note(const char* group, const char* name, const JsonValue& figure) {
-    sources_ += fmt::format("{} {}: {}\n", group, name, figure.at("source").text());
+  [[nodiscard]] bool has(const char* group, const char* name) const {
+    return card_.at(group).has(name);
+  }
+
+ private:
+  AllReduceTable table_of(const char* group, const JsonValue& from,
+                          const std::vector<AllReduceTable>& before) {
+    AllReduceTable table{.ranks = card_ranks(from.at("ranks"), 2),
+                         .seconds_by_bytes = points_of(from.at("points"))};
+    if (!before.empty() && table.ranks <= before.back().ranks) {
+      from.at("ranks").refuse(fmt::format("is {}, and {} stands before it; rank counts ascend",
+                                          table.ranks, before.back().ranks));
+    }
+    note(group, fmt::format("all_reduce of {}", counted(table.ranks, "rank")), value_of(table),
+         from);
+    return table;
+  }
+
+  void note(const char* group, const std::string& name, std::string value, const JsonValue& from) {
+    stated_.push_back(
+        {fmt::format("{}.{}", group, name), std::move(value), from.at("source").text()});
   }
 
   const JsonValue& card_;
-  std::string& sources_;
+  std::vector<StatedRate>& stated_;
 };
+
+/// Of each op its range over all sizes.
+void state_load(const MachineLoad& load, const std::string& source,
+                std::vector<StatedRate>& stated) {
+  const std::string of =
+      fmt::format("{}{}", counted(load.ranks, "rank"),
+                  load.threads > 0 ? " x " + counted(load.threads, "thread") : "");
+  const auto state = [&](std::string_view what, std::string value) {
+    stated.push_back({fmt::format("{}: {}", of, what), std::move(value), source});
+  };
+  state("launch_s", time_text(load.launch_s));
+  state("host_s", time_text(load.host_s));
+  std::map<std::string, std::vector<double>> by_op;
+  for (const OpRate& each : load.rates) by_op[each.op].push_back(each.rate);
+  for (const auto& [op, rates] : by_op) {
+    const auto [least, most] = std::ranges::minmax(rates);
+    const std::string_view unit = counts_flops(op) ? "FLOP/s" : "B/s";
+    state(op, fmt::format("{} to {}, by size", rate_text(least, unit), rate_text(most, unit)));
+  }
+  if (load.all_reduce.empty()) return;
+  state("all_reduce", value_of({load.ranks, load.all_reduce}));
+  state("contention", fmt::format("{:.2f}x", load.contention));
+}
 
 MachineLoad parse_load(const JsonValue& from) {
   MachineLoad load{.ranks = card_ranks(from.at("ranks"), 1),
@@ -172,9 +259,13 @@ MachineCard parse_card(const JsonValue& from) {
   MachineCard card{.name = from.at("name").text()};
   card.on_gpu = is_of_gpus(from);
   if (from.has("others_share")) card.others_share = from.at("others_share").number(0, 1);
-  CardReader reader(from, card.sources);
-  card.flops_per_s = reader.rate("device", "flops_per_s");
-  card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s");
+  CardReader reader(from, card.stated);
+  card.flops_per_s = reader.rate("device", "flops_per_s", "FLOP/s");
+  if (reader.has("device", "tf32_flops_per_s")) {
+    card.tf32_flops_per_s = reader.rate("device", "tf32_flops_per_s", "FLOP/s");
+  }
+  card.multiprocessors = reader.multiprocessors();
+  card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");
   card.host_s = reader.seconds("device", "host_s");
   card.node_ranks = card_ranks(from.at("node").at("devices"), 1);
@@ -184,15 +275,9 @@ MachineCard parse_card(const JsonValue& from) {
   if (!from.has("loads")) return card;
   for (const JsonValue& load : from.at("loads").items()) {
     card.loads.push_back(parse_load(load));
-    card.sources += fmt::format("loads {} x {} threads: {}\n", card.loads.back().ranks,
-                                card.loads.back().threads, load.at("source").text());
+    state_load(card.loads.back(), load.at("source").text(), card.stated);
   }
   return card;
-}
-
-/// Bytes that cross each link of a ring, as a multiple of what is reduced.
-double bus_factor(int ranks) {
-  return 2.0 * (ranks - 1) / ranks;
 }
 
 double latency_s(const LinkRates& rates, int ranks, int node_ranks) {
@@ -201,25 +286,47 @@ double latency_s(const LinkRates& rates, int ranks, int node_ranks) {
   return rates.latency_s + rates.hop_s * 2 * std::log2(std::max(nodes, 2.0));
 }
 
-/// Bytes a second on the bus, at one point of the table.
-double bandwidth_at(const LinkRates& rates, std::size_t point, int node_ranks) {
-  const auto& [bytes, seconds] = rates.table.seconds_by_bytes[point];
+/// Bytes a second on the bus once bytes move, at one point of a table.
+double bandwidth_at(const LinkRates& rates, const AllReduceTable& table, std::size_t point,
+                    int node_ranks) {
+  const auto& [bytes, seconds] = table.seconds_by_bytes[point];
   // A message that costs hardly more than the latency says little of the bandwidth.
   const double moving =
-      std::max(seconds - latency_s(rates, rates.table.ranks, node_ranks), 0.05 * seconds);
-  return bytes * bus_factor(rates.table.ranks) / moving;
+      std::max(seconds - latency_s(rates, table.ranks, node_ranks), 0.05 * seconds);
+  return bytes * bus_factor(table.ranks) / moving;
 }
 
-double bandwidth(const LinkRates& rates, double bytes, int node_ranks) {
-  const auto& points = rates.table.seconds_by_bytes;
-  std::size_t above = 0;
-  while (above < points.size() && points[above].first < bytes) ++above;
-  if (above == 0) return bandwidth_at(rates, 0, node_ranks);
-  if (above == points.size()) return bandwidth_at(rates, above - 1, node_ranks);
-  const double low = points[above - 1].first, high = points[above].first;
-  const double share = std::log(bytes / low) / std::log(high / low);
-  return std::exp((1 - share) * std::log(bandwidth_at(rates, above - 1, node_ranks)) +
-                  share * std::log(bandwidth_at(rates, above, node_ranks)));
+/// Within the sizes of a table; beyond them the last one's.
+double bandwidth_within(const LinkRates& rates, const AllReduceTable& table, double bytes,
+                        int node_ranks) {
+  std::map<double, double> log_bandwidths;
+  for (std::size_t i = 0; i < table.seconds_by_bytes.size(); ++i) {
+    log_bandwidths[std::log(table.seconds_by_bytes[i].first)] =
+        std::log(bandwidth_at(rates, table, i, node_ranks));
+  }
+  return std::exp(interpolated(log_bandwidths, std::log(bytes)));
+}
+
+/// Beyond its sizes a table of few follows the one of most.
+double bandwidth_of(const LinkRates& rates, const AllReduceTable& table, double bytes,
+                    int node_ranks) {
+  const double least = table.seconds_by_bytes.front().first;
+  const double most = table.seconds_by_bytes.back().first;
+  const double near = std::clamp(bytes, least, most);
+  const double own = bandwidth_within(rates, table, near, node_ranks);
+  if (near == bytes) return own;
+  const AllReduceTable& longest = *std::ranges::max_element(
+      rates.tables, {}, [](const AllReduceTable& each) { return each.seconds_by_bytes.size(); });
+  return own * bandwidth_within(rates, longest, bytes, node_ranks) /
+         bandwidth_within(rates, longest, near, node_ranks);
+}
+
+double bandwidth(const LinkRates& rates, double bytes, int ranks, int node_ranks) {
+  std::map<double, double> log_bandwidths;
+  for (const AllReduceTable& table : rates.tables) {
+    log_bandwidths[std::log(table.ranks)] = std::log(bandwidth_of(rates, table, bytes, node_ranks));
+  }
+  return std::exp(interpolated(log_bandwidths, std::log(ranks)));
 }
 
 /// Between two points linear in the bytes, beyond the last in proportion to them.
@@ -239,9 +346,9 @@ json figure(double value, const char* source) {
 json json_of(const LinkRates& rates, const char* source) {
   json all = {{"latency_s", figure(rates.latency_s, source)},
               {"hop_s", figure(rates.hop_s, source)}};
-  if (!rates.table.seconds_by_bytes.empty()) {
-    all["all_reduce"] = {
-        {"ranks", rates.table.ranks}, {"source", source}, {"points", rates.table.seconds_by_bytes}};
+  for (const AllReduceTable& table : rates.tables) {
+    all["all_reduce"].push_back(
+        {{"ranks", table.ranks}, {"source", source}, {"points", table.seconds_by_bytes}});
   }
   return all;
 }
@@ -268,7 +375,13 @@ std::filesystem::path file_of_card(const std::string& name) {
 
 int MachineCard::most_ranks() const {
   if (has_network) return kMostRanks;
-  return node.table.seconds_by_bytes.empty() ? 1 : node_ranks;
+  return node.tables.empty() ? 1 : node_ranks;
+}
+
+const LinkRates& MachineCard::links_of(int ranks) const {
+  // Without a network ranks beyond the node share it, as those beyond the cores do.
+  const bool in_node = ranks <= node_ranks || !has_network;
+  return in_node ? node : network;
 }
 
 const MachineLoad* MachineCard::load_of(int ranks, int threads) const {
@@ -350,14 +463,26 @@ double all_reduce_s(const MachineCard& card, double bytes, int ranks) {
   for (const MachineLoad& load : card.loads) {
     if (load.ranks == ranks && !load.all_reduce.empty()) return seconds_at(load.all_reduce, bytes);
   }
-  // Ranks beyond the cores share them.
-  const bool in_node = ranks <= card.node_ranks || !card.on_gpu;
-  BARESTEP_REQUIRE(in_node || card.has_network, "ranks beyond a node need a network");
-  const LinkRates& rates = in_node ? card.node : card.network;
-  if (rates.table.seconds_by_bytes.empty()) return 0;
-  const int node_ranks = in_node ? 0 : card.node_ranks;
+  const LinkRates& rates = card.links_of(ranks);
+  if (rates.tables.empty()) return 0;
+  const int node_ranks = &rates == &card.node ? 0 : card.node_ranks;
   return latency_s(rates, ranks, node_ranks) +
-         bytes * bus_factor(ranks) / bandwidth(rates, bytes, node_ranks);
+         bytes * bus_factor(ranks) / bandwidth(rates, bytes, ranks, node_ranks);
+}
+
+double bus_bandwidth(const MachineCard& card, double bytes, int ranks) {
+  const double seconds = all_reduce_s(card, bytes, ranks);
+  return seconds > 0 ? bytes * bus_factor(ranks) / seconds : 0;
+}
+
+std::string rate_text(double per_s, std::string_view unit) {
+  constexpr std::array<std::string_view, 6> kPrefixes = {"", "k", "M", "G", "T", "P"};
+  std::size_t prefix = 0;
+  while (per_s >= 999.5 && prefix + 1 < kPrefixes.size()) {
+    per_s /= 1000;
+    ++prefix;
+  }
+  return fmt::format("{} {}{}", number_text(per_s), kPrefixes[prefix], unit);
 }
 
 }  // namespace barestep

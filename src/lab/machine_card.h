@@ -48,7 +48,10 @@ struct AllReduceTable {
 struct LinkRates {
   double latency_s = 0;
   double hop_s = 0;  // further latency of each hop; see all_reduce_s()
-  AllReduceTable table{};
+  // Kernels take so many times as long while a collective runs on their GPU, which occupies some of
+  // its multiprocessors.
+  double kernel_slowdown = 1;
+  std::vector<AllReduceTable> tables{};  // by rank count, ascending; none: nothing is known
 };
 
 /// What one of `ranks` processes or devices reaches while all of them work, each with `threads`
@@ -63,14 +66,23 @@ struct MachineLoad {
   double contention = 1;                                // of computing and reducing at once
 };
 
+/// A figure of a card as people read it, and where it is from.
+struct StatedRate {
+  std::string name{};  // "device.flops_per_s"
+  std::string value{};
+  std::string source{};
+};
+
 struct MachineCard {
   std::string name{};
-  std::string sources{};          // of every figure, a line each
-  bool on_gpu = true;             // else its devices are cores
-  double flops_per_s = 0;         // of large products, fp32
-  double memory_bytes_per_s = 0;  // reached, not the data sheet's
-  double launch_s = 0;            // of an op, beside its work
-  double host_s = 0;              // of a step: until the first op begins, and behind the last
+  std::vector<StatedRate> stated{};  // every figure
+  bool on_gpu = true;                // else its devices are cores
+  double flops_per_s = 0;            // of large products, fp32
+  double tf32_flops_per_s = 0;       // the same in tf32; 0: it has none
+  int multiprocessors = 0;           // of a GPU; 0: unknown, and products of all shapes are as fast
+  double memory_bytes_per_s = 0;     // reached, not the data sheet's
+  double launch_s = 0;               // of an op, beside its work
+  double host_s = 0;                 // of a step: until the first op begins, and behind the last
   int node_ranks = 1;
   LinkRates node{};
   bool has_network = false;  // without it there is one node
@@ -79,6 +91,9 @@ struct MachineCard {
   double others_share = 0;           // that other programs took of the cores while it was measured
 
   [[nodiscard]] int most_ranks() const;
+
+  /// The links that so many ranks reduce over; of a machine without a network its node's.
+  [[nodiscard]] const LinkRates& links_of(int ranks) const;
 
   /// Of so many ranks with so many threads each, or the nearest that was measured: of as many
   /// threads if there is one, and of as many ranks, else of fewer. Null on cards without loads.
@@ -94,7 +109,7 @@ MachineCard load_card(const std::string& name_or_file);
 /// all_reduce and contention. Throws Error(kBadData).
 void read_measured(const JsonValue& from, MachineLoad& load);
 
-/// The contents of its file: load_card() makes the same of it, the sources apart.
+/// The contents of its file: load_card() makes the same of it, what is stated apart.
 std::string json_of(const MachineCard& card);
 
 /// Names of the cards that come with barestep.
@@ -102,12 +117,20 @@ std::vector<std::string> card_names();
 
 /// Seconds to sum `bytes` over `ranks` of a machine.
 ///
-/// Where so many ranks were measured on it, the table's, linear in the bytes between its points.
+/// Where so many ranks were measured on it, the load's times, linear in the bytes between them.
 /// Else time is latency + hops * hop latency + bytes on the bus / bandwidth: in a node a ring's,
 /// with 2 (n - 1) hops and 2 (n - 1) / n of the bytes (nccl-tests, doc/PERFORMANCE.md); between
-/// nodes a tree's, with 2 log2(nodes) hops. The bandwidth follows from the table, interpolated in
-/// the logarithm of the size, since no single one fits small and large messages. At the table's own
-/// sizes and ranks the result is the table's. On a card without a table it is 0.
+/// nodes a tree's, with 2 log2(nodes) hops. The bandwidth follows from the tables, interpolated in
+/// the logarithms of size and rank count, since no single one fits small and large messages or few
+/// and many ranks. Beyond its sizes a table follows the one that has most of them, in proportion.
+/// At a table's own sizes and ranks the result is the table's. On a card without tables it is 0.
 double all_reduce_s(const MachineCard& card, double bytes, int ranks);
+
+/// Bytes a second on the bus, as nccl-tests counts them: 2 (n - 1) / n of `bytes` in the time
+/// above.
+double bus_bandwidth(const MachineCard& card, double bytes, int ranks);
+
+/// "363 GB/s", "52.0 TFLOP/s".
+std::string rate_text(double per_s, std::string_view unit);
 
 }  // namespace barestep

@@ -463,10 +463,11 @@ void summarise(MachineCard& card) {
   }
   card.launch_s = first.launch_s;
   card.host_s = first.host_s;
-  const MachineLoad& last = card.loads.back();
-  if (last.all_reduce.empty()) return;
-  card.node.table = {last.ranks, last.all_reduce};
-  card.node.latency_s = last.all_reduce.front().second;
+  for (const MachineLoad& load : card.loads) {
+    if (load.all_reduce.empty()) continue;
+    card.node.tables.push_back({load.ranks, load.all_reduce});
+    card.node.latency_s = load.all_reduce.front().second;
+  }
 }
 
 }  // namespace

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -19,87 +22,311 @@ namespace {
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::int64_t kLargestWidth = 1 << 17;
 
-/// Two ranks against one.
+/// What is no further apart is a tie: the model is not that exact.
+constexpr double kTie = 0.01;
+
+constexpr std::string_view kDataParallelName = "data-parallel";
+
+std::string_view scheme_of_model(const PredictedModel& model) {
+  return model.data_parallel ? kDataParallelName : name_of(model.scheme);
+}
+
+/// What one of several is called.
+std::string_view noun_of(const PredictedModel& model) {
+  return model.data_parallel ? "device" : "rank";
+}
+
+double samples_per_s(const PredictedModel& model, int ranks, double step_s) {
+  return static_cast<double>(model.batch_size) * (model.batch_per_rank ? ranks : 1) / step_s;
+}
+
+double samples_per_s(const PredictedModel& model, const MachineCard& card, int ranks) {
+  return samples_per_s(model, ranks, predicted_step(model, card, ranks).step_s);
+}
+
 bool two_ranks_pay(const PredictedModel& model, const MachineCard& card) {
-  const double two = predicted_step(model, card, 2).step_s;
-  const double one = predicted_step(model, card, 1).step_s;
-  return model.batch_per_rank ? two < 2 * one : two < one;
+  return samples_per_s(model, card, 2) > (1 + kTie) * samples_per_s(model, card, 1);
+}
+
+/// The least size, by halving from the largest, down to which two ranks always pay; 0 if they do
+/// not at the largest.
+std::int64_t pays_from(PredictedModel model, const MachineCard& card,
+                       std::int64_t PredictedModel::*size, std::int64_t least,
+                       std::int64_t largest) {
+  std::int64_t from = 0;
+  for (model.*size = largest; model.*size >= least; model.*size /= 2) {
+    if (!two_ranks_pay(model, card)) break;
+    from = model.*size;
+  }
+  return from;
 }
 
 std::string pays_sentence(const PredictedModel& model, const MachineCard& card) {
-  if (card.most_ranks() < 2) return "The machine has one device, so ranks cannot pay.";
-  std::string text;
-  PredictedModel wider = model;
-  for (wider.batch_size = 2; wider.batch_size <= kLargestBatch; wider.batch_size *= 2) {
-    if (two_ranks_pay(wider, card)) break;
+  const std::string two = "two " + noun_for(2, noun_of(model));
+  if (card.most_ranks() < 2) {
+    return fmt::format("The machine has one device, so {} cannot pay.", two);
   }
-  text = wider.batch_size <= kLargestBatch
-             ? fmt::format("At width {}, two ranks pay from a batch of {}; ", model.dim,
-                           wider.batch_size)
-             : fmt::format("At width {}, two ranks pay at no batch up to {}; ", model.dim,
-                           kLargestBatch);
-  wider = model;
-  for (wider.dim = 64; wider.dim <= kLargestWidth; wider.dim *= 2) {
-    if (two_ranks_pay(wider, card)) break;
+  const auto from_text = [](std::int64_t from, std::int64_t largest, const char* what) {
+    return from > 0 ? fmt::format("from a {} of {}", what, from)
+                    : fmt::format("at no {} up to {}", what, largest);
+  };
+  const std::int64_t batch = pays_from(model, card, &PredictedModel::batch_size, 2, kLargestBatch);
+  std::string text =
+      fmt::format("at width {} {} are faster than one, by more than {:.0f} %, {}", model.dim, two,
+                  100 * kTie, from_text(batch, kLargestBatch, "batch"));
+  if (!model.batch_per_rank && model.batch_size < 2)
+    return text + "; a batch of 1 has no two parts.";
+  const std::int64_t width = pays_from(model, card, &PredictedModel::dim, 64, kLargestWidth);
+  return text + fmt::format("; at a batch of {} {}.", model.batch_size,
+                            from_text(width, kLargestWidth, "width"));
+}
+
+[[noreturn]] void refuse_prediction(const char* what, std::string value, std::string why,
+                                    std::string remedy) {
+  fail(ExitCode::kConfiguration, {.what = what,
+                                  .value = std::move(value),
+                                  .why = std::move(why),
+                                  .remedy = std::move(remedy)});
+}
+
+void require_slow_rank(const PredictedModel& model, const std::vector<int>& ranks) {
+  if (!model.slow_rank) return;
+  const std::string value = fmt::format("{}:{}", model.slow_rank->rank, model.slow_rank->delay_ms);
+  if (model.data_parallel) {
+    refuse_prediction("--slow-rank", value, "the devices of data-parallel are no ranks",
+                      "leave it out, or use another --scheme");
   }
-  return text + (wider.dim <= kLargestWidth ? fmt::format("at a batch of {}, from a width of {}.",
-                                                          model.batch_size, wider.dim)
-                                            : fmt::format("at a batch of {}, at no width up to {}.",
-                                                          model.batch_size, kLargestWidth));
+  for (const int count : ranks) {
+    if (count == 1 || model.slow_rank->rank < count) continue;
+    refuse_prediction("--slow-rank", value,
+                      fmt::format("of {} the last is {}", counted(count, "rank"), count - 1),
+                      "name a lower one, or ask for more --ranks");
+  }
+  if (std::ranges::all_of(ranks, [](int count) { return count == 1; })) {
+    refuse_prediction("--slow-rank", value, "a rank alone keeps nobody waiting",
+                      "use --delay-ms, or ask for more --ranks");
+  }
+}
+
+void require_precision(const PredictedModel& model, const MachineCard& card) {
+  if (model.precision == Precision::kFp32 || card.tf32_flops_per_s > 0) return;
+  refuse_prediction("--precision", std::string(name_of(model.precision)),
+                    fmt::format("the card of {} has no rate of products for it", card.name),
+                    "use --precision fp32, or a card that states device.tf32_flops_per_s");
 }
 
 void require_ranks(const PredictedModel& model, const MachineCard& card,
                    const std::vector<int>& ranks) {
   const int most = *std::ranges::max_element(ranks);
   if (most > card.most_ranks()) {
-    fail(ExitCode::kConfiguration, {.what = "--ranks",
-                                    .value = std::to_string(most),
-                                    .why = fmt::format("{} has {}", card.name, card.most_ranks()),
-                                    .remedy = "ask for fewer, or for a machine with a network"});
+    refuse_prediction("--ranks", std::to_string(most),
+                      fmt::format("{} has {}", card.name, card.most_ranks()),
+                      "ask for fewer, or for a machine with a network");
   }
-  if (!model.batch_per_rank && most > model.batch_size) {
-    fail(ExitCode::kConfiguration,
-         {.what = "--batch-size",
-          .value = std::to_string(model.batch_size),
-          .why = fmt::format("leaves some of {} ranks without a sample", most),
-          .remedy = "ask for fewer ranks, or give --batch-per-rank"});
+  if (model.data_parallel && most > card.node_ranks) {
+    refuse_prediction("--ranks", std::to_string(most),
+                      fmt::format("data-parallel stays in one process, and a node of {} has {}",
+                                  card.name, card.node_ranks),
+                      "ask for fewer, or use another --scheme");
   }
+  if (!model.batch_per_rank && !model.data_parallel && most > model.batch_size) {
+    refuse_prediction("--batch-size", std::to_string(model.batch_size),
+                      fmt::format("leaves some of {} ranks without a sample", most),
+                      "ask for fewer ranks, or give --batch-per-rank");
+  }
+}
+
+/// "2, 4 and 8 ranks", of those that `holds` is true for.
+template <class Holds>
+std::string counts_text(const std::vector<PredictedRate>& rates, std::string_view noun,
+                        Holds holds) {
+  std::vector<std::string> counts;
+  int last = 0;
+  for (const PredictedRate& each : rates) {
+    if (!holds(each)) continue;
+    counts.push_back(std::to_string(each.ranks));
+    last = each.ranks;
+  }
+  return fmt::format("{} {}", list_text(counts), noun_for(counts.size() > 1 ? 2 : last, noun));
+}
+
+}  // namespace
+
+std::vector<std::string_view> scheme_names() {
+  std::vector<std::string_view> names(std::begin(kNamesOf<RankScheme>),
+                                      std::end(kNamesOf<RankScheme>));
+  names.push_back(kDataParallelName);
+  return names;
+}
+
+void choose_scheme(PredictedModel& model, std::size_t number) {
+  model.data_parallel = number == std::size(kNamesOf<RankScheme>);
+  if (!model.data_parallel) model.scheme = static_cast<RankScheme>(number);
+}
+
+namespace {
+
+Workload workload_of(const PredictedModel& model, const MachineCard& card, int ranks) {
+  const TrainerKind several = model.data_parallel ? TrainerKind::kDataParallel : TrainerKind::kDdp;
+  Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : several,
+                    .ranks = ranks,
+                    .on_gpu = card.on_gpu,
+                    .gpus = card.node_ranks};
+  TrainConfig& config = workload.config;
+  config.model.dim = model.dim;
+  config.model.depth = model.depth;
+  config.data.batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1);
+  config.device.precision = model.precision;
+  config.parallel.scheme = model.scheme;
+  config.injected.delay_ms = model.delay_ms;
+  if (ranks > 1) config.injected.slow_rank = model.slow_rank;
+  // A rank of the CPU has a core.
+  if (!card.on_gpu) config.device.threads = 1;
+  return workload;
 }
 
 }  // namespace
 
 SimulatedStep predicted_step(const PredictedModel& model, const MachineCard& card, int ranks) {
-  // A rank of the CPU has a core.
-  Workload workload{.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                    .ranks = ranks,
-                    .on_gpu = card.on_gpu};
-  TrainConfig& config = workload.config;
-  config.model.dim = model.dim;
-  config.model.depth = model.depth;
-  config.data.batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1);
-  config.parallel.scheme = model.scheme;
-  if (!card.on_gpu) config.device.threads = 1;
-  return predicted_run(workload, card);
+  return predicted_run(workload_of(model, card, ranks), card);
 }
+
+std::string fastest_sentence(double one_rank, const std::vector<PredictedRate>& rates,
+                             std::string_view noun) {
+  const double best =
+      std::ranges::max_element(rates, {}, &PredictedRate::samples_per_s)->samples_per_s;
+  const auto several = [](const PredictedRate& each) { return each.ranks > 1; };
+  if (std::ranges::none_of(rates, several)) {
+    return fmt::format("Simulated: one {} would train {} samples/s.", noun, number_text(one_rank));
+  }
+  if (best > (1 + kTie) * one_rank) {
+    const auto wins = [&](const PredictedRate& each) {
+      return each.samples_per_s * (1 + kTie) >= best;
+    };
+    return fmt::format("Simulated: {} would train fastest{}, {} samples/s, {} as many as one {}.",
+                       counts_text(rates, noun, wins),
+                       std::ranges::count_if(rates, wins) > 1 ? " and tie within 1 %" : "",
+                       number_text(best), factor_text(best / one_rank), noun);
+  }
+  const auto ties = [&](const PredictedRate& each) {
+    return several(each) && each.samples_per_s * (1 + kTie) >= one_rank;
+  };
+  double most = 0;
+  for (const PredictedRate& each : rates) {
+    if (several(each)) most = std::max(most, each.samples_per_s);
+  }
+  return fmt::format("Simulated: {} would be no faster than one {}, which trains {} samples/s; {}.",
+                     counts_text(rates, noun, several), noun, number_text(one_rank),
+                     std::ranges::any_of(rates, ties)
+                         ? counts_text(rates, noun, ties) + " would tie with it within 1 %"
+                         : "the best would reach " + percent_text(most / one_rank) + " of that");
+}
+
+namespace {
+
+std::string title_of(const PredictedModel& model, const MachineCard& card) {
+  std::string title = fmt::format(
+      "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
+      model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
+  if (model.precision != Precision::kFp32) title += fmt::format(", {}", name_of(model.precision));
+  if (model.delay_ms > 0) title += fmt::format(", {} ms before backward", model.delay_ms);
+  if (model.slow_rank) {
+    title += fmt::format(", {} ms more on rank {} of several", model.slow_rank->delay_ms,
+                         model.slow_rank->rank);
+  }
+  return fmt::format("{}, on {}", title, card.name);
+}
+
+/// Bytes of a step's largest exchange; 0 where nothing is exchanged.
+double largest_exchange(const Program& step) {
+  double most = 0;
+  for (const Node& node : step.nodes()) {
+    if (std::holds_alternative<Collective>(node.op)) {
+      most = std::max(most, static_cast<double>(cost_of(node.op).message_bytes));
+    }
+  }
+  return most;
+}
+
+/// With as many bytes as any of the machine's tables holds, which is where bandwidth is highest,
+/// and with `bytes`.
+std::vector<std::string> communication_row(const MachineCard& card, int ranks, double bytes) {
+  const LinkRates& links = card.links_of(ranks);
+  double most = 0;
+  for (const AllReduceTable& table : links.tables) {
+    most = std::max(most, table.seconds_by_bytes.back().first);
+  }
+  const auto at_size = [&](double size) {
+    return fmt::format("{} with {}", rate_text(bus_bandwidth(card, size, ranks), "B/s"),
+                       human_bytes(static_cast<std::int64_t>(size)));
+  };
+  const MachineLoad* load = card.load_of(ranks, 1);
+  const std::string beside = card.on_gpu ? fmt::format("{:.2f}x as long", links.kernel_slowdown)
+                                         : fmt::format("a share of the cores, {:.2f}x as long",
+                                                       load == nullptr ? 1 : load->contention);
+  return {std::to_string(ranks), at_size(most), at_size(bytes), beside};
+}
+
+FindingTable communication_table(const PredictedModel& model, const MachineCard& card,
+                                 const std::vector<int>& ranks) {
+  FindingTable table{
+      .title = "Simulated: communication by number of " + noun_for(2, noun_of(model)),
+      .columns = {noun_for(2, noun_of(model)), "bus bandwidth at most",
+                  "of the largest exchange of a step", "kernels beside it take"}};
+  for (const int count : ranks) {
+    if (count == 1 || card.links_of(count).tables.empty()) continue;
+    const WorkloadPrograms programs(workload_of(model, card, count));
+    const double bytes = largest_exchange(programs.step());
+    if (bytes > 0) table.rows.push_back(communication_row(card, count, bytes));
+  }
+  return table;
+}
+
+/// Device 0's products, each shape once.
+FindingTable products_table(const PredictedModel& model, const MachineCard& card,
+                            const std::vector<int>& ranks) {
+  FindingTable table{.title = "Simulated: products by shape",
+                     .columns = {noun_for(2, noun_of(model)), "product", "rows x columns x depth",
+                                 "time", "rate"}};
+  for (const int count : ranks) {
+    const Workload workload = workload_of(model, card, count);
+    const WorkloadPrograms programs(workload);
+    const NodeSetting run{.ranks = count,
+                          .threads = card.on_gpu ? 0 : workload.config.device.threads.value_or(1),
+                          .precision = model.precision};
+    std::set<std::pair<std::string, ProductSize>> seen;
+    for (const Node& node : programs.step().nodes()) {
+      const auto* op = std::get_if<DeviceOp>(&node.op);
+      const auto size = op == nullptr ? std::nullopt : product_of(*op);
+      if (!size || node.device != 0) continue;
+      const OpSize work = size_of(*op);
+      if (!seen.insert({work.op, *size}).second) continue;
+      const double seconds = node_s(programs.step(), node, card, run);
+      table.rows.push_back({std::to_string(count), work.op,
+                            fmt::format("{} x {} x {}", size->rows, size->cols, size->depth),
+                            time_text(seconds), rate_text(work.work / seconds, "FLOP/s")});
+    }
+  }
+  return table;
+}
+
+}  // namespace
 
 Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                          const std::vector<int>& ranks) {
   require_ranks(model, card, ranks);
+  require_precision(model, card);
+  require_slow_rank(model, ranks);
   FindingTable table{
-      .title = fmt::format("Simulated: {}, {} x {}, batch {}{}, on {}", name_of(model.scheme),
-                           model.dim, model.depth, model.batch_size,
-                           model.batch_per_rank ? " on each rank" : "", card.name),
-      .columns = {"ranks", "step time", "forward", "backward", "exposed communication", "optimizer",
-                  "samples/s", "speed-up", "efficiency"}};
+      .title = title_of(model, card),
+      .columns = {noun_for(2, noun_of(model)), "step time", "forward", "backward",
+                  "exposed communication", "optimizer", "samples/s", "speed-up", "efficiency"}};
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
-  const double one_rate =
-      static_cast<double>(model.batch_size) / predicted_step(model, card, 1).step_s;
-  double best_rate = 0;
-  int best = 1;
+  const double one_rate = samples_per_s(model, card, 1);
+  std::vector<PredictedRate> rates;
   for (const int count : ranks) {
     const SimulatedStep step = predicted_step(model, card, count);
-    const double rate =
-        static_cast<double>(model.batch_size) * (model.batch_per_rank ? count : 1) / step.step_s;
+    const double rate = samples_per_s(model, count, step.step_s);
     const double gain = rate / one_rate;
     table.rows.push_back(
         {std::to_string(count), time_text(step.step_s), time_text(step.phase_s[Phase::kForward]),
@@ -108,22 +335,24 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
          percent_text(gain / count)});
     simulated.points.push_back(plot_point(count, gain));
     ideal.points.push_back(plot_point(count, count));
-    if (rate > best_rate) {
-      best_rate = rate;
-      best = count;
-    }
+    rates.push_back({count, rate});
   }
-  return {.sentences = {fmt::format("Simulated: {} would train fastest, {} samples/s, {} as "
-                                    "many as one.",
-                                    counted(best, "rank"), number_text(best_rate),
-                                    factor_text(best_rate / one_rate)),
-                        "Simulated: " + pays_sentence(model, card)},
-          .tables = {table},
-          .plots = {{.title = "Simulated speed-up",
-                     .x_label = "ranks",
-                     .y_label = "speed-up",
-                     .log_x = true,
-                     .series = {ideal, simulated}}}};
+  Findings findings{.sentences = {fastest_sentence(one_rate, rates, noun_of(model))},
+                    .tables = {table},
+                    .plots = {{.title = "Simulated speed-up",
+                               .x_label = noun_for(2, noun_of(model)),
+                               .y_label = "speed-up",
+                               .log_x = true,
+                               .series = {ideal, simulated}}}};
+  // Where a higher rank is the slow one, two have none.
+  if (!model.slow_rank || model.slow_rank->rank < 2) {
+    findings.sentences.push_back("Simulated: " + pays_sentence(model, card));
+  }
+  for (FindingTable& each :
+       std::array{communication_table(model, card, ranks), products_table(model, card, ranks)}) {
+    if (!each.rows.empty()) findings.tables.push_back(std::move(each));
+  }
+  return findings;
 }
 
 namespace {
@@ -164,25 +393,53 @@ std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
-/// How often which part is the worst of a run that misses the goal.
+/// Cases that run the same command line, against which one prediction stands.
+struct DistinctPrediction {
+  std::vector<std::pair<const Results*, std::size_t>> cases{};
+
+  [[nodiscard]] const Measurement& measured(std::size_t number) const {
+    return cases[number].first->cases[cases[number].second];
+  }
+  [[nodiscard]] const SimulatedStep& predicted() const {
+    return cases.front().first->predictions[cases.front().second];
+  }
+  [[nodiscard]] bool beyond_cores() const { return measured(0).what().beyond_cores; }
+  /// (predicted - measured) / measured, of the median of what the cases measured.
+  [[nodiscard]] double error() const {
+    std::vector<double> all_s;
+    for (std::size_t i = 0; i < cases.size(); ++i) all_s.push_back(measured(i).step_s().median);
+    return predicted().step_s / median(all_s) - 1;
+  }
+};
+
+std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Results*>& all) {
+  std::map<std::string, DistinctPrediction> by_command;
+  for (const Results* results : all) {
+    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
+      const std::string command = command_line_of(results->cases[i].workload());
+      by_command[command].cases.emplace_back(results, i);
+    }
+  }
+  std::vector<DistinctPrediction> distinct;
+  for (auto& [command, prediction] : by_command) distinct.push_back(std::move(prediction));
+  return distinct;
+}
+
+/// How often which part is the worst of a prediction that misses the goal.
 std::string cause_sentence(const std::vector<const Results*>& all) {
   std::map<std::string, int> causes;
   int misses = 0;
-  for (const Results* results : all) {
-    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
-      const Measurement& each = results->cases[i];
-      const bool misses_goal = std::abs(prediction_error(*results, i)) > kGoal;
-      if (each.what().beyond_cores || !misses_goal) continue;
-      ++causes[worst_part(each, results->predictions[i]).name];
-      ++misses;
-    }
+  for (const DistinctPrediction& each : distinct_predictions(all)) {
+    if (each.beyond_cores() || std::abs(each.error()) <= kGoal) continue;
+    ++causes[worst_part(each.measured(0), each.predicted()).name];
+    ++misses;
   }
-  if (misses == 0) return "Every run is within a tenth of its prediction.";
+  if (misses == 0) return "Every one of them is within a tenth of what was measured.";
   const auto most =
       std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; });
   return fmt::format(
-      "{} run{} further off than a tenth, {} of them mostly by what was predicted for {}.", misses,
-      misses == 1 ? " is" : "s are", most->second, most->first);
+      "{} {} further off than a tenth, {} of them mostly by what was predicted for {}.",
+      counted(misses, "prediction"), misses == 1 ? "is" : "are", most->second, most->first);
 }
 
 Plot prediction_plot(const std::vector<const Results*>& all) {
@@ -220,13 +477,11 @@ double prediction_error(const Results& results, std::size_t number) {
 std::optional<PredictionSummary> prediction_summary(const std::vector<const Results*>& all) {
   PredictionSummary summary;
   std::vector<double> errors;
-  for (const Results* results : all) {
-    for (std::size_t i = 0; i < results->predictions.size(); ++i) {
-      if (results->cases[i].what().beyond_cores) {
-        ++summary.beyond_cores;
-      } else {
-        errors.push_back(std::abs(prediction_error(*results, i)));
-      }
+  for (const DistinctPrediction& each : distinct_predictions(all)) {
+    if (each.beyond_cores()) {
+      ++summary.beyond_cores;
+    } else {
+      errors.push_back(std::abs(each.error()));
     }
   }
   if (errors.empty()) return std::nullopt;
@@ -257,14 +512,15 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
     }
   }
   std::vector<std::string> sentences = {
-      fmt::format("The model's median error over {} within the cores is {} (goal: {}); {} of "
-                  "them are within the goal.",
-                  counted(summary->runs, "run"), percent_text(summary->median_error),
-                  percent_text(kGoal), percent_text(summary->within_tenth)),
+      fmt::format("The simulation's median error over {} within the cores is {} (goal: {}); {} of "
+                  "them are within the goal. Cases of one command line count once.",
+                  counted(summary->runs, "distinct prediction"),
+                  percent_text(summary->median_error), percent_text(kGoal),
+                  percent_text(summary->within_tenth)),
       cause_sentence(all)};
   if (summary->beyond_cores > 0) {
     sentences.push_back(fmt::format("{} beyond the cores {} shown and not counted.",
-                                    counted(summary->beyond_cores, "run"),
+                                    counted(summary->beyond_cores, "prediction"),
                                     summary->beyond_cores == 1 ? "is" : "are"));
   }
   sentences.push_back(fmt::format(

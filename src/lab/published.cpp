@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
 #include "core/config.h"
+#include "core/error.h"
+#include "core/index.h"
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "lab/findings.h"
@@ -16,22 +20,101 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "train/parameter_layout.h"
+#include "train/schedule.h"
 #include "train/trainer.h"
 
 namespace barestep {
 namespace {
 
 constexpr const char* kZeroRecipe =
-    "pytorch.org/tutorials/recipes/zero_redundancy_optimizer.html, 20 x Linear(2000, 2000)";
-constexpr const char* kAmpRecipe =
-    "pytorch.org/tutorials/recipes/recipes/amp_recipe.html, as run on a T4";
+    "https://github.com/pytorch/tutorials/blob/01c63024/recipes_source/"
+    "zero_redundancy_optimizer.rst";
+constexpr std::int64_t kRecipeWidth = 2000;
+constexpr int kRecipeLayers = 20;
+constexpr const char* kDataParallelTutorial =
+    "https://github.com/pytorch/tutorials/blob/0ad33d60/beginner_source/blitz/"
+    "data_parallel_tutorial.py";
+constexpr const char* kBucketTest =
+    "https://github.com/pytorch/pytorch/blob/00eb953b/test/distributed/test_c10d_common.py, "
+    "ComputeBucketAssignmentTest";
+constexpr const char* kDdpTestCase =
+    "https://github.com/aws-samples/awsome-distributed-training/blob/5963d9ec/3.test_cases/pytorch/"
+    "ddp/"
+    "slurm/README.md";
 constexpr const char* kV100 =
-    "github.com/m-a-r-o-u/ai-systems-examples, ddp_scaling_benchmark/EXPERIMENTS.md, 2 x V100 PCIe";
+    "https://github.com/m-a-r-o-u/ai-systems-examples/blob/e094df67/ddp_scaling_benchmark/"
+    "EXPERIMENTS.md, "
+    "Results Summary";
+constexpr const char* kAmpRun =
+    "https://github.com/im-zhong/deep_learning/blob/f0f6362e/learn-amp/amp.ipynb, a GPU that is "
+    "not named";
+constexpr const char* kAdamRecipe =
+    "https://github.com/pytorch/tutorials/blob/329bf936/recipes_source/compiling_optimizer.rst, a "
+    "GPU that "
+    "is not named";
 
-PublishedNumber exact(std::string what, std::string published, std::string ours,
-                      std::string source) {
-  const bool reproduced = published == ours;
-  return {std::move(what), std::move(published), std::move(ours), reproduced, std::move(source)};
+PublishedNumber exact(PublishedKind kind, std::string what, std::string published, std::string ours,
+                      std::string address) {
+  const bool agrees = published == ours;
+  return {std::move(what), kind, std::move(published), std::move(ours), agrees, std::move(address)};
+}
+
+void add_splits(std::vector<PublishedNumber>& all) {
+  struct Split {
+    int devices;
+    std::int64_t batch;
+    const char* rows;
+  };
+  for (const Split& split :
+       {Split{2, 30, "15,15"}, Split{2, 10, "5,5"}, Split{3, 30, "10,10,10"}, Split{3, 10, "4,4,2"},
+        Split{8, 30, "4,4,4,4,4,4,4,2"}, Split{8, 10, "2,2,2,2,2"}}) {
+    std::vector<std::int64_t> rows;
+    for (const Rows& piece : DataParallel(split.devices, false).split(split.batch)) {
+      rows.push_back(piece.count);
+    }
+    all.push_back(exact(PublishedKind::kReproduced,
+                        fmt::format("DataParallel, {} rows on {} GPUs", split.batch, split.devices),
+                        split.rows, fmt::format("{}", fmt::join(rows, ",")),
+                        kDataParallelTutorial));
+  }
+}
+
+void add_buckets(std::vector<PublishedNumber>& all) {
+  struct Buckets {
+    const char* what;
+    std::vector<std::int64_t> bytes;
+    std::vector<std::int64_t> limits;
+    const char* tensors;
+  };
+  // Its two other tests mix floats and doubles; gradients here are floats.
+  for (const Buckets& each : {Buckets{"DDP buckets of 100, 200, 100, 50 floats, limit 400 B",
+                                      {400, 800, 400, 200},
+                                      {400},
+                                      "[[0], [1], [2], [3]]"},
+                              Buckets{"DDP buckets of 4 x 10 floats, limits 40 and 80 B",
+                                      {40, 40, 40, 40},
+                                      {40, 80},
+                                      "[[0], [1, 2], [3]]"}}) {
+    all.push_back(exact(PublishedKind::kReproduced, each.what, each.tensors,
+                        fmt::format("{}", assign_buckets(each.bytes, each.limits)), kBucketTest));
+  }
+}
+
+/// Linear(20, 1) on 2048 samples, 32 in a step of each of 8 ranks.
+void add_epoch(std::vector<PublishedNumber>& all) {
+  TrainConfig config;
+  config.model.layers = {20, 1};
+  config.data.kind = DataKind::kNpy;
+  config.data.batch_size = 32;
+  config.parallel.batch_per_rank = true;
+  config.training.epochs = 1;
+  StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, 0, 8);
+  spec.train_rows = 2048;
+  const Ddp scheme{DdpSettings()};
+  const StepPrograms programs(spec, &scheme);
+  all.push_back(exact(PublishedKind::kReproduced,
+                      "steps of an epoch, 2048 samples, batch 32 on each of 8 ranks", "8",
+                      std::to_string(Schedule(config.training, programs).steps()), kDdpTestCase));
 }
 
 /// What PyTorch's caching allocator takes for a tensor: blocks of 512 bytes; from 10 MiB on cut
@@ -45,128 +128,40 @@ std::int64_t block_bytes(std::int64_t bytes) {
   return piece - block > kMib ? block : piece;
 }
 
-/// As the recipe prints it.
-std::string whole_mb(std::int64_t bytes) {
-  return fmt::format("{} MB", bytes / 1'000'000);
-}
-
-void add_splits(std::vector<PublishedNumber>& all) {
-  struct Split {
-    int devices;
-    std::int64_t batch;
-    const char* rows;
-  };
-  for (const Split& split :
-       {Split{2, 30, "15,15"}, Split{2, 10, "5,5"}, Split{3, 30, "10,10,10"}, Split{3, 10, "4,4,2"},
-        Split{8, 30, "4,4,4,4,4,4,4,2"}, Split{8, 10, "2,2,2,2,2"}}) {
-    std::vector<std::int64_t> rows;
-    for (const Rows& piece : chunk(split.batch, split.devices)) rows.push_back(piece.count);
-    all.push_back(exact(fmt::format("DataParallel, {} rows on {} GPUs", split.batch, split.devices),
-                        split.rows, fmt::format("{}", fmt::join(rows, ",")),
-                        "pytorch.org/tutorials/beginner/blitz/data_parallel_tutorial.html"));
+/// Of the gradients of `layers` equal layers, reduced last layer first and bias first.
+std::vector<std::int64_t> ddp_bucket_bytes(int layers, std::int64_t weight, std::int64_t bias) {
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < layers; ++i) sizes.insert(sizes.end(), {bias, weight});
+  std::vector<std::int64_t> buckets;
+  for (const std::vector<int>& members :
+       assign_buckets(sizes, std::array{kFirstBucketBytes, kBucketBytes})) {
+    std::int64_t& bytes = buckets.emplace_back(0);
+    for (const int member : members) bytes += at(sizes, member);
   }
-}
-
-void add_buckets(std::vector<PublishedNumber>& all) {
-  struct Buckets {
-    const char* what;
-    std::vector<std::int64_t> bytes;
-    std::vector<std::int64_t> limits;
-    const char* tensors;
-  };
-  for (const Buckets& each : {Buckets{"DDP buckets of 100, 200, 100, 50 floats, limit 400 B",
-                                      {400, 800, 400, 200},
-                                      {400},
-                                      "[[0], [1], [2], [3]]"},
-                              Buckets{"DDP buckets of 4 x 10 floats, limits 40 and 80 B",
-                                      {40, 40, 40, 40},
-                                      {40, 80},
-                                      "[[0], [1, 2], [3]]"}}) {
-    all.push_back(exact(each.what, each.tensors,
-                        fmt::format("{}", assign_buckets(each.bytes, each.limits)),
-                        "PyTorch, test/distributed, ComputeBucketAssignmentTest"));
-  }
-}
-
-void add_epochs(std::vector<PublishedNumber>& all) {
-  for (const auto& [ranks, steps] : {std::pair{2, "32"}, {4, "16"}, {8, "8"}, {16, "4"}}) {
-    const int rows = 32 * ranks;
-    all.push_back(exact(fmt::format("steps of an epoch, 2048 samples, batch 32, {} ranks", ranks),
-                        steps, std::to_string((2048 + rows - 1) / rows),
-                        "PyTorch's DDP tutorial series, as printed by its runs"));
-  }
+  return buckets;
 }
 
 void add_zero_bytes(std::vector<PublishedNumber>& all) {
-  const std::int64_t weight = block_bytes(2000 * 2000 * 4), bias = block_bytes(2000 * 4);
-  const std::int64_t model = 20 * (weight + bias);
-  // Reduction buckets: two of one layer, nine of two; one of the two small ones fits a cached
-  // block.
-  const std::int64_t layer = 2000 * 2000 * 4 + 2000 * 4;
-  const std::int64_t buckets = 9 * block_bytes(2 * layer) + (layer + 511) / 512 * 512 + weight;
+  constexpr std::int64_t kWeight = kRecipeWidth * kRecipeWidth * 4, kBias = kRecipeWidth * 4;
+  const std::int64_t weight = block_bytes(kWeight), bias = block_bytes(kBias);
+  const std::int64_t model = kRecipeLayers * (weight + bias);
+  std::int64_t buckets = 0;
+  for (const std::int64_t bytes : ddp_bucket_bytes(kRecipeLayers, kWeight, kBias)) {
+    buckets += block_bytes(bytes);
+  }
+  // The last bucket, of one layer, fits a block that is cached already, and takes no whole pieces.
+  buckets -= block_bytes(kWeight + kBias) - (kWeight + kBias + 511) / 512 * 512;
   const std::int64_t before = 2 * model + buckets;
   const std::int64_t temporaries = 2 * weight;
-  const auto add = [&](const char* what, const char* published, std::int64_t bytes) {
-    all.push_back(exact(what, published, whole_mb(bytes), kZeroRecipe));
+  const auto add = [&](const char* when, const char* published, std::int64_t bytes) {
+    all.push_back(exact(PublishedKind::kComputed, fmt::format("ZeRO recipe, peak memory {}", when),
+                        published, fmt::format("{} MB", bytes / 1'000'000), kZeroRecipe));
   };
-  add("peak memory after the local model", "335 MB", model);
-  add("... after DDP", "656 MB", model + buckets);
-  add("... before the step", "992 MB", before);
-  add("... after the step of Adam", "1697 MB", before + 2 * model + temporaries);
-  add("... after the step with ZeRO on 2 ranks", "1361 MB", before + model + temporaries);
-}
-
-void add_amp_bytes(std::vector<PublishedNumber>& all) {
-  const std::int64_t weight = 4096 * 4096 * 4, bias = 4096 * 4;
-  const std::int64_t parameters = 3 * (weight + bias), activation = 512 * 4096 * 4;
-  // Data and targets of 50 batches, and what lives in the backward pass of the last layer.
-  const std::int64_t peak =
-      2 * parameters + 100 * activation + weight + bias + 5 * activation + 2 * 512;
-  all.push_back(exact("peak bytes in fp32", "1,350,681,600", grouped(peak), kAmpRecipe));
-  // The net of the run before is still alive, through the graph of its last loss; weights and
-  // activations are there in fp16 too.
-  const std::int64_t halves = 3 * (weight / 2 + bias / 2), half_activations = 4 * activation / 2;
-  const std::int64_t amp_peak =
-      3 * parameters + 100 * activation + halves + half_activations + 2 * activation + 4 * 512;
-  all.push_back(
-      exact("peak bytes with AMP in fp16", "1,577,232,384", grouped(amp_peak), kAmpRecipe));
-}
-
-/// What ZeRO's step adds, by whole tensors shared out: the two moments and a temporary.
-void add_zero_growth(std::vector<PublishedNumber>& all) {
-  for (const auto& [ranks, growth] :
-       {std::pair{1, "1006 MB"}, {2, "503 MB"}, {4, "251 MB"}, {8, "150 MB"}}) {
-    const std::int64_t tensors = (20 + ranks - 1) / ranks;
-    all.push_back(exact(fmt::format("memory that ZeRO's step adds, sharing among {}", ranks),
-                        growth, whole_mb(3 * tensors * block_bytes(2000 * 2000 * 4)), kZeroRecipe));
-  }
-}
-
-/// 20 x Linear(200, 200) beside cuBLAS's two workspaces; activations and small temporaries are the
-/// rest, less than half a megabyte.
-void add_adam_peaks(std::vector<PublishedNumber>& all) {
-  constexpr double kRest = 0.5e6;
-  const std::int64_t model = 20 * (block_bytes(200 * 200 * 4) + block_bytes(200 * 4));
-  const std::int64_t workspaces = 2 * (std::int64_t{32} << 20);
-  struct Kind {
-    const char* what;
-    std::int64_t published, models;  // those of earlier runs are alive
-  };
-  for (const Kind& kind : {Kind{"in a loop", 80'436'224, 4}, Kind{"foreach", 96'242'688, 9},
-                           Kind{"fused", 105'991'680, 12}}) {
-    const std::int64_t ours = kind.models * model + workspaces;
-    all.push_back({.what = fmt::format("peak bytes of Adam {}, to 500,000", kind.what),
-                   .published = grouped(kind.published),
-                   .ours = grouped(ours),
-                   .reproduced = std::abs(static_cast<double>(kind.published - ours)) < kRest,
-                   .source = "20 x Linear(200, 200) under PyTorch's profiler"});
-  }
-}
-
-std::string parameters_of(const std::vector<std::int64_t>& widths) {
-  std::int64_t count = 0;
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) count += (widths[i] + 1) * widths[i + 1];
-  return grouped(count);
+  add("after the local model", "335 MB", model);
+  add("after DDP", "656 MB", model + buckets);
+  add("before the step", "992 MB", before);
+  add("after the step of Adam", "1697 MB", before + 2 * model + temporaries);
+  add("after the step with ZeRO on 2 ranks", "1361 MB", before + model + temporaries);
 }
 
 class Silent final : public TrainObserver {
@@ -176,44 +171,65 @@ class Silent final : public TrainObserver {
 };
 
 double simulated_s(const TrainConfig& config, const MachineCard& card, int ranks) {
-  const WorkloadPrograms programs(config, ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
-                                  ranks, DeviceKind::kCuda);
-  return card.host_s + simulate(programs.step(), [&](const Node& node) {
-                         return node_s(node, card, ranks);
-                       }).step_s;
+  return predicted_run({.trainer = ranks == 1 ? TrainerKind::kSingle : TrainerKind::kDdp,
+                        .ranks = ranks,
+                        .on_gpu = true,
+                        .config = config},
+                       card)
+      .step_s;
 }
 
-double simulated_v100_s(const MachineCard& card, std::int64_t batch, int ranks) {
+/// Beside it stands what the simulator says, which is no measurement.
+PublishedNumber cited(std::string what, std::string published, const std::string& simulated,
+                      std::string_view how, std::string address) {
+  return {.what = std::move(what),
+          .published = std::move(published),
+          .ours = fmt::format("{} (simulated{}{})", simulated, how.empty() ? "" : ", ", how),
+          .address = std::move(address)};
+}
+
+/// How a simulated number came about where the card was made from some of the published ones.
+constexpr const char* kFitted = "fitted to it";
+constexpr const char* kPredicted = "predicted by the fit";
+constexpr const char* kOfBoth = "of a fitted step and a predicted one";
+
+void add_v100_run(std::vector<PublishedNumber>& all, std::int64_t batch, const char* one,
+                  const char* two, const char* factor) {
+  const MachineCard card = load_card("v100-pcie");
   TrainConfig config;
   config.model.layers = {4096, 4096, 4096, 4096, 2048};
   config.model.last_relu = false;
   config.optimizer.kind = OptimizerKind::kSgd;
-  config.data.batch_size = batch * ranks;
   config.parallel.bucket_mib = 50;
-  return simulated_s(config, card, ranks);
+  config.data.batch_size = batch;
+  const double one_s = simulated_s(config, card, 1);
+  config.data.batch_size = 2 * batch;
+  const double two_s = simulated_s(config, card, 2);
+  // The card's rate of products is of one GPU's step at the large batch, its bandwidth of the step
+  // of two at the small one.
+  const bool is_large = batch > 256;
+  const auto what = [&](const char* of) {
+    return fmt::format("two V100, {}, batch {} on each", of, batch);
+  };
+  all.push_back(
+      cited(what("a step on one"), one, time_text(one_s), is_large ? kFitted : kPredicted, kV100));
+  all.push_back(
+      cited(what("a step on two"), two, time_text(two_s), is_large ? kPredicted : kFitted, kV100));
+  all.push_back(cited(what("speed-up"), factor, factor_text(2 * one_s / two_s), kOfBoth, kV100));
 }
 
 }  // namespace
 
 std::vector<PublishedNumber> exact_numbers() {
   std::vector<PublishedNumber> all;
-  all.push_back(exact("parameters of 6 x Linear(8192, 8192)", "402,702,336",
-                      parameters_of(std::vector<std::int64_t>(7, 8192)), "the course's model"));
-  all.push_back(exact("parameters of the V100 experiment", "58,734,592",
-                      parameters_of({4096, 4096, 4096, 4096, 2048}), kV100));
   add_splits(all);
   add_buckets(all);
-  add_epochs(all);
+  add_epoch(all);
   add_zero_bytes(all);
-  add_zero_growth(all);
-  add_amp_bytes(all);
-  add_adam_peaks(all);
   return all;
 }
 
 PublishedNumber zero_recipe_sum() {
-  constexpr std::int64_t kRecipeWidth = 2000;
-  constexpr int kRecipeLayers = 20;
   constexpr double kPublished = -3453.6123046875, kTolerance = 0.1;
   TrainConfig config;
   config.model.dim = kRecipeWidth;
@@ -236,62 +252,46 @@ PublishedNumber zero_recipe_sum() {
     for (const float each : weight_in(weights, layout, layer)) sum += each;
     for (const float each : bias_in(weights, layout, layer)) sum += kRecipeWidth * double{each};
   }
-  return {.what = "sum of the parameters after one step, seed 0, to 0.1",
+  return {.what = "ZeRO recipe, sum of the parameters after one step, to 0.1",
+          .kind = PublishedKind::kReproduced,
           .published = fmt::format("{:.4f}", kPublished),
           .ours = fmt::format("{:.4f}", sum),
-          .reproduced = std::abs(sum - kPublished) < kTolerance,
-          .source = kZeroRecipe};
+          .agrees = std::abs(sum - kPublished) < kTolerance,
+          .address = kZeroRecipe};
 }
 
-std::vector<PublishedNumber> recipes_elsewhere() {
+std::vector<PublishedNumber> cited_numbers() {
   std::vector<PublishedNumber> all;
+  add_v100_run(all, 256, "7.60 ms", "41.40 ms", "0.37x");
+  add_v100_run(all, 4096, "99.77 ms", "114.24 ms", "1.75x");
   TrainConfig amp;
   amp.model.dim = 4096;
   amp.model.depth = 3;
   amp.model.last_relu = false;
   amp.optimizer.kind = OptimizerKind::kSgd;
-  amp.data.batch_size = 512;
+  amp.data.batch_size = 4096;
   constexpr int kSteps = 150;
-  const double t4_s = kSteps * simulated_s(amp, load_card("t4"), 1);
-  all.push_back({.what = "150 steps of the AMP recipe in fp32, on a T4",
-                 .published = "7.02 s",
-                 .ours = time_text(t4_s) + " (simulated, at half of the data sheet's flops)",
-                 .source = kAmpRecipe});
+  all.push_back(cited("150 steps of the AMP recipe in fp32, batch 4096", "7.738 s",
+                      time_text(kSteps * simulated_s(amp, load_card("a100-nvlink"), 1)),
+                      "on an A100", kAmpRun));
   // Adam reads four numbers and writes three for each parameter.
   constexpr double kParameters = 10 * 1024.0 * 1024;
   const double adam_s = 28 * kParameters / load_card("a100-nvlink").memory_bytes_per_s;
   for (const auto& [what, published] : {std::pair{"eager", "747 us"}, {"compiled", "392 us"}}) {
-    all.push_back({.what = fmt::format("step of Adam on 10 x Linear(1024, 1024), {}", what),
-                   .published = published,
-                   .ours = time_text(adam_s) + " (simulated, one pass on an A100)",
-                   .source = "pytorch.org/tutorials/recipes/compiling_optimizer.html, a GPU that "
-                             "is not named"});
+    all.push_back(cited(fmt::format("step of Adam on 10 x Linear(1024, 1024), {}", what), published,
+                        time_text(adam_s), "one pass on an A100", kAdamRecipe));
   }
   return all;
 }
 
-std::vector<PublishedNumber> v100_scaling() {
-  const MachineCard card = load_card("v100-pcie");
-  std::vector<PublishedNumber> all;
-  struct Run {
-    std::int64_t batch;
-    const char *one, *two, *factor;
-  };
-  for (const Run& run :
-       {Run{256, "7.60 ms", "41.40 ms", "0.37x"}, Run{4096, "99.77 ms", "114.24 ms", "1.75x"}}) {
-    const double one = simulated_v100_s(card, run.batch, 1);
-    const double two = simulated_v100_s(card, run.batch, 2);
-    const auto add = [&](const char* what, const char* published, std::string ours) {
-      all.push_back({.what = fmt::format("{}, batch {} on each", what, run.batch),
-                     .published = published,
-                     .ours = std::move(ours) + " (simulated)",
-                     .source = kV100});
-    };
-    add("a step on one GPU", run.one, time_text(one));
-    add("a step on two GPUs", run.two, time_text(two));
-    add("speed-up", run.factor, factor_text(2 * one / two));
-  }
-  return all;
+void require_agreement(std::span<const PublishedNumber> all) {
+  const auto differing = std::ranges::find(all, false, &PublishedNumber::agrees);
+  if (differing == all.end()) return;
+  fail(ExitCode::kBug, {.what = "published number",
+                        .value = differing->what,
+                        .why = fmt::format("is {} here, and {} at {}", differing->ours,
+                                           differing->published, differing->address),
+                        .remedy = "this is a bug in barestep, please report it"});
 }
 
 }  // namespace barestep

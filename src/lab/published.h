@@ -1,33 +1,44 @@
 // Numbers that others published, beside ours.
 #pragma once
 
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/index.h"
+
 namespace barestep {
 
-/// One number. Those that do not depend on hardware must be reproduced; others stand side by side,
-/// with the hardware they were measured on, and neither pass nor fail.
+/// Where our side of a row comes from.
+enum class PublishedKind {
+  kReproduced,  // code of the product ran and gave it
+  kComputed,    // arithmetic on a rule that is published
+  kCited,       // it stands beside ours for comparison, and neither passes nor fails
+};
+template <>
+inline constexpr std::string_view kNamesOf<PublishedKind>[] = {"reproduced", "computed", "cited"};
+
 struct PublishedNumber {
-  std::string what{};
+  std::string what{};  // makes sense on its own: errors name a row by it
+  PublishedKind kind = PublishedKind::kCited;
   std::string published{};
   std::string ours{};
-  std::optional<bool> reproduced{};
-  std::string source{};
+  bool agrees = true;     // of what is cited always
+  std::string address{};  // where the number stands: a URL, of a repository with the commit
 };
 
-/// Splits, buckets, steps of an epoch, parameters, and bytes by the rule of PyTorch's allocator.
+/// Numbers that do not depend on hardware: rows of a scattered batch, buckets, steps of an epoch,
+/// and bytes by the rules of PyTorch's allocator.
 std::vector<PublishedNumber> exact_numbers();
 
-/// The sum of parameters behind one step of the recipe for ZeroRedundancyOptimizer: trains it on
+/// The sum of the parameters after one step of the recipe for ZeroRedundancyOptimizer: trains it on
 /// the CPU, for seconds.
 PublishedNumber zero_recipe_sum();
 
-/// Recipes that were timed on other hardware, simulated from cards.
-std::vector<PublishedNumber> recipes_elsewhere();
+/// Times of other hardware, beside simulated ones.
+std::vector<PublishedNumber> cited_numbers();
 
-/// The scaling experiment on two V100, simulated from the card "v100-pcie".
-std::vector<PublishedNumber> v100_scaling();
+/// Throws Error(kBug), naming the first row that does not agree with what was published.
+void require_agreement(std::span<const PublishedNumber> all);
 
 }  // namespace barestep

@@ -1,8 +1,11 @@
 #include "lab/simulator.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <variant>
 
 #include "core/error.h"
@@ -22,11 +25,8 @@ bool is_pause(const Node& node) {
 class Simulation {
  public:
   Simulation(const Program& program, const std::function<double(const Node&)>& seconds,
-             double at_once, double contention)
-      : program_(program),
-        at_once_(at_once),
-        contention_(contention),
-        nodes_(static_cast<std::size_t>(program.size())) {
+             const Sharing& sharing)
+      : program_(program), sharing_(sharing), nodes_(static_cast<std::size_t>(program.size())) {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       const Node& node = program.nodes()[i];
       nodes_[i].is_done = node.phase == Phase::kData;
@@ -82,23 +82,43 @@ class Simulation {
     }
   }
 
-  [[nodiscard]] double speed_of(std::size_t i, double shared) const {
-    return is_pause(program_.nodes()[i]) ? 1 : shared;
+  /// What each node that runs does in a second, of its work.
+  struct Speeds {
+    double kernels = 1;
+    double collectives = 1;
+  };
+
+  [[nodiscard]] Speeds speeds() const {
+    int working = 0;
+    bool exchanges = false;
+    for (const std::size_t i : running_) {
+      const Node& node = program_.nodes()[i];
+      if (!is_pause(node)) ++working;
+      exchanges = exchanges || std::holds_alternative<Collective>(node.op);
+    }
+    const double shared =
+        working > sharing_.at_once ? sharing_.at_once / working / sharing_.contention : 1;
+    return {.kernels = exchanges ? shared / sharing_.kernel_slowdown : shared,
+            .collectives = shared};
+  }
+
+  [[nodiscard]] double speed_of(std::size_t i, const Speeds& speeds) const {
+    const Node& node = program_.nodes()[i];
+    if (is_pause(node)) return 1;
+    return std::holds_alternative<Collective>(node.op) ? speeds.collectives : speeds.kernels;
   }
 
   /// To the end of whatever ends first.
   void advance() {
-    const auto working = static_cast<double>(std::ranges::count_if(
-        running_, [&](std::size_t i) { return !is_pause(program_.nodes()[i]); }));
-    const double shared = working > at_once_ ? at_once_ / working / contention_ : 1;
+    const Speeds now = speeds();
     std::size_t first = running_.front();
     for (const std::size_t i : running_) {
-      const double left = nodes_[i].left_s / speed_of(i, shared);
-      if (left < nodes_[first].left_s / speed_of(first, shared)) first = i;
+      const double left = nodes_[i].left_s / speed_of(i, now);
+      if (left < nodes_[first].left_s / speed_of(first, now)) first = i;
     }
-    const double passed_s = nodes_[first].left_s / speed_of(first, shared);
+    const double passed_s = nodes_[first].left_s / speed_of(first, now);
     now_s_ += passed_s;
-    for (const std::size_t i : running_) nodes_[i].left_s -= passed_s * speed_of(i, shared);
+    for (const std::size_t i : running_) nodes_[i].left_s -= passed_s * speed_of(i, now);
     nodes_[first].is_done = true;
     step_.spans[first].end_s = now_s_;
     for (const LaneId& lane : nodes_[first].lanes) ++queues_.at(lane).next;
@@ -118,8 +138,7 @@ class Simulation {
   }
 
   const Program& program_;
-  double at_once_;
-  double contention_;
+  Sharing sharing_;
   std::vector<State> nodes_;
   std::map<LaneId, Queue> queues_;
   std::vector<std::size_t> running_;
@@ -130,8 +149,42 @@ class Simulation {
 }  // namespace
 
 SimulatedStep simulate(const Program& program, const std::function<double(const Node&)>& seconds,
-                       double at_once, double contention) {
-  return Simulation(program, seconds, at_once, contention).run();
+                       const Sharing& sharing) {
+  return Simulation(program, seconds, sharing).run();
+}
+
+std::optional<ProductSize> product_of(const DeviceOp& op) {
+  if (const auto* gemm = std::get_if<Gemm>(&op)) {
+    return ProductSize{gemm->c.rows, gemm->c.cols, gemm->transpose_a ? gemm->a.rows : gemm->a.cols};
+  }
+  if (const auto* update = std::get_if<LinearAdam>(&op)) {
+    return ProductSize{update->weight.rows, update->weight.cols, update->x.rows};
+  }
+  return std::nullopt;
+}
+
+double busy_share(const ProductSize& product, int multiprocessors) {
+  if (product.rows <= 0 || product.cols <= 0) return 1;
+  constexpr std::int64_t kLeastSide = 32, kMostSide = 128, kLeastDepth = 512;
+  const auto side_of = [&](std::int64_t size) -> std::int64_t {
+    if (size >= kMostSide) return kMostSide;
+    return std::max(kLeastSide,
+                    static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(size))));
+  };
+  const auto rounds = [](std::int64_t size, std::int64_t each) { return (size + each - 1) / each; };
+  const std::int64_t height = side_of(product.rows), width = side_of(product.cols);
+  const std::int64_t tiles = rounds(product.rows, height) * rounds(product.cols, width);
+  const auto number = [](std::int64_t count) { return static_cast<double>(count); };
+  const auto busy = [&](std::int64_t pieces) {
+    return number(pieces) / number(rounds(pieces, multiprocessors) * multiprocessors);
+  };
+  double most = busy(tiles);
+  const std::int64_t splits =
+      tiles < multiprocessors ? std::min<std::int64_t>(product.depth / kLeastDepth, multiprocessors)
+                              : 1;
+  for (std::int64_t i = 2; i <= splits; ++i) most = std::max(most, busy(i * tiles));
+  return most * number(product.rows) * number(product.cols) /
+         (number(tiles) * number(height * width));
 }
 
 namespace {
@@ -141,9 +194,18 @@ double delay_s(const DeviceOp& op) {
   return delay == nullptr ? 0 : delay->seconds;
 }
 
-double roofline_s(const DeviceOp& op, const MachineCard& card) {
+double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
+  const bool in_tf32 = precision == Precision::kTf32 && std::holds_alternative<Gemm>(op);
+  const double most =
+      in_tf32 && card.tf32_flops_per_s > 0 ? card.tf32_flops_per_s : card.flops_per_s;
+  const std::optional<ProductSize> product = product_of(op);
+  const bool has_shape = product && card.multiprocessors > 0;
+  return has_shape ? most * busy_share(*product, card.multiprocessors) : most;
+}
+
+double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
   const Cost cost = cost_of(op);
-  return std::max(static_cast<double>(cost.flops) / card.flops_per_s,
+  return std::max(static_cast<double>(cost.flops) / flops_per_s(op, card, precision),
                   static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }
 
@@ -156,8 +218,9 @@ double measured_s(const DeviceOp& op, const MachineLoad& load) {
   return op_s({.op = "copy", .width = bytes, .work = bytes}, load.rates);
 }
 
-double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load) {
-  if (load == nullptr) return roofline_s(op, card) + card.launch_s + delay_s(op);
+double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoad* load,
+                   Precision precision = Precision::kFp32) {
+  if (load == nullptr) return roofline_s(op, card, precision) + card.launch_s + delay_s(op);
   return std::max(measured_s(op, *load), load->launch_s) + delay_s(op);
 }
 
@@ -195,29 +258,57 @@ double lanes_at_once(const Workload& workload, const MachineCard& card) {
   return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
 }
 
+/// Of a copy that crosses a link between GPUs; nothing of other ops.
+std::optional<double> bytes_between_gpus(const Program& program, const DeviceOp& op,
+                                         const MachineCard& card) {
+  const auto* copy = std::get_if<Copy>(&op);
+  if (copy == nullptr || !card.on_gpu || card.node.tables.empty()) return std::nullopt;
+  const Buffers& buffers = program.buffers();
+  const Buffer &to = buffers[copy->to.buffer], &from = buffers[copy->from.buffer];
+  if (to.device == from.device || to.pinned || from.pinned) return std::nullopt;
+  return static_cast<double>(copy->to.bytes());
+}
+
 }  // namespace
 
-double node_s(const Node& node, const MachineCard& card, int ranks, int threads) {
-  const MachineLoad* load = card.load_of(ranks, threads);
+double node_s(const Program& program, const Node& node, const MachineCard& card,
+              const NodeSetting& run) {
+  const MachineLoad* load = card.load_of(run.ranks, run.threads);
   if (const auto* collective = std::get_if<Collective>(&node.op)) {
-    return collective_s(*collective, card, ranks, load);
+    return collective_s(*collective, card, run.ranks, load);
   }
-  return device_op_s(std::get<DeviceOp>(node.op), card, load);
+  const DeviceOp& op = std::get<DeviceOp>(node.op);
+  // Two ranks send each other as many bytes as they sum.
+  if (const auto bytes = bytes_between_gpus(program, op, card)) {
+    return all_reduce_s(card, *bytes, 2);
+  }
+  return device_op_s(op, card, load, run.precision);
 }
 
 SimulatedStep predicted_run(const Workload& workload, const MachineCard& card) {
-  const int all_cores = workload.config.device.threads.value_or(card.node_ranks);
-  const int threads = card.on_gpu ? 0 : all_cores;
-  const DataConfig& data = workload.config.data;
-  const WorkloadPrograms programs(workload);
-  const MachineLoad* load = card.load_of(workload.ranks, threads);
-  SimulatedStep step = simulate(
-      programs.step(),
-      [&](const Node& node) { return node_s(node, card, workload.ranks, threads); },
-      lanes_at_once(workload, card), load == nullptr ? 1 : load->contention);
+  const TrainConfig& config = workload.config;
+  const int all_cores = config.device.threads.value_or(card.node_ranks);
+  const NodeSetting run{.ranks = workload.ranks,
+                        .threads = card.on_gpu ? 0 : all_cores,
+                        .precision = config.device.precision};
+  const std::optional<SlowRank>& slow = config.injected.slow_rank;
+  const int rank = slow ? static_cast<int>(slow->rank) : 0;
+  const WorkloadPrograms programs(workload, rank);
+  const Program& program = programs.step();
+  const MachineLoad* load = card.load_of(run.ranks, run.threads);
+  SimulatedStep step =
+      simulate(program, [&](const Node& node) { return node_s(program, node, card, run); },
+               {.at_once = lanes_at_once(workload, card),
+                .contention = load == nullptr ? 1 : load->contention,
+                .kernel_slowdown = card.on_gpu ? card.links_of(run.ranks).kernel_slowdown : 1});
+  if (rank != 0) {
+    const double waited_s = 1e-3 * slow->delay_ms;
+    step.phase_s[Phase::kInjected] -= waited_s;
+    step.phase_s[Phase::kReduce] += waited_s;
+  }
   step.step_s += load == nullptr ? card.host_s : load->host_s;
-  if (data.workers > 0) {
-    step.step_s = std::max(step.step_s, 1e-3 * data.io_delay_ms / data.workers);
+  if (config.data.workers > 0) {
+    step.step_s = std::max(step.step_s, 1e-3 * config.data.io_delay_ms / config.data.workers);
   }
   return step;
 }

@@ -55,17 +55,18 @@ std::string command_line_of(const Workload& workload) {
   return fmt::format("{}{} {}", line, program_of(workload), fmt::join(arguments_of(workload), " "));
 }
 
-WorkloadPrograms::WorkloadPrograms(const Workload& workload)
+WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
     : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
-                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu) {}
+                       workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank) {}
 
 WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks,
-                                   DeviceKind kind) {
+                                   DeviceKind kind, int rank) {
   validate(config, trainer);
   scheme_ =
       scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
-  const StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, 0, ranks)
-                                                     : spec_of(config, kind, nullptr);
+  const StepSpec spec = trainer == TrainerKind::kDdp
+                            ? spec_of_rank(config, kind, nullptr, rank, ranks)
+                            : spec_of(config, kind, nullptr);
   steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 

@@ -43,12 +43,13 @@ std::string command_line_of(const Workload& workload);
 
 class WorkloadPrograms {
  public:
-  /// Of rank 0 of mlp_ddp.
-  explicit WorkloadPrograms(const Workload& workload);
+  /// Of one rank of mlp_ddp; other trainers have rank 0 alone.
+  explicit WorkloadPrograms(const Workload& workload, int rank = 0);
 
   /// Of any model. `ranks` are processes or devices, the batch that of all. Throws what validate()
   /// throws.
-  WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks, DeviceKind kind);
+  WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks, DeviceKind kind,
+                   int rank = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
   [[nodiscard]] const Program& step() const { return steps_->train().program; }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <regex>
+#include <sstream>
 
 #include "lab/json_schema.h"
 #include "support/process.h"
@@ -16,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -75,7 +77,10 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
                                HasSubstr("INVALID. No conclusion: ")))
       << "the machine may be busy";
   EXPECT_THAT(first.out, HasSubstr("The same seed repeats to the bit: 12 runs"));
-  EXPECT_THAT(first.out, HasSubstr("The model's median error over 6 runs within the cores is "));
+  // Batch 64 is run by both experiments, twice by one of them.
+  EXPECT_THAT(
+      first.out,
+      HasSubstr("The simulation's median error over 4 distinct predictions within the cores is "));
   EXPECT_THAT(first.out, HasSubstr("Report: lab/report.html\n"));
   EXPECT_EQ(first.err.find("rates of 1 rank") == std::string::npos, kAddressSanitized);
   EXPECT_THAT(first.err, HasSubstr("[0/36] batch-sweep: batch-32, start 1 of 6\n"));
@@ -83,7 +88,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
-  EXPECT_EQ(results.at("prediction").at("runs"), 6);
+  EXPECT_EQ(results.at("prediction").at("runs"), 4);
   const json& configuration = results.at("experiments")[0].at("cases")[0].at("configuration");
   EXPECT_EQ(configuration.at("batch-size"), 32);
   EXPECT_EQ(configuration.at("optimizer"), "adam");
@@ -221,7 +226,26 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
       {{"run", "amdahl", "--device", "tpu"},
        "--device 'tpu': not one of the choices; use auto or cpu or cuda"},
       {predict_with({"--scheme", "2"}),
-       "--scheme '2': not one of the choices; use ddp or zero1 or factor"},
+       "--scheme '2': not one of the choices; use ddp or zero1 or factor or data-parallel"},
+      {predict_with({"--scheme", "dataparallel"}),
+       "--scheme 'dataparallel': not one of the choices; use ddp or zero1 or factor or "
+       "data-parallel"},
+      {predict_with({"--shceme", "ddp"}),
+       "unknown option '--shceme': mlp_lab predict has no such option; did you mean --scheme?"},
+      {predict_with({"--precison", "tf32"}),
+       "unknown option '--precison': mlp_lab predict has no such option; did you mean "
+       "--precision?"},
+      {predict_with({"--precision", "bf16"}),
+       "--precision 'bf16': not one of the choices; use fp32 or tf32"},
+      {predict_with({"--delay", "5"}),
+       "unknown option '--delay': mlp_lab predict has no such option; did you mean --delay-ms?"},
+      {predict_with({"--delay-ms", "-1"}),
+       "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {predict_with({"--slow-rnak", "1:20"}),
+       "unknown option '--slow-rnak': mlp_lab predict has no such option; did you mean "
+       "--slow-rank?"},
+      {predict_with({"--slow-rank", "1"}),
+       "--slow-rank '1': not a rank and milliseconds; give them as 1:20"},
       {predict_with({"--ranks", "1,0"}),
        "--ranks '0': out of range; give a whole number from 1 to 1048576"},
       {predict_with({"--dim", "wide"}),
@@ -298,7 +322,22 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("  Simulated: 8 ranks would train fastest"));
   EXPECT_THAT(result.out, HasSubstr("\n    1024  "));
-  EXPECT_THAT(result.out, HasSubstr("network all_reduce: 2 x 8 H100"));
+  EXPECT_THAT(result.out, ContainsRegex("\n  device.flops_per_s +52.0 TFLOP/s  assumed, as H200"));
+  EXPECT_THAT(result.out, ContainsRegex("\n  network.all_reduce of 16 ranks .* 2 x 8 H100"));
+  const ProcessResult devices =
+      run({"predict", "--machine", "h200-nvlink", "--ranks", "1,4,8", "--scheme", "data-parallel",
+           "--precision", "tf32", "--delay-ms", "2.5"});
+  EXPECT_EQ(devices.exit_code, 0) << devices.err;
+  EXPECT_THAT(devices.out, HasSubstr("Simulated: data-parallel, 8192 x 6, batch 64, tf32, 2.5 ms "
+                                     "before backward, on 8 x H200, NVLink"));
+  EXPECT_THAT(devices.out, ContainsRegex("\n    4 +363 GB/s with 8.00 GiB"));
+  EXPECT_THAT(devices.out, ContainsRegex("\n    8 +473 GB/s with 8.00 GiB .* 1.22x as long"));
+  const ProcessResult slow = run({"predict", "--machine", "h200-nvlink", "--ranks", "1,2",
+                                  "--slow-rank", "1:20", "--scheme", "factor"});
+  EXPECT_THAT(slow.out, HasSubstr("20 ms more on rank 1 of several")) << slow.err;
+  expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "tf32"}, 78,
+                 "--precision 'tf32': the card of one T4 has no rate of products for it; use "
+                 "--precision fp32, or a card that states device.tf32_flops_per_s");
   expect_refused(
       {"predict", "--machine", "h100-nvlnik"}, 2,
       "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a file's name "
@@ -322,19 +361,30 @@ TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
                  "machine card 'fifo.json': is a FIFO, not a regular file; check the path");
 }
 
-TEST_F(MlpLab, ReproducesPublishedNumbers) {
+TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
   const ProcessResult result = run({"validate"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("402,702,336  reproduced"));
   // PyTorch recipe "Shard Optimizer States with ZeroRedundancyOptimizer": 20 x Linear(2000, 2000)
   // without ReLU, 20 random samples, one step of Adam with lr 0.01, seed 0. It prints
   // sum(model.parameters()).sum(), in which broadcasting counts every bias 2000 times.
   std::smatch sum;
-  ASSERT_TRUE(std::regex_search(result.out, sum, std::regex(" -3453\\.6123 +(-[0-9.]+) ")))
+  ASSERT_TRUE(std::regex_search(
+      result.out, sum, std::regex(" -3453\\.6123 +(-[0-9.]+)  reproduced  https://github.com/")))
       << result.out;
   EXPECT_NEAR(std::stod(sum[1]), -3453.6123046875, 0.1);
-  EXPECT_THAT(result.out, HasSubstr("(simulated)"));
+  std::istringstream lines(result.out);
+  int rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("https://") == std::string::npos) continue;
+    ++rows;
+    EXPECT_TRUE(
+        std::regex_search(line, std::regex("  (reproduced|computed  |cited)  https://github")))
+        << line;
+  }
+  EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 1 + 9);
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
+  // Nobody published it.
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));
 }
 
 TEST_F(MlpLab, ExplainsItself) {

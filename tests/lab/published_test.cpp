@@ -1,0 +1,95 @@
+#include "lab/published.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/expect_error.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::map<PublishedKind, int> counts_of_kinds(const std::vector<PublishedNumber>& all) {
+  std::map<PublishedKind, int> counts;
+  for (const PublishedNumber& each : all) ++counts[each.kind];
+  return counts;
+}
+
+TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
+  const std::vector<PublishedNumber> all = exact_numbers();
+  for (const PublishedNumber& each : all) {
+    EXPECT_TRUE(each.agrees) << each.what;
+    EXPECT_EQ(each.ours, each.published) << each.what;
+  }
+  // Splits, buckets and an epoch; memory by the allocator's rule.
+  const std::map<PublishedKind, int> kinds = {{PublishedKind::kReproduced, 6 + 2 + 1},
+                                              {PublishedKind::kComputed, 5}};
+  EXPECT_EQ(counts_of_kinds(all), kinds);
+}
+
+TEST(PublishedNumbers, NameTheAddressWhereTheyStand) {
+  std::vector<PublishedNumber> all = exact_numbers();
+  for (const PublishedNumber& each : cited_numbers()) all.push_back(each);
+  std::set<std::string> names;
+  for (const PublishedNumber& each : all) {
+    // A page may change; what a commit holds stays.
+    EXPECT_THAT(each.address,
+                testing::ContainsRegex("^https://github\\.com/[^/]+/[^/]+/blob/[0-9a-f]{8}/"))
+        << each.what;
+    EXPECT_TRUE(names.insert(each.what).second) << each.what << " names two rows";
+  }
+}
+
+TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOnes) {
+  for (const PublishedNumber& each : cited_numbers()) {
+    EXPECT_EQ(each.kind, PublishedKind::kCited) << each.what;
+    EXPECT_THAT(each.ours, HasSubstr("(simulated")) << each.what;
+    EXPECT_TRUE(each.agrees) << "neither passes nor fails";
+  }
+}
+
+// The rate of products is from one GPU's step at batch 4096, the bandwidth from the pair's at batch
+// 256; the rest is predicted.
+TEST(PublishedNumbers, OfTwoV100SayWhichOfOursAreFitted) {
+  std::map<std::string, std::string> how;
+  for (const PublishedNumber& each : cited_numbers()) {
+    if (!each.what.starts_with("two V100")) continue;
+    const bool is_fitted = each.ours.find("fitted to it") != std::string::npos;
+    EXPECT_NEAR(std::stod(each.ours) / std::stod(each.published), 1, is_fitted ? 0.005 : 0.1)
+        << each.what;
+    how[each.what] = each.ours.substr(each.ours.find('('));
+  }
+  const std::map<std::string, std::string> expected = {
+      {"two V100, a step on one, batch 256 on each", "(simulated, predicted by the fit)"},
+      {"two V100, a step on two, batch 256 on each", "(simulated, fitted to it)"},
+      {"two V100, speed-up, batch 256 on each",
+       "(simulated, of a fitted step and a predicted one)"},
+      {"two V100, a step on one, batch 4096 on each", "(simulated, fitted to it)"},
+      {"two V100, a step on two, batch 4096 on each", "(simulated, predicted by the fit)"},
+      {"two V100, speed-up, batch 4096 on each",
+       "(simulated, of a fitted step and a predicted one)"}};
+  EXPECT_EQ(how, expected);
+}
+
+TEST(PublishedNumbers, ThatDifferEndInOneLineThatNamesTheRow) {
+  const std::vector<PublishedNumber> right = exact_numbers();
+  require_agreement(right);
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    std::vector<PublishedNumber> wrong = right;
+    wrong[i].agrees = false;
+    wrong[i].ours = "something else";
+    expect_error(ExitCode::kBug,
+                 "published number '" + wrong[i].what + "': is something else here, and " +
+                     right[i].published + " at https://",
+                 [&] { require_agreement(wrong); });
+  }
+}
+
+}  // namespace
+}  // namespace barestep
