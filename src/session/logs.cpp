@@ -45,18 +45,23 @@ void MetricsLog::write(const std::string& record) {
 }
 
 void MetricsLog::close() {
+  // All ranks train, or only the first is here: it evaluates.
+  if (watch_) write_lost_time();
+  if (file_) file_->close();
+}
+
+void MetricsLog::write_lost_time() {
   static_assert(std::is_trivially_copyable_v<LostTime>);
-  const LostTime own = watch_ ? watch_->lost() : LostTime{};
+  const LostTime own = watch_->lost();
   std::vector<LostTime> all = {own};
   if (ranks_ != nullptr) {
     all.resize(static_cast<std::size_t>(ranks_->size()));
     ranks_->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   }
   if (!file_) return;
-  for (std::size_t rank = 0; watch_ && rank < all.size(); ++rank) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
     write(lost_time_record(all[rank], static_cast<int>(rank)));
   }
-  file_->close();
 }
 
 void TensorBoardLog::on_step(const StepFigures& step) {

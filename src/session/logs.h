@@ -62,13 +62,15 @@ class MetricsLog final : public Observer {
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks);
 
   void on_step(const StepFigures& step) override;
-  /// Every rank calls it. Blocks.
+  /// Every rank that has seen a step calls it. Blocks.
   void close() override;
 
   /// A line of JSON; on rank 0.
   void write(const std::string& record);
 
  private:
+  void write_lost_time();
+
   Communicator* ranks_;
   std::optional<RunFile<OutputFile>> file_;  // on rank 0
   std::vector<StepFigures> all_;             // of a step, by rank

@@ -332,6 +332,11 @@ TEST_F(Training, WritesARecordOfEveryStepToMetrics) {
     for (const auto& [name, part] : all[i].at("phases_s").items()) sum += part.get<double>();
     EXPECT_NEAR(sum, seconds, 1e-9);
   }
+  const std::vector<nlohmann::json> lost = lost_times_of(read_file(folder() / "m.jsonl"));
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_GT(lost[0].at("wall_s"), 0);
+  EXPECT_GE(lost[0].at("waited_share"), 0);
+  EXPECT_LE(lost[0].at("waited_share"), 1);
   output_of(kSmall + Arguments{"--steps", "7", "--metrics", "again.jsonl"});
   EXPECT_EQ(losses("again.jsonl"), losses("m.jsonl"));
 }

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <initializer_list>
+#include <thread>
 #include <utility>
 
 #include "support/temp_dir.h"
@@ -111,6 +114,35 @@ TEST(HostMemory, IsNoMoreThanTheMachineHas) {
   EXPECT_LE(memory.total_bytes, machine + (std::int64_t{1} << 30));
   EXPECT_GT(memory.free_bytes, 0);
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
+}
+
+void spin(std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+TEST(LostTimeWatch, CountsTheThreadsThatWorkAndWhatTheyWaitedFor) {
+  using std::chrono::milliseconds;
+  std::atomic<bool> ends = false;
+  std::thread busy([&] {
+    while (!ends) spin(milliseconds(1));
+  });
+  std::thread idle([&] {
+    while (!ends) std::this_thread::sleep_for(milliseconds(5));
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  const LostTimeWatch watch;
+  spin(milliseconds(200));
+  const LostTime lost = watch.lost();
+  ends = true;
+  busy.join();
+  idle.join();
+  EXPECT_GE(lost.wall_s, 0.2);
+  EXPECT_EQ(lost.busy_threads, 2);
+  EXPECT_GE(lost.waited_share, 0);
+  EXPECT_LE(lost.waited_share, 1);
+  EXPECT_GE(lost.stolen_s, 0);
 }
 
 }  // namespace

@@ -17,15 +17,31 @@ inline nlohmann::json configuration_of(const std::string& metrics) {
   return first.at("configuration");
 }
 
-/// The records after it.
+/// The records after it, without those of the time that ranks lost to others.
 inline std::vector<nlohmann::json> records_of(const std::string& metrics) {
   EXPECT_TRUE(configuration_of(metrics).is_object());
   std::vector<nlohmann::json> records;
   std::istringstream lines(metrics);
   std::string line;
   std::getline(lines, line);
-  while (std::getline(lines, line)) records.push_back(nlohmann::json::parse(line));
+  while (std::getline(lines, line)) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (!record.contains("lost_time")) records.push_back(record);
+  }
   return records;
+}
+
+/// What each rank lost to others, by rank: {"wall_s", "waited_share", "stolen_s", "busy_threads"}.
+inline std::vector<nlohmann::json> lost_times_of(const std::string& metrics) {
+  std::vector<nlohmann::json> ranks;
+  std::istringstream lines(metrics);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (!record.contains("lost_time")) continue;
+    EXPECT_EQ(record.at("rank"), ranks.size());
+    ranks.push_back(record.at("lost_time"));
+  }
+  return ranks;
 }
 
 }  // namespace barestep
