@@ -22,8 +22,8 @@ struct RooflinePoint {
   double share_of_roof = 0;  // of what the machine's products and memory allow
 };
 
-/// The ops that a case recorded and that compute anything, the longest first. Work is the program's,
-/// time is measured.
+/// The ops that a case recorded and that compute anything, the longest first. Work is the
+/// program's, time is measured.
 std::vector<RooflinePoint> roofline_points(const Measurement& each, const MachineCard& card);
 
 /// They, below the machine's roof (Williams, Waterman and Patterson 2009).

@@ -126,30 +126,33 @@ Report report_of(const Study& study, double margin) {
 }
 
 std::vector<std::string> method_sentences(double margin) {
-  return {
-      "A figure is computed once for each start, as the median of its steady steps; what is shown "
+  std::vector<std::string> sentences;
+  const auto say = [&](std::string sentence) { sentences.push_back(std::move(sentence)); };
+  say("A figure is computed once for each start, as the median of its steady steps; what is shown "
       "is the median over the starts, and the 95 % interval between the k-th smallest and the k-th "
       "largest of them (k = 1 for 6 to 8 starts, 2 for 9 to 11), which is exact for any "
-      "distribution. Fewer than 6 starts have no interval.",
-      "Starts are made in rounds, one of every case, there and back (A B B A). Two cases are "
+      "distribution. Fewer than 6 starts have no interval.");
+  say("Starts are made in rounds, one of every case, there and back (A B B A). Two cases are "
       "compared by the ratio of each round, so its median need not be the ratio of the two medians "
-      "shown.",
-      fmt::format(
-          "Faster and slower are said where the interval of that ratio excludes 1 and a sign test "
-          "has p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As "
-          "long as, within {0}, is said where the interval lies within {0} of 1; else the two "
-          "cannot be told apart.",
-          percent_text(margin - 1)),
-      "Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
+      "shown.");
+  say(fmt::format(
+      "Faster and slower are said where the interval of that ratio excludes 1 and a sign test has "
+      "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As long as, "
+      "within {0}, is said where the interval lies within {0} of 1; else the two cannot be told "
+      "apart.",
+      percent_text(margin - 1)));
+  say("Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
       "of 9 and more, agree that the next 5 are slower; noise alone makes it longer in at most 2 % "
-      "of cases.",
-      fmt::format("A start that lost more than {} of its time to other programs (threads that "
-                  "waited for a core, and cores that the host took) is made again, up to twice; "
-                  "where more than a quarter of a case's starts stay so, nothing is concluded.",
-                  percent_text(kDisturbingShare)),
-      "Outliers stay in. The 95th percentile is over all steady steps, and has no interval.",
-      "Ranks beyond the cores share cores; they are shown, and left out of answers.",
-      "Step times are rank 0's, as the trainers print them; making random data is not in them."};
+      "of cases.");
+  say(fmt::format(
+      "A start that lost more than {} of its time to other programs (threads that waited for a "
+      "core, and cores that the host took) is made again, up to twice; where more than a quarter "
+      "of a case's starts stay so, nothing is concluded.",
+      percent_text(kDisturbingShare)));
+  say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval.");
+  say("Ranks beyond the cores share cores; they are shown, and left out of answers.");
+  say("Step times are rank 0's, as the trainers print them; making random data is not in them.");
+  return sentences;
 }
 
 std::vector<std::string> answers_of(const ReportSection& section) {
