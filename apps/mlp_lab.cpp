@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -27,6 +29,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab run amdahl --with-pytorch --python /usr/bin/python3
   mlp_lab report scaling
   mlp_lab validate
+  mlp_lab amdahl --serial 0.1 --ranks 4
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json)";
@@ -35,6 +38,23 @@ Argument device_option(std::string& device) {
   static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
   return option("--device", "auto|cpu|cuda", "auto is GPUs where there are any (auto)",
                 [&](const Given& given) { device = kDevices[choice(given, kDevices)]; });
+}
+
+/// "1,2,4"
+Read to_rank_counts(std::vector<int>& counts) {
+  return [&counts](const Given& given) {
+    counts.clear();
+    std::istringstream texts(given.text);
+    for (std::string text; std::getline(texts, text, ',');) {
+      to_number(counts.emplace_back(), 1 << 20)({.where = given.where, .text = text});
+    }
+    if (counts.empty()) to_number(counts.emplace_back(), 1 << 20)(given);
+  };
+}
+
+/// A whole number that stands in for an experiment's own.
+Read to_choice(std::optional<std::int64_t>& member, std::int64_t most) {
+  return [&member, most](const Given& given) { member = whole_number(given, {1, most}); };
 }
 
 /// In percent, as a ratio above 1.
@@ -59,6 +79,21 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
   run.add(option("--starts", "N", "of each case (9, 6 with --quick); fewer than 6 conclude nothing",
                  to_number(study.starts, 1000)));
   run.add(margin_option(study.margin));
+  run.add(option("--dim", "N", "width, where an experiment does not vary it (1024; 8192 on GPUs)",
+                 to_choice(study.setting.dim, 1 << 17)));
+  run.add(option("--depth", "N", "layers, likewise (6)", to_choice(study.setting.depth, 1000)));
+  run.add(option("--batch-size", "N", "samples of all ranks, likewise (64)",
+                 to_choice(study.setting.batch_size, 1 << 20)));
+  run.add(option("--steps", "N", "of a start, likewise (30, 20 with --quick)",
+                 to_choice(study.setting.steps, 1 << 20)));
+  run.add(option("--ranks", "N,N,...", "of experiments that scale, 1 always among them (1,2,4,...)",
+                 [&](const Given& given) {
+                   std::vector<int>& ranks = study.setting.ranks;
+                   to_rank_counts(ranks)(given);
+                   ranks.push_back(1);
+                   std::ranges::sort(ranks);
+                   ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+                 }));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",
                  "the machine's rates, as mlp_lab card wrote them; else they are measured",
@@ -98,13 +133,8 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
       required(option("--machine", "CARD",
                       fmt::format("a card's file, or one of {}", fmt::join(card_names(), ", ")),
                       to_text(asked.machine))));
-  predicts.add(option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", [&](const Given& given) {
-    asked.ranks.clear();
-    std::istringstream texts(given.text);
-    for (std::string text; std::getline(texts, text, ',');) {
-      to_number(asked.ranks.emplace_back(), 1 << 20)({.where = given.where, .text = text});
-    }
-  }));
+  predicts.add(
+      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8)", to_rank_counts(asked.ranks)));
   predicts.add(option("--dim", "N", "width of every layer (8192)", to_number(model.dim, 1 << 17)));
   predicts.add(option("--depth", "N", "number of Linear layers (6)", to_number(model.depth, 1000)));
   predicts.add(option("--batch-size", "N", "samples in a step of all ranks (64)",
@@ -125,6 +155,22 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
                       [&](const Given& given) { model.slow_rank = slow_rank(given); }));
   predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
                     model.batch_per_rank));
+}
+
+struct AmdahlsLaw {
+  double serial = 0.3;
+  std::vector<int> ranks = {1, 2, 4, 8, 16};
+};
+
+void add_amdahl(ArgumentParser& parser, AmdahlsLaw& law) {
+  Command& amdahl =
+      parser.add_command("amdahl", "Calculate Amdahl's law for a serial share of a step.",
+                         [&] { print_amdahl(law.serial, law.ranks); });
+  amdahl.add(option("--serial", "S", "the share, from 0 to below 1 (0.3)", [&](const Given& given) {
+    law.serial = real_number(given, {.low = 0, .with_low = true, .end = 1});
+  }));
+  amdahl.add(
+      option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8,16)", to_rank_counts(law.ranks)));
 }
 
 /// What a card's measurement starts; not for users.
@@ -153,6 +199,8 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   report.add(required(option("folder", "", "the --output of an earlier run", to_path(folder))));
   report.add(margin_option(margin));
   parser.add_command("validate", "Reproduce numbers that others published.", validate_published);
+  AmdahlsLaw law;
+  add_amdahl(parser, law);
   Prediction prediction;
   add_predict(parser, prediction);
   StudyOptions card{.version = kVersion};

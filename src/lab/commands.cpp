@@ -107,8 +107,10 @@ void print_answers(const Report& report, const std::vector<const Experiment*>& w
 }
 
 StudyIdentity identity_of(const StudyOptions& options) {
-  StudyIdentity identity{
-      .quick = options.quick, .machine = this_machine(), .version = options.version};
+  StudyIdentity identity{.quick = options.quick,
+                         .options = options.setting,
+                         .machine = this_machine(),
+                         .version = options.version};
   identity.on_gpu = options.device != "cpu" && identity.machine.gpus > 0;
   if (options.device == "cuda" && !identity.on_gpu) {
     fail(ExitCode::kNoDevice, {.what = "--device",
@@ -218,6 +220,24 @@ void report_study(const std::filesystem::path& folder, double margin) {
   const Study study = Study::open(folder);
   write_report(folder, report_of(study, margin));
   show(fmt::format("Report: {}\n", (folder / "report.html").string()));
+}
+
+void print_amdahl(double serial, const std::vector<int>& ranks) {
+  TextTable table(
+      {{"ranks", Align::kRight}, {"speed-up", Align::kRight}, {"efficiency", Align::kRight}});
+  for (const int each : ranks) {
+    const double speed_up = amdahl_speed_up(serial, each);
+    table.add_row({std::to_string(each), factor_text(speed_up), percent_text(speed_up / each)});
+  }
+  const std::string limit = serial > 0
+                                ? fmt::format("However many ranks there are, it is less than {}.",
+                                              factor_text(1 / serial))
+                                : "More ranks are always faster.";
+  print_now(
+      fmt::format("Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the "
+                  "serial share, is "
+                  "{}.\n{}{}\n",
+                  percent_text(serial), table.text(2), limit));
 }
 
 void print_card(const StudyOptions& options) {

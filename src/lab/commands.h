@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lab/comparison.h"
+#include "lab/experiment.h"
 #include "lab/prediction.h"
 
 namespace barestep {
@@ -23,6 +24,7 @@ struct StudyOptions {
   bool quick = false;
   int starts = 0;                  // of each case; 0: 9, or 6 with quick
   double margin = kDefaultMargin;  // differences within it are called small
+  SettingOptions setting{};
   bool with_pytorch = false;
   std::string python = "python3";
   std::string version{};  // of this program, for reports
@@ -37,6 +39,9 @@ void run_study(const StudyOptions& options);
 
 /// Writes the report of the study in `folder` again. Throws Error.
 void report_study(const std::filesystem::path& folder, double margin);
+
+/// Amdahl's law for a serial share: what so many ranks reach, and any number at most.
+void print_amdahl(double serial, const std::vector<int>& ranks);
 
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.
 void print_card(const StudyOptions& options);

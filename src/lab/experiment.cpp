@@ -1,6 +1,7 @@
 #include "lab/experiment.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -57,7 +58,20 @@ void read_data_set(DataConfig& data, const std::filesystem::path& folder) {
   data.y = folder / "y.npy";
 }
 
-Setting new_setting(bool quick, bool on_gpu, int units) {
+std::string text_of(const SettingOptions& options) {
+  std::string text;
+  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
+    if (value) text += fmt::format(" {} {}", name, *value);
+  };
+  add("--dim", options.dim);
+  add("--depth", options.depth);
+  add("--batch-size", options.batch_size);
+  add("--steps", options.steps);
+  if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
+  return text;
+}
+
+Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options) {
   Setting setting{.quick = quick, .on_gpu = on_gpu, .units = units};
   if (on_gpu) setting.dim = 8192;
   if (quick) {
@@ -67,6 +81,13 @@ Setting new_setting(bool quick, bool on_gpu, int units) {
     setting.starts = 6;
     setting.data_rows = 1024;
   }
+  setting.dim = options.dim.value_or(setting.dim);
+  setting.depth = options.depth.value_or(setting.depth);
+  setting.batch_size = options.batch_size.value_or(setting.batch_size);
+  setting.steps = options.steps.value_or(setting.steps);
+  setting.ranks = options.ranks;
+  // As many batches as the longest experiment that reads data needs to differ.
+  setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
   return setting;
 }
 
@@ -74,6 +95,7 @@ Workload base_workload(const Setting& setting) {
   Workload workload{.on_gpu = setting.on_gpu};
   workload.config.model.dim = setting.dim;
   workload.config.model.depth = setting.depth;
+  workload.config.data.batch_size = setting.batch_size;
   workload.config.training.steps = setting.steps;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
   return workload;

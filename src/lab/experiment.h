@@ -29,6 +29,21 @@ void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::
 /// Makes a run read such a folder: its --data.
 void read_data_set(DataConfig& data, const std::filesystem::path& folder);
 
+/// What somebody asked for in place of a setting's own; nothing is left as it is. Each holds where
+/// an experiment does not vary it itself.
+struct SettingOptions {
+  std::optional<std::int64_t> dim{};
+  std::optional<std::int64_t> depth{};
+  std::optional<std::int64_t> batch_size{};
+  std::optional<std::int64_t> steps{};
+  std::vector<int> ranks{};  // that scale: ascending, 1 among them
+
+  friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
+};
+
+/// As on the command line of `mlp_lab run`: " --dim 512 --ranks 1,2"; empty for none.
+std::string text_of(const SettingOptions& options);
+
 /// What experiments are run with.
 struct Setting {
   bool quick = false;  // a few seconds, for a look
@@ -38,12 +53,14 @@ struct Setting {
   std::int64_t data_rows = 4096;
   std::int64_t dim = 1024;
   std::int64_t depth = 6;
+  std::int64_t batch_size = 64;
   std::int64_t steps = 30;
-  int starts = 9;  // of each case; fewer than 6 have no interval
+  std::vector<int> ranks{};  // that scale; empty: 1, 2, 4, ... as rank_counts() has them
+  int starts = 9;            // of each case; fewer than 6 have no interval
   double margin = kDefaultMargin;
 };
 
-Setting new_setting(bool quick, bool on_gpu, int units);
+Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options = {});
 
 /// The run that an experiment varies: mlp_single on one device, all its threads.
 Workload base_workload(const Setting& setting);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -86,6 +87,32 @@ std::vector<double> Measurement::spread_by_start() const {
     spreads.push_back(percentile(sorted, 95) / median(sorted) - 1);
   }
   return spreads;
+}
+
+std::vector<double> Measurement::deviation_s_by_start() const {
+  std::vector<double> all;
+  for (const Start& start : starts_) {
+    all.push_back(statistics_of(steady_part(start.ranks.front().step_s, warmup_)).stddev);
+  }
+  return all;
+}
+
+std::vector<double> Measurement::variation_by_start() const {
+  std::vector<double> all;
+  for (const Start& start : starts_) {
+    const Statistics of_steps = statistics_of(steady_part(start.ranks.front().step_s, warmup_));
+    all.push_back(of_steps.stddev / of_steps.mean);
+  }
+  return all;
+}
+
+std::vector<double> Measurement::total_s_by_start() const {
+  std::vector<double> all;
+  for (const Start& start : starts_) {
+    const auto& step_s = start.ranks.front().step_s;
+    all.push_back(std::accumulate(step_s.begin(), step_s.end(), 0.0));
+  }
+  return all;
 }
 
 std::vector<OpTime> Measurement::ops() const {

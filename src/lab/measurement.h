@@ -53,6 +53,11 @@ class Measurement {
   [[nodiscard]] std::vector<double> queued_s_by_start() const;
   /// 95th percentile of the steps above their median, as a share of it.
   [[nodiscard]] std::vector<double> spread_by_start() const;
+  /// Standard deviation of the steps; divided by their mean, the coefficient of variation.
+  [[nodiscard]] std::vector<double> deviation_s_by_start() const;
+  [[nodiscard]] std::vector<double> variation_by_start() const;
+  /// Of all steps, warm-up included.
+  [[nodiscard]] std::vector<double> total_s_by_start() const;
 
   /// Of its own recording, where the case asks for it: each op's median over the starts, the
   /// longest first.

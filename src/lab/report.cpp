@@ -65,6 +65,9 @@ json json_of_case(const Results& results, std::size_t number) {
               {"disturbed_starts", each.disturbed_starts()},
               {"start_medians_s", each.step_s_by_start()},
               {"step_s", json_of_estimate(each.step_s())},
+              {"step_deviation_s", json_of_estimate(estimate_of(each.deviation_s_by_start()))},
+              {"step_variation", json_of_estimate(estimate_of(each.variation_by_start()))},
+              {"total_s", json_of_estimate(estimate_of(each.total_s_by_start()))},
               {"step_p95_s", each.p95_s()},
               {"step_max_s", each.slowest_s()},
               {"samples_per_s", json_of_estimate(each.samples_per_s())},
@@ -110,6 +113,7 @@ Report report_of(const Study& study, double margin) {
   if (!study.identity().on_gpu && study.identity().machine.gpus > 0) {
     report.options += " --device cpu";
   }
+  report.options += text_of(study.identity().options);
   for (const Experiment* experiment : study.measured()) {
     Results results = study.results_of(*experiment);
     results.setting.margin = margin;
@@ -151,7 +155,9 @@ std::vector<std::string> method_sentences(double margin) {
       "core, and cores that the host took) is made again, up to twice; where more than a quarter "
       "of a case's starts stay so, nothing is concluded.",
       percent_text(kDisturbingShare)));
-  say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval.");
+  say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
+      "standard deviation of the steps, and in brackets their coefficient of variation, is the "
+      "median of the starts'; the time of all steps is a start's, warm-up included.");
   say("Ranks beyond the cores share cores; they are shown, and left out of answers.");
   say("Step times are rank 0's, as the trainers print them; making random data is not in them.");
   return sentences;
@@ -184,9 +190,10 @@ std::string command_of(const Report& report, const ReportSection& section) {
 }
 
 FindingTable step_table(const Results& results) {
-  FindingTable table{.title = "Step times",
-                     .columns = {"case", "median (95 % interval)", "p95", "p99", "slowest",
-                                 "samples/s", "starts", "steady steps", "warm-up", "outliers"}};
+  FindingTable table{
+      .title = "Step times",
+      .columns = {"case", "median (95 % interval)", "deviation", "p95", "p99", "slowest",
+                  "samples/s", "all steps", "starts", "steady steps", "warm-up", "outliers"}};
   const bool predicts = !results.predictions.empty();
   if (predicts) {
     table.columns.insert(table.columns.end(), {"predicted (simulated)", "error"});
@@ -199,9 +206,12 @@ FindingTable step_table(const Results& results) {
       name += fmt::format(" ({} disturbed)",
                           counted(static_cast<std::int64_t>(each.disturbed_starts()), "start"));
     }
-    table.rows.push_back({name, time_text(each.step_s()), time_text(each.p95_s()),
-                          each.has_p99() ? time_text(each.p99_s()) : "-",
+    table.rows.push_back({name, time_text(each.step_s()),
+                          fmt::format("{} ({})", time_text(median(each.deviation_s_by_start())),
+                                      percent_text(median(each.variation_by_start()))),
+                          time_text(each.p95_s()), each.has_p99() ? time_text(each.p99_s()) : "-",
                           time_text(each.slowest_s()), number_text(each.samples_per_s().median),
+                          time_text(median(each.total_s_by_start())),
                           std::to_string(each.starts().size()), std::to_string(each.steady_steps()),
                           std::to_string(each.warmup_steps()), std::to_string(each.outliers())});
     if (predicts) {

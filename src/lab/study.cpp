@@ -35,17 +35,43 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   replace_file(path, std::span(&bytes, 1));
 }
 
+json json_of_options(const SettingOptions& options) {
+  json all = json::object();
+  const auto add = [&](const char* name, const std::optional<std::int64_t>& value) {
+    if (value) all[name] = *value;
+  };
+  add("dim", options.dim);
+  add("depth", options.depth);
+  add("batch_size", options.batch_size);
+  add("steps", options.steps);
+  if (!options.ranks.empty()) all["ranks"] = options.ranks;
+  return all;
+}
+
+SettingOptions options_of_json(const JsonValue& from) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  SettingOptions options;
+  const auto read = [&](const char* name, std::optional<std::int64_t>& value) {
+    if (from.has(name)) value = from.at(name).whole(1, kMost);
+  };
+  read("dim", options.dim);
+  read("depth", options.depth);
+  read("batch_size", options.batch_size);
+  read("steps", options.steps);
+  if (!from.has("ranks")) return options;
+  for (const JsonValue& each : from.at("ranks").items()) {
+    options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));
+  }
+  return options;
+}
+
 json json_of_identity(const StudyIdentity& identity) {
   const Machine& machine = identity.machine;
-  return {{"format", kStudyFormat},
-          {"quick", identity.quick},
-          {"on_gpu", identity.on_gpu},
-          {"version", identity.version},
-          {"processor", machine.processor},
-          {"cores", machine.cores},
-          {"memory_bytes", machine.memory_bytes},
-          {"gpu", machine.gpu},
-          {"gpus", machine.gpus},
+  return {{"format", kStudyFormat},      {"options", json_of_options(identity.options)},
+          {"quick", identity.quick},     {"on_gpu", identity.on_gpu},
+          {"version", identity.version}, {"processor", machine.processor},
+          {"cores", machine.cores},      {"memory_bytes", machine.memory_bytes},
+          {"gpu", machine.gpu},          {"gpus", machine.gpus},
           {"system", machine.system}};
 }
 
@@ -68,6 +94,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
   const bool on_gpu = from.at("on_gpu").boolean();
   return {.quick = from.at("quick").boolean(),
           .on_gpu = on_gpu,
+          .options = from.has("options") ? options_of_json(from.at("options")) : SettingOptions{},
           .machine = {.processor = from.at("processor").text(),
                       .cores = devices("cores", 1),
                       .memory_bytes = from.at("memory_bytes").whole(0, kMostMemoryBytes),
@@ -83,6 +110,10 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
     return there.quick ? "with --quick" : "without --quick";
   }
   if (there.on_gpu != here.on_gpu) return there.on_gpu ? "of GPUs" : "of the CPU";
+  if (there.options != here.options) {
+    const std::string options = text_of(there.options);
+    return options.empty() ? "without such options" : "with" + options;
+  }
   if (there.version != here.version) return fmt::format("of {}", there.version);
   return there.machine == here.machine ? "" : "of another machine";
 }
@@ -133,7 +164,7 @@ Study Study::open(std::filesystem::path folder) {
 Setting Study::setting() const {
   const Machine& machine = identity_.machine;
   Setting setting = new_setting(identity_.quick, identity_.on_gpu,
-                                identity_.on_gpu ? machine.gpus : machine.cores);
+                                identity_.on_gpu ? machine.gpus : machine.cores, identity_.options);
   setting.data = folder_ / "data";
   if (starts_ > 0) setting.starts = starts_;
   return setting;

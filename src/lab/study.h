@@ -27,6 +27,7 @@ namespace barestep {
 struct StudyIdentity {
   bool quick = false;
   bool on_gpu = false;
+  SettingOptions options{};
   Machine machine{};
   std::string version{};  // of barestep, with its commit
 

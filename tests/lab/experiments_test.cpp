@@ -315,18 +315,18 @@ std::vector<Opposites> opposites_of_ranks() {
        "Whether the share of exposed communication changes cannot be told"});
   const auto models = [](double small, double large, double noise = 0.003) {
     return [=](const Case& what) {
-      const double gain = what.key == "small-2" ? small : what.key == "large-2" ? large : 1;
-      const bool two = what.workload.ranks == 2;
+      const bool two = what.workload.ranks > 1;
+      const double gain = !two ? 1 : what.key.starts_with("small") ? small : large;
       return MadeUpStep{.step_s = 0.1 / gain,
                         .noise = noise,
                         .phase_s = {{"reduce", two && gain < 1 ? 0.15 : 0.0}, {"forward", 0.04}}};
     };
   };
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
-                 "Two ranks bring more on the large model: "
+                 "4 ranks bring more on the large model: "
                  "1.80x",
-                 models(1.8, 0.5), "Two ranks bring more on the small model: 1.80x",
-                 models(1, 1, 0.1), "What two ranks bring cannot be told apart on the two models"});
+                 models(1.8, 0.5), "4 ranks bring more on the small model: 1.80x",
+                 models(1, 1, 0.1), "What 4 ranks bring cannot be told apart on the two models"});
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
                  "On 1024 x 2, the bottleneck is communication that nothing hides: 75.",
                  models(1.8, 1.8), "On 1024 x 2, the bottleneck is computing: 72.",
@@ -335,7 +335,7 @@ std::vector<Opposites> opposites_of_ranks() {
                                      .noise = 0.1,
                                      .phase_s = {{"reduce", 0.04}, {"forward", 0.04}}};
                  },
-                 "the largest parts of a step of two ranks are"});
+                 "the largest parts of a step of 4 ranks are"});
   return all;
 }
 

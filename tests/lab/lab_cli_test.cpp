@@ -158,6 +158,22 @@ TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
   EXPECT_THAT(result.out, HasSubstr("The other side is PyTorch "));
 }
 
+TEST_F(MlpLab, CalculatesAmdahlsLaw) {
+  const ProcessResult result = run({"amdahl", "--serial", "0.1", "--ranks", "1,4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the serial "
+            "share, is 10.0 %.\n"
+            "  ranks  speed-up  efficiency\n"
+            "      1     1.00x     100.0 %\n"
+            "      4     3.08x      76.9 %\n"
+            "However many ranks there are, it is less than 10.00x.\n");
+  EXPECT_THAT(run({"amdahl", "--serial", "0"}).out, HasSubstr("More ranks are always faster."));
+  expect_refused({"amdahl", "--serial", "1"}, 2,
+                 "--serial '1': out of range; give a number from 0 to below 1");
+  expect_refused({"amdahl", "--ranks", "2,x"}, 2, "--ranks 'x': ");
+}
+
 TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
   expect_refused(
       {"run", "sync", "--with-pytorch", "--python", "/bin/false"}, 66,

@@ -36,7 +36,7 @@ Experiment optimisations_experiment();
 Experiment pytorch_experiment();
 
 /// "ranks-2" of mlp_ddp on 1, 2, 4, ... ranks: as many as there are cores or GPUs, at least 4 on
-/// the CPU.
+/// the CPU; or those that were asked for.
 std::vector<int> rank_counts(const Setting& setting);
 std::string ranks_key(int ranks);
 

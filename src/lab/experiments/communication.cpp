@@ -16,20 +16,36 @@ Estimate exposed_share(const Measurement& each) {
   return share_of(each, "reduce");
 }
 
-Case model_case(const Setting& setting, const char* key, int ranks, bool is_large) {
+std::string model_key(bool is_large, int ranks) {
+  return fmt::format("{}-{}", is_large ? "large" : "small", ranks);
+}
+
+Case model_case(const Setting& setting, bool is_large, int ranks) {
   Workload workload = ddp_workload(setting, ranks);
   const std::int64_t dim = setting.quick ? 256 : 1024;
   const std::int64_t large = setting.on_gpu ? 8192 : 2 * dim;
   workload.config.model.dim = is_large ? large : dim;
   workload.config.model.depth = is_large ? (setting.quick ? 4 : 8) : 2;
-  if (is_large && !setting.on_gpu)
-    workload.config.training.steps = std::min<std::int64_t>(workload.steps(), 16);
-  return new_case(setting, key, workload);
+  return new_case(setting, model_key(is_large, ranks), workload);
 }
 
 std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
-  return {model_case(setting, "small-1", 1, false), model_case(setting, "small-2", 2, false),
-          model_case(setting, "large-1", 1, true), model_case(setting, "large-2", 2, true)};
+  std::vector<Case> cases;
+  for (const bool is_large : {false, true}) {
+    for (const int ranks : rank_counts(setting)) {
+      cases.push_back(model_case(setting, is_large, ranks));
+    }
+  }
+  return cases;
+}
+
+/// What answers compare with one rank: the most ranks within the cores, 2 where only one has room.
+int compared_ranks(const Results& results) {
+  int most = 0;
+  for (const Measurement& each : results.cases) {
+    if (!each.what().beyond_cores) most = std::max(most, each.workload().ranks);
+  }
+  return most > 1 ? most : rank_counts(results.setting).at(1);
 }
 
 std::string model_text(const Measurement& each) {
@@ -54,59 +70,65 @@ FindingTable course_table() {
   return table;
 }
 
-/// What dominates a step of two ranks, with its share.
+/// What dominates a step of several ranks, with its share.
 std::string dominated_text(const Measurement& each) {
   const std::string_view reduce = "reduce";
   const LargestPart largest = largest_of(std::array{
       PartSeries{"communication that nothing hides", each.share_by_start(std::span(&reduce, 1))},
       PartSeries{"computing", each.share_by_start(computing_phases())}});
-  return fmt::format("On {}, {}", model_text(each), largest_text(largest, "a step of two ranks"));
+  return fmt::format(
+      "On {}, {}", model_text(each),
+      largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
 /// Whether ranks bring more on one of the models: by the quotient of the speed-ups of each round.
-std::string models_sentence(const Comparison& small, const Comparison& large,
+std::string models_sentence(const Comparison& small, const Comparison& large, int ranks,
                             const Estimate& larger_gain) {
   switch (side_of(larger_gain, 1)) {
     case Side::kAbove:
-      return fmt::format("Two ranks bring more on the large model: {} against {}.",
+      return fmt::format("{} ranks bring more on the large model: {} against {}.", ranks,
                          factor_text(large.speed()), factor_text(small.speed()));
     case Side::kBelow:
-      return fmt::format("Two ranks bring more on the small model: {} against {}.",
+      return fmt::format("{} ranks bring more on the small model: {} against {}.", ranks,
                          factor_text(small.speed()), factor_text(large.speed()));
     case Side::kOpen:
       break;
   }
   return fmt::format(
-      "What two ranks bring cannot be told apart on the two models: {} on the small, {} on the "
+      "What {} ranks bring cannot be told apart on the two models: {} on the small, {} on the "
       "large one. Gradients and computing both grow with the square of the width.",
-      factor_text(small.speed()), factor_text(large.speed()));
+      ranks, factor_text(small.speed()), factor_text(large.speed()));
 }
 
 Findings conclude_comm_vs_compute(const Results& results) {
-  const Measurement &small = results.at("small-2"), &large = results.at("large-2");
-  const Comparison small_gain = results.compare("small-1", "small-2");
-  const Comparison large_gain = results.compare("large-1", "large-2");
-  const auto speed_ups = [&](std::string_view one, const Measurement& two) {
-    return by_round(results.at(one).step_s_by_start(), two.step_s_by_start(),
+  const int ranks = compared_ranks(results);
+  const auto gain = [&](bool is_large) {
+    return results.compare(model_key(is_large, 1), model_key(is_large, ranks));
+  };
+  const auto speed_ups = [&](bool is_large) {
+    return by_round(results.at(model_key(is_large, 1)).step_s_by_start(),
+                    results.at(model_key(is_large, ranks)).step_s_by_start(),
                     std::divides<double>());
   };
-  const Estimate larger_gain = estimate_of(
-      by_round(speed_ups("large-1", large), speed_ups("small-1", small), std::divides<double>()));
-  FindingTable table{.title = "Two ranks against one, by the size of the model",
-                     .columns = {"width x layers", "1 rank", "2 ranks", "speed-up",
-                                 "exposed communication", "of a step"}};
-  for (const Comparison& each : {small_gain, large_gain}) {
-    const Measurement &one = results.at(each.a), &two = results.at(each.b);
-    table.rows.push_back({model_text(two), time_text(one.step_s()), time_text(two.step_s()),
-                          factor_text(each.speed()), time_text(two.phase_s("reduce")),
-                          percent_text(exposed_share(two))});
-  }
+  const Comparison small_gain = gain(false), large_gain = gain(true);
+  const Estimate larger_gain =
+      estimate_of(by_round(speed_ups(true), speed_ups(false), std::divides<double>()));
+  FindingTable table{.title = "Ranks by the size of the model",
+                     .columns = {"width x layers", "ranks", "step time", "speed-up",
+                                 "exposed communication", "of a step", ""}};
   std::vector<std::string> labels;
   for (const Measurement& each : results.cases) {
+    const bool is_large = each.what().key.starts_with("large");
+    const Comparison of_ranks = results.compare(model_key(is_large, 1), each.what().key);
+    table.rows.push_back({model_text(each), std::to_string(each.workload().ranks),
+                          time_text(each.step_s()), factor_text(of_ranks.speed()),
+                          time_text(each.phase_s("reduce")), percent_text(exposed_share(each)),
+                          each.what().beyond_cores ? "beyond the cores" : ""});
     labels.push_back(fmt::format("{}, {}", model_text(each), each.workload().ranks));
   }
-  return {.sentences = {models_sentence(small_gain, large_gain, larger_gain),
-                        dominated_text(small) + ".", dominated_text(large) + "."},
+  return {.sentences = {models_sentence(small_gain, large_gain, ranks, larger_gain),
+                        dominated_text(results.at(small_gain.b)) + ".",
+                        dominated_text(results.at(large_gain.b)) + "."},
           .comparisons = {small_gain, large_gain},
           .tables = {table, course_table()},
           .plots = {account_plot(results.cases, labels)}};
@@ -222,13 +244,13 @@ Findings conclude_batch_scaling(const Results& results) {
 }  // namespace
 
 Experiment comm_vs_compute_experiment() {
-  return {
-      .name = "comm-vs-compute",
-      .title = "Communication against computing",
-      .question = "A small and a large model on two ranks: which is dominated by communication?",
-      .cases = comm_vs_compute_cases,
-      .conclude = conclude_comm_vs_compute,
-      .needs_mpi = true};
+  return {.name = "comm-vs-compute",
+          .title = "Communication against computing",
+          .question =
+              "A small and a large model on 1, 2, 4 ranks: which is dominated by communication?",
+          .cases = comm_vs_compute_cases,
+          .conclude = conclude_comm_vs_compute,
+          .needs_mpi = true};
 }
 
 Experiment batch_scaling_experiment() {

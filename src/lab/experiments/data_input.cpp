@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "core/units.h"
 #include "lab/experiment.h"
@@ -76,6 +78,16 @@ std::vector<std::string> keys_of(const Results& results) {
   return keys;
 }
 
+/// Amdahl's law with an infinitely fast device: the disk is the serial share.
+std::string free_computing_sentence(const Measurement& none) {
+  static constexpr std::array<std::string_view, 2> kDisk = {"data", "injected"};
+  const Estimate disk = estimate_of(none.share_by_start(kDisk));
+  return fmt::format(
+      "If computing were free, the wait for the disk would remain: {} of a step "
+      "without workers, so it could be {} as fast at most.",
+      percent_text(disk), factor_text(reciprocal(disk)));
+}
+
 Findings conclude_io_delay(const Results& results) {
   const Measurement& none = results.at(workers_key(0));
   std::vector<std::string> with_workers;
@@ -84,7 +96,7 @@ Findings conclude_io_delay(const Results& results) {
   return {.sentences = {fmt::format("With no workers {}; a step takes {}.",
                                     largest_text(largest_phase(none), "a step"),
                                     time_text(none.step_s())),
-                        hidden_sentence(results, against_fast)},
+                        hidden_sentence(results, against_fast), free_computing_sentence(none)},
           .comparisons = against_fast,
           .tables = {loading_table(results)},
           .plots = {account_plot(results.cases, keys_of(results))}};

@@ -244,6 +244,23 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
       percent_text(of_dp), percent_text(of_ddp));
 }
 
+/// Why DDP scales better, by the bytes that pass through the busiest device in a step.
+std::string bytes_sentence(const Workload& workload) {
+  const WorkloadPrograms programs(workload);
+  const std::int64_t parameters = 4 * programs.steps().spec().model.layout.parameters();
+  const auto through = [&](int devices) {
+    return fmt::format("{} against {} on {}", human_bytes(2 * (devices - 1) * parameters),
+                       human_bytes(2 * (devices - 1) * parameters / devices), devices);
+  };
+  return fmt::format(
+      "DDP scales better by its design (calculated): DataParallel sends all parameters from device "
+      "0 to each other device, and all gradients back, while a ring of DDP's ranks passes 2 (n - "
+      "1) "
+      "/ n of the gradients through each: {}, {}. Device 0 alone computes DataParallel's loss and "
+      "update; each rank of DDP has an equal share.",
+      through(2), through(8));
+}
+
 Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const Comparison gain = results.compare("data-parallel", "ddp");
@@ -265,7 +282,8 @@ Findings conclude_dp_vs_ddp(const Results& results) {
                                 "each.",
                                 human_bytes(memory[0].second.bytes),
                                 human_bytes(memory[1].second.bytes),
-                                human_bytes(memory[2].second.bytes))},
+                                human_bytes(memory[2].second.bytes)),
+                    bytes_sentence(ddp.workload())},
           .comparisons = {gain},
           .tables = {table, memory_table(memory)},
           .plots = {account_plot(results.cases, {"DataParallel", "DDP"}), memory_plot(memory)}};

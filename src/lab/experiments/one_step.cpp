@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string_view>
 
@@ -33,6 +34,31 @@ std::vector<double> op_seconds(const Measurement& each, const Take& takes) {
 
 std::vector<double> phase_op_seconds(const Measurement& each, std::string_view phase) {
   return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
+}
+
+/// What PyTorch's profiler calls an op of a module's step; "-" where it has no such op.
+std::string_view pytorch_name(const OpTime& op) {
+  static const std::map<std::string_view, std::string_view> kNames = {
+      {"bias_relu", "aten::relu"},
+      {"relu_grad", "aten::threshold_backward"},
+      {"sum_rows", "aten::sum"},
+      {"mse_loss", "aten::mse_loss, aten::mse_loss_backward"},
+      {"cross_entropy", "aten::cross_entropy_loss"},
+      {"adam", "aten::_fused_adam_"},
+      {"sgd", "aten::_fused_sgd_"},
+      {"sum_squares", "aten::linalg_vector_norm"},
+      {"clip_factor", "aten::clamp"},
+      {"copy", "aten::copy_"},
+      {"cast", "aten::to"},
+      {"fill", "aten::fill_"},
+      {"randn", "aten::normal_"},
+      {"all_reduce", "c10d::allreduce_"},
+      {"broadcast", "c10d::broadcast_"},
+      {"reduce_scatter", "c10d::reduce_scatter_"},
+      {"all_gather", "c10d::allgather_"}};
+  if (op.name == "gemm") return op.phase == "forward" ? "aten::addmm" : "aten::mm";
+  const auto found = kNames.find(op.name);
+  return found == kNames.end() ? "-" : found->second;
 }
 
 /// Each op's seconds by start: "gemm, backward of layer 1".
@@ -135,10 +161,12 @@ Findings conclude_profile(const Results& results) {
         plot_point(static_cast<double>(layer), estimate_of(layers.back().values), 1e3));
   }
   FindingTable table{.title = "The longest ops of a step",
-                     .columns = {"op", "time", "of the device's time"}};
+                     .columns = {"op", "in PyTorch", "time", "of the device's time"}};
+  const std::vector<OpTime> names = step.ops();
   for (std::size_t i = 0; i < std::min<std::size_t>(ops.size(), 10); ++i) {
     const auto share = by_round(ops[i].values, all, std::divides<double>());
-    table.rows.push_back({ops[i].name, time_text(estimate_of(ops[i].values)),
+    table.rows.push_back({ops[i].name, std::string(pytorch_name(names[i])),
+                          time_text(estimate_of(ops[i].values)),
                           percent_text(estimate_of(share).median)});
   }
   Findings findings{

@@ -9,6 +9,7 @@
 namespace barestep {
 
 std::vector<int> rank_counts(const Setting& setting) {
+  if (!setting.ranks.empty()) return setting.ranks;
   const int most = setting.on_gpu ? setting.units : std::max(4, setting.units);
   std::vector<int> counts;
   for (int ranks = 1; ranks <= std::min(most, 16); ranks *= 2) counts.push_back(ranks);
