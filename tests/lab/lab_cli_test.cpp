@@ -171,7 +171,8 @@ TEST_F(MlpLab, CalculatesAmdahlsLaw) {
   EXPECT_THAT(run({"amdahl", "--serial", "0"}).out, HasSubstr("More ranks are always faster."));
   expect_refused({"amdahl", "--serial", "1"}, 2,
                  "--serial '1': out of range; give a number from 0 to below 1");
-  expect_refused({"amdahl", "--ranks", "2,x"}, 2, "--ranks 'x': ");
+  expect_refused({"amdahl", "--ranks", "2,x"}, 2,
+                 "--ranks 'x': not a whole number; give a whole number from 1 to 1048576");
 }
 
 TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {

@@ -183,8 +183,9 @@ TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
     EXPECT_EQ(Study::open(output()).identity(), asked) << "kept with the study";
     const std::vector<Case> cases = experiment_of("strong-scaling").cases(study.setting());
     ASSERT_THAT(cases, SizeIs(2));
-    EXPECT_THAT(command_line_of(cases[1].workload),
-                HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --batch-size 8 --steps 25"));
+    EXPECT_THAT(
+        command_line_of(cases[1].workload),
+        HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --global-batch-size 8 --steps 25"));
     std::filesystem::create_directory(output() / "runs");
   }
   expect_error(ExitCode::kConfiguration,
