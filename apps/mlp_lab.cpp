@@ -12,6 +12,7 @@
 
 #include "argument_parser.h"
 #include "core/config.h"
+#include "core/error.h"
 #include "lab/commands.h"
 #include "lab/machine_card.h"
 #include "options/option_values.h"
@@ -28,6 +29,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab run all --quick
   mlp_lab run amdahl --with-pytorch --python /usr/bin/python3
   mlp_lab report scaling
+  mlp_lab sheet homework1 --quick
   mlp_lab validate
   mlp_lab amdahl --serial 0.1 --ranks 4
   mlp_lab card --output here.json
@@ -65,14 +67,9 @@ Argument margin_option(double& margin) {
                 });
 }
 
-void add_run(ArgumentParser& parser, StudyOptions& study) {
+/// What every command that measures takes.
+void add_study_options(Command& run, StudyOptions& study) {
   study.output = "lab-results";
-  Command& run =
-      parser.add_command("run", "Run experiments; one that was stopped goes on where it stopped.",
-                         [&] { run_study(study); });
-  run.add(required(several(option("name", "", "experiments, or all", [&](const Given& given) {
-    study.names.push_back(given.text);
-  }))));
   run.add(option("--output", "DIR", "folder of results and report, made if new (lab-results)",
                  to_path(study.output)));
   run.add(flag("--quick", "a minute or less each: a small model, few steps", study.quick));
@@ -87,7 +84,7 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
   run.add(option("--steps", "N", "of a start, likewise (30, 20 with --quick)",
                  to_choice(study.setting.steps, 1 << 20)));
   run.add(option("--ranks", "N,N,...", "of experiments that scale, 1 always among them (1,2,4,...)",
-                 [&](const Given& given) {
+                 [&study](const Given& given) {
                    std::vector<int>& ranks = study.setting.ranks;
                    to_rank_counts(ranks)(given);
                    ranks.push_back(1);
@@ -100,12 +97,49 @@ void add_run(ArgumentParser& parser, StudyOptions& study) {
                  to_path(study.card)));
   run.add(option("--memory", "SIZE",
                  "what runs may take: of the machine, or of a GPU; 16GiB; else what is free",
-                 [&](const Given& given) { study.memory = byte_count(given); }));
+                 [&study](const Given& given) { study.memory = byte_count(given); }));
+}
+
+void add_run(ArgumentParser& parser, StudyOptions& study) {
+  Command& run =
+      parser.add_command("run", "Run experiments; one that was stopped goes on where it stopped.",
+                         [&] { run_study(study); });
+  run.add(required(several(option("name", "", "experiments, or all", [&](const Given& given) {
+    study.names.push_back(given.text);
+  }))));
+  add_study_options(run, study);
   run.add(flag("--with-pytorch",
                "also the experiment pytorch: the practicals' scripts, alternately with ours",
                study.with_pytorch));
   run.add(option("--python", "PROGRAM", "the interpreter that has PyTorch (python3)",
                  to_text(study.python)));
+}
+
+struct AskedSheet {
+  std::string name{};
+  bool blank = false;
+  bool key = false;
+  StudyOptions study{};
+};
+
+void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
+  Command& sheet = parser.add_command(
+      "sheet", "Fill in a sheet of the course from runs: practical3, practical5 or homework1.",
+      [&] {
+        if (asked.blank && asked.key) {
+          fail(ExitCode::kUsage, {.what = "--blank",
+                                  .why = "a copy with --key is not blank",
+                                  .remedy = "give one of them"});
+        }
+        print_sheet(asked.study, asked.name,
+                    asked.blank ? SheetCopy::kBlank
+                    : asked.key ? SheetCopy::kKey
+                                : SheetCopy::kFilled);
+      });
+  sheet.add(required(option("name", "", "of the sheet", to_text(asked.name))));
+  sheet.add(flag("--blank", "the students' cells and answers stay empty", asked.blank));
+  sheet.add(flag("--key", "the teacher's: also what a good answer has", asked.key));
+  add_study_options(sheet, asked.study);
 }
 
 void add_card(ArgumentParser& parser, StudyOptions& study) {
@@ -192,6 +226,9 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
                      list_experiments);
   StudyOptions study{.version = kVersion};
   add_run(parser, study);
+  AskedSheet sheet;
+  sheet.study.version = kVersion;
+  add_sheet(parser, sheet);
   std::filesystem::path folder;
   double margin = kDefaultMargin;
   Command& report = parser.add_command("report", "Write the report of a study again.",

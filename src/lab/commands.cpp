@@ -191,9 +191,10 @@ void list_experiments() {
   print_now(table.text());
 }
 
-void run_study(const StudyOptions& options) {
-  std::vector<const Experiment*> wanted = experiments_named(options.names);
-  if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
+namespace {
+
+/// Measures what the study in `output` lacks of the experiments, and writes its report.
+Report measured_report(const StudyOptions& options, const std::vector<const Experiment*>& wanted) {
   for (const Experiment* each : wanted) {
     if (each->needs_mpi) path_of_mpirun();
     if (each->needs_pytorch) pytorch_version(options.python);
@@ -209,11 +210,35 @@ void run_study(const StudyOptions& options) {
   }
   study.run(wanted, programs, show_progress);
   end_progress();
-  const Report report = report_of(study, options.margin);
+  Report report = report_of(study, options.margin);
   write_report(study.folder(), report);
+  return report;
+}
+
+}  // namespace
+
+void run_study(const StudyOptions& options) {
+  std::vector<const Experiment*> wanted = experiments_named(options.names);
+  if (options.with_pytorch) wanted.push_back(&experiment_of("pytorch"));
+  const Report report = measured_report(options, wanted);
   print_answers(report, wanted);
   print_prediction(report);
-  show(fmt::format("Report: {}\n", (study.folder() / "report.html").string()));
+  show(fmt::format("Report: {}\n", (options.output / "report.html").string()));
+}
+
+void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy) {
+  const Sheet& sheet = sheet_of(name);
+  std::vector<const Experiment*> wanted;
+  for (const std::string& each : sheet.experiments) wanted.push_back(&experiment_of(each));
+  const Report report = measured_report(options, wanted);
+  const std::string text = markdown_of(sheet, report, copy);
+  const char* const suffix = copy == SheetCopy::kBlank ? "-blank"
+                             : copy == SheetCopy::kKey ? "-key"
+                                                       : "";
+  const std::filesystem::path file = options.output / fmt::format("{}{}.md", name, suffix);
+  const std::array parts = {std::as_bytes(std::span(text))};
+  replace_file(file, parts);
+  show(text + fmt::format("Sheet: {}\n", file.string()));
 }
 
 void report_study(const std::filesystem::path& folder, double margin) {

@@ -12,6 +12,7 @@
 #include "lab/comparison.h"
 #include "lab/experiment.h"
 #include "lab/prediction.h"
+#include "lab/sheets.h"
 
 namespace barestep {
 
@@ -36,6 +37,10 @@ void list_experiments();
 /// Measures what the study in `output` has not measured yet, and writes its report. SIGINT and
 /// SIGTERM end it; the same command goes on from there. Throws Error.
 void run_study(const StudyOptions& options);
+
+/// A sheet of the course: measures what it needs and the study in `output` lacks, writes the sheet
+/// there as Markdown, and prints it. Throws Error.
+void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy);
 
 /// Writes the report of the study in `folder` again. Throws Error.
 void report_study(const std::filesystem::path& folder, double margin);

@@ -361,6 +361,8 @@ std::string markdown_row(const std::vector<std::string>& cells) {
   return row + "\n";
 }
 
+}  // namespace
+
 std::string markdown_table(const FindingTable& table) {
   std::string text = fmt::format("**{}**\n\n{}|", table.title, markdown_row(table.columns));
   for (std::size_t i = 0; i < table.columns.size(); ++i) text += i == 0 ? " --- |" : " ---: |";
@@ -368,6 +370,8 @@ std::string markdown_table(const FindingTable& table) {
   for (const auto& row : table.rows) text += markdown_row(row);
   return text + "\n";
 }
+
+namespace {
 
 /// Answers, tables and plots.
 std::string markdown_details(const std::vector<std::string>& answers, const Findings& findings,

@@ -59,6 +59,7 @@ std::string quality_sentence(const Results& results);
 std::string configurations_of(const ReportSection& section);
 
 std::string markdown_of(const Report& report);
+std::string markdown_table(const FindingTable& table);
 std::string html_of(const Report& report);
 std::string csv_of(const Report& report);
 

@@ -1,0 +1,79 @@
+// The sheets of a university course on parallelism in deep learning: their tasks and tables, filled
+// in from a study, their questions with the figure, the formula and the reason.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/report.h"
+
+namespace barestep {
+
+enum class SheetCopy {
+  kFilled,  // for whoever measured
+  kBlank,   // the students' cells and answers are empty
+  kKey,     // the teacher's: filled, and what a good answer has
+};
+
+/// What a sheet asks of its measurements.
+class SheetRuns {
+ public:
+  /// `report` must outlive it, and hold the experiments of the sheet.
+  explicit SheetRuns(const Report& report) : report_(report) {}
+
+  [[nodiscard]] const Results& of(std::string_view experiment) const;
+  [[nodiscard]] const Findings& findings(std::string_view experiment) const;
+  /// A sentence about times by its place, or why there is no conclusion.
+  [[nodiscard]] std::string sentence(std::string_view experiment, std::size_t place) const;
+  [[nodiscard]] std::string fact(std::string_view experiment, std::size_t place) const;
+  /// What `conclude` says of the measurements, or why there is no conclusion.
+  [[nodiscard]] std::string concluded(
+      std::string_view experiment,
+      const std::function<std::string(const Results& results)>& conclude) const;
+
+ private:
+  [[nodiscard]] const ReportSection& section(std::string_view experiment) const;
+
+  const Report& report_;
+};
+
+struct SheetQuestion {
+  const char* question;
+  const char* formula;  // or the rule that the answer goes by
+  std::function<std::string(const SheetRuns& runs)> answer;
+  const char* key;  // what a good answer has
+};
+
+/// Of a table, the first `given` columns are the sheet's own and stay on a blank copy. Simulated
+/// ones say so in their title.
+struct SheetTable {
+  FindingTable table{};
+  std::size_t given = 1;
+};
+
+struct SheetTask {
+  const char* title;
+  const char* what;
+  std::function<std::vector<SheetTable>(const SheetRuns& runs)> tables;
+  std::vector<SheetQuestion> questions;
+};
+
+struct Sheet {
+  const char* name;
+  const char* title;
+  std::vector<std::string> experiments;  // by name
+  std::vector<SheetTask> tasks;
+};
+
+std::span<const Sheet> sheets();
+
+/// Throws Error(kUsage), which names the nearest one, if there is none of this name.
+const Sheet& sheet_of(std::string_view name);
+
+/// As Markdown.
+std::string markdown_of(const Sheet& sheet, const Report& report, SheetCopy copy);
+
+}  // namespace barestep
