@@ -71,7 +71,8 @@ TEST_P(EverySheet, LeavesTheStudentsCellsEmptyOnABlankCopy) {
       EXPECT_THAT(blank, Not(HasSubstr(each.answer(runs))));
     }
   }
-  EXPECT_TRUE(all_matches(blank, "[|][^|\n]+[|] [0-9.,]+ (ms|us|s|%|samples/s) ").empty()) << "no figure is left";
+  EXPECT_TRUE(all_matches(blank, "[|][^|\n]+[|] [0-9.,]+ (ms|us|s|%|samples/s) ").empty())
+      << "no figure is left";
 }
 
 TEST_P(EverySheet, TellsTheTeacherWhatAGoodAnswerHas) {
