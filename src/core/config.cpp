@@ -79,6 +79,12 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
         .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
 }
 
+std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
+                                 std::int64_t done) {
+  const std::int64_t left = steps - done;
+  return done + std::min(warmup_of(training, steps), std::max(left - 1, std::int64_t{0}));
+}
+
 StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps) {
   constexpr std::int64_t kMost = 50;
   if (!config.output.profile_steps) {

@@ -309,6 +309,29 @@ struct ParallelConfig {
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
+/// How often a checkpoint is made: after so many steps, or as soon as so much time has passed.
+struct CheckpointEvery {
+  std::int64_t steps = 0;  // 0: by time
+  double seconds = 600;
+
+  friend bool operator==(const CheckpointEvery&, const CheckpointEvery&) = default;
+};
+
+/// How a run that is cut off goes on.
+struct CheckpointConfig {
+  std::filesystem::path folder{};  // --checkpoint; the rest is --checkpoint-every and so on
+  CheckpointEvery every{};
+  std::int64_t keep = 2;  // of the newest
+  bool best = false;      // and the one with the smallest test loss
+  bool resume = false;    // from the newest in `folder`, or a fresh start where there is none
+  std::filesystem::path resume_from{};
+  std::optional<double> time_limit_s{};
+
+  [[nodiscard]] bool resumes() const { return resume || !resume_from.empty(); }
+
+  friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
+};
+
 struct OutputConfig {
   std::filesystem::path metrics{};  // JSON Lines, one record a step
   std::filesystem::path save{};     // weights, safetensors
@@ -344,6 +367,7 @@ struct TrainConfig {
   DeviceConfig device{};
   ParallelConfig parallel{};
   InjectedConfig injected{};
+  CheckpointConfig checkpoint{};
   OutputConfig output{};
   std::filesystem::path file{};  // --config, of which some of this may come
 
@@ -367,6 +391,11 @@ double weight_decay_of(const OptimizerConfig& optimizer);
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
+
+/// The first step behind warm-up of a run that has `done` of its `steps` already: what is new is
+/// warmed up again, and a step is left to measure where any is left.
+std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
+                                 std::int64_t done = 0);
 
 /// Which of the `steps` of a run are profiled: as asked for, else the last half of those behind
 /// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.

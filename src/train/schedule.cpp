@@ -19,9 +19,12 @@ std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
   return training.steps.value_or(kDefaultSteps);
 }
 
-Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs)
+Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start)
     : programs_(programs),
-      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())) {}
+      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())),
+      step_(start.steps) {
+  if (step_ > 0 && !start.evaluated) begin_evaluation();
+}
 
 std::int64_t Schedule::batches_of_epoch() const {
   return batches(programs_.spec().epoch_rows(), programs_.spec().step_rows());
@@ -46,13 +49,16 @@ std::optional<Batch> Schedule::next() {
                     .number = step_,
                     .first = first};
   ++step_;
-  const bool epoch_ends = in_epoch + 1 == batches_of_epoch() || step_ == steps_;
-  if (epoch_ends && programs_.evaluate() != nullptr) {
-    evaluating_ = true;
-    evaluated_rows_ = 0;
-    evaluated_batches_ = 0;
-  }
+  begin_evaluation();
   return batch;
+}
+
+void Schedule::begin_evaluation() {
+  if (programs_.evaluate() == nullptr) return;
+  if (step_ % batches_of_epoch() != 0 && step_ != steps_) return;
+  evaluating_ = true;
+  evaluated_rows_ = 0;
+  evaluated_batches_ = 0;
 }
 
 std::optional<Batch> Schedule::next_evaluation() {

@@ -20,10 +20,19 @@ struct Batch {
   bool ends_evaluation = false;
 };
 
+/// Where a run is, between two batches.
+struct Position {
+  std::int64_t steps = 0;  // training steps done
+  bool evaluated = false;  // if an evaluation follows the last of them, that too
+
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
 /// Batches in the order in which they run.
 class Schedule {
  public:
-  Schedule(const TrainingConfig& training, const StepPrograms& programs);
+  /// What is left of the run at `start`.
+  Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start = {});
 
   /// The next batch, or nothing at the end.
   std::optional<Batch> next();
@@ -38,6 +47,8 @@ class Schedule {
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
   [[nodiscard]] const StepProgram& whole_step() const;
+  /// If an evaluation follows the newest training step, that is what comes next.
+  void begin_evaluation();
 
   const StepPrograms& programs_;
   std::int64_t steps_;
