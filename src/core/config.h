@@ -87,6 +87,7 @@ constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
+constexpr Range kCheckpoints{1, 1'000'000};  // --checkpoint-keep
 
 }  // namespace limits
 
@@ -399,6 +400,7 @@ std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t st
 
 /// Which of the `steps` of a run are profiled: as asked for, else the last half of those behind
 /// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.
-StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps);
+/// Of a run that has `done` of them already, those that are left; none where all were done.
+StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done = 0);
 
 }  // namespace barestep

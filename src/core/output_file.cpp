@@ -230,8 +230,8 @@ void sync_folder(const Target& target) {
 
 }  // namespace
 
-OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  // Locked before it is emptied: what another program has written so far stays.
+OutputFile::OutputFile(fs::path path, std::int64_t kept_bytes) : path_(std::move(path)) {
+  // Locked before it is cut: what another program has written so far stays.
   const int descriptor = open_for_writing(path_, O_CREAT);
   if (descriptor < 0) fail_creating(path_, errno);
   file_.reset(::fdopen(descriptor, "w"));
@@ -239,7 +239,8 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
   const std::string holder = lock_or_holder(descriptor);
   if (!holder.empty()) fail_held(path_, holder);
   // EINVAL: it is no regular file, and has no length.
-  if (::ftruncate(descriptor, 0) != 0 && errno != EINVAL) fail_creating(path_, errno);
+  if (::ftruncate(descriptor, kept_bytes) != 0 && errno != EINVAL) fail_creating(path_, errno);
+  if (kept_bytes > 0) ::lseek(descriptor, 0, SEEK_END);
 }
 
 void OutputFile::write(std::string_view text) {

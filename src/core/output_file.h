@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,14 +14,15 @@
 
 namespace barestep {
 
-/// A file written piece by piece, e.g. one line a step. What was there before is gone. A FIFO needs
+/// A file written piece by piece, e.g. one line a step. Of what was there before as many bytes stay
+/// as are asked for. A FIFO needs
 /// a reader already; opening one never blocks. As long as it is open no other OutputFile of any
 /// program is opened on the same regular file.
 class OutputFile {
  public:
   /// Creates the file. Throws Error with the reason: kCannotCreate when it cannot be created,
   /// kTryAgain when another program writes to it, whose lines stay.
-  explicit OutputFile(std::filesystem::path path);
+  explicit OutputFile(std::filesystem::path path, std::int64_t kept_bytes = 0);
 
   /// Buffered; what reaches the file ends with a whole `text`, so that a program that is killed
   /// leaves whole lines. Throws Error(kInputOutput), as flush() does, as soon as a write is known

@@ -21,4 +21,20 @@ struct CheckpointImage {
   std::string state;
   std::vector<StoredTensor> tensors;
 };
-}
+class CheckpointFolder {
+ public:
+  struct Found {
+    std::filesystem::path file;
+    CheckpointImage image;
+  };
+  CheckpointFolder(std::filesystem::path folder, int keep);
+  void write(const CheckpointImage& image);
+  std::optional<Found> newest_whole(
+      const std::function<void(const std::string& line)>& skipped) const;
+
+ private:
+  std::filesystem::path folder_;
+  int keep_;
+};
+CheckpointImage read_checkpoint(const std::filesystem::path& file);
+}  // namespace barestep

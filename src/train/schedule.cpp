@@ -92,7 +92,7 @@ NextBatch batches_of(Schedule schedule) {
   };
 }
 
-TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec) {
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, std::int64_t done) {
   if (config.device.device == "auto" && config.device.devices.empty()) {
     config.device.device = kind == DeviceKind::kCpu ? "cpu" : "cuda";
   }
@@ -109,8 +109,13 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec) {
   const std::int64_t steps = steps_of(training, spec.epoch_rows(), spec.step_rows());
   if (!training.epochs) training.steps = steps;
   training.warmup = warmup_of(training, steps);
-  const StepRange profiled = profiled_steps_of(config, steps);
+  const StepRange profiled = profiled_steps_of(config, steps, done);
   OutputConfig& output = config.output;
+  if (done > 0 && profiled.size() < 1) {
+    output.profile = false;
+    output.trace.clear();
+    output.profile_steps.reset();
+  }
   if (output.records()) output.profile_steps = profiled;
   if (output.profile) {
     output.sort_by = output.sort_by.value_or(SortBy::kDeviceTotal);

@@ -68,7 +68,9 @@ std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
 
 /// The configuration with what depends on the device's kind and on the data put in: device, widths,
 /// steps, warm-up, weight decay, profiled steps. It asks for the same run, whatever the defaults.
-/// `spec` is that of the run. Throws what warmup_of() and profiled_steps_of() throw.
-TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec);
+/// `spec` is that of the run, `done` what it has done already: steps that are left to profile are
+/// profiled, and nothing where none are. Throws what warmup_of() and profiled_steps_of() throw.
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec,
+                    std::int64_t done = 0);
 
 }  // namespace barestep

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/index.h"
 #include "core/philox.h"
@@ -392,7 +393,9 @@ bool Trainer::pauses_after(const Batch& batch) const {
 void Trainer::pause(TrainObserver& observer) {
   pause_is_wished_ = false;
   paused_at_ = position_.steps;
+  const double begin_s = now_s();
   observer.on_pause();
+  paused_s_ += now_s() - begin_s;
 }
 
 void Trainer::queue_batch(const Batch& batch, const Batch* next) {
@@ -460,6 +463,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .own_loss = own_loss,
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
+                    .checkpoint_s = std::exchange(paused_s_, 0),
                     .timeline = &runner_.timeline()});
 }
 

@@ -31,6 +31,7 @@ struct StepReport {
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
   bool warmup = false;
   double wall_s = 0;                   // from the step before it, or from its start on the host
+  double checkpoint_s = 0;             // that the run paused before it to save its state
   const Timeline* timeline = nullptr;  // whose newest step it is, until the report was told
 };
 
@@ -121,6 +122,7 @@ class Trainer {
   /// Training steps of the whole run, and those done so far.
   [[nodiscard]] std::int64_t steps() const { return schedule_.steps(); }
   [[nodiscard]] std::int64_t steps_done() const { return position_.steps; }
+  [[nodiscard]] Position position() const { return position_; }
   [[nodiscard]] const StepPrograms& programs() const { return programs_; }
   [[nodiscard]] const Runner& runner() const { return runner_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
@@ -175,6 +177,7 @@ class Trainer {
   std::int64_t pauses_every_ = 0;
   bool pause_is_wished_ = false;
   std::int64_t paused_at_ = 0;  // steps that were done then
+  double paused_s_ = 0;         // since the step before
 };
 
 }  // namespace barestep

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "core/error.h"
@@ -15,6 +17,8 @@
 namespace barestep {
 namespace {
 
+constexpr std::string_view kOptimizer = "optimizer.";
+constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
 /// Weights and biases of all layers, as they lie in the buffer `flat`.
@@ -58,10 +62,21 @@ std::vector<StatePart> state_parts(const StepPrograms& programs) {
   add_parts(parts, spec.model, "", programs.parameters());
   for (const BufferId buffer : programs.optimizer_state()) {
     const std::string_view name = torch_name_of_state(programs.buffers()[buffer].name);
-    add_parts(parts, spec.model, fmt::format("optimizer.{}.", name), buffer);
+    add_parts(parts, spec.model, fmt::format("{}{}.", kOptimizer, name), buffer);
   }
-  if (!spec.zero_grad) add_parts(parts, spec.model, "gradients.", programs.gradients());
+  if (!spec.zero_grad) add_parts(parts, spec.model, std::string(kGradients), programs.gradients());
   return parts;
+}
+
+bool is_beside_weights(std::string_view name) {
+  return name.starts_with(kOptimizer) || name.starts_with(kGradients) ||
+         name.starts_with(kGenerator);
+}
+
+std::int64_t bytes_of_state(const StepPrograms& programs) {
+  std::int64_t bytes = 0;
+  for (const StatePart& part : state_parts(programs)) bytes += part.tensor.bytes();
+  return bytes;
 }
 
 std::size_t bytes_of_generator(Generator generator) {
@@ -97,12 +112,18 @@ const StoredTensor* TrainingState::find(std::string_view name) const {
   return found == tensors.end() ? nullptr : &*found;
 }
 
-std::optional<Generator> generator_of(const TrainingState& state) {
-  for (const StoredTensor& tensor : state.tensors) {
-    if (!tensor.name.starts_with(kGenerator)) continue;
-    return tensor.bytes.size() == kTorchStateBytes ? Generator::kTorchCpu : Generator::kTorchCuda;
+std::string bad_weight_in(const std::vector<StoredTensor>& tensors) {
+  for (const StoredTensor& tensor : tensors) {
+    if (is_beside_weights(tensor.name)) continue;
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += sizeof(float)) {
+      float number = 0;
+      std::memcpy(&number, &tensor.bytes[at], sizeof(number));
+      // A NaN's sign means nothing.
+      if (std::isnan(number)) number = std::abs(number);
+      if (!std::isfinite(number)) return fmt::format("{} holds {}", tensor.name, number);
+    }
   }
-  return std::nullopt;
+  return "";
 }
 
 void require_state(const TrainingState& state, const StepPrograms& programs,

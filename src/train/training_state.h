@@ -28,6 +28,12 @@ struct StatePart {
 /// step ("gradients.net.0.weight"). The same on every rank.
 std::vector<StatePart> state_parts(const StepPrograms& programs);
 
+/// Whether such a tensor stands beside the weights of a checkpoint.
+bool is_beside_weights(std::string_view name);
+
+/// What state_tensors() takes in memory, but for the generators.
+std::int64_t bytes_of_state(const StepPrograms& programs);
+
 /// The names of the states of random streams: of one for all ranks ("generator"), or of one for
 /// each ("generator.rank0", ...). Their bytes are those of PyTorch's get_rng_state().
 std::vector<std::string> generator_names(const StepSpec& spec);
@@ -44,8 +50,8 @@ struct TrainingState {
   [[nodiscard]] const StoredTensor* find(std::string_view name) const;
 };
 
-/// The stream that random data of this state are drawn from; nothing where there is none.
-std::optional<Generator> generator_of(const TrainingState& state);
+/// The first weight that is no finite number, "net.0.weight holds nan"; empty where all are.
+std::string bad_weight_in(const std::vector<StoredTensor>& tensors);
 
 /// Throws Error(kBadData), naming the first differences, when the tensors are not those that these
 /// programs go on from. `path` is where they were read.
