@@ -165,7 +165,7 @@ double parse_duration(std::string_view option, std::string_view text) {
   if (!milliseconds) {
     fail(ExitCode::kUsage, {.what = std::string(option),
                             .value = std::string(text),
-                            .why = "is not a time from 1 ms to 10,000 days",
+                            .why = "is not a time from 0.001s to 10000d",
                             .remedy = "write it like 90s, 10m, 3h50m or 1d"});
   }
   return static_cast<double>(*milliseconds) / 1e3;

@@ -81,8 +81,8 @@ struct StepTensors {
   Tensor own_loss_host;                      // the same, pinned; training only
   Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
   std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
-  // Pinned, 1 x kWishes; training steps of ranks. The host writes which of them this rank has (1 or
-  // 0), and reads in `wishes_of_all_host` which any has (above 0).
+  // Pinned, 1 x wishes_of(spec); training steps of ranks. The host writes which of them this rank
+  // has (1 or 0), and reads in `wishes_of_all_host` which any has (above 0).
   std::optional<Tensor> wishes_host{}, wishes_of_all_host{};
   // Pinned: the stream's state as it was before the step's data were drawn; random data of runs
   // that save their state only.
@@ -91,7 +91,11 @@ struct StepTensors {
 
 /// What a rank may want to happen after a step, to all at the same time.
 enum class Wish { kStop, kPause };
-constexpr std::int64_t kWishes = 2;
+
+/// How many of them ranks tell each other: a run that does not save its state never pauses.
+constexpr std::int64_t wishes_of(const StepSpec& spec) {
+  return spec.saves_state ? 2 : 1;
+}
 
 struct StepProgram {
   Program program;

@@ -96,8 +96,9 @@ class Trainer::Input final : public StepInput {
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
     if (const auto& wishes = tensors.wishes_host) {
-      for (const Wish wish : {Wish::kStop, Wish::kPause}) {
-        addresses.at(*wishes)[static_cast<std::size_t>(wish)] = is_wished(wish) ? 1.0F : 0.0F;
+      float* const told = addresses.at(*wishes);
+      for (std::int64_t i = 0; i < wishes->size(); ++i) {
+        told[i] = is_wished(static_cast<Wish>(i)) ? 1.0F : 0.0F;
       }
     }
     if (loader_) {
@@ -113,7 +114,7 @@ class Trainer::Input final : public StepInput {
   const TrainConfig& config_;
   const StepSpec& spec_;
   StepProfiler* profiler_;
-  std::array<const std::atomic<bool>*, kWishes> wishes_{};  // null: not asked for
+  std::array<const std::atomic<bool>*, 2> wishes_{};  // null: not asked for
   std::array<Batch, 2> batches_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
   std::optional<Loader> loader_;
@@ -425,8 +426,9 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
 /// Every rank reads the same sums, so all stop or pause here, or none.
 bool Trainer::is_wished(Wish wish, const Batch& batch, const Addresses& addresses) const {
   const auto& wishes = batch.program->tensors.wishes_of_all_host;
-  return wishes ? addresses.at(*wishes)[static_cast<std::size_t>(wish)] > 0
-                : input_->is_wished(wish);
+  if (!wishes) return input_->is_wished(wish);
+  const auto place = static_cast<std::int64_t>(wish);
+  return place < wishes->size() && addresses.at(*wishes)[place] > 0;
 }
 
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {

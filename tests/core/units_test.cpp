@@ -116,7 +116,7 @@ TEST(ParseDuration, RefusesEverythingElseByName) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       const std::string value = *text == '\0' ? "" : " '" + std::string(text) + "'";
       EXPECT_EQ(error.what(), "--time-limit" + value +
-                                  ": is not a time from 1 ms to 10,000 days; write it like 90s, "
+                                  ": is not a time from 0.001s to 10000d; write it like 90s, "
                                   "10m, 3h50m or 1d");
     }
   }

@@ -236,8 +236,8 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       {"profile-steps", "not two numbers; give first:end, as 10:20 for the steps 10 to 19"},
       {"memory", "is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB"},
       {"checkpoint-every",
-       "is not a time from 1 ms to 10,000 days; write it like 90s, 10m, 3h50m or 1d"},
-      {"time-limit", "is not a time from 1 ms to 10,000 days; write it like 90s, 10m, 3h50m or 1d"},
+       "is not a time from 0.001s to 10000d; write it like 90s, 10m, 3h50m or 1d"},
+      {"time-limit", "is not a time from 0.001s to 10000d; write it like 90s, 10m, 3h50m or 1d"},
       {"sort-by", "not one of the choices; use cuda_time_total or "},
   };
   for (const TrainerKind trainer : kTrainers) {
