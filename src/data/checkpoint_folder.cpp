@@ -21,7 +21,7 @@ std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder)
 }
 }  // namespace
 CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep)
-    : folder_(std::move(folder)), keep_(keep) {}
+    : folder_((make_folder(folder), std::move(folder))), keep_(keep), lock_(folder_, "--checkpoint") {}
 void CheckpointFolder::write(const CheckpointImage& image) {
   make_folder(folder_);
   nlohmann::json h = {{"state", image.state}, {"step", image.step}, {"t", nlohmann::json::array()}};
@@ -35,12 +35,19 @@ void CheckpointFolder::write(const CheckpointImage& image) {
   for (std::size_t i = static_cast<std::size_t>(keep_); i < all.size(); ++i)
     std::filesystem::remove(all[i]);
 }
-std::optional<CheckpointFolder::Found> CheckpointFolder::newest_whole(
-    const std::function<void(const std::string& line)>& skipped) const {
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const auto& f : files_in(folder)) steps.push_back(std::stoll(f.filename().string().substr(5)));
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+std::optional<FoundCheckpoint> newest_whole_checkpoint(
+    const std::filesystem::path& folder_,
+    const std::function<void(const std::string& line)>& skipped) {
   const auto all = files_in(folder_);
   for (const auto& f : all) {
     try {
-      return Found{f, read_checkpoint(f)};
+      return FoundCheckpoint{f, read_checkpoint(f)};
     } catch (const Error& e) {
       skipped(e.what());
     }

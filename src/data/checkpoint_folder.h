@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/output_file.h"
+
 namespace barestep {
 
 struct StoredTensor {
@@ -21,20 +23,21 @@ struct CheckpointImage {
   std::string state;
   std::vector<StoredTensor> tensors;
 };
+struct FoundCheckpoint {
+  std::filesystem::path file;
+  CheckpointImage image;
+};
+std::optional<FoundCheckpoint> newest_whole_checkpoint(
+    const std::filesystem::path& folder, const std::function<void(const std::string& line)>& skipped);
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& folder);
 class CheckpointFolder {
  public:
-  struct Found {
-    std::filesystem::path file;
-    CheckpointImage image;
-  };
   CheckpointFolder(std::filesystem::path folder, int keep);
   void write(const CheckpointImage& image);
-  std::optional<Found> newest_whole(
-      const std::function<void(const std::string& line)>& skipped) const;
-
  private:
   std::filesystem::path folder_;
   int keep_;
+  FolderLock lock_;
 };
 CheckpointImage read_checkpoint(const std::filesystem::path& file);
 }  // namespace barestep

@@ -99,17 +99,34 @@ ResumePoint resume_point_of(const fs::path& file, std::string text) {
 
 std::optional<ResumePoint> find_resume_point(std::string_view program,
                                              const CheckpointConfig& config) {
-  std::optional<CheckpointFolder::Found> found;
+  std::optional<FoundCheckpoint> found;
   if (config.resume) {
-    found = CheckpointFolder(config.folder, static_cast<int>(config.keep))
-                .newest_whole([&](const std::string& why) { print_note(program, why); });
+    found = newest_whole_checkpoint(config.folder,
+                                    [&](const std::string& why) { print_note(program, why); });
   } else if (!config.resume_from.empty()) {
-    found = CheckpointFolder::Found{config.resume_from, read_checkpoint(config.resume_from)};
+    found = FoundCheckpoint{config.resume_from, read_checkpoint(config.resume_from)};
   }
   if (!found) return std::nullopt;
   ResumePoint point = resume_point_of(found->file, std::move(found->image.state));
   point.state.tensors = std::move(found->image.tensors);
   return point;
+}
+
+void require_own_folder(const CheckpointConfig& config) {
+  if (config.folder.empty() || config.resume) return;
+  const std::vector<std::int64_t> steps = checkpoint_steps(config.folder);
+  if (steps.empty()) return;
+  const fs::path& from = config.resume_from;
+  std::error_code ignored;
+  const bool is_here =
+      !from.empty() && fs::equivalent(fs::absolute(from).parent_path(), config.folder, ignored);
+  if (is_here) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--checkpoint",
+        .value = config.folder.string(),
+        .why = fmt::format("holds checkpoints of another run, the newest of {}",
+                           counted(steps.back(), "step")),
+        .remedy = "go on from there with --resume, or name another folder"});
 }
 
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
@@ -220,16 +237,15 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
       trainer_(trainer),
       writes_(job.is_first()),
       rounding_(std::move(rounding)),
-      folder_(config.checkpoint.folder, static_cast<int>(config.checkpoint.keep)),
-      best_folder_(config.checkpoint.folder / kBest, 1),
       last_s_(now_s()) {
   trainer.pause_when(config.checkpoint.every.steps, asks_);
   if (start != nullptr) best_test_loss_ = start->best_test_loss;
   if (start != nullptr && config.checkpoint.resume) saved_ = start->state.position;
   if (!writes_) return;
   deciding_ = settings_of_numbers(config, programs.spec());
-  make_folder(config.checkpoint.folder);
-  lock_.emplace(config.checkpoint.folder, "--checkpoint");
+  const fs::path& folder = config.checkpoint.folder;
+  folder_.emplace(folder, static_cast<int>(config.checkpoint.keep));
+  if (config.checkpoint.best) best_folder_.emplace(folder / kBest, 1);
 }
 
 void Checkpoints::on_batch() {
@@ -243,13 +259,13 @@ void Checkpoints::on_batch() {
 void Checkpoints::on_evaluation(const EvaluationReport& report) {
   if (best_test_loss_ && report.loss >= *best_test_loss_) return;
   best_test_loss_ = report.loss;
-  if (config_.checkpoint.best) save(best_folder_, config_.checkpoint.folder / kBest);
+  if (config_.checkpoint.best) keep(best_folder_, config_.checkpoint.folder / kBest);
 }
 
 void Checkpoints::on_pause() {
   asks_ = false;
   last_s_ = now_s();
-  save(folder_, config_.checkpoint.folder);
+  keep(folder_, config_.checkpoint.folder);
   saved_ = trainer_.position();
 }
 
@@ -280,7 +296,7 @@ std::string Checkpoints::state_text() const {
   return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
 }
 
-void Checkpoints::save(CheckpointFolder& folder, const fs::path& shown) {
+void Checkpoints::keep(std::optional<CheckpointFolder>& folder, const fs::path& path) {
   wait();
   const double begin_s = now_s();
   std::swap(state_.tensors, image_.tensors);  // whose memory is used again
@@ -292,17 +308,17 @@ void Checkpoints::save(CheckpointFolder& folder, const fs::path& shown) {
     // In the middle of a run the next loss tells, too.
     failure_ = Error(ExitCode::kDiverged,
                      {.what = "checkpoint",
-                      .value = shown.string(),
+                      .value = path.string(),
                       .why = bad + ", so it is not written",
                       .remedy = "training diverged in its last step: use a smaller --lr"});
     return;
   }
   image_.step = trainer_.position().steps;
   image_.state = state_text();
-  const fs::path file = shown / fmt::format("step-{:09}.safetensors", image_.step);
+  const fs::path file = path / fmt::format("step-{:09}.safetensors", image_.step);
   writing_ = std::async(std::launch::async, [this, &folder, file] {
     const double start_s = now_s();
-    folder.write(image_);
+    folder->write(image_);
     written_s_ += now_s() - start_s;
     ++count_;
     newest_ = file;

@@ -15,7 +15,6 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/ops.h"
-#include "core/output_file.h"
 #include "data/checkpoint_folder.h"
 #include "session/job.h"
 #include "session/observer.h"
@@ -40,6 +39,10 @@ struct ResumePoint {
 /// where no file of the folder is whole.
 std::optional<ResumePoint> find_resume_point(std::string_view program,
                                              const CheckpointConfig& config);
+
+/// Throws Error(kConfiguration) where the folder holds checkpoints of a run that this one does not
+/// go on from: its own would take their place.
+void require_own_folder(const CheckpointConfig& config);
 
 /// What rank 0 found, but for its tensors, on every rank. Every rank calls it. Blocks.
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point);
@@ -70,9 +73,8 @@ void require_shared_folder(Job& job, const std::filesystem::path& folder);
 /// the disk. One is written at a time. Of every rank, for the state is gathered; rank 0 writes.
 class Checkpoints final : public Observer {
  public:
-  /// Makes the folder on rank 0 and locks it, so that no other run writes there. `start` is null
-  /// for a run from the beginning. All that is referred to must outlive it. Throws Error:
-  /// kCannotCreate, kTryAgain where another run has the folder.
+  /// Opens the folder on rank 0, with CheckpointFolder's errors. `start` is null for a run from the
+  /// beginning. All that is referred to must outlive it.
   Checkpoints(const TrainConfig& config, const StepPrograms& programs, TrainerKind program,
               Trainer& trainer, Job& job, RankSettings rounding, const ResumePoint* start);
 
@@ -95,7 +97,8 @@ class Checkpoints final : public Observer {
   [[nodiscard]] const std::filesystem::path& newest() const { return newest_; }
 
  private:
-  void save(CheckpointFolder& folder, const std::filesystem::path& shown);
+  /// Copies the state, and begins to write it into the folder, which has no value but on rank 0.
+  void keep(std::optional<CheckpointFolder>& folder, const std::filesystem::path& path);
   [[nodiscard]] std::string state_text() const;
   void wait();
 
@@ -105,8 +108,7 @@ class Checkpoints final : public Observer {
   Trainer& trainer_;
   bool writes_;  // this is rank 0
   RankSettings rounding_, deciding_;
-  std::optional<FolderLock> lock_;
-  CheckpointFolder folder_, best_folder_;
+  std::optional<CheckpointFolder> folder_, best_folder_;
   TrainingState state_;    // the copy, while none is written
   CheckpointImage image_;  // the one that is written
   std::future<void> writing_;

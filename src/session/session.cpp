@@ -93,6 +93,7 @@ void Session::find_start() {
   job_.together([&] {
     const bool trains = !config_.output.plan && !config_.output.explain;
     if (!job_.is_first() || !trains) return;
+    require_own_folder(config_.checkpoint);
     start_ = find_resume_point(name_of(place_.trainer()), config_.checkpoint);
   });
   if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <sstream>
 
@@ -176,6 +177,23 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
               AllOf(HasSubstr("is of another run: data is "), HasSubstr(" here; give ")));
 }
 
+TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
+  const Arguments command = kRandomRun + steps(2);
+  ASSERT_EQ(single(command + Arguments{"--checkpoint", "c"}).exit_code, 0);
+  ASSERT_EQ(single(command + Arguments{"--checkpoint", "d"}).exit_code, 0);
+  const std::string refused =
+      "--checkpoint 'c': holds checkpoints of another run, the newest of 2 steps; go on from there "
+      "with --resume, or name another folder";
+  expect_error(command + Arguments{"--checkpoint", "c"}, 78, refused);
+  expect_error(
+      command + Arguments{"--checkpoint", "c", "--resume-from", "d/step-000000002.safetensors"}, 78,
+      refused);
+  EXPECT_EQ(single(command +
+                   Arguments{"--checkpoint", "c", "--resume-from", "c/step-000000002.safetensors"})
+                .exit_code,
+            0);
+}
+
 TEST_F(CheckpointedRuns, TakeOptionsThatChangeNoNumber) {
   ASSERT_EQ(
       single(kFourEpochs + Arguments{"--checkpoint", "c", "--time-limit", "0.001s"}).exit_code, 75);
@@ -260,6 +278,59 @@ TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
   EXPECT_EQ(of_checkpoint.exit_code, 0) << of_checkpoint.err;
   const std::string loss = "\n +8 +([0-9.]+)";
   EXPECT_EQ(first_match(of_checkpoint.out, loss).at(1), first_match(of_weights.out, loss).at(1));
+}
+
+TEST_F(CheckpointedRuns, GoOnInPyTorch) {
+  const Arguments command = kRandomRun + Arguments{"--no-last-relu", "--gemm", "reference"};
+  ASSERT_EQ(single(command + steps(12) + Arguments{"--metrics", "of_whole"}).exit_code, 0);
+  ASSERT_EQ(single(command + steps(5) + Arguments{"--checkpoint", "c"}).exit_code, 0);
+  const char* const python = std::getenv("BARESTEP_TORCH_PYTHON");
+  const auto torch = run({"/usr/bin/env", python != nullptr ? python : "/usr/bin/python3"},
+                         {TORCH_CHECKPOINT_PY, "c/step-000000005.safetensors", "7"});
+  if (torch.exit_code == 77 || torch.exit_code == 127) GTEST_SKIP() << "there is no PyTorch";
+  ASSERT_EQ(torch.exit_code, 0) << torch.err;
+  std::istringstream theirs(torch.out);
+  for (const auto& [step, loss] : losses("of_whole")) {
+    if (step < 5) continue;
+    double of_torch = 0;
+    ASSERT_TRUE(theirs >> of_torch) << torch.out;
+    EXPECT_NEAR(of_torch, loss, 1e-6 * loss) << "step " << step;
+  }
+}
+
+TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
+  const auto expect_refused = [&](const Arguments& arguments, const std::string& line) {
+    expect_error(kRandomRun + arguments, 78, line);
+  };
+  for (const Arguments& lonely :
+       {Arguments{"--checkpoint-every", "5"}, Arguments{"--checkpoint-keep", "3"},
+        Arguments{"--checkpoint-best"}, Arguments{"--resume"}}) {
+    expect_refused(
+        lonely, lonely.front() + ": there is no folder of checkpoints; give --checkpoint DIR too");
+  }
+  expect_refused({"--checkpoint", "c", "--resume", "--resume-from", "f"},
+                 "--resume: does not go with --resume-from; give one of the two");
+  expect_refused({"--load", "w", "--resume-from", "f"},
+                 "--load: does not go with --resume-from, whose file has weights; give one of the "
+                 "two");
+  expect_refused(
+      {"--checkpoint", "c", "--checkpoint-best"},
+      "--checkpoint-best: there is no test set to tell which is best; give --test-split");
+  for (const char* option : {"--checkpoint", "--resume-from"}) {
+    expect_error({"--batch-size", "4,8", option, "c"}, 78,
+                 std::string(option) +
+                     ": does not go with several batch sizes; give one --batch-size, or leave it "
+                     "out");
+  }
+  for (const char* option : {"--checkpoint", "--resume-from", "--time-limit"}) {
+    expect_error(kFiles + Arguments{"--evaluate-only", "--load", "w", option, "1h"}, 78,
+                 std::string(option) +
+                     ": does not go with --evaluate-only, which trains nothing; "
+                     "leave one of the two out");
+  }
+  expect_error(kRandomRun + Arguments{"--checkpoint-every", "1x", "--checkpoint", "c"}, 2,
+               "--checkpoint-every '1x': is not a time from 0.001s to 10000d; write it like 90s, "
+               "10m, 3h50m or 1d");
 }
 
 TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
