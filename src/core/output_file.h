@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/file_system.h"
 
 namespace barestep {
 
@@ -50,13 +54,27 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
-/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a crash, see
-/// the old file or the whole new one: the bytes go to a temporary file in the same folder, are
-/// brought to the disk and renamed. The permissions of an old file stay; a symbolic link keeps
+/// Why a file was not written.
+struct WriteFailure {
+  bool creating = false;  // else writing, or bringing the bytes or the name to the disk
+  int error = 0;          // errno
+};
+
+/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a loss of
+/// power, see the old file or the whole new one: the bytes go to a temporary file in the same
+/// folder, ".<name>-<process>-<number>.tmp", are brought to the disk and renamed, and the name is
+/// brought to the disk too. The file has these permissions where they are given. `prove`, where
+/// there is one, is called with the path of the temporary file when its bytes are on the disk; what
+/// it throws ends this as a failure does. Then an old file is untouched and nothing is left behind;
+/// only if the name alone cannot be brought to the disk the new file stands there already. Blocks.
+std::optional<WriteFailure> write_beside(
+    FileSystem& files, const std::filesystem::path& path,
+    std::span<const std::span<const std::byte>> parts, std::optional<unsigned> permissions = {},
+    const std::function<void(const std::filesystem::path&)>& prove = {});
+
+/// write_beside() with its failures as Errors: kCannotCreate when the file cannot be created,
+/// kInputOutput when writing fails. The permissions of an old file stay; a symbolic link keeps
 /// pointing to its file. Something that is no regular file, such as /dev/null, is written directly.
-/// Throws Error: kCannotCreate when the file cannot be created, kInputOutput when writing fails;
-/// either way an old file is untouched and nothing is left behind. Blocks until the bytes are on
-/// the disk.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 
@@ -65,8 +83,9 @@ void replace_file(const std::filesystem::path& path,
 /// nothing.
 void require_writable(const std::filesystem::path& path);
 
-/// Makes a folder, and those above it, where they are missing. Throws Error(kCannotCreate).
-void make_folder(const std::filesystem::path& path);
+/// Makes a folder, and those above it, where they are missing, and brings their names to the disk.
+/// Throws Error(kCannotCreate).
+void make_folder(const std::filesystem::path& path, FileSystem& files = real_files());
 
 /// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
 /// Changes nothing.
