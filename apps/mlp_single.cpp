@@ -29,9 +29,9 @@ void train_each(Place& place, TrainConfig config, Job& job) {
       continue;
     }
     session.run();
-    rows.push_back(session.row());
+    if (!config.data.sweep.empty()) rows.push_back(session.row());
   }
-  if (!rows.empty() && !config.data.sweep.empty()) show(fmt::format("\n{}", sweep_table(rows)));
+  if (!rows.empty()) show(fmt::format("\n{}", sweep_table(rows)));
 }
 
 void run_mlp_single(const std::vector<std::string>& arguments) {

@@ -79,14 +79,21 @@ std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {
         .remedy = fmt::format("--warmup {} or --steps {} fits", steps - 1, *training.warmup + 1)});
 }
 
-StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps) {
+std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
+                                 std::int64_t done) {
+  const std::int64_t left = steps - done;
+  return done + std::min(warmup_of(training, steps), std::max(left - 1, std::int64_t{0}));
+}
+
+StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done) {
   constexpr std::int64_t kMost = 50;
   if (!config.output.profile_steps) {
-    const std::int64_t measured = steps - warmup_of(config.training, steps);
-    return {steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMost), steps};
+    const std::int64_t measured = steps - first_measured_step(config.training, steps, done);
+    const std::int64_t first = steps - std::clamp((measured + 1) / 2, std::int64_t{1}, kMost);
+    return {std::max(first, done), steps};
   }
   const StepRange asked = *config.output.profile_steps;
-  if (asked.end <= steps) return asked;
+  if (asked.end <= steps) return {std::max(asked.first, done), asked.end};
   fail(ExitCode::kConfiguration, {.what = "--profile-steps",
                                   .value = fmt::format("{}:{}", asked.first, asked.end),
                                   .why = fmt::format("the run has the steps 0 to {}", steps - 1),

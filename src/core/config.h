@@ -87,6 +87,7 @@ constexpr RealRange kTimeouts{0, false, 1e9};
 constexpr Range kProfiledSteps{0, 1'000'000'000};
 constexpr Range kRows{1, 1'000'000};  // --row-limit
 constexpr Range kDevices{1, 64};
+constexpr Range kCheckpoints{1, 1'000'000};  // --checkpoint-keep
 
 }  // namespace limits
 
@@ -309,6 +310,29 @@ struct ParallelConfig {
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
+/// How often a checkpoint is made: after so many steps, or as soon as so much time has passed.
+struct CheckpointEvery {
+  std::int64_t steps = 0;  // 0: by time
+  double seconds = 600;
+
+  friend bool operator==(const CheckpointEvery&, const CheckpointEvery&) = default;
+};
+
+/// How a run that is cut off goes on.
+struct CheckpointConfig {
+  std::filesystem::path folder{};  // --checkpoint; the rest is --checkpoint-every and so on
+  CheckpointEvery every{};
+  std::int64_t keep = 2;  // of the newest
+  bool best = false;      // and the one with the smallest test loss
+  bool resume = false;    // from the newest in `folder`, or a fresh start where there is none
+  std::filesystem::path resume_from{};
+  std::optional<double> time_limit_s{};
+
+  [[nodiscard]] bool resumes() const { return resume || !resume_from.empty(); }
+
+  friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
+};
+
 struct OutputConfig {
   std::filesystem::path metrics{};  // JSON Lines, one record a step
   std::filesystem::path save{};     // weights, safetensors
@@ -344,6 +368,7 @@ struct TrainConfig {
   DeviceConfig device{};
   ParallelConfig parallel{};
   InjectedConfig injected{};
+  CheckpointConfig checkpoint{};
   OutputConfig output{};
   std::filesystem::path file{};  // --config, of which some of this may come
 
@@ -368,8 +393,14 @@ double weight_decay_of(const OptimizerConfig& optimizer);
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
 
+/// The first step behind warm-up of a run that has `done` of its `steps` already: what is new is
+/// warmed up again, and a step is left to measure where any is left.
+std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
+                                 std::int64_t done = 0);
+
 /// Which of the `steps` of a run are profiled: as asked for, else the last half of those behind
 /// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.
-StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps);
+/// Of a run that has `done` of them already, those that are left; none where all were done.
+StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done = 0);
 
 }  // namespace barestep

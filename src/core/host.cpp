@@ -222,6 +222,12 @@ std::optional<std::int64_t> number_in_file(const char* path) {
 
 }  // namespace
 
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 HostMemory host_memory() {
   HostMemory memory{meminfo_bytes("MemTotal:"), meminfo_bytes("MemAvailable:")};
   const auto limit = number_in_file("/sys/fs/cgroup/memory.max");

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 
 namespace barestep {
 
@@ -91,6 +92,9 @@ struct HostMemory {
   std::int64_t total_bytes = 0;
   std::int64_t free_bytes = 0;
 };
+
+/// As gethostname(2) tells it.
+std::string host_name();
 
 /// What this process may still allocate: MemAvailable of /proc/meminfo, or what the cgroup leaves
 /// if that is less. Both are 0 where neither can be read.

@@ -131,9 +131,9 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kPieces = 64;
 
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
+XXH3_state_t* xxhash_of(void* state) {
+  return static_cast<XXH3_state_t*>(state);
+}
 
 std::string text_of(const XXH128_hash_t& hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
@@ -141,13 +141,29 @@ std::string text_of(const XXH128_hash_t& hash) {
 
 }  // namespace
 
+ByteHash::ByteHash() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(xxhash_of(state_.get()));
+}
+
+void ByteHash::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(xxhash_of(state_.get()), bytes.data(), bytes.size());
+}
+
+std::string ByteHash::text() const {
+  return text_of(XXH3_128bits_digest(xxhash_of(state_.get())));
+}
+
+void ByteHash::Free::operator()(void* state) const {
+  XXH3_freeState(xxhash_of(state));
+}
+
 std::string content_hash(const std::filesystem::path& path) {
   const InputFile file(path, "file");
   const std::int64_t size = file.size_bytes();
   const bool whole = size <= kPieces * kPieceBytes;
   const std::int64_t pieces = whole ? (size + kPieceBytes - 1) / kPieceBytes : kPieces;
-  const std::unique_ptr<XXH3_state_t, FreeHash> state(XXH3_createState());
-  XXH3_128bits_reset(state.get());
+  ByteHash hash;
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size, kPieceBytes)));
   for (std::int64_t i = 0; i < pieces; ++i) {
     // Whole files by pieces in a row; of others the last piece ends where the file does.
@@ -156,12 +172,16 @@ std::string content_hash(const std::filesystem::path& path) {
     const auto bytes =
         std::span(piece).first(static_cast<std::size_t>(std::min(kPieceBytes, size - start)));
     file.read_at(start, bytes);
-    XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
+    hash.add(bytes);
   }
-  return fmt::format("{} bytes, hash {}", size, text_of(XXH3_128bits_digest(state.get())));
+  return fmt::format("{} bytes, hash {}", size, hash.text());
 }
 
 std::string hash_of_bytes(std::string_view bytes) {
+  return hash_of_bytes(std::as_bytes(std::span(bytes)));
+}
+
+std::string hash_of_bytes(std::span<const std::byte> bytes) {
   return text_of(XXH3_128bits(bytes.data(), bytes.size()));
 }
 

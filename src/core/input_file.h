@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,7 +64,22 @@ std::vector<std::filesystem::path> matching_files(const std::filesystem::path& p
 /// Throws Error: kNoInput, kInputOutput. Blocks.
 std::string content_hash(const std::filesystem::path& path);
 
-/// The same hash of all these bytes, "0a1b...".
+/// The same hash of all these bytes, "0a1b...": 32 digits.
 std::string hash_of_bytes(std::string_view bytes);
+std::string hash_of_bytes(std::span<const std::byte> bytes);
+
+/// hash_of_bytes() of bytes that come piece by piece.
+class ByteHash {
+ public:
+  ByteHash();
+  void add(std::span<const std::byte> bytes);
+  [[nodiscard]] std::string text() const;
+
+ private:
+  struct Free {
+    void operator()(void* state) const;
+  };
+  std::unique_ptr<void, Free> state_;  // xxHash's, which headers do not include
+};
 
 }  // namespace barestep

@@ -132,43 +132,92 @@ int open_for_writing(const fs::path& path, int flags) {
   return descriptor;
 }
 
-/// A descriptor and, until keep(), a file that vanishes with this object.
+/// The longest part of a file's name that the name of its draft holds: some file systems end names
+/// at 255 bytes.
+constexpr std::size_t kMostNameInDraft = 200;
+
+/// Calls again what a signal has interrupted.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result == -EINTR) result = call();
+  return result;
+}
+
+/// Returns 0, or a negated errno.
+int write_all(FileSystem& files, int descriptor,
+              std::span<const std::span<const std::byte>> parts) {
+  for (std::span<const std::byte> rest : parts) {
+    while (!rest.empty()) {
+      const auto written = uninterrupted([&] { return files.write(descriptor, rest); });
+      if (written < 0) return static_cast<int>(written);
+      if (written == 0) return -EIO;  // no disk does this; it must not be asked for ever
+      rest = rest.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  return 0;
+}
+
+/// An open file that vanishes with this object unless it is kept. What returns an int returns 0, or
+/// a negated errno.
 class DraftFile {
  public:
-  /// A new file in `folder`. Where that fails, it is not open, and errno tells why.
-  explicit DraftFile(const fs::path& folder) {
+  /// In `folder`, for a file called `name`.
+  DraftFile(FileSystem& files, const fs::path& folder, const std::string& name) : files_(files) {
     do {
       static std::atomic<int> count = 0;
-      path_ = folder / fmt::format(".barestep-{}-{}.tmp", ::getpid(), count++);
-      descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EEXIST);
+      path_ = folder /
+              fmt::format(".{}-{}-{}.tmp", name.substr(0, kMostNameInDraft), ::getpid(), count++);
+      descriptor_ = uninterrupted([&] { return files_.create(path_); });
+    } while (descriptor_ == -EEXIST);
     is_made_ = descriptor_ >= 0;
+    if (!is_made_) error_ = -descriptor_;
   }
 
   ~DraftFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (is_made_ && !kept_) ::unlink(path_.c_str());
+    if (descriptor_ >= 0) files_.close(descriptor_);
+    if (is_made_ && !kept_) files_.unlink(path_);
   }
   DraftFile(const DraftFile&) = delete;
   DraftFile& operator=(const DraftFile&) = delete;
 
-  [[nodiscard]] bool is_open() const { return descriptor_ >= 0; }
+  /// Why it could not be created, an errno; 0 where it could.
+  [[nodiscard]] int error() const { return error_; }
   [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
 
-  /// Returns false with errno set when the disk refuses.
-  bool keep_as(const fs::path& target) {
-    if (::fsync(descriptor_) != 0) return false;
-    if (::close(std::exchange(descriptor_, -1)) != 0) return false;
-    kept_ = ::rename(path_.c_str(), target.c_str()) == 0;
-    return kept_;
+  int sync() {
+    return uninterrupted([&] { return files_.sync(descriptor_); });
+  }
+
+  int close() {
+    const int result = files_.close(std::exchange(descriptor_, -1));
+    return result == -EINTR ? 0 : result;  // Linux has closed it, and the bytes are on the disk
+  }
+
+  int rename_to(const fs::path& target) {
+    const int result = files_.rename(path_, target);
+    kept_ = result == 0;
+    return result;
   }
 
  private:
+  FileSystem& files_;
   fs::path path_;
   int descriptor_ = -1;
+  int error_ = 0;
   bool is_made_ = false;
   bool kept_ = false;
 };
+
+/// What a test writes of whether a folder takes files.
+int why_no_draft(const fs::path& folder) {
+  return DraftFile(real_files(), folder, "barestep").error();
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
 
 /// Where a file is to be written: links followed, and what is there now.
 struct Target {
@@ -189,7 +238,7 @@ Target find_target(const fs::path& path) {
     target.path = fs::canonical(path, error);
     if (error) fail_creating(path, error.value());
   }
-  target.folder = target.path.has_parent_path() ? target.path.parent_path() : fs::path(".");
+  target.folder = folder_of(target.path);
   return target;
 }
 
@@ -197,41 +246,25 @@ bool is_special(const Target& target) {
   return target.exists && !S_ISREG(target.status.st_mode);
 }
 
-/// Returns false with errno set on failure.
-bool write_all(int descriptor, std::span<const std::span<const std::byte>> parts) {
-  for (std::span<const std::byte> rest : parts) {
-    while (!rest.empty()) {
-      const ssize_t written = ::write(descriptor, rest.data(), rest.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return false;
-      rest = rest.subspan(static_cast<std::size_t>(written));
-    }
-  }
-  return true;
-}
-
 void write_special(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
   const int descriptor = open_for_writing(path, 0);
   if (descriptor < 0) fail_creating(path, errno);
-  const int error = write_all(descriptor, parts) ? 0 : errno;
-  const bool closed = ::close(descriptor) == 0;
-  if (error != 0 || !closed) fail_writing(path, error != 0 ? error : errno);
+  const int written = write_all(real_files(), descriptor, parts);
+  const int closed = real_files().close(descriptor);
+  if (written < 0 || closed < 0) fail_writing(path, written < 0 ? -written : -closed);
 }
 
-/// Brings a rename to the disk. Folders that may not be read and file systems that cannot do this
-/// are left alone: the file itself is complete.
-void sync_folder(const Target& target) {
-  const int descriptor = ::open(target.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
-  ::close(descriptor);
-  if (error != 0 && error != EINVAL) fail_writing(target.path, error);
+/// Folders that may not be read and file systems that cannot do this are left alone: the files are
+/// complete.
+int sync_names(FileSystem& files, const fs::path& folder) {
+  const int result = uninterrupted([&] { return files.sync_folder(folder); });
+  return result == -EINVAL || result == -EACCES ? 0 : result;
 }
 
 }  // namespace
 
-OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  // Locked before it is emptied: what another program has written so far stays.
+OutputFile::OutputFile(fs::path path, std::int64_t kept_bytes) : path_(std::move(path)) {
+  // Locked before it is cut: what another program has written so far stays.
   const int descriptor = open_for_writing(path_, O_CREAT);
   if (descriptor < 0) fail_creating(path_, errno);
   file_.reset(::fdopen(descriptor, "w"));
@@ -239,7 +272,8 @@ OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
   const std::string holder = lock_or_holder(descriptor);
   if (!holder.empty()) fail_held(path_, holder);
   // EINVAL: it is no regular file, and has no length.
-  if (::ftruncate(descriptor, 0) != 0 && errno != EINVAL) fail_creating(path_, errno);
+  if (::ftruncate(descriptor, kept_bytes) != 0 && errno != EINVAL) fail_creating(path_, errno);
+  if (kept_bytes > 0) ::lseek(descriptor, 0, SEEK_END);
 }
 
 void OutputFile::write(std::string_view text) {
@@ -265,15 +299,32 @@ void OutputFile::check(bool done) {
   if (first_error_ != 0) fail_writing(path_, first_error_);
 }
 
+std::optional<WriteFailure> write_beside(FileSystem& files, const fs::path& path,
+                                         std::span<const std::span<const std::byte>> parts,
+                                         std::optional<unsigned> permissions,
+                                         const std::function<void(const fs::path&)>& prove) {
+  DraftFile draft(files, folder_of(path), path.filename().string());
+  if (draft.error() != 0) return WriteFailure{.creating = true, .error = draft.error()};
+  if (permissions) ::fchmod(draft.descriptor(), *permissions);
+  int result = write_all(files, draft.descriptor(), parts);
+  if (result == 0) result = draft.sync();
+  if (result == 0) result = draft.close();
+  if (result == 0 && prove) prove(draft.path());
+  if (result == 0) result = draft.rename_to(path);
+  if (result == 0) result = sync_names(files, folder_of(path));
+  if (result != 0) return WriteFailure{.error = -result};
+  return std::nullopt;
+}
+
 void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
   const Target target = find_target(path);
   if (is_special(target)) return write_special(path, parts);
-  DraftFile draft(target.folder);
-  if (!draft.is_open()) fail_creating(path, errno);
-  if (target.exists) ::fchmod(draft.descriptor(), target.status.st_mode & 0777U);
-  if (!write_all(draft.descriptor(), parts)) fail_writing(path, errno);
-  if (!draft.keep_as(target.path)) fail_writing(path, errno);
-  sync_folder(target);
+  std::optional<unsigned> permissions;
+  if (target.exists) permissions = target.status.st_mode & 0777U;
+  const auto failure = write_beside(real_files(), target.path, parts, permissions);
+  if (!failure) return;
+  if (failure->creating) fail_creating(path, failure->error);
+  fail_writing(path, failure->error);
 }
 
 void require_writable(const fs::path& path) {
@@ -286,13 +337,23 @@ void require_writable(const fs::path& path) {
   }
   const std::string holder = target.exists ? holder_of(target.path) : "";
   if (!holder.empty()) fail_held(path, holder);
-  if (!DraftFile(target.folder).is_open()) fail_creating(path, errno);
+  if (const int error = why_no_draft(target.folder); error != 0) fail_creating(path, error);
 }
 
-void make_folder(const fs::path& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) fail_making(path, error.value());
+void make_folder(const fs::path& path, FileSystem& files) {
+  if (path.empty()) fail_making(path, ENOENT);
+  fs::path made;
+  for (const fs::path& part : path) {
+    made /= part;
+    std::error_code ignored;
+    if (fs::is_directory(made, ignored)) continue;
+    const int result = files.make_folder(made);
+    if (result < 0 && result != -EEXIST) fail_making(path, -result);
+    // Another program may have made it meanwhile.
+    if (result == -EEXIST && !fs::is_directory(made, ignored)) fail_making(path, ENOTDIR);
+    const int synced = sync_names(files, folder_of(made));
+    if (synced < 0) fail_making(path, -synced);
+  }
 }
 
 void require_writable_folder(const fs::path& path) {
@@ -305,7 +366,7 @@ void require_writable_folder(const fs::path& path) {
     made = made.has_parent_path() ? made.parent_path() : fs::path(".");
   }
   if (!S_ISDIR(status.st_mode)) fail_making(path, ENOTDIR);
-  if (!DraftFile(made).is_open()) fail_making(path, errno);
+  if (const int error = why_no_draft(made); error != 0) fail_making(path, error);
 }
 
 std::vector<std::byte> gzip_of(std::string_view text) {

@@ -3,24 +3,30 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/file_system.h"
+
 namespace barestep {
 
-/// A file written piece by piece, e.g. one line a step. What was there before is gone. A FIFO needs
+/// A file written piece by piece, e.g. one line a step. Of what was there before as many bytes stay
+/// as are asked for. A FIFO needs
 /// a reader already; opening one never blocks. As long as it is open no other OutputFile of any
 /// program is opened on the same regular file.
 class OutputFile {
  public:
   /// Creates the file. Throws Error with the reason: kCannotCreate when it cannot be created,
   /// kTryAgain when another program writes to it, whose lines stay.
-  explicit OutputFile(std::filesystem::path path);
+  explicit OutputFile(std::filesystem::path path, std::int64_t kept_bytes = 0);
 
   /// Buffered; what reaches the file ends with a whole `text`, so that a program that is killed
   /// leaves whole lines. Throws Error(kInputOutput), as flush() does, as soon as a write is known
@@ -48,13 +54,27 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
-/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a crash, see
-/// the old file or the whole new one: the bytes go to a temporary file in the same folder, are
-/// brought to the disk and renamed. The permissions of an old file stay; a symbolic link keeps
+/// Why a file was not written.
+struct WriteFailure {
+  bool creating = false;  // else writing, or bringing the bytes or the name to the disk
+  int error = 0;          // errno
+};
+
+/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a loss of
+/// power, see the old file or the whole new one: the bytes go to a temporary file in the same
+/// folder, ".<name>-<process>-<number>.tmp", are brought to the disk and renamed, and the name is
+/// brought to the disk too. The file has these permissions where they are given. `prove`, where
+/// there is one, is called with the path of the temporary file when its bytes are on the disk; what
+/// it throws ends this as a failure does. Then an old file is untouched and nothing is left behind;
+/// only if the name alone cannot be brought to the disk the new file stands there already. Blocks.
+std::optional<WriteFailure> write_beside(
+    FileSystem& files, const std::filesystem::path& path,
+    std::span<const std::span<const std::byte>> parts, std::optional<unsigned> permissions = {},
+    const std::function<void(const std::filesystem::path&)>& prove = {});
+
+/// write_beside() with its failures as Errors: kCannotCreate when the file cannot be created,
+/// kInputOutput when writing fails. The permissions of an old file stay; a symbolic link keeps
 /// pointing to its file. Something that is no regular file, such as /dev/null, is written directly.
-/// Throws Error: kCannotCreate when the file cannot be created, kInputOutput when writing fails;
-/// either way an old file is untouched and nothing is left behind. Blocks until the bytes are on
-/// the disk.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 
@@ -63,8 +83,9 @@ void replace_file(const std::filesystem::path& path,
 /// nothing.
 void require_writable(const std::filesystem::path& path);
 
-/// Makes a folder, and those above it, where they are missing. Throws Error(kCannotCreate).
-void make_folder(const std::filesystem::path& path);
+/// Makes a folder, and those above it, where they are missing, and brings their names to the disk.
+/// Throws Error(kCannotCreate).
+void make_folder(const std::filesystem::path& path, FileSystem& files = real_files());
 
 /// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
 /// Changes nothing.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numbers>
 #include <numeric>
 #include <utility>
@@ -217,6 +218,58 @@ void TorchGenerator::randperm(std::span<std::int64_t> out) {
   for (std::size_t i = 0; i + 1 < out.size(); ++i) {
     std::swap(out[i], out[i + next() % (out.size() - i)]);
   }
+}
+
+namespace {
+
+/// A CPU generator's state as PyTorch lays it out: CPUGeneratorImplState in
+/// aten/src/ATen/CPUGeneratorImpl.cpp of 1.13.1.
+struct TorchState {
+  std::uint64_t seed = 0;
+  std::int32_t left = 0;  // words until the next twist, the one that comes with it included
+  std::int32_t seeded = 1;
+  std::uint64_t next = 0;
+  std::array<std::uint64_t, kStateWords> words{};
+  double normal_x = 0, normal_y = 0, normal_rho = 0;
+  std::int32_t normal_is_valid = 0;
+  std::int32_t padding = 0;
+  float next_float_normal = 0;
+  std::int32_t float_normal_is_valid = 0;
+};
+static_assert(sizeof(TorchState) == kTorchStateBytes);
+
+}  // namespace
+
+std::vector<std::byte> TorchGenerator::state() const {
+  TorchState state;
+  state.next = static_cast<std::uint64_t>(position_);
+  state.left = kStateWords + 1 - position_;
+  std::ranges::copy(state_, state.words.begin());
+  if (has_cached_normal_) {
+    state.normal_y = cached_normal_;
+    state.normal_is_valid = 1;
+  }
+  std::vector<std::byte> bytes(sizeof(state));
+  std::memcpy(bytes.data(), &state, sizeof(state));
+  return bytes;
+}
+
+std::optional<TorchGenerator> TorchGenerator::from_state(std::span<const std::byte> bytes) {
+  TorchState state;
+  if (bytes.size() != sizeof(state)) return std::nullopt;
+  std::memcpy(&state, bytes.data(), sizeof(state));
+  // A generator that was only seeded twists before its first word, whatever `next` says.
+  const std::int32_t position = state.left == 1 ? kStateWords : kStateWords + 1 - state.left;
+  if (state.seeded != 1 || position < 1 || position > kStateWords) return std::nullopt;
+  TorchGenerator generator(0);
+  for (std::size_t i = 0; i < state.words.size(); ++i) {
+    if (state.words[i] > 0xFFFFFFFFU) return std::nullopt;
+    generator.state_[i] = static_cast<std::uint32_t>(state.words[i]);
+  }
+  generator.position_ = position;
+  generator.has_cached_normal_ = state.normal_is_valid != 0;
+  generator.cached_normal_ = state.normal_is_valid != 0 ? state.normal_y : 0;
+  return generator;
 }
 
 void init_linear(TorchGenerator& generator, std::span<float> weight, std::span<float> bias,

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +16,9 @@ namespace barestep {
 
 /// How many numbers one block of box_muller holds: 8 radii, then 8 angles.
 inline constexpr std::int64_t kNormalBlock = 16;
+
+/// The size of a CPU generator's state in PyTorch.
+inline constexpr std::size_t kTorchStateBytes = 5056;
 
 /// Turns uniform numbers in [0, 1) into normal ones, in place. The size is a multiple of
 /// kNormalBlock. In each block number j gives the radius and number j + 8 the angle of two normals.
@@ -43,6 +48,13 @@ class TorchGenerator {
 
   /// torch.randperm(out.size()); allocates nothing.
   void randperm(std::span<std::int64_t> out);
+
+  /// torch.Generator.get_state(), of kTorchStateBytes, which torch.set_rng_state() takes; but for
+  /// the seed, which says nothing about what is drawn next and is 0.
+  [[nodiscard]] std::vector<std::byte> state() const;
+
+  /// The generator that draws on from there; nothing for bytes that are no such state.
+  static std::optional<TorchGenerator> from_state(std::span<const std::byte> bytes);
 
  private:
   double next_normal();

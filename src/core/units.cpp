@@ -129,6 +129,65 @@ std::int64_t parse_bytes(std::string_view option, std::string_view text) {
 
 namespace {
 
+struct TimeUnit {
+  char name;
+  std::int64_t milliseconds;
+};
+
+constexpr std::array<TimeUnit, 4> kTimeUnits = {
+    {{'d', 86'400'000}, {'h', 3'600'000}, {'m', 60'000}, {'s', 1000}}};
+constexpr std::int64_t kMostMilliseconds = 10'000 * kTimeUnits[0].milliseconds;
+
+/// Numbers with their units, each smaller than the one before it; nothing where it is not that.
+std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
+  std::int64_t sum = 0;
+  const auto* unit = kTimeUnits.begin();
+  while (!text.empty()) {
+    const std::size_t digits = text.find_first_not_of("0123456789.");
+    if (digits == std::string_view::npos || digits == 0) return std::nullopt;
+    unit = std::find_if(unit, kTimeUnits.end(),
+                        [&](const TimeUnit& each) { return each.name == text[digits]; });
+    if (unit == kTimeUnits.end()) return std::nullopt;
+    const auto part = scaled(text.substr(0, digits), unit->milliseconds);
+    if (!part || *part > kMostMilliseconds) return std::nullopt;
+    sum += *part;
+    ++unit;
+    text.remove_prefix(digits + 1);
+  }
+  if (sum < 1 || sum > kMostMilliseconds) return std::nullopt;
+  return sum;
+}
+
+}  // namespace
+
+double parse_duration(std::string_view option, std::string_view text) {
+  const auto milliseconds = duration_milliseconds(text);
+  if (!milliseconds) {
+    fail(ExitCode::kUsage, {.what = std::string(option),
+                            .value = std::string(text),
+                            .why = "is not a time from 0.001s to 10000d",
+                            .remedy = "write it like 90s, 10m, 3h50m or 1d"});
+  }
+  return static_cast<double>(*milliseconds) / 1e3;
+}
+
+std::string duration_text(double seconds) {
+  auto left = static_cast<std::int64_t>(std::llround(1e3 * seconds));
+  std::string text;
+  for (const TimeUnit& unit : kTimeUnits) {
+    const std::int64_t count = left / unit.milliseconds;
+    if (unit.name == 's' && left > 0) {
+      text += fmt::format("{}s", static_cast<double>(left) / 1e3);
+    } else if (count > 0) {
+      text += fmt::format("{}{}", count, unit.name);
+    }
+    left -= count * unit.milliseconds;
+  }
+  return text;
+}
+
+namespace {
+
 [[noreturn]] void refuse(std::string_view what) {
   fail(ExitCode::kMemory, {.what = "size of",
                            .value = std::string(what),

@@ -43,6 +43,13 @@ std::string table_time(double seconds);
 /// which names `option`, for anything else, for nothing at all and for more than 2^63 - 1.
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
 
+/// "90s", "10m", "3h50m", "1d", "0.5s" as seconds, to the millisecond. Throws Error(kUsage), which
+/// names `option`, for anything else, for no time at all and for more than 10,000 days.
+double parse_duration(std::string_view option, std::string_view text);
+
+/// The text that parse_duration() reads so.
+std::string duration_text(double seconds);
+
 /// a + b and a * b of numbers that are not negative. Throw Error(kMemory), which names `what`, when
 /// the result is larger than 2^63 - 1.
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);

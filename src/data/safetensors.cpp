@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -39,10 +40,14 @@ struct HeaderProblem {
 constexpr std::size_t kMaxRank = 8;
 constexpr std::size_t kMaxNameBytes = 512;
 
+using Metadata = std::map<std::string, std::string, std::less<>>;
+
 struct DtypeBits {
   std::string_view name;
   std::uint64_t bits;
 };
+/// By alignment, and among those of one alignment as the reference has them, which sorts tensors
+/// so.
 constexpr std::array kDtypes = {
     DtypeBits{"BOOL", 8},        DtypeBits{"F4", 4},          DtypeBits{"F6_E2M3", 6},
     DtypeBits{"F6_E3M2", 6},     DtypeBits{"U8", 8},          DtypeBits{"I8", 8},
@@ -54,11 +59,15 @@ constexpr std::array kDtypes = {
     DtypeBits{"U64", 64},
 };
 
+/// kDtypes.end() for an unknown dtype.
+const DtypeBits* find_dtype(std::string_view dtype) {
+  return std::find_if(kDtypes.begin(), kDtypes.end(),
+                      [dtype](const DtypeBits& candidate) { return candidate.name == dtype; });
+}
+
 /// 0 for an unknown dtype.
 std::uint64_t bits_of(std::string_view dtype) {
-  const auto* const found =
-      std::find_if(kDtypes.begin(), kDtypes.end(),
-                   [dtype](const DtypeBits& candidate) { return candidate.name == dtype; });
+  const auto* const found = find_dtype(dtype);
   return found == kDtypes.end() ? 0 : found->bits;
 }
 
@@ -74,7 +83,8 @@ struct Stated {
 /// form is refused at its first wrong token, whatever its depth.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
-  std::vector<Stated> take() { return std::move(tensors_); }
+  std::vector<Stated> take_tensors() { return std::move(tensors_); }
+  Metadata take_metadata() { return std::move(metadata_); }
 
   bool start_object(std::size_t) override {
     switch (place_) {
@@ -122,7 +132,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
         place_ = text == "__metadata__" ? Place::kMetadata : Place::kTensor;
         break;
       case Place::kMetadataValues:
-        require_new(metadata_keys_, "metadata key");
+        if (metadata_.contains(key_)) refuse_second("metadata key");
         break;
       default:
         require_new(fields_, "field");
@@ -132,7 +142,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool string(string_t& text) override {
-    if (place_ == Place::kMetadataValues) return true;
+    if (place_ == Place::kMetadataValues) {
+      metadata_.emplace(key_, std::move(text));
+      return true;
+    }
     if (place_ != Place::kDtype) unexpected("a string");
     if (bits_of(text) == 0) {
       throw HeaderProblem{
@@ -220,7 +233,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   void require_new(Names& seen, std::string_view kind) const {
-    if (seen.insert(key_).second) return;
+    if (!seen.insert(key_).second) refuse_second(kind);
+  }
+
+  [[noreturn]] void refuse_second(std::string_view kind) const {
     throw HeaderProblem{fmt::format("has the {} '{}' twice", kind, key_)};
   }
 
@@ -239,8 +255,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   Place place_ = Place::kFile;
   std::string key_;
-  Names names_, metadata_keys_, fields_;
+  Names names_, fields_;
   std::vector<Stated> tensors_;
+  Metadata metadata_;
 };
 
 /// Checks one tensor, whose bytes start at `start`, in the reference's order.
@@ -278,9 +295,14 @@ SafetensorsEntry checked(const Stated& stated, std::uint64_t start) {
   return entry;
 }
 
+struct Header {
+  std::vector<SafetensorsEntry> entries;
+  Metadata metadata;
+};
+
 /// The entries of `header`, sorted by their byte ranges. Shape, dtype and range of each agree, and
 /// the ranges follow each other from byte 0 on. Throws HeaderProblem.
-std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header) {
+Header parse_safetensors_header(std::string_view header) {
   // The parser takes a NUL for the end and skips a byte order mark; neither is JSON.
   const auto odd = header.substr(0, 3) == "\xEF\xBB\xBF" ? 0 : header.find('\0');
   if (odd != std::string_view::npos) {
@@ -288,99 +310,147 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view header) 
   }
   HeaderReader reader;
   Json::sax_parse(header, &reader);
-  std::vector<Stated> tensors = reader.take();
+  std::vector<Stated> tensors = reader.take_tensors();
   std::sort(tensors.begin(), tensors.end(), [](const Stated& a, const Stated& b) {
     return std::tie(a.offsets, a.name) < std::tie(b.offsets, b.name);
   });
-  std::vector<SafetensorsEntry> entries;
+  Header checked_header{.entries = {}, .metadata = reader.take_metadata()};
   std::uint64_t start = 0;
   for (const Stated& tensor : tensors) {
-    entries.push_back(checked(tensor, start));
+    checked_header.entries.push_back(checked(tensor, start));
     start = tensor.offsets[1];
   }
-  return entries;
+  return checked_header;
 }
 
 // The file.
 
-[[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& why) {
-  fail(ExitCode::kBadData, {.what = "safetensors file",
+[[noreturn]] void refuse_safetensors(const std::filesystem::path& path, const std::string& what,
+                                     const std::string& why) {
+  fail(ExitCode::kBadData, {.what = what,
                             .value = path.string(),
                             .why = why,
                             .remedy = "it is damaged or no safetensors file"});
 }
 
-/// The header's text; the file then stands at the first tensor.
-std::string read_header(InputFile& file, const std::filesystem::path& path) {
+/// Everything ahead of the tensors.
+std::string read_head(const InputFile& file, const std::filesystem::path& path,
+                      const std::string& what) {
   const auto file_bytes = static_cast<std::uint64_t>(file.size_bytes());
   if (file_bytes < kLengthBytes) {
-    refuse_safetensors(path, fmt::format("too short: {}, it needs at least 8",
-                                         counted(file.size_bytes(), "byte")));
+    refuse_safetensors(
+        path, what,
+        fmt::format("too short: {}, it needs at least 8", counted(file.size_bytes(), "byte")));
   }
   std::uint64_t header_bytes = 0;
-  file.read(std::as_writable_bytes(std::span(&header_bytes, 1)));
+  file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
   if (header_bytes > kMaxSafetensorsHeaderBytes) {
-    refuse_safetensors(path, fmt::format("states a header of {} bytes, {} are allowed",
-                                         header_bytes, kMaxSafetensorsHeaderBytes));
+    refuse_safetensors(path, what,
+                       fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
+                                   kMaxSafetensorsHeaderBytes));
   }
   if (header_bytes > file_bytes - kLengthBytes) {
-    refuse_safetensors(path, fmt::format("states a header of {}, {} follow",
-                                         counted(static_cast<std::int64_t>(header_bytes), "byte"),
-                                         file_bytes - kLengthBytes));
+    refuse_safetensors(path, what,
+                       fmt::format("states a header of {}, {} follow",
+                                   counted(static_cast<std::int64_t>(header_bytes), "byte"),
+                                   file_bytes - kLengthBytes));
   }
-  std::string header(header_bytes, ' ');
-  file.read(std::as_writable_bytes(std::span(header)));
-  return header;
+  std::string head(kLengthBytes + header_bytes, ' ');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  return head;
 }
 
-std::vector<SafetensorsEntry> read_entries(InputFile& file, const std::filesystem::path& path) {
-  const std::string header = read_header(file, path);
-  std::vector<SafetensorsEntry> entries;
-  try {
-    entries = parse_safetensors_header(header);
-  } catch (const HeaderProblem& problem) {
-    refuse_safetensors(path, "its header: " + problem.why);
-  }
-  const std::int64_t stated = entries.empty() ? 0 : entries.back().end_bytes;
-  const std::int64_t there =
-      file.size_bytes() - static_cast<std::int64_t>(kLengthBytes + header.size());
-  if (stated != there) {
-    refuse_safetensors(path, fmt::format("its tensors have {}, {} follow the header",
-                                         counted(stated, "byte"), there));
-  }
-  return entries;
+/// `"name":{...}`, as a header has it of a tensor whose bytes begin at `begin`.
+std::string member_of_header(const TensorBytes& tensor, std::uint64_t begin) {
+  std::uint64_t bits = bits_of(tensor.dtype);
+  for (const std::int64_t extent : tensor.shape) bits *= static_cast<std::uint64_t>(extent);
+  BARESTEP_REQUIRE(bits_of(tensor.dtype) != 0 && bits == 8 * tensor.bytes.size(),
+                   "the values of '" + tensor.name + "' do not fill its shape");
+  const nlohmann::ordered_json stated = {{"dtype", tensor.dtype},
+                                         {"shape", tensor.shape},
+                                         {"data_offsets", {begin, begin + tensor.bytes.size()}}};
+  return Json(tensor.name).dump() + ":" + stated.dump();
 }
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
-  std::vector<const NamedTensor*> sorted;
-  for (const NamedTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const NamedTensor* a, const NamedTensor* b) { return a->name < b->name; });
+SafetensorsParts safetensors_parts(std::span<const TensorBytes> tensors,
+                                   const SafetensorsMetadata& metadata) {
+  std::vector<const TensorBytes*> sorted;
+  for (const TensorBytes& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const TensorBytes* a, const TensorBytes* b) {
+    const auto* const of_a = find_dtype(a->dtype);
+    const auto* const of_b = find_dtype(b->dtype);
+    return of_a != of_b ? of_a > of_b : a->name < b->name;
+  });
 
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  std::int64_t begin = 0;
-  for (const NamedTensor* tensor : sorted) {
-    std::int64_t size = 1;
-    for (const std::int64_t extent : tensor->shape) size *= extent;
-    BARESTEP_REQUIRE(size == static_cast<std::int64_t>(tensor->values.size()),
-                     "the values of '" + tensor->name + "' do not fill its shape");
-    BARESTEP_REQUIRE(!json.contains(tensor->name) && tensor->name != "__metadata__",
-                     "'" + tensor->name + "' names two tensors or is reserved");
-    const auto end = begin + static_cast<std::int64_t>(tensor->values.size_bytes());
-    json[tensor->name] = {
-        {"dtype", "F32"}, {"shape", tensor->shape}, {"data_offsets", {begin, end}}};
-    begin = end;
+  std::vector<std::string> members;
+  if (!metadata.empty()) {
+    nlohmann::ordered_json texts;
+    for (const auto& [key, text] : metadata) texts[key] = text;
+    members.push_back("\"__metadata__\":" + texts.dump());
   }
-  std::string header = json.dump();
+  SafetensorsParts parts;
+  std::set<std::string_view> names = {"__metadata__"};
+  std::uint64_t begin = 0;
+  for (const TensorBytes* tensor : sorted) {
+    BARESTEP_REQUIRE(names.insert(tensor->name).second,
+                     "'" + tensor->name + "' names two tensors or is reserved");
+    members.push_back(member_of_header(*tensor, begin));
+    begin += tensor->bytes.size();
+    parts.tensors.push_back(tensor->bytes);
+  }
+  std::string header = fmt::format("{{{}}}", fmt::join(members, ","));
   header.resize((header.size() + 7) / 8 * 8, ' ');
+  BARESTEP_REQUIRE(header.size() <= kMaxSafetensorsHeaderBytes, "readers refuse longer headers");
   const std::uint64_t header_bytes = header.size();
+  parts.head.resize(kLengthBytes);
+  std::memcpy(parts.head.data(), &header_bytes, kLengthBytes);
+  parts.head += header;
+  return parts;
+}
 
-  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(&header_bytes, 1)),
-                                                   std::as_bytes(std::span(header))};
-  for (const NamedTensor* tensor : sorted) parts.push_back(std::as_bytes(tensor->values));
+void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+  std::vector<TensorBytes> bytes;
+  for (const NamedTensor& tensor : tensors) {
+    bytes.push_back({tensor.name, "F32", tensor.shape, std::as_bytes(tensor.values)});
+  }
+  const SafetensorsParts file = safetensors_parts(bytes);
+  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(file.head))};
+  parts.insert(parts.end(), file.tensors.begin(), file.tensors.end());
   replace_file(path, parts);
+}
+
+SafetensorsReader::SafetensorsReader(std::filesystem::path path, std::string what)
+    : file_(std::make_shared<InputFile>(path, what)), head_(read_head(*file_, path, what)) {
+  try {
+    Header header = parse_safetensors_header(std::string_view(head_).substr(kLengthBytes));
+    entries_ = std::move(header.entries);
+    metadata_ = std::move(header.metadata);
+  } catch (const HeaderProblem& problem) {
+    refuse_safetensors(path, what, "its header: " + problem.why);
+  }
+  const std::int64_t stated = entries_.empty() ? 0 : entries_.back().end_bytes;
+  const std::int64_t there = file_->size_bytes() - static_cast<std::int64_t>(head_.size());
+  if (stated != there) {
+    refuse_safetensors(
+        path, what,
+        fmt::format("its tensors have {}, {} follow the header", counted(stated, "byte"), there));
+  }
+}
+
+const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
+  const auto entry =
+      std::find_if(entries_.begin(), entries_.end(),
+                   [name](const SafetensorsEntry& candidate) { return candidate.name == name; });
+  return entry == entries_.end() ? nullptr : &*entry;
+}
+
+void SafetensorsReader::read(const SafetensorsEntry& entry, std::int64_t first_byte,
+                             std::span<std::byte> out) const {
+  BARESTEP_REQUIRE(first_byte + static_cast<std::int64_t>(out.size()) <= entry.bytes(),
+                   "a tensor ends where its bytes do");
+  file_->read_at(static_cast<std::int64_t>(head_.size()) + entry.begin_bytes + first_byte, out);
 }
 
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name) {
@@ -388,11 +458,10 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
       {"U8", ElementType::kU8},   {"BOOL", ElementType::kU8}, {"I8", ElementType::kI8},
       {"I16", ElementType::kI16}, {"I32", ElementType::kI32}, {"I64", ElementType::kI64},
       {"F32", ElementType::kF32}, {"F64", ElementType::kF64}};
-  auto file = std::make_shared<InputFile>(path, "safetensors file");
-  const std::vector<SafetensorsEntry> entries = read_entries(*file, path);
-  const auto entry = std::find_if(entries.begin(), entries.end(),
-                                  [name](const auto& candidate) { return candidate.name == name; });
-  if (entry == entries.end()) {
+  const SafetensorsReader reader(path);
+  const std::span<const SafetensorsEntry> entries = reader.tensors();
+  const SafetensorsEntry* const entry = reader.find(name);
+  if (entry == nullptr) {
     std::vector<std::string_view> names;
     for (const SafetensorsEntry& there : entries) names.push_back(there.name);
     if (names.size() > 3) names.resize(3);
@@ -414,46 +483,32 @@ ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view n
                               .why = fmt::format("tensor '{}' is {}", name, entry->dtype),
                               .remedy = "save it as U8, I8, I16, I32, I64, F32 or F64"});
   }
-  const std::int64_t tensors_bytes = entries.back().end_bytes;
-  ArrayHeader header{.type = type->second,
-                     .big_endian = false,
-                     .dims = entry->shape,
-                     .begin_bytes = file->size_bytes() - tensors_bytes + entry->begin_bytes};
-  return {path, std::move(header), std::move(file)};
+  ArrayHeader header{
+      .type = type->second,
+      .big_endian = false,
+      .dims = entry->shape,
+      .begin_bytes = static_cast<std::int64_t>(reader.head().size()) + entry->begin_bytes};
+  return {path, std::move(header), reader.file()};
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  try {
-    InputFile file(path, "safetensors file");
-    entries_ = read_entries(file, path);
-    for (const SafetensorsEntry& entry : entries_) {
-      const std::int64_t bytes = entry.end_bytes - entry.begin_bytes;
-      if (entry.dtype != "F32") {
-        file.skip(bytes);
-        continue;
-      }
-      std::vector<float> values(static_cast<std::size_t>(bytes) / sizeof(float));
-      file.read(std::as_writable_bytes(std::span(values)));
-      values_.emplace(entry.name, std::move(values));
-    }
-  } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, {.what = "safetensors file",
-                             .value = path.string(),
-                             .why = "does not fit into this machine's memory",
-                             .remedy = "use a smaller model"});
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) try
+    : path_(path), reader_(path) {
+  for (const SafetensorsEntry& entry : tensors()) {
+    if (entry.dtype != "F32") continue;
+    std::vector<float> values(static_cast<std::size_t>(entry.bytes()) / sizeof(float));
+    reader_.read(entry, 0, std::as_writable_bytes(std::span(values)));
+    values_.emplace(entry.name, std::move(values));
   }
-}
-
-const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto entry =
-      std::find_if(entries_.begin(), entries_.end(),
-                   [name](const SafetensorsEntry& candidate) { return candidate.name == name; });
-  return entry == entries_.end() ? nullptr : &*entry;
+} catch (const std::bad_alloc&) {
+  fail(ExitCode::kMemory, {.what = "safetensors file",
+                           .value = path.string(),
+                           .why = "does not fit into this machine's memory",
+                           .remedy = "use a smaller model"});
 }
 
 std::span<const float> SafetensorsFile::f32(std::string_view name) const {
   if (const auto found = values_.find(name); found != values_.end()) return found->second;
-  const SafetensorsEntry* entry = find(name);
+  const SafetensorsEntry* const entry = find(name);
   const std::string why = entry == nullptr
                               ? fmt::format("has no tensor '{}'", name)
                               : fmt::format("tensor '{}' is {}, not F32", name, entry->dtype);

@@ -2,31 +2,55 @@
 //
 // Layout: header length as a little-endian u64, the header as JSON, then the tensors' bytes without
 // holes. The format is Hugging Face's (safetensors/src/tensor.rs); save_safetensors writes the same
-// bytes as theirs, and SafetensorsFile refuses what theirs refuses and a little more.
+// bytes as theirs, and SafetensorsReader refuses what theirs refuses and a little more.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/array_file.h"
 
 namespace barestep {
 
-/// A tensor to be saved. Owns the name and the shape, not the values.
+/// A tensor to be saved as F32. Owns the name and the shape, not the values.
 struct NamedTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const float> values;  // row-major, as many as the shape says
 };
 
-/// Writes all tensors as F32, through replace_file, with its errors. The names must differ and be
-/// UTF-8; the order of `tensors` does not matter.
+/// Writes all tensors through replace_file, with its errors. The names must differ and be UTF-8;
+/// the order of `tensors` does not matter.
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
+
+/// A tensor of any type. Owns nothing but its name, its dtype and its shape.
+struct TensorBytes {
+  std::string name;
+  std::string dtype;  // "F32", "BF16", ...
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;  // row-major, little-endian, as many as shape and dtype say
+};
+
+/// What stands in a header beside the tensors; all of it UTF-8.
+using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
+
+/// A whole file as parts that follow each other: length and header, then the tensors.
+struct SafetensorsParts {
+  std::string head;                                 // all that is ahead of the tensors
+  std::vector<std::span<const std::byte>> tensors;  // the bytes of those that were given
+};
+
+/// Lays out a file: the metadata in this order, where there are any, the tensors by alignment, the
+/// largest first, then by name.
+SafetensorsParts safetensors_parts(std::span<const TensorBytes> tensors,
+                                   const SafetensorsMetadata& metadata = {});
 
 /// A tensor of a file. Its bytes are begin .. end - 1 behind the header.
 struct SafetensorsEntry {
@@ -35,23 +59,23 @@ struct SafetensorsEntry {
   std::vector<std::int64_t> shape;
   std::int64_t begin_bytes = 0;
   std::int64_t end_bytes = 0;
+
+  [[nodiscard]] std::int64_t bytes() const { return end_bytes - begin_bytes; }
 };
 
-/// Opens one tensor of a file whose header is checked as SafetensorsFile's is; its elements stay in
-/// the file. Throws Error: kNoInput, kBadData, kInputOutput, as SafetensorsFile does, and kBadData
-/// when there is no such tensor or its dtype is not U8, I8, I16, I32, I64, F32, F64 or BOOL (as
-/// u8).
+/// Opens one tensor of a file; its elements stay there. Throws Error as SafetensorsReader does, and
+/// kBadData when there is no such tensor or its dtype is not U8, I8, I16, I32, I64, F32, F64 or
+/// BOOL (as u8).
 ArrayFile open_safetensors(const std::filesystem::path& path, std::string_view name);
 
-/// A whole file, read and checked. Owns the values of its F32 tensors; the bytes of others are not
-/// kept.
-class SafetensorsFile {
+/// A file whose header is read and checked; the tensors stay in it. Copies share the file.
+class SafetensorsReader {
  public:
-  /// Throws Error: kNoInput when the file cannot be opened, kBadData when the reference reader
-  /// would refuse it, and for duplicate names, unknown fields of a tensor, more than 8 dimensions,
-  /// dimensions beyond 2^63 - 1 and names of more than 512 bytes; kMemory when the values do not
-  /// fit, kInputOutput when reading fails.
-  explicit SafetensorsFile(const std::filesystem::path& path);
+  /// `what` names the kind of file in messages. Throws Error: kNoInput when the file cannot be
+  /// opened, kBadData when the reference reader would refuse it, and for duplicate names, unknown
+  /// fields of a tensor, more than 8 dimensions, dimensions beyond 2^63 - 1 and names of more than
+  /// 512 bytes; kInputOutput when reading fails.
+  explicit SafetensorsReader(std::filesystem::path path, std::string what = "safetensors file");
 
   /// In the order of their bytes.
   [[nodiscard]] std::span<const SafetensorsEntry> tensors() const { return entries_; }
@@ -59,13 +83,48 @@ class SafetensorsFile {
   /// Null when there is no tensor of this name.
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;
 
+  [[nodiscard]] const std::map<std::string, std::string, std::less<>>& metadata() const {
+    return metadata_;
+  }
+
+  /// All bytes ahead of the tensors, as safetensors_parts() makes them.
+  [[nodiscard]] const std::string& head() const { return head_; }
+
+  /// Fills `out` with the tensor's bytes from `first_byte` on. Throws Error(kInputOutput). Several
+  /// threads may read at once.
+  void read(const SafetensorsEntry& entry, std::int64_t first_byte, std::span<std::byte> out) const;
+
+  [[nodiscard]] const std::shared_ptr<const InputFile>& file() const { return file_; }
+
+ private:
+  std::shared_ptr<const InputFile> file_;
+  std::string head_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+/// A whole file, read and checked. Owns the values of its F32 tensors; the bytes of others are not
+/// kept.
+class SafetensorsFile {
+ public:
+  /// Throws Error as SafetensorsReader does, and kMemory when the values do not fit.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  /// In the order of their bytes.
+  [[nodiscard]] std::span<const SafetensorsEntry> tensors() const { return reader_.tensors(); }
+
+  /// Null when there is no tensor of this name.
+  [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const {
+    return reader_.find(name);
+  }
+
   /// The values of tensor `name`; valid as long as this object. Throws Error(kBadData) when there
   /// is none or its dtype is not F32.
   [[nodiscard]] std::span<const float> f32(std::string_view name) const;
 
  private:
   std::filesystem::path path_;
-  std::vector<SafetensorsEntry> entries_;
+  SafetensorsReader reader_;
   std::map<std::string, std::vector<float>, std::less<>> values_;
 };
 

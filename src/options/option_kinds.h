@@ -34,6 +34,8 @@ auto& section_of(Config& config) {
     return config.parallel;
   } else if constexpr (std::is_same_v<Section, InjectedConfig>) {
     return config.injected;
+  } else if constexpr (std::is_same_v<Section, CheckpointConfig>) {
+    return config.checkpoint;
   } else {
     return config.output;
   }

@@ -148,6 +148,24 @@ std::int64_t byte_count(const Given& given) {
   return bytes;
 }
 
+double duration(const Given& given) {
+  try {
+    return parse_duration(given.where, given.text);
+  } catch (const Error& error) {
+    throw Error(given.code, {.what = error.what()});
+  }
+}
+
+CheckpointEvery checkpoint_every(const Given& given) {
+  const bool is_number = given.text.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number) return {.steps = whole_number(given, limits::kCounts)};
+  return {.seconds = duration(given)};
+}
+
+std::string text_of(const CheckpointEvery& every) {
+  return every.steps > 0 ? text_of_number(every.steps) : duration_text(every.seconds);
+}
+
 StepRange step_range(const Given& given) {
   const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
   const auto parts = split(given.text, ':');

@@ -43,6 +43,13 @@ std::pair<double, double> two_shares(const Given& given);
 /// "16GiB", "1.5MiB", "4096": what parse_bytes() reads.
 std::int64_t byte_count(const Given& given);
 
+/// "3h50m": what parse_duration() reads.
+double duration(const Given& given);
+
+/// "400", a number of steps, or "10m", a time.
+CheckpointEvery checkpoint_every(const Given& given);
+std::string text_of(const CheckpointEvery& every);
+
 /// "10:20", the steps 10 to 19: `first` below `end`.
 StepRange step_range(const Given& given);
 

@@ -29,8 +29,10 @@ OrderedJson json_of_value(JsonKind kind, const std::string& text) {
       return text;
     case JsonKind::kNumbers:
       return OrderedJson::parse("[" + text + "]");
-    case JsonKind::kNumber:
     case JsonKind::kNumberOrString:
+      if (!OrderedJson::accept(text)) return text;
+      break;
+    case JsonKind::kNumber:
     case JsonKind::kNumberOrNumbers:
       break;
   }
@@ -90,17 +92,33 @@ std::string configuration_record(const TrainConfig& config, TrainerKind trainer)
   return json_line_of({{"configuration", configuration_of(config, trainer)}});
 }
 
+namespace {
+
+/// The option's value as one that is compared, or only whether it is given.
+std::pair<std::string, std::string> setting_of(const Option& option, const TrainConfig& config,
+                                               bool is_told) {
+  const std::optional<std::string> text = option.value.text(config);
+  const bool is_given = text && (is_told || text != option.value.text({}));
+  return {fmt::format("--{}", option.name), !is_given ? "not given" : is_told ? *text : "given"};
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config) {
-  const TrainConfig defaults;
   std::vector<std::pair<std::string, std::string>> settings;
   for (const Option& option : options_of(TrainerKind::kDdp)) {
     if (option.agreement == Agreement::kNothing) continue;
-    const std::optional<std::string> text = option.value.text(config);
     const bool is_told = option.agreement == Agreement::kValue && !is_flag(option);
-    const bool is_given = text && (is_told || text != option.value.text(defaults));
-    settings.emplace_back(fmt::format("--{}", option.name), !is_given ? "not given"
-                                                            : is_told ? *text
-                                                                      : "given");
+    settings.push_back(setting_of(option, config, is_told));
+  }
+  return settings;
+}
+
+std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  // Ranks have the options of all trainers that decide.
+  for (const Option& option : options_of(TrainerKind::kDdp)) {
+    if (option.decides_numbers) settings.push_back(setting_of(option, config, !is_flag(option)));
   }
   return settings;
 }
@@ -180,8 +198,10 @@ void check_sweep(const TrainConfig& config) {
   const char* const file = !output.save.empty()                                        ? "--save"
                            : !output.metrics.empty() && !config.training.evaluate_only ? "--metrics"
                            : !output.trace.empty()                                     ? "--trace"
-                           : !output.tensorboard.empty() ? "--tensorboard"
-                                                         : nullptr;
+                           : !output.tensorboard.empty()            ? "--tensorboard"
+                           : !config.checkpoint.folder.empty()      ? "--checkpoint"
+                           : !config.checkpoint.resume_from.empty() ? "--resume-from"
+                                                                    : nullptr;
   if (file == nullptr) return;
   fail(ExitCode::kConfiguration, {.what = file,
                                   .why = "does not go with several batch sizes",
@@ -198,19 +218,48 @@ void check_evaluation(const TrainConfig& config) {
   if (config.data.kind == DataKind::kRandn) {
     refuse("there are no samples to evaluate with", "give files by --data");
   }
-  const char* const other = !output.save.empty()              ? "--save"
-                            : output.records()                ? "--profile and --trace"
-                            : !output.tensorboard.empty()     ? "--tensorboard"
-                            : output.monitor                  ? "--monitor"
-                            : config.training.epochs          ? "--epochs"
-                            : config.training.steps           ? "--steps"
-                            : config.training.accumulate != 1 ? "--accumulate"
-                            : config.device.graph             ? "--graph"
-                                                              : nullptr;
+  const char* const other = !output.save.empty()                     ? "--save"
+                            : output.records()                       ? "--profile and --trace"
+                            : !output.tensorboard.empty()            ? "--tensorboard"
+                            : output.monitor                         ? "--monitor"
+                            : config.training.epochs                 ? "--epochs"
+                            : config.training.steps                  ? "--steps"
+                            : config.training.accumulate != 1        ? "--accumulate"
+                            : config.device.graph                    ? "--graph"
+                            : !config.checkpoint.folder.empty()      ? "--checkpoint"
+                            : !config.checkpoint.resume_from.empty() ? "--resume-from"
+                            : config.checkpoint.time_limit_s         ? "--time-limit"
+                                                                     : nullptr;
   if (other == nullptr) return;
   fail(ExitCode::kConfiguration, {.what = other,
                                   .why = "does not go with --evaluate-only, which trains nothing",
                                   .remedy = "leave one of the two out"});
+}
+
+void check_checkpoints(const TrainConfig& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const CheckpointConfig usual;
+  const auto refuse = [](const char* what, const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = what, .why = why, .remedy = remedy});
+  };
+  const char* const lonely = !(checkpoint.every == usual.every) ? "--checkpoint-every"
+                             : checkpoint.keep != usual.keep    ? "--checkpoint-keep"
+                             : checkpoint.best                  ? "--checkpoint-best"
+                             : checkpoint.resume                ? "--resume"
+                                                                : nullptr;
+  if (checkpoint.folder.empty() && lonely != nullptr) {
+    refuse(lonely, "there is no folder of checkpoints", "give --checkpoint DIR too");
+  }
+  if (checkpoint.resume && !checkpoint.resume_from.empty()) {
+    refuse("--resume", "does not go with --resume-from", "give one of the two");
+  }
+  if (!checkpoint.resume_from.empty() && !config.output.load.empty()) {
+    refuse("--load", "does not go with --resume-from, whose file has weights",
+           "give one of the two");
+  }
+  if (checkpoint.best && config.data.test_split == 0) {
+    refuse("--checkpoint-best", "there is no test set to tell which is best", "give --test-split");
+  }
 }
 
 /// A program has a node for each layer of each micro-step.
@@ -400,6 +449,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_output(config.output);
   check_evaluation(config);
   check_sweep(config);
+  check_checkpoints(config);
   check_micro_steps(config);
   check_size(config, config.data.batch_size);
   for (const std::int64_t size : config.data.sweep) check_size(config, size);

@@ -43,6 +43,9 @@ struct Option {
   std::vector<std::string_view> replaces{};
   std::vector<TrainerKind> trainers{};  // that have it; empty: all
   Agreement agreement = Agreement::kValue;
+  // What is trained depends on it beyond rounding: a run that goes on from a checkpoint has the
+  // same.
+  bool decides_numbers = false;
   std::string_view group{};  // of --help
 };
 
@@ -71,6 +74,10 @@ std::string configuration_record(const TrainConfig& config, TrainerKind trainer)
 
 /// Names and values of what ranks must share: "--lr" and "0.001". The same names on every rank.
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config);
+
+/// The same of what a run must have in common with the checkpoint that it goes on from, as far as
+/// options tell alone.
+std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config);
 
 /// Throws Error: kUsage for a value that the option does not allow, in the words of the command
 /// line; kConfiguration for options that do not fit together. Finds everything that can be found

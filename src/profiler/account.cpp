@@ -309,6 +309,7 @@ void MeanAccount::add(const StepAccount& account) {
   for (const Part part : kValuesOf<Part>) sum_[part] += account[part];
   sum_.hidden_communication_s += account.hidden_communication_s;
   sum_.between_s += account.between_s;
+  sum_.checkpoint_s += account.checkpoint_s;
   sum_.clock_error_s = std::max(sum_.clock_error_s, account.clock_error_s);
   ++count_;
 }
@@ -320,6 +321,7 @@ StepAccount MeanAccount::mean() const {
   for (double& part_s : mean.part_s) part_s /= count;
   mean.hidden_communication_s /= count;
   mean.between_s /= count;
+  mean.checkpoint_s /= count;
   return mean;
 }
 
@@ -333,6 +335,9 @@ std::string account_table(const StepAccount& account) {
   }
   text += row("wall time", account.wall_s, account.wall_s);
   text += row("between steps", account.between_s, account.wall_s);
+  if (account.checkpoint_s > 0) {
+    text += row("checkpoint", account.checkpoint_s, account.wall_s);
+  }
   if (account.hidden_communication_s > 0) {
     text += row("hidden communication", account.hidden_communication_s, account.wall_s);
   }

@@ -69,6 +69,7 @@ struct StepAccount {
   EnumArray<Part, double> part_s{};
   double hidden_communication_s = 0;  // beside work of the lane or beside other waits; in no part
   double between_s = 0;      // between the wall time of the step before it and its own; in neither
+  double checkpoint_s = 0;   // saving the state before the step; in neither
   double clock_error_s = 0;  // by how much its times may be off at most
 
   [[nodiscard]] double& operator[](Part part) { return part_s[part]; }

@@ -104,6 +104,8 @@ StepFigures::StepFigures(const StepReport& told)
     : report(told), account(account_of(*told.timeline, kMainLane)) {
   const HostTimes& host = told.timeline->at(0)->host;
   queued_s = host.queued_s - host.start_s;
+  account.checkpoint_s = told.checkpoint_s;
+  account.between_s = std::max(0.0, account.between_s - told.checkpoint_s);
 }
 
 std::string metrics_record(const StepFigures& step, int rank) {
@@ -118,6 +120,7 @@ std::string metrics_record(const StepFigures& step, int rank) {
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
   record["between_s"] = step.account.between_s;
+  if (step.account.checkpoint_s > 0) record["checkpoint_s"] = step.account.checkpoint_s;
   record["warmup"] = report.warmup;
   OrderedJson& phases = record["phases_s"];
   for (const PhaseKey& phase : phase_keys()) {

@@ -44,7 +44,7 @@ struct StepFigures {
 };
 
 /// One line of JSON: step, rank, loss at full precision, step_time_s, samples_per_s, queued_s,
-/// between_s and the parts of the account.
+/// between_s, checkpoint_s where the run paused before the step, and the parts of the account.
 std::string metrics_record(const StepFigures& step, int rank);
 
 /// What a rank lost to others since its warm-up, as a line of JSON:

@@ -1,6 +1,10 @@
 #include "session/logs.h"
 
+#include <nlohmann/json.hpp>
+
+#include <fstream>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "core/clock.h"
@@ -18,14 +22,37 @@ double utilisation(const StepAccount& account) {
   return work_s / account.wall_s;
 }
 
+/// The bytes of a --metrics file up to the first record of step `end` or a later one; 0 where the
+/// file is none.
+std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t end) {
+  std::ifstream file(path, std::ios::binary);
+  std::int64_t bytes = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    // What the end of a program has cut off is no JSON.
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (!record.is_object()) break;
+    if (bytes == 0 && !record.contains("configuration")) return 0;
+    const auto step = record.find("step");
+    if (step != record.end() && step->is_number_integer() && *step >= end) break;
+    bytes += std::ssize(line) + 1;
+  }
+  return bytes;
+}
+
 }  // namespace
 
-MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks)
+MetricsLog::MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
+                       std::int64_t done)
     : ranks_(ranks) {
   if (ranks_ != nullptr) all_.resize(static_cast<std::size_t>(ranks_->size()));
   if (ranks_ != nullptr && ranks_->rank() != 0) return;
-  file_.emplace(name_of(trainer), config.output.metrics);
-  write(configuration_record(config, trainer));
+  const std::int64_t kept_bytes = done == 0 ? 0 : bytes_of_records(config.output.metrics, done);
+  file_.emplace(name_of(trainer), config.output.metrics, kept_bytes);
+  if (kept_bytes == 0) write(configuration_record(config, trainer));
+}
+
+void MetricsLog::on_pause() {
+  if (file_) file_->write([](OutputFile& file) { file.flush(); });
 }
 
 void MetricsLog::on_step(const StepFigures& step) {

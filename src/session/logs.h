@@ -25,9 +25,11 @@ namespace barestep {
 template <class File>
 class RunFile {
  public:
-  /// `program` must outlive it. Throws Error(kCannotCreate).
-  RunFile(std::string_view program, const std::filesystem::path& path)
-      : program_(program), file_(path) {}
+  /// `program` must outlive it; `more` goes to the file's constructor too. Throws
+  /// Error(kCannotCreate).
+  template <class... More>
+  RunFile(std::string_view program, const std::filesystem::path& path, const More&... more)
+      : program_(program), file_(path, more...) {}
 
   /// Does `write(file)`. Once that has failed, which a note on stderr says, it does nothing.
   template <class Write>
@@ -58,10 +60,14 @@ class RunFile {
 class MetricsLog final : public Observer {
  public:
   /// Rank 0 makes the file; the others tell it how each step was for them. `ranks` may be null, and
-  /// must outlive it. `config` is that of the run, resolved. Throws Error(kCannotCreate).
-  MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks);
+  /// must outlive it. `config` is that of the run, resolved. Of a run that has `done` steps already
+  /// the file goes on after their records. Throws Error(kCannotCreate).
+  MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
+             std::int64_t done = 0);
 
   void on_step(const StepFigures& step) override;
+  /// A run that goes on from here finds the records of all steps before.
+  void on_pause() override;
   /// Every rank that has seen a step calls it. Blocks.
   void close() override;
 

@@ -24,6 +24,10 @@ class Observer {
   virtual void on_step(const StepFigures& /*step*/) {}
   virtual void on_evaluation(const EvaluationReport& /*report*/) {}
 
+  /// The run pauses behind the last step, on all ranks behind the same, so that its state can be
+  /// saved.
+  virtual void on_pause() {}
+
   /// No step comes any more: completes the files that were written step by step. Throws
   /// Error(kInputOutput) where one is incomplete.
   virtual void close() {}
@@ -65,6 +69,9 @@ class Observers final : public TrainObserver {
   }
   void on_evaluation(const EvaluationReport& report) override {
     for (const auto& each : all_) each->on_evaluation(report);
+  }
+  void on_pause() override {
+    for (const auto& each : all_) each->on_pause();
   }
 
   [[nodiscard]] const std::vector<std::unique_ptr<Observer>>& all() const { return all_; }

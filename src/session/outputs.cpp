@@ -77,7 +77,7 @@ void require_two_outputs(const NamedFile& a, const NamedFile& b) {
     refuse(a.use, fmt::format("{} writes to the same file", b.use.option), "give two files");
   }
   for (const auto& [file, folder] : {std::pair(&a, &b), std::pair(&b, &a)}) {
-    if (!is_below(*file, *folder)) continue;
+    if (folder->use.is_folder || !is_below(*file, *folder)) continue;
     refuse(file->use,
            fmt::format("{} writes the file '{}', which would have to be a folder",
                        folder->use.option, folder->use.path.string()),
@@ -86,7 +86,9 @@ void require_two_outputs(const NamedFile& a, const NamedFile& b) {
 }
 
 std::vector<FileUse> inputs_of(const TrainConfig& config) {
-  std::vector<FileUse> inputs = {{"--load", config.output.load}, {"--config", config.file}};
+  std::vector<FileUse> inputs = {{"--load", config.output.load},
+                                 {"--resume-from", config.checkpoint.resume_from},
+                                 {"--config", config.file}};
   for (const fs::path& pattern : {config.data.x, config.data.y}) {
     if (pattern.empty()) continue;
     for (fs::path& file : matching_files(pattern)) inputs.push_back({"--data", std::move(file)});
@@ -128,7 +130,9 @@ void require_outputs(const TrainConfig& config, const std::vector<fs::path>& tra
   for (const auto& path : {config.output.save, config.output.metrics, config.device.autotune}) {
     if (!path.empty()) require_writable(path);
   }
-  if (!config.output.tensorboard.empty()) require_writable_folder(config.output.tensorboard);
+  for (const auto& folder : {config.output.tensorboard, config.checkpoint.folder}) {
+    if (!folder.empty()) require_writable_folder(folder);
+  }
   for (const auto& path : traces) require_writable(path);
 
   std::vector<FileUse> outputs = {{"--metrics", config.output.metrics},
@@ -136,6 +140,8 @@ void require_outputs(const TrainConfig& config, const std::vector<fs::path>& tra
   for (const fs::path& trace : traces) outputs.push_back({"--trace", trace});
   outputs.push_back({"--autotune", config.device.autotune});
   outputs.push_back({"--tensorboard", config.output.tensorboard});
+  outputs.push_back(
+      {.option = "--checkpoint", .path = config.checkpoint.folder, .is_folder = true});
   if (config.output.profile) outputs.push_back({"--profile", peaks_file().value_or("")});
   outputs.insert(outputs.end(), of_others.begin(), of_others.end());
   require_separate_files(std::move(outputs), inputs_of(config));

@@ -15,6 +15,7 @@ namespace barestep {
 struct FileUse {
   std::string option;  // that names it or asks for it, as messages tell it: "--trace"
   std::filesystem::path path;
+  bool is_folder = false;  // in which other outputs may lie
 };
 
 /// Throws Error(kConfiguration) where an output is an input or another output too, by whatever

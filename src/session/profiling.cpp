@@ -46,13 +46,13 @@ StepRange kept_steps(const TrainConfig& config, StepRange numbers, std::int64_t 
 }  // namespace
 
 Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
-                     const ProfilingScope& scope)
+                     const ProfilingScope& scope, std::int64_t done)
     : config_(config),
       programs_(programs),
       scope_(scope),
       numbers_(profiled_steps_of(config, steps_of_run(config, programs))),
       kept_(kept_steps(config, numbers_, steps_of_run(config, programs))),
-      first_counted_(warmup_of(config.training, steps_of_run(config, programs))),
+      first_counted_(first_measured_step(config.training, steps_of_run(config, programs), done)),
       source_("the CPU"),
       steps_(kept_.size(), most_parts(programs), kMostRecords),
       forgotten_(1, most_parts(programs), kMostRecords) {

@@ -51,10 +51,15 @@ std::string text_of_ranks(const std::vector<int>& ranks) {
 
 }  // namespace
 
-RankSettings settings_of(const TrainConfig& config) {
+RankSettings settings_of_data(const TrainConfig& config) {
   RankSettings settings;
   add_files(settings, "data", config.data.x);
   add_files(settings, "targets", config.data.y);
+  return settings;
+}
+
+RankSettings settings_of(const TrainConfig& config) {
+  RankSettings settings = settings_of_data(config);
   for (auto& shared : shared_settings(config)) settings.push_back(std::move(shared));
   return settings;
 }

@@ -13,6 +13,9 @@ namespace barestep {
 /// Names and values, in an order that is the same on every rank that has the same names.
 using RankSettings = std::vector<std::pair<std::string, std::string>>;
 
+/// Of the data files, size and hash of each. Reads them.
+RankSettings settings_of_data(const TrainConfig& config);
+
 /// What steps depend on: the options that ranks share, as resolve() has left them, the data's size
 /// and hash. Reads the data files.
 RankSettings settings_of(const TrainConfig& config);

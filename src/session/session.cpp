@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/plan.h"
@@ -33,6 +34,21 @@ std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind k
       config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
 }
 
+/// Asks the run to end as soon as its time is up.
+class TimeLimit final : public Observer {
+ public:
+  TimeLimit(double end_s, bool& is_reached) : end_s_(end_s), is_reached_(is_reached) {}
+  void on_batch() override {
+    if (is_reached_ || now_s() < end_s_) return;
+    is_reached_ = true;
+    ask_to_stop();
+  }
+
+ private:
+  double end_s_;
+  bool& is_reached_;
+};
+
 /// Tells the watchdog which step the run is in.
 class StepsForWatchdog final : public Observer {
  public:
@@ -53,19 +69,39 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
-    : place_(place), job_(job), config_(config), data_(std::move(data)) {
+    : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
+  job_.together([&] { settle(); });
+  find_start();
   job_.together([&] { prepare(); });
   job_.together([&] { place_.require_agreement(config_, *programs_); });
+  if (answer_.empty() && !config_.checkpoint.folder.empty()) {
+    require_shared_folder(job_, config_.checkpoint.folder);
+  }
 }
 
-void Session::prepare() {
+void Session::settle() {
   validate(config_, place_.trainer());
   place_.settle(config_);
   if (data_ == nullptr) {
     place_.require_outputs(config_);
     data_ = open_data(config_, place_.kind());
   }
+}
+
+/// Rank 0 says what all go on from.
+void Session::find_start() {
+  job_.together([&] {
+    const bool trains = !config_.output.plan && !config_.output.explain;
+    if (!job_.is_first() || !trains) return;
+    require_own_folder(config_.checkpoint);
+    start_ = find_resume_point(name_of(place_.trainer()), config_.checkpoint);
+  });
+  if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);
+}
+
+void Session::prepare() {
   StepSpec spec = place_.spec_of(config_, data_.get());
+  if (start_) spec.generator = start_->generator;
   if (config_.training.evaluate_only) {
     spec = evaluation_spec_of(spec);
   } else {
@@ -73,14 +109,20 @@ void Session::prepare() {
   }
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now where the files say how long an epoch is.
-  config_ = resolve(std::move(config_), place_.kind(), spec);
+  const std::int64_t done = start_ ? start_->state.position.steps : 0;
+  config_ = resolve(std::move(config_), place_.kind(), spec, done);
+  if (start_ && job_.is_first()) require_same_run(*start_, config_, *programs_);
   if (config_.output.memory) place_.require_stated_memory(*programs_, *config_.output.memory);
   if (config_.output.plan || config_.output.explain) {
     answer_ = preview();
     return;
   }
   if (job_.is_first()) {
-    if (!config_.output.load.empty()) loaded_ = load_weights(config_.output.load, spec.model);
+    if (start_) {
+      restore_product_choices(*start_, config_.device);
+    } else if (!config_.output.load.empty()) {
+      loaded_ = load_weights(config_.output.load, spec.model);
+    }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
   }
@@ -91,7 +133,7 @@ std::string Session::preview() const {
   std::string text;
   if (config_.output.plan) {
     text += fmt::format("{} parameters\n\n", grouped(programs_->spec().model.layout.parameters()));
-    text += plan_table(MemoryPlan(programs_->buffers()), programs_->buffers(), place_.names());
+    text += plan_text(*programs_, place_.names());
   }
   if (config_.output.explain) {
     if (!text.empty()) text += "\n";
@@ -113,20 +155,29 @@ void Session::run() {
 /// Each observer is told of a step in this order, and has its say in the end.
 void Session::set_up() {
   const OutputConfig& output = config_.output;
+  const std::int64_t done = start_ ? start_->state.position.steps : 0;
   std::unique_ptr<Profiling> profiling;
   if (output.records()) {
-    profiling = std::make_unique<Profiling>(config_, *programs_, place_.profiling_scope());
+    profiling = std::make_unique<Profiling>(config_, *programs_, place_.profiling_scope(), done);
   }
   trainer_ = std::make_unique<Trainer>(config_, *programs_, place_.devices(), place_.communicator(),
-                                       data_.get(), std::move(loaded_), profiling.get());
+                                       data_.get(), std::move(loaded_), profiling.get(),
+                                       start_ ? &start_->state : nullptr);
+  const RankSettings rounding =
+      settings_of_rounding(config_, *programs_, *place_.devices()[0], place_.trainer());
+  if (start_ && job_.is_first()) note_start(rounding);
+  if (start_) start_->state.tensors = {};
   const std::int64_t steps = trainer_->steps();
   observers_.make<StepsForWatchdog>(job_);
+  if (job_.is_first() && config_.checkpoint.time_limit_s) {
+    observers_.make<TimeLimit>(begin_s_ + *config_.checkpoint.time_limit_s, limit_is_reached_);
+  }
   if (job_.is_first() && !output.tensorboard.empty()) {
     observers_.make<TensorBoardLog>(name_of(place_.trainer()), output.tensorboard);
   }
   MetricsLog* metrics = nullptr;
   if (!output.metrics.empty()) {
-    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks());
+    metrics = &observers_.make<MetricsLog>(place_.trainer(), config_, job_.ranks(), done);
   }
   if (job_.is_first()) console_ = &observers_.make<Console>(config_, *programs_, place_, steps);
   observers_.add(place_.new_account(*programs_, steps));
@@ -137,11 +188,24 @@ void Session::set_up() {
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(
-        place_.monitor_scope(), warmup_of(config_.training, steps), console_, metrics);
+        place_.monitor_scope(), first_measured_step(config_.training, steps, done), console_,
+        metrics);
     if (profiling != nullptr) profiling->show(monitoring.monitor());
   }
   if (profiling != nullptr) profiling->begin();
   observers_.add(std::move(profiling));
+  if (!config_.checkpoint.folder.empty()) {
+    checkpoints_ = &observers_.make<Checkpoints>(config_, *programs_, place_.trainer(), *trainer_,
+                                                 job_, rounding, start_ ? &*start_ : nullptr);
+  }
+}
+
+void Session::note_start(const RankSettings& rounding) const {
+  const std::string differences = rounding_differences(*start_, rounding);
+  print_note(name_of(place_.trainer()),
+             fmt::format("goes on from '{}' with step {}{}", start_->file.string(),
+                         start_->state.position.steps,
+                         differences.empty() ? "" : ", but for rounding: " + differences));
 }
 
 void Session::train() {
@@ -170,7 +234,10 @@ void Session::train() {
 }
 
 void Session::end() {
-  std::vector<std::function<void()>> works = {[&] { save_weights(); }};
+  std::vector<std::function<void()>> works = {[&] { save_weights(); },
+                                              [&] {
+                                                if (checkpoints_ != nullptr) save_checkpoint();
+                                              }};
   for (auto& close : observers_.closing()) works.push_back(std::move(close));
   works.emplace_back([&] { report(); });
   for (const auto& each : observers_.all()) works.emplace_back([&] { each->save(false); });
@@ -179,6 +246,14 @@ void Session::end() {
     if (failure) throw Error(*failure);
   });
   end_if_stopped();
+}
+
+/// What was written of each step before belongs to it.
+void Session::save_checkpoint() {
+  for (const auto& each : observers_.all()) {
+    if (each.get() != checkpoints_) each->on_pause();
+  }
+  checkpoints_->save_end();
 }
 
 void Session::save_weights() {
@@ -202,12 +277,18 @@ void Session::end_if_stopped() {
   if (!trainer_->was_stopped()) return;
   if (!show("")) throw QuietEnd{};  // since stdout is lost, which run_program() tells
   if (job_.is_first()) {
-    const auto& save = config_.output.save;
-    print_note(
-        name_of(place_.trainer()),
-        fmt::format("asked to stop, {}ended after step {}{}",
-                    programs_->spec().ranks > 1 ? "all ranks " : "", trainer_->steps_done() - 1,
-                    save.empty() ? "" : fmt::format(" and wrote '{}'", save.string())));
+    std::vector<std::filesystem::path> written;
+    if (!config_.output.save.empty()) written.push_back(config_.output.save);
+    if (checkpoints_ != nullptr) written.push_back(checkpoints_->newest());
+    std::string wrote;
+    for (const auto& file : written) {
+      wrote += fmt::format(" and {}'{}'", wrote.empty() ? "wrote " : "", file.string());
+    }
+    print_note(name_of(place_.trainer()),
+               fmt::format("{}, {}ended after step {}{}",
+                           limit_is_reached_ ? "the time limit is reached" : "asked to stop",
+                           programs_->spec().ranks > 1 ? "all ranks " : "",
+                           trainer_->steps_done() - 1, wrote));
   }
   throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
 }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/config.h"
 #include "data/dataset.h"
 #include "profiler/report.h"
+#include "session/checkpoints.h"
 #include "session/console.h"
 #include "session/job.h"
 #include "session/logs.h"
@@ -35,10 +37,11 @@ class Session {
   /// What --plan and --explain ask for; where it is not empty there is nothing to run.
   [[nodiscard]] const std::string& answer() const { return answer_; }
 
-  /// Trains. What it made is saved in this order: weights; metrics and event files; what goes to
-  /// stdout; traces. A file that cannot be written does not keep the others from it; the first such
-  /// failure is thrown at the end. A run that fails saves the traces of its steps. Throws Error,
-  /// and QuietEnd with 75 where the run was asked to stop. Every rank calls it. Blocks.
+  /// Trains. What it made is saved in this order: weights; a checkpoint; metrics and event files;
+  /// what goes to stdout; traces. A file that cannot be written does not keep the others from it;
+  /// the first such failure is thrown at the end. A run that fails saves the traces of its steps.
+  /// Throws Error, and QuietEnd with 75 where the run was asked to stop. Every rank calls it.
+  /// Blocks.
   void run();
 
   /// Of run(): the times of its steps.
@@ -54,13 +57,17 @@ class Session {
   [[nodiscard]] const std::shared_ptr<const Dataset>& data() const { return data_; }
 
  private:
+  void settle();
+  void find_start();
   void prepare();
   [[nodiscard]] std::string preview() const;
   [[nodiscard]] FlatWeights weights_of_all();
   void set_up();
+  void note_start(const RankSettings& rounding) const;
   void train();
   void end();
   void save_weights();
+  void save_checkpoint();
   void report();
   void end_if_stopped();
 
@@ -72,8 +79,12 @@ class Session {
   std::unique_ptr<StepPrograms> programs_;
   std::string answer_;
   FlatWeights loaded_;
+  double begin_s_;
+  std::optional<ResumePoint> start_;
   Observers observers_;
-  Console* console_ = nullptr;  // on rank 0
+  Console* console_ = nullptr;          // on rank 0
+  Checkpoints* checkpoints_ = nullptr;  // where there are any
+  bool limit_is_reached_ = false;
   // What fails on one rank leaves it as it is: its streams may be inside a collective.
   std::unique_ptr<Trainer> trainer_;
 };

@@ -84,11 +84,12 @@ Draft::Ready Draft::share_loss(float scale) {
   const auto take = [&](const char* name, Category category, std::int64_t numbers, bool pinned) {
     return buffers_.tensor(name, category, 1, numbers, DType::kF32, 0, 2, pinned);
   };
-  const Tensor global = take("global_loss", Category::kCommunication, 2, false);
-  const Tensor host = take("global_loss_host", Category::kData, 2, true);
-  tensors().stop_host = take("stop_host", Category::kData, 1, true);
-  add(data_node(Copy{.to = global.flat_slice(1, 1), .from = *tensors().stop_host}));
-  return [this, global, host, scale] {
+  const std::int64_t wishes = wishes_of(spec_);
+  const Tensor global = take("global_loss", Category::kCommunication, 1 + wishes, false);
+  const Tensor host = take("global_loss_host", Category::kData, 1 + wishes, true);
+  tensors().wishes_host = take("wishes_host", Category::kData, wishes, true);
+  add(data_node(Copy{.to = global.flat_slice(1, wishes), .from = *tensors().wishes_host}));
+  return [this, global, host, wishes, scale] {
     add({.op = DeviceOp{Copy{.to = global.flat_slice(0, 1), .from = tensors().loss}},
          .phase = Phase::kLoss});
     exchange(AllReduce{.tensors = {global}, .scale = scale});
@@ -96,7 +97,7 @@ Draft::Ready Draft::share_loss(float scale) {
          .lane = Lane::kComm,
          .phase = Phase::kReduce});
     tensors().loss_host = host.flat_slice(0, 1);
-    tensors().stops_host = host.flat_slice(1, 1);
+    tensors().wishes_of_all_host = host.flat_slice(1, wishes);
   };
 }
 
@@ -123,6 +124,7 @@ void Draft::input(const Ready& x_ready) {
     if (spec_.data == DataKind::kRandn) {
       const std::int64_t bytes = state_bytes(spec_.generator);
       tensors.generator = buffers_.tensor("generator", Category::kData, 1, bytes, DType::kU8);
+      if (spec_.saves_state && !tensors.generator_host) keep_generator();
       add(data_node(Randn{.out = all, .state = *tensors.generator, .generator = spec_.generator}));
     } else {
       host = buffers_.tensor(name + "_host", Category::kData, taken, cols, dtype, 0, 2, true);
@@ -142,6 +144,14 @@ void Draft::input(const Ready& x_ready) {
   tensors.own_loss_host = tensors.loss_host;
   add_scalars();
   add_jitter();
+}
+
+void Draft::keep_generator() {
+  const Tensor& state = *step_.tensors.generator;
+  const Tensor host =
+      buffers_.tensor("generator_host", Category::kData, 1, state.cols, DType::kU8, 0, 2, true);
+  step_.tensors.generator_host = host;
+  add(data_node(Copy{.to = host, .from = state}));
 }
 
 void Draft::add_scalars() {

@@ -37,6 +37,7 @@ struct StepSpec {
   double jitter_s = 0;                // and one of random length up to this
   double io_delay_s = 0;              // ahead of everything on the compute lane
   std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
+  bool saves_state = false;           // the run can be asked for its state between any two steps
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
@@ -80,10 +81,21 @@ struct StepTensors {
   Tensor own_loss_host;                      // the same, pinned; training only
   Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
   std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
-  // Pinned, 1 x 1; training steps of ranks. The host writes whether this rank wants to stop (1 or
-  // 0), and reads in `stops_host` whether any does (above 0).
-  std::optional<Tensor> stop_host{}, stops_host{};
+  // Pinned, 1 x wishes_of(spec); training steps of ranks. The host writes which of them this rank
+  // has (1 or 0), and reads in `wishes_of_all_host` which any has (above 0).
+  std::optional<Tensor> wishes_host{}, wishes_of_all_host{};
+  // Pinned: the stream's state as it was before the step's data were drawn; random data of runs
+  // that save their state only.
+  std::optional<Tensor> generator_host{};
 };
+
+/// What a rank may want to happen after a step, to all at the same time.
+enum class Wish { kStop, kPause };
+
+/// How many of them ranks tell each other: a run that does not save its state never pauses.
+constexpr std::int64_t wishes_of(const StepSpec& spec) {
+  return spec.saves_state ? 2 : 1;
+}
 
 struct StepProgram {
   Program program;
@@ -144,11 +156,11 @@ class Draft {
   /// A collective on the comm lane.
   void exchange(Collective collective);
 
-  /// Of ranks, in front of everything: brings the wish to stop. Give what it returns to loss():
+  /// Of ranks, in front of everything: brings this rank's wishes. Give what it returns to loss():
   /// the losses of all ranks, each times `scale`, are summed, first on the comm lane and read back
-  /// there, since on the compute lane backward would wait for the other ranks. Beside the loss goes
-  /// whether a rank wants to stop. A rank's own loss is kept. Takes the buffers "global_loss",
-  /// "global_loss_host" and "stop_host".
+  /// there, since on the compute lane backward would wait for the other ranks. Beside the loss go
+  /// the wishes. A rank's own loss is kept. Takes the buffers "global_loss", "global_loss_host" and
+  /// "wishes_host".
   [[nodiscard]] Ready share_loss(float scale);
 
   /// This rank's rows, and for training what changes with every step, come to the device.
@@ -194,6 +206,8 @@ class Draft {
   [[nodiscard]] Mlp model_of(const MicroStep& part) const;
   /// Of a rank without rows, but where it takes part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
+  /// The next step's data may be drawn before this step's state is saved.
+  void keep_generator();
   void add_scalars();
   void add_jitter();
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});

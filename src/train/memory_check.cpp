@@ -7,11 +7,13 @@
 #include "core/error.h"
 #include "core/plan.h"
 #include "core/units.h"
+#include "train/training_state.h"
 
 namespace barestep {
 namespace {
 
-/// On the CPU, pinned memory comes out of the same memory.
+/// On the CPU, pinned memory comes out of the same memory, and so does the copy of the state that a
+/// checkpoint is written from.
 std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   std::int64_t bytes = 0;
@@ -19,6 +21,10 @@ std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) 
     if (device >= plan.devices()) continue;
     bytes += plan.device_bytes(device);
     if (pool.kind == DeviceKind::kCpu) bytes += plan.pinned_bytes(device);
+  }
+  const StepSpec& spec = programs.spec();
+  if (pool.kind == DeviceKind::kCpu && spec.saves_state && spec.rank == 0) {
+    bytes += bytes_of_state(programs);
   }
   return bytes;
 }

@@ -14,13 +14,17 @@
 namespace barestep {
 namespace {
 
+constexpr std::string_view kMoments1 = "moments1";
+constexpr std::string_view kMoments2 = "moments2";
+constexpr std::string_view kVelocities = "velocities";
+
 std::vector<std::string_view> buffer_names(const OptimizerConfig& config) {
   switch (config.kind) {
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
-      return {"moments1", "moments2"};
+      return {kMoments1, kMoments2};
     case OptimizerKind::kSgd:
-      if (config.momentum > 0) return {"velocities"};
+      if (config.momentum > 0) return {kVelocities};
       return {};
   }
   return {};
@@ -135,6 +139,13 @@ DeviceOp OptimizerState::step(BufferId parameters, int layer, const Factors& fac
       break;
   }
   report_bug(__FILE__, __LINE__, "has_fused_update", "this optimizer has no fused update");
+}
+
+std::string_view torch_name_of_state(std::string_view buffer) {
+  if (buffer == kMoments1) return "exp_avg";
+  if (buffer == kMoments2) return "exp_avg_sq";
+  BARESTEP_REQUIRE(buffer == kVelocities, "a buffer of an optimizer");
+  return "momentum_buffer";
 }
 
 std::int64_t scalars_of(const OptimizerConfig& config) {

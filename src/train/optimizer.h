@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/config.h"
@@ -25,6 +26,8 @@ struct FlatRange {
   [[nodiscard]] Tensor of(BufferId flat) const {
     return {flat, first * bytes_of(DType::kF32), 1, count};
   }
+
+  friend bool operator==(const FlatRange&, const FlatRange&) = default;
 };
 
 /// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
@@ -57,6 +60,9 @@ class OptimizerState {
   FlatRange range_;
   std::vector<BufferId> buffers_;
 };
+
+/// What torch.optim calls that buffer of an optimizer: "exp_avg" of "moments1".
+std::string_view torch_name_of_state(std::string_view buffer);
 
 /// How many numbers change with every step.
 std::int64_t scalars_of(const OptimizerConfig& config);

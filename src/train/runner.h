@@ -85,6 +85,9 @@ class Runner {
   /// Steps queued so far, which is the number of the next one.
   [[nodiscard]] std::int64_t steps() const { return queued_; }
 
+  /// Whether the input of that next step was fetched already.
+  [[nodiscard]] bool has_fetched_next() const { return fetched_ == queued_; }
+
   /// Steps finished so far, which is the number of the oldest that is not.
   [[nodiscard]] std::int64_t finished() const { return finished_; }
 

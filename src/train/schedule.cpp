@@ -19,9 +19,12 @@ std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
   return training.steps.value_or(kDefaultSteps);
 }
 
-Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs)
+Schedule::Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start)
     : programs_(programs),
-      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())) {}
+      steps_(steps_of(training, programs.spec().epoch_rows(), programs.spec().step_rows())),
+      step_(start.steps) {
+  if (step_ > 0 && !start.evaluated) begin_evaluation();
+}
 
 std::int64_t Schedule::batches_of_epoch() const {
   return batches(programs_.spec().epoch_rows(), programs_.spec().step_rows());
@@ -46,13 +49,16 @@ std::optional<Batch> Schedule::next() {
                     .number = step_,
                     .first = first};
   ++step_;
-  const bool epoch_ends = in_epoch + 1 == batches_of_epoch() || step_ == steps_;
-  if (epoch_ends && programs_.evaluate() != nullptr) {
-    evaluating_ = true;
-    evaluated_rows_ = 0;
-    evaluated_batches_ = 0;
-  }
+  begin_evaluation();
   return batch;
+}
+
+void Schedule::begin_evaluation() {
+  if (programs_.evaluate() == nullptr) return;
+  if (step_ % batches_of_epoch() != 0 && step_ != steps_) return;
+  evaluating_ = true;
+  evaluated_rows_ = 0;
+  evaluated_batches_ = 0;
 }
 
 std::optional<Batch> Schedule::next_evaluation() {
@@ -86,7 +92,7 @@ NextBatch batches_of(Schedule schedule) {
   };
 }
 
-TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec) {
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec, std::int64_t done) {
   if (config.device.device == "auto" && config.device.devices.empty()) {
     config.device.device = kind == DeviceKind::kCpu ? "cpu" : "cuda";
   }
@@ -103,8 +109,13 @@ TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec) {
   const std::int64_t steps = steps_of(training, spec.epoch_rows(), spec.step_rows());
   if (!training.epochs) training.steps = steps;
   training.warmup = warmup_of(training, steps);
-  const StepRange profiled = profiled_steps_of(config, steps);
+  const StepRange profiled = profiled_steps_of(config, steps, done);
   OutputConfig& output = config.output;
+  if (done > 0 && profiled.size() < 1) {
+    output.profile = false;
+    output.trace.clear();
+    output.profile_steps.reset();
+  }
   if (output.records()) output.profile_steps = profiled;
   if (output.profile) {
     output.sort_by = output.sort_by.value_or(SortBy::kDeviceTotal);

@@ -20,10 +20,19 @@ struct Batch {
   bool ends_evaluation = false;
 };
 
+/// Where a run is, between two batches.
+struct Position {
+  std::int64_t steps = 0;  // training steps done
+  bool evaluated = false;  // if an evaluation follows the last of them, that too
+
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
 /// Batches in the order in which they run.
 class Schedule {
  public:
-  Schedule(const TrainingConfig& training, const StepPrograms& programs);
+  /// What is left of the run at `start`.
+  Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start = {});
 
   /// The next batch, or nothing at the end.
   std::optional<Batch> next();
@@ -38,6 +47,8 @@ class Schedule {
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
   [[nodiscard]] const StepProgram& whole_step() const;
+  /// If an evaluation follows the newest training step, that is what comes next.
+  void begin_evaluation();
 
   const StepPrograms& programs_;
   std::int64_t steps_;
@@ -57,7 +68,9 @@ std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
 
 /// The configuration with what depends on the device's kind and on the data put in: device, widths,
 /// steps, warm-up, weight decay, profiled steps. It asks for the same run, whatever the defaults.
-/// `spec` is that of the run. Throws what warmup_of() and profiled_steps_of() throw.
-TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec);
+/// `spec` is that of the run, `done` what it has done already: steps that are left to profile are
+/// profiled, and nothing where none are. Throws what warmup_of() and profiled_steps_of() throw.
+TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec,
+                    std::int64_t done = 0);
 
 }  // namespace barestep

@@ -40,6 +40,10 @@ void Scheme::evaluate(Draft& draft) const {
   draft.evaluate(model.output());
 }
 
+FlatRange Scheme::optimizer_range(const StepSpec& spec, int /*rank*/) const {
+  return {0, spec.model.layout.bytes() / bytes_of(DType::kF32)};
+}
+
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     : spec_(spec), scheme_(scheme) {
   require_whole_step(spec);
@@ -89,6 +93,17 @@ std::vector<const StepProgram*> StepPrograms::all() const {
     if (*step != nullptr) found.push_back(step->get());
   }
   return found;
+}
+
+FlatRange StepPrograms::held_by(int rank, BufferId flat) const {
+  const Scheme alone;
+  const bool is_of_optimizer = std::ranges::find(optimizer_state_, flat) != optimizer_state_.end();
+  const Scheme& scheme = scheme_ == nullptr || !is_of_optimizer ? alone : *scheme_;
+  return scheme.optimizer_range(spec_, rank);
+}
+
+bool StepPrograms::is_shared_out(BufferId flat) const {
+  return spec_.ranks > 1 && held_by(0, flat) != held_by(1, flat);
 }
 
 BufferId StepPrograms::gradients() const {

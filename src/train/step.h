@@ -40,6 +40,9 @@ class Scheme {
   /// Whether the first step of a run has a program of its own.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
+  /// What a rank holds of the optimizer's flat buffers; all of them, unless ranks share them out.
+  [[nodiscard]] virtual FlatRange optimizer_range(const StepSpec& spec, int rank) const;
+
   /// What ranks exchange in a step, and by what, in a few words; empty for a scheme without ranks.
   [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
                                                   std::string_view /*transport*/) const {
@@ -79,6 +82,10 @@ class StepPrograms {
   /// Throws Error(kConfiguration) when they are not stored.
   [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
+  /// Whether each rank holds a part of a flat buffer only.
+  [[nodiscard]] bool is_shared_out(BufferId flat) const;
+  /// The numbers of a flat buffer that `rank` holds, by their places in the layout.
+  [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
 
  private:
   using Step = std::unique_ptr<StepProgram>;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <span>
 #include <string_view>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/index.h"
 #include "core/philox.h"
@@ -71,8 +73,13 @@ class Trainer::Input final : public StepInput {
   /// The batch that runs as step `step` of the runner.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
 
-  void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
-  [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
+  void set_wish(Wish wish, const std::atomic<bool>& asked) {
+    wishes_[static_cast<std::size_t>(wish)] = &asked;
+  }
+  [[nodiscard]] bool is_wished(Wish wish) const {
+    const std::atomic<bool>* const asked = wishes_[static_cast<std::size_t>(wish)];
+    return asked != nullptr && *asked;
+  }
 
   RunDetail detail_of(std::int64_t step) override {
     const Batch& batch = at(batches_, step % 2);
@@ -88,8 +95,11 @@ class Trainer::Input final : public StepInput {
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
-    if (const auto& stop = tensors.stop_host) {
-      *addresses.at(*stop) = is_asked_to_stop() ? 1.0F : 0.0F;
+    if (const auto& wishes = tensors.wishes_host) {
+      float* const told = addresses.at(*wishes);
+      for (std::int64_t i = 0; i < wishes->size(); ++i) {
+        told[i] = is_wished(static_cast<Wish>(i)) ? 1.0F : 0.0F;
+      }
     }
     if (loader_) {
       loader_->take(addresses.at(*tensors.x_host), addresses.at<std::byte>(*tensors.y_host));
@@ -104,7 +114,7 @@ class Trainer::Input final : public StepInput {
   const TrainConfig& config_;
   const StepSpec& spec_;
   StepProfiler* profiler_;
-  const std::atomic<bool>* stop_asked_ = nullptr;
+  std::array<const std::atomic<bool>*, 2> wishes_{};  // null: not asked for
   std::array<Batch, 2> batches_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
   std::optional<Loader> loader_;
@@ -141,12 +151,13 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .delay_s = config.injected.delay_ms / 1e3,
           .jitter_s = config.injected.jitter_ms / 1e3,
           .io_delay_s = io_delay_in_step_s(config.data),
-          .workspace_bytes = workspace_bytes(kind)};
+          .workspace_bytes = workspace_bytes(kind),
+          .saves_state = !config.checkpoint.folder.empty()};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                  std::vector<Device*> devices, Communicator* communicator, const Dataset* dataset,
-                 FlatWeights loaded, StepProfiler* profiler)
+                 FlatWeights loaded, StepProfiler* profiler, const TrainingState* start)
     : config_(config),
       programs_(programs),
       devices_(std::move(devices)),
@@ -157,12 +168,27 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
                .graph = config.device.graph,
                .host_memory = config.data.pin ? MemoryKind::kPinned : MemoryKind::kPageable,
                .profiler = profiler}),
-      schedule_(config.training, programs),
+      schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
-  initialise(std::move(loaded));
+  if (start != nullptr) position_ = start->position;
+  paused_at_ = position_.steps;
+  first_measured_ = first_measured_step(config.training, schedule_.steps(), position_.steps);
+  const Buffers& buffers = programs_.buffers();
+  // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
+  // are added to device 0's, padding included too.
+  fill_with_zeros(whole(programs_.parameters()));
+  for (BufferId id = 0; id < buffers.size(); ++id) {
+    if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
+  }
+  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
+  if (start != nullptr) {
+    restore(*start);
+  } else {
+    initialise(std::move(loaded));
+  }
 }
 
 Trainer::~Trainer() = default;
@@ -175,16 +201,7 @@ void Trainer::initialise(FlatWeights loaded) {
   if (communicator_ != nullptr) {
     communicator_->broadcast(std::as_writable_bytes(std::span(weights)), 0);
   }
-  fill_with_zeros(whole(programs_.parameters()));
   upload(weights.data(), layout.flat(programs_.parameters()));
-
-  // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
-  // are added to device 0's, padding included too.
-  const Buffers& buffers = programs_.buffers();
-  for (BufferId id = 0; id < buffers.size(); ++id) {
-    if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
-  }
-  for (const BufferId buffer : programs_.optimizer_state()) fill_with_zeros(whole(buffer));
   upload_generator(generator);
 }
 
@@ -198,6 +215,107 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
     // The weights are drawn on the CPU and copied; the GPU's stream is fresh.
     const PhiloxState fresh{.seed = data_seed(config_, programs_.spec())};
     upload(&fresh, *state);
+  }
+}
+
+template <class Use>
+void Trainer::for_each_holder(const StatePart& part, const Use& use) const {
+  const std::int64_t first = part.tensor.offset_bytes / bytes_of(DType::kF32);
+  for (int rank = 0; rank < programs_.spec().ranks; ++rank) {
+    const FlatRange held = programs_.held_by(rank, part.tensor.buffer);
+    const std::int64_t begin = std::max(first, held.first);
+    const std::int64_t end = std::min(first + part.tensor.size(), held.first + held.count);
+    if (begin >= end) continue;
+    const FlatRange in_buffer{begin - held.first, end - begin};
+    use(rank, in_buffer.of(part.tensor.buffer),
+        static_cast<std::size_t>((begin - first) * bytes_of(DType::kF32)));
+  }
+}
+
+void Trainer::restore(const TrainingState& start) {
+  std::vector<std::byte> numbers;
+  for (const StatePart& part : state_parts(programs_)) {
+    const StoredTensor* const stored = start.find(part.name);
+    numbers.resize(static_cast<std::size_t>(part.tensor.bytes()));
+    if (stored != nullptr) numbers = stored->bytes;
+    if (has_ranks()) communicator_->broadcast(numbers, 0);
+    for_each_holder(part, [&](int rank, const Tensor& held, std::size_t offset) {
+      if (rank == programs_.spec().rank) upload(&numbers.at(offset), held);
+    });
+  }
+  restore_generator(start);
+}
+
+void Trainer::restore_generator(const TrainingState& start) {
+  const auto& state = programs_.train().tensors.generator;
+  const StepSpec& spec = programs_.spec();
+  const std::vector<std::string> names = generator_names(spec);
+  for (int stream = 0; stream < static_cast<int>(names.size()); ++stream) {
+    const StoredTensor* const stored = start.find(at(names, stream));
+    std::vector<std::byte> bytes(bytes_of_generator(spec.generator));
+    if (stored != nullptr) bytes = stored->bytes;
+    if (has_ranks()) communicator_->broadcast(bytes, 0);
+    if (spec.own_data && stream != spec.rank) continue;
+    if (spec.generator == Generator::kTorchCpu) {
+      const auto generator = TorchGenerator::from_state(bytes);
+      BARESTEP_REQUIRE(generator.has_value(), "a state that require_state() has seen");
+      upload(&*generator, *state);
+    } else {
+      upload(bytes.data(), *state);
+    }
+  }
+}
+
+/// Rank 0 has all that ranks do not share out.
+void Trainer::copy_part(const StatePart& part, std::span<std::byte> whole) {
+  const int own_rank = programs_.spec().rank;
+  std::vector<std::byte> passed_on;
+  for_each_holder(part, [&](int rank, const Tensor& held, std::size_t offset) {
+    if (rank > 0 && !programs_.is_shared_out(part.tensor.buffer)) return;
+    if (rank == 0 && own_rank > 0) return;
+    passed_on.resize(own_rank == 0 ? 0 : static_cast<std::size_t>(held.bytes()));
+    const std::span<std::byte> numbers =
+        own_rank == 0 ? whole.subspan(offset, static_cast<std::size_t>(held.bytes())) : passed_on;
+    if (rank == own_rank) download(numbers.data(), held);
+    if (rank > 0) communicator_->broadcast(numbers, rank);
+  });
+}
+
+/// As of the next draw, whose data may be there already.
+std::vector<std::byte> Trainer::generator_state() {
+  const StepTensors& tensors = programs_.train().tensors;
+  if (!tensors.generator) return {};
+  BARESTEP_REQUIRE(tensors.generator_host.has_value(), "the programs save their state");
+  std::vector<std::byte> raw(static_cast<std::size_t>(tensors.generator->bytes()));
+  runner_.stream({0, Lane::kCopy}).synchronize();
+  if (runner_.has_fetched_next()) {
+    const Addresses& addresses = runner_.addresses(runner_.steps());
+    std::memcpy(raw.data(), addresses.at<std::byte>(*tensors.generator_host), raw.size());
+  } else {
+    download(raw.data(), *tensors.generator);
+  }
+  if (programs_.spec().generator != Generator::kTorchCpu) return raw;
+  TorchGenerator generator(0);
+  std::memcpy(&generator, raw.data(), raw.size());
+  return generator.state();
+}
+
+void Trainer::copy_state(TrainingState& state) {
+  const StepSpec& spec = programs_.spec();
+  const bool keeps = spec.rank == 0;
+  state.position = position_;
+  if (keeps && state.tensors.empty()) state.tensors = state_tensors(programs_);
+  std::size_t place = 0;
+  for (const StatePart& part : state_parts(programs_)) {
+    copy_part(part, keeps ? state.tensors.at(place).bytes : std::span<std::byte>());
+    ++place;
+  }
+  const std::vector<std::byte> own = generator_state();
+  const int streams = static_cast<int>(generator_names(spec).size());
+  for (int stream = 0; stream < streams; ++stream) {
+    std::vector<std::byte> bytes = own;
+    if (stream > 0) communicator_->broadcast(bytes, stream);
+    if (keeps) state.tensors.at(place++).bytes = std::move(bytes);
   }
 }
 
@@ -222,12 +340,16 @@ void Trainer::fill_with_zeros(const Tensor& tensor) {
   stream.synchronize();
 }
 
+void Trainer::download(void* to, const Tensor& from) {
+  Stream& stream = runner_.stream({0, Lane::kCompute});
+  devices_[0]->copy(to, runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
+  stream.synchronize();
+}
+
 FlatWeights Trainer::download(BufferId flat) {
   const Tensor from = programs_.spec().model.layout.flat(flat);
   FlatWeights host(static_cast<std::size_t>(from.size()));
-  Stream& stream = runner_.stream({0, Lane::kCompute});
-  devices_[0]->copy(host.data(), runner_.addresses(0).at<std::byte>(from), from.bytes(), stream);
-  stream.synchronize();
+  download(host.data(), from);
   return host;
 }
 
@@ -245,16 +367,36 @@ void Trainer::run(TrainObserver& observer) {
     unfinished = batch;
     // What a training step leaves on other lanes belongs to no evaluation.
     const bool is_last = !next || was_stopped_ || next->evaluates;
-    if (is_last || is_awaited(*batch)) {
+    if (is_last || is_awaited(*batch) || pauses_after(*batch)) {
       finish_batch(*batch, observer);
       unfinished.reset();
+      if (pauses_after(*batch)) pause(observer);
     }
     batch = next;
   }
 }
 
 void Trainer::stop_when(const std::atomic<bool>& asked) {
-  input_->stop_when(asked);
+  input_->set_wish(Wish::kStop, asked);
+}
+
+void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& asked) {
+  pauses_every_ = every_steps;
+  input_->set_wish(Wish::kPause, asked);
+}
+
+bool Trainer::pauses_after(const Batch& batch) const {
+  const std::int64_t done = batch.number + 1;
+  if (batch.evaluates || was_stopped_ || done == schedule_.steps()) return false;
+  return pause_is_wished_ || (pauses_every_ > 0 && done % pauses_every_ == 0);
+}
+
+void Trainer::pause(TrainObserver& observer) {
+  pause_is_wished_ = false;
+  paused_at_ = position_.steps;
+  const double begin_s = now_s();
+  observer.on_pause();
+  paused_s_ += now_s() - begin_s;
 }
 
 void Trainer::queue_batch(const Batch& batch, const Batch* next) {
@@ -281,10 +423,12 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   }
 }
 
-/// Every rank reads the same sum, so all stop here or none.
-bool Trainer::is_asked_to_stop(const Batch& batch, const Addresses& addresses) const {
-  const auto& stops = batch.program->tensors.stops_host;
-  return stops ? *addresses.at(*stops) > 0 : input_->is_asked_to_stop();
+/// Every rank reads the same sums, so all stop or pause here, or none.
+bool Trainer::is_wished(Wish wish, const Batch& batch, const Addresses& addresses) const {
+  const auto& wishes = batch.program->tensors.wishes_of_all_host;
+  if (!wishes) return input_->is_wished(wish);
+  const auto place = static_cast<std::int64_t>(wish);
+  return place < wishes->size() && addresses.at(*wishes)[place] > 0;
 }
 
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
@@ -301,9 +445,13 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
         divergence_remedy(config_.optimizer));
   }
   last_loss_ = loss;
-  steps_done_ = batch.number + 1;
+  position_ = {.steps = batch.number + 1};
   // A run that is complete did not stop.
-  if (is_asked_to_stop(batch, addresses)) was_stopped_ = steps_done_ < schedule_.steps();
+  if (is_wished(Wish::kStop, batch, addresses)) was_stopped_ = position_.steps < schedule_.steps();
+  // What ranks wished may have been fetched for the step behind a pause before that pause.
+  if (is_wished(Wish::kPause, batch, addresses) && batch.number > paused_at_) {
+    pause_is_wished_ = true;
+  }
   std::optional<float> own_loss;
   if (communicator_ != nullptr && devices_.size() == 1) {
     const StepTensors& tensors = batch.program->tensors;
@@ -315,8 +463,9 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
                     .own_loss = own_loss,
-                    .warmup = batch.number < warmup_of(config_.training, schedule_.steps()),
+                    .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
+                    .checkpoint_s = std::exchange(paused_s_, 0),
                     .timeline = &runner_.timeline()});
 }
 
@@ -356,7 +505,8 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   evaluation_.seconds += runner_.timeline().wall_of_newest(kMainLane).seconds();
   if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
   if (!batch.ends_evaluation) return;
-  if (programs_.spec().ranks > 1) add_up_evaluations();
+  position_.evaluated = true;
+  if (has_ranks()) add_up_evaluations();
 
   const auto samples = static_cast<double>(evaluation_.samples);
   evaluation_.loss /= samples;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/communicator.h"
@@ -16,6 +17,7 @@
 #include "train/runner.h"
 #include "train/schedule.h"
 #include "train/step.h"
+#include "train/training_state.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -29,6 +31,7 @@ struct StepReport {
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
   bool warmup = false;
   double wall_s = 0;                   // from the step before it, or from its start on the host
+  double checkpoint_s = 0;             // that the run paused before it to save its state
   const Timeline* timeline = nullptr;  // whose newest step it is, until the report was told
 };
 
@@ -62,6 +65,10 @@ class TrainObserver {
 
   /// A batch is done, of training or of evaluation; comes before what it has to report.
   virtual void on_batch() {}
+
+  /// The run pauses behind the last step that was reported, on all ranks behind the same. No work
+  /// is queued.
+  virtual void on_pause() {}
 };
 
 /// The spec of a configuration's programs on a device of this kind, for one rank. `dataset` is null
@@ -73,11 +80,13 @@ class Trainer {
   /// Allocates everything there will ever be. `devices` are those of the programs, by index.
   /// `communicator` joins the ranks that the programs are built for, and may be null for one.
   /// Training begins with the weights `loaded`, or, if they are empty, with nn.Linear's
-  /// initialisation; with rank 0's, where there are several ranks. `profiler` may be null. All that
-  /// is referred to must outlive the trainer. Blocks.
+  /// initialisation; with rank 0's, where there are several ranks. `profiler` may be null. Where
+  /// there is a `start`, training goes on from there instead: its tensors are rank 0's and have
+  /// passed require_state(), its position is every rank's. All other that is referred to must
+  /// outlive the trainer. Blocks.
   Trainer(const TrainConfig& config, const StepPrograms& programs, std::vector<Device*> devices,
           Communicator* communicator, const Dataset* dataset, FlatWeights loaded = {},
-          StepProfiler* profiler = nullptr);
+          StepProfiler* profiler = nullptr, const TrainingState* start = nullptr);
   ~Trainer();
 
   /// Runs all steps. The host waits for those that --log-every names, and for the last one before
@@ -94,6 +103,16 @@ class Trainer {
   /// Whether the run ended so, with steps left.
   [[nodiscard]] bool was_stopped() const { return was_stopped_; }
 
+  /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, where that is
+  /// not 0, and soon after `asked` is true on any rank; never behind the last step. Call it before
+  /// run(). `asked` must outlive the trainer.
+  void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
+
+  /// Copies the state to the host of rank 0, into the memory of `state` where it was filled before.
+  /// Call it when the run pauses or has ended, of programs that save their state. Every rank calls
+  /// it. Blocks.
+  void copy_state(TrainingState& state);
+
   /// The weights as they are now. Blocks.
   [[nodiscard]] FlatWeights weights();
 
@@ -102,7 +121,8 @@ class Trainer {
 
   /// Training steps of the whole run, and those done so far.
   [[nodiscard]] std::int64_t steps() const { return schedule_.steps(); }
-  [[nodiscard]] std::int64_t steps_done() const { return steps_done_; }
+  [[nodiscard]] std::int64_t steps_done() const { return position_.steps; }
+  [[nodiscard]] Position position() const { return position_; }
   [[nodiscard]] const StepPrograms& programs() const { return programs_; }
   [[nodiscard]] const Runner& runner() const { return runner_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
@@ -112,15 +132,28 @@ class Trainer {
 
   void initialise(FlatWeights loaded);
   void upload_generator(const TorchGenerator& behind_weights);
+  void restore(const TrainingState& start);
+  void restore_generator(const TrainingState& start);
+  /// Calls use(rank, where it has it, offset in the part) for each rank that holds some of a part.
+  template <class Use>
+  void for_each_holder(const StatePart& part, const Use& use) const;
+  void copy_part(const StatePart& part, std::span<std::byte> whole);
+  [[nodiscard]] std::vector<std::byte> generator_state();
+  /// Of the whole job, whose ranks the programs are built for.
+  [[nodiscard]] bool has_ranks() const { return programs_.spec().ranks > 1; }
   /// A buffer of numbers, with what it has behind the layout.
   [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);
+  void download(void* to, const Tensor& from);
   void fill_with_zeros(const Tensor& tensor);
   void queue_batch(const Batch& batch, const Batch* next);
   [[nodiscard]] bool is_awaited(const Batch& batch) const;
   /// Waits for the oldest batch that is queued, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
-  [[nodiscard]] bool is_asked_to_stop(const Batch& batch, const Addresses& addresses) const;
+  /// On any rank.
+  [[nodiscard]] bool is_wished(Wish wish, const Batch& batch, const Addresses& addresses) const;
+  [[nodiscard]] bool pauses_after(const Batch& batch) const;
+  void pause(TrainObserver& observer);
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
   /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
   void add_up_evaluations();
@@ -138,8 +171,13 @@ class Trainer {
   float last_loss_ = 0;
   EvaluationReport evaluation_;
   std::int64_t correct_ = 0;
-  std::int64_t steps_done_ = 0;
+  Position position_;
+  std::int64_t first_measured_ = 0;  // behind warm-up
   bool was_stopped_ = false;
+  std::int64_t pauses_every_ = 0;
+  bool pause_is_wished_ = false;
+  std::int64_t paused_at_ = 0;  // steps that were done then
+  double paused_s_ = 0;         // since the step before
 };
 
 }  // namespace barestep

@@ -30,8 +30,9 @@ std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
 /// Error(kDiverged) instead of writing a weight that is not a finite number.
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
 
-/// Reads safetensors. Throws Error: kNoInput, or kBadData naming the first differences when names,
-/// shapes or types are not this model's, or the first weight that is not a finite number.
+/// Reads safetensors, also the weights of a checkpoint. Throws Error: kNoInput, or kBadData naming
+/// the first differences when names, shapes or types are not this model's, or the first weight that
+/// is not a finite number.
 FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
 
 }  // namespace barestep

@@ -283,6 +283,85 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
   }
 }
 
+/// What is left of a run behind `steps` of it: losses, with those of evaluations, and the end.
+void expect_tail(const Trained& rest, const Trained& whole) {
+  ASSERT_LE(rest.losses.size(), whole.losses.size());
+  const auto skipped = static_cast<std::ptrdiff_t>(whole.losses.size() - rest.losses.size());
+  EXPECT_EQ(rest.losses, std::vector<float>(whole.losses.begin() + skipped, whole.losses.end()));
+  EXPECT_EQ(rest.parameters, whole.parameters);
+}
+
+/// Whether the state is taken behind a step that was known before, or as soon as somebody asks, of
+/// runs in which the next step's data may be there already.
+TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
+  std::int64_t number = 0;
+  for (const Case& levels : cover_pairs(options(), may_meet).cases) {
+    RankCase run = parsed(command_of(levels));
+    run.config.checkpoint.folder = "checkpoints";
+    const std::int64_t cut = 1 + number % 7;
+    const int way = static_cast<int>(number / 7 % 3);
+    ++number;
+    SCOPED_TRACE(fmt::format("{} cut behind {} steps, way {}", command_of(levels), cut, way));
+    const auto scheme =
+        scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
+    const auto whole = train_threads_by(*scheme, run.ranks, run.config);
+    TrainingState state;
+    Interruption cutting{.kept = &state};
+    if (way == 0) {
+      cutting.pause_every = cut;
+    } else {
+      cutting.asks_behind = cut - 1;
+      cutting.asks_for = way == 1 ? Wish::kPause : Wish::kStop;
+    }
+    const auto paused = train_threads_by(*scheme, run.ranks, run.config, cutting);
+    if (way < 2) EXPECT_EQ(paused, whole) << "a pause changes nothing";
+    EXPECT_GE(state.position.steps, cut);
+    const auto rest = train_threads_by(*scheme, run.ranks, run.config, {.start = &state});
+    for (int rank = 0; rank < run.ranks; ++rank) {
+      const auto place = static_cast<std::size_t>(rank);
+      expect_tail(rest[place], whole[place]);
+      EXPECT_EQ(rest[place].losses.empty(), state.position.steps == 8);
+    }
+  }
+}
+
+/// The ranks and schemes that a run is on one after the other, two steps each. Sums are rounded in
+/// other places there: by some 1e-7.
+TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
+  const std::vector<std::vector<std::string>> worlds = {
+      {"-np 1 --scheme ddp", "-np 4 --scheme ddp", "-np 3 --scheme ddp"},
+      {"-np 3 --scheme ddp", "-np 3 --scheme zero1", "-np 3 --scheme ddp"},
+      {"-np 4 --scheme zero1", "-np 2 --scheme factor", "-np 3 --scheme zero1"}};
+  const char* const options[] = {
+      "", "--accumulate 3 --optimizer sgd --momentum 0.9", "--no-zero-grad",
+      "--data idx:x.idx,y.idx --test-split 0.25 --optimizer adamw --log-every 3"};
+  for (const std::vector<std::string>& world : worlds) {
+    for (const std::string option : options) {
+      const std::string all = option + " --global-batch-size 12";
+      SCOPED_TRACE(fmt::format("{} {}", fmt::join(world, ", "), all));
+      RankCase run = parsed(all + " " + world.front());
+      const Trained one = train_single(run.config);
+      TrainingState state;
+      Trained joined;
+      for (const std::string& part : world) {
+        run = parsed(all + " " + part);
+        run.config.checkpoint.folder = "checkpoints";
+        const TrainingState start = std::exchange(state, {});
+        const auto scheme = scheme_of(run.config, TrainerKind::kDdp);
+        Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
+        if (&part != &world.back()) cutting.asks_for = Wish::kStop;
+        cutting.asks_behind = start.position.steps + 1;
+        const Trained rank = train_threads_by(*scheme, run.ranks, run.config, cutting)[0];
+        joined.losses.insert(joined.losses.end(), rank.losses.begin(), rank.losses.end());
+        joined.evaluations.insert(joined.evaluations.end(), rank.evaluations.begin(),
+                                  rank.evaluations.end());
+        joined.parameters = rank.parameters;
+      }
+      expect_near(joined, one, run);
+    }
+  }
+}
+
 TEST_F(Combinations, AreRefusedInOneLineOrElseTrain) {
   const CoveringSet set = cover_pairs(options(), [](const auto&, const auto&) { return true; });
   for (const Case& levels : set.cases) {

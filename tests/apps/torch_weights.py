@@ -37,9 +37,9 @@ def read_safetensors(path):
     for name, entry in json.loads(data[8 : 8 + length]).items():
         if name == "__metadata__":
             continue
-        assert entry["dtype"] == "F32"
+        dtype = {"F32": torch.float32, "U8": torch.uint8}[entry["dtype"]]
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        state[name] = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.float32).view(entry["shape"])
+        state[name] = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).view(entry["shape"])
     return state
 
 
@@ -87,4 +87,5 @@ def main():
     say(model, x, y)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -343,5 +343,50 @@ TEST(InitLinear, RefusesAWeightThatDoesNotFitTheBias) {
   }
 }
 
+TEST(TorchGenerator, DrawsOnFromItsState) {
+  // Behind nothing, within a block of words, at its end, and behind a normal number that is cached.
+  for (const std::size_t words : {0U, 3U, 624U, 625U}) {
+    TorchGenerator generator(7);
+    for (std::size_t i = 0; i < words; ++i) generator.next();
+    if (words == 3) static_cast<void>(drawn_randn(generator, 1));
+    const std::vector<std::byte> state = generator.state();
+    EXPECT_EQ(state.size(), kTorchStateBytes);
+    auto again = TorchGenerator::from_state(state);
+    ASSERT_TRUE(again.has_value());
+    EXPECT_EQ(drawn_randn(*again, 5), drawn_randn(generator, 5));
+    EXPECT_EQ(drawn_rand(*again, 2000), drawn_rand(generator, 2000));
+    EXPECT_EQ(again->state(), generator.state());
+  }
+}
+
+/// As PyTorch 1.13.1 lays it out: the words left in the block at byte 8, the place of the next one
+/// at 16, the words as 64 bits each from 24 on, a cached normal at 5024 and whether there is one.
+TEST(TorchGenerator, HasTheStateOfPyTorch) {
+  TorchGenerator generator(0);
+  static_cast<void>(drawn_randn(generator, 1));  // four words
+  const std::vector<std::byte> state = generator.state();
+  const auto number_at = [&]<class T>(std::size_t place, T number) {
+    std::memcpy(&number, &state.at(place), sizeof(T));
+    return number;
+  };
+  EXPECT_EQ(number_at(8, std::int32_t{}), 621);
+  EXPECT_EQ(number_at(12, std::int32_t{}), 1);
+  EXPECT_EQ(number_at(16, std::uint64_t{}), 4U);
+  EXPECT_LE(number_at(24 + 8 * 623, std::uint64_t{}), 0xFFFFFFFFU);
+  EXPECT_EQ(number_at(5040, std::int32_t{}), 1);
+  EXPECT_EQ(static_cast<float>(number_at(5024, double{})), drawn_randn(generator, 1).at(0));
+}
+
+TEST(TorchGenerator, IsNotMadeOfOtherBytes) {
+  const std::vector<std::byte> state = TorchGenerator(0).state();
+  EXPECT_FALSE(TorchGenerator::from_state({}));
+  EXPECT_FALSE(TorchGenerator::from_state(std::span(state).first(5055)));
+  for (const std::size_t place : {9U, 12U, 28U}) {  // left, seeded, a word's upper half
+    std::vector<std::byte> spoiled = state;
+    spoiled.at(place) = std::byte{0xFF};
+    EXPECT_FALSE(TorchGenerator::from_state(spoiled)) << place;
+  }
+}
+
 }  // namespace
 }  // namespace barestep

@@ -87,5 +87,40 @@ TEST(ParseBytes, RefusesEverythingElseByName) {
   }
 }
 
+TEST(ParseDuration, AcceptsTimesFromLargeToSmallUnits) {
+  EXPECT_EQ(parse_duration("--t", "90s"), 90);
+  EXPECT_EQ(parse_duration("--t", "10m"), 600);
+  EXPECT_EQ(parse_duration("--t", "3h50m"), 13800);
+  EXPECT_EQ(parse_duration("--t", "1d1s"), 86401);
+  EXPECT_EQ(parse_duration("--t", "1.5h"), 5400);
+  EXPECT_EQ(parse_duration("--t", "0.001s"), 0.001);
+  EXPECT_EQ(parse_duration("--t", "10000d"), 864e6);
+}
+
+TEST(ParseDuration, IsWrittenAsItIsRead) {
+  for (const char* text :
+       {"10m", "3h50m", "1d", "1h1s", "0.25s", "2m0.001s", "9999d23h59m59.999s"}) {
+    EXPECT_EQ(duration_text(parse_duration("--t", text)), text);
+  }
+  EXPECT_EQ(duration_text(90), "1m30s");
+}
+
+TEST(ParseDuration, RefusesEverythingElseByName) {
+  for (const char* text : {"", "0s", "10", "m", "-1m", "1m1h", "1m1m", "1x", "1 m", "1.2.3s",
+                           "10001d", "9999d24h1s", "0.0001s", "99999999999999999999s"}) {
+    SCOPED_TRACE(text);
+    try {
+      static_cast<void>(parse_duration("--time-limit", text));
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      const std::string value = *text == '\0' ? "" : " '" + std::string(text) + "'";
+      EXPECT_EQ(error.what(), "--time-limit" + value +
+                                  ": is not a time from 0.001s to 10000d; write it like 90s, "
+                                  "10m, 3h50m or 1d");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace barestep

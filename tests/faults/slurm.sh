@@ -92,26 +92,42 @@ fi
 echo "Slurm $(sinfo --version | cut -d ' ' -f 2) on $cores cores"
 # Without it, ranks that wait for others keep the cores from them.
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-# The queued job of the README: USR1, as Slurm sends it before the time is up, ends it in order, its
-# weights are there, and it is queued again.
-queued() {
-  local job log=$folder/job
-  job=$(MLP_DDP=$1 MLP_DDP_WEIGHTS=$folder/weights sbatch --parsable --ntasks=2 --overcommit \
-    --output="$log" "$here/../../scripts/mlp_ddp.sbatch" --device cpu --threads 1 --dim 8 --depth 1 \
-    --steps 100000 --delay-ms 2)
-  for try in $(seq 100); do grep -q '^Step 0' "$log" 2>/dev/null && break || sleep 0.1; done
-  scancel --signal=USR1 "$job"
-  for try in $(seq 100); do
-    scontrol show job "$job" | grep -q 'Restarts=1' && break || sleep 0.1
+# Waits until the job was queued again so often, up to so many tenths of a second.
+restarted() {
+  local try
+  for try in $(seq "$3"); do
+    scontrol show job "$1" | grep -q "Restarts=$2" && return || sleep 0.1
   done
-  if ! scontrol show job "$job" | grep -q 'Restarts=1' || [ ! -s "$folder/weights" ] ||
-    ! grep -q 'note: asked to stop, all ranks ended' "$log"; then
+  return 1
+}
+# The queued job of the README: USR1, as Slurm sends it before the time is up, ends it in order with a
+# checkpoint, it is queued again, and goes on from there until it has the bits of an undisturbed one.
+queued() {
+  local program=$1 job log=$folder/job
+  local run=(--device cpu --threads 1 --dim 8 --depth 1 --steps 2000)
+  salloc --quiet --ntasks=2 --overcommit srun --mpi=pmix "$program" "${run[@]}" --save "$folder/undisturbed" \
+    >"$folder/undisturbed.out"
+  # The limit is a minute, and the signal comes after some 20 seconds; the steps take a minute.
+  job=$(MLP_DDP=$program MLP_DDP_CHECKPOINTS=$folder/checkpoints sbatch --parsable --ntasks=2 --overcommit \
+    --gpus-per-task=0 --time=1 --signal=USR1@40 --output="$log" "$here/../../scripts/mlp_ddp.sbatch" "${run[@]}" \
+    --delay-ms 30 --save "$folder/weights")
+  if ! restarted "$job" 1 900 || ! grep -q 'note: asked to stop, all ranks ended' "$log"; then
     echo "slurm: error: the queued job was not ended in order and queued again:" >&2
     cat "$log" >&2
     exit 1
   fi
-  echo "The queued job ended in order, wrote its weights, and was queued again"
-  scancel "$job"
+  # Slurm lets a job wait that was queued again.
+  for try in $(seq 600); do
+    scontrol show job "$job" | grep -q 'JobState=COMPLETED' && break
+    scontrol update "JobId=$job" StartTime=now 2>/dev/null || true
+    sleep 1
+  done
+  if ! cmp "$folder/weights" "$folder/undisturbed" || ! grep -q 'note: goes on from' "$log"; then
+    echo "slurm: error: the queued job did not go on to the end with the bits of an undisturbed one:" >&2
+    cat "$log" >&2
+    exit 1
+  fi
+  echo "The queued job was queued again until it was done, and has the bits of an undisturbed one"
 }
 for i in "$@"; do
   if [ "${previous:-}" = --mlp-ddp ]; then queued "$(realpath "$i")"; fi

@@ -67,6 +67,11 @@ const std::map<std::string_view, std::string>& samples() {
       {"memory", "17179869184"},
       {"save", "s"},
       {"load", "l"},
+      {"checkpoint", "c"},
+      {"checkpoint-every", "1h30m"},
+      {"checkpoint-keep", "3"},
+      {"resume-from", "f"},
+      {"time-limit", "1d2h3m4.567s"},
   };
   return all;
 }
@@ -230,6 +235,9 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       {"slow-rank", "not a rank and milliseconds; give them as 1:20"},
       {"profile-steps", "not two numbers; give first:end, as 10:20 for the steps 10 to 19"},
       {"memory", "is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB"},
+      {"checkpoint-every",
+       "is not a time from 0.001s to 10000d; write it like 90s, 10m, 3h50m or 1d"},
+      {"time-limit", "is not a time from 0.001s to 10000d; write it like 90s, 10m, 3h50m or 1d"},
       {"sort-by", "not one of the choices; use cuda_time_total or "},
   };
   for (const TrainerKind trainer : kTrainers) {
@@ -289,6 +297,18 @@ TEST(SharedSettings, DifferWhereAnOptionDoes) {
       expected.insert(expected.begin(), "--global-batch-size is 64 here and not given there");
     }
     EXPECT_EQ(differences(usual, shared_settings(with(option))), expected) << option.name;
+  }
+}
+
+TEST(DecidingSettings, AreOfWhatNumbersDependOnBeyondRounding) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : deciding_settings({})) names.push_back(name);
+  EXPECT_THAT(names, testing::IsSupersetOf({"--seed", "--optimizer", "--betas", "--weight-decay",
+                                            "--no-zero-grad", "--clip-norm", "--grad-dtype"}));
+  // They may differ, or are compared by what they come to.
+  for (const char* name : {"--steps", "--scheme", "--threads", "--workers", "--lr", "--dim",
+                           "--batch-size", "--bucket-mib", "--update"}) {
+    EXPECT_THAT(names, testing::Not(testing::Contains(name)));
   }
 }
 

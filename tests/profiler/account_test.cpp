@@ -118,6 +118,15 @@ TEST(AccountTable, ShowsTheErrorOfClocksThatWereCompared) {
               HasSubstr("  error of the clocks           0.0020 ms    0.20 %\n"));
 }
 
+TEST(AccountTable, ShowsWhatStepsWaitedForCheckpoints) {
+  MeanAccount mean;
+  mean.add({.wall_s = 1e-3});
+  mean.add({.wall_s = 1e-3, .checkpoint_s = 4e-3});
+  EXPECT_THAT(account_table(mean.mean()),
+              HasSubstr("  checkpoint                    2.0000 ms  200.00 %\n"));
+  EXPECT_THAT(account_table({.wall_s = 1e-3}), Not(HasSubstr("checkpoint")));
+}
+
 TEST(Bottleneck, NamesTheLargestPartAndItsLargestWork) {
   const SampleProfile sample;
   const Profile profile = sample.profile();

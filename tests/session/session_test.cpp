@@ -7,6 +7,8 @@
 #include <string>
 
 #include "core/error.h"
+#include "session/checkpoints.h"
+#include "support/metrics.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -81,6 +83,45 @@ TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {
   EXPECT_GT(session.row().step_time_s.mean, 0);
   EXPECT_THAT(read_file(folder() / "m"), StartsWith("{\"configuration\":{"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "w"));
+}
+
+TEST_F(SessionTest, TellsWhatAStepWaitedForACheckpoint) {
+  config_.output.metrics = folder() / "m";
+  config_.checkpoint = {.folder = folder() / "c", .every = {.steps = 1}};
+  Session session(*place_, config_, alone_);
+  ::testing::internal::CaptureStdout();
+  session.run();
+  ::testing::internal::GetCapturedStdout();
+  const std::vector<nlohmann::json> records = records_of(read_file(folder() / "m"));
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_FALSE(records[0].contains("checkpoint_s"));
+  for (const int step : {1, 2}) {
+    const auto& record = records[static_cast<std::size_t>(step)];
+    EXPECT_GT(record.at("checkpoint_s"), 0);
+    EXPECT_GE(record.at("between_s"), 0);
+  }
+}
+
+TEST_F(SessionTest, WritesProductChoicesAgainThatAreGone) {
+  config_.checkpoint.folder = folder() / "c";
+  Session(*place_, config_, alone_).run();
+  config_.checkpoint.resume = true;
+  std::optional<ResumePoint> point = find_resume_point("mlp_single", config_.checkpoint);
+  ASSERT_TRUE(point.has_value());
+  nlohmann::json state = nlohmann::json::parse(point->text);
+  EXPECT_EQ(state.at("steps"), 3);
+  EXPECT_EQ(state.at("product_choices"), "");
+  DeviceConfig device;
+  device.autotune = folder() / "choices";
+  restore_product_choices(*point, device);
+  EXPECT_FALSE(std::filesystem::exists(device.autotune));
+  state["product_choices"] = "those of then";
+  point->text = state.dump();
+  restore_product_choices(*point, device);
+  EXPECT_EQ(read_file(device.autotune), "those of then");
+  file("choices", "those of now");
+  restore_product_choices(*point, device);
+  EXPECT_EQ(read_file(device.autotune), "those of now");
 }
 
 TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {

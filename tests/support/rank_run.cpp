@@ -33,24 +33,61 @@ namespace {
 
 class Losses final : public TrainObserver {
  public:
-  explicit Losses(Trained& trained) : trained_(trained) {}
+  Losses(Trained& trained, Trainer& trainer, const Interruption& interruption, bool asks)
+      : trained_(trained), trainer_(trainer), interruption_(interruption), asks_(asks) {}
+
   void on_step(const StepReport& report) override {
     trained_.losses.push_back(report.loss);
     if (report.own_loss) trained_.own_losses.push_back(*report.own_loss);
+    if (asks_ && report.step == interruption_.asks_behind) asked_ = true;
   }
   void on_evaluation(const EvaluationReport& report) override {
     trained_.losses.push_back(static_cast<float>(report.loss));
     trained_.evaluations.push_back({report.samples, report.loss, report.accuracy});
   }
+  void on_pause() override {
+    asked_ = false;
+    if (interruption_.kept == nullptr || is_kept_) return;
+    keep();
+  }
+
+  void run() {
+    if (interruption_.asks_for == Wish::kStop) {
+      trainer_.stop_when(asked_);
+    } else {
+      trainer_.pause_when(interruption_.pause_every, asked_);
+    }
+    trainer_.run(*this);
+    if (interruption_.kept != nullptr && !is_kept_) keep();
+    trained_.parameters = trainer_.weights();
+  }
 
  private:
+  void keep() {
+    TrainingState nothing;
+    trainer_.copy_state(asks_ ? *interruption_.kept : nothing);
+    is_kept_ = true;
+  }
+
   Trained& trained_;
+  Trainer& trainer_;
+  const Interruption& interruption_;
+  bool asks_;
+  bool is_kept_ = false;
+  std::atomic<bool> asked_{false};
 };
+
+/// Of a rank: the tensors of a state are rank 0's.
+std::optional<TrainingState> start_of(const Interruption& interruption, int rank) {
+  if (interruption.start == nullptr) return std::nullopt;
+  if (rank == 0) return *interruption.start;
+  return TrainingState{.position = interruption.start->position, .tensors = {}};
+}
 
 }  // namespace
 
 Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const TrainConfig& config,
-                      const std::atomic<bool>* stop) {
+                      const std::atomic<bool>* stop, const Interruption& interruption) {
   std::optional<Dataset> dataset;
   if (config.data.kind != DataKind::kRandn) {
     dataset.emplace(load_dataset(config.data, widths_of(config.model, 1), config.model.loss));
@@ -62,21 +99,21 @@ Trained train_rank_by(const Scheme& scheme, Communicator& communicator, const Tr
   for (const StepProgram* step : programs.all()) expect_ordered(step->program);
   const auto device =
       make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
+  const auto start = start_of(interruption, communicator.rank());
   Trained trained;
-  Losses losses(trained);
-  Trainer trainer(config, programs, {device.get()}, &communicator, data);
+  Trainer trainer(config, programs, {device.get()}, &communicator, data, {}, nullptr,
+                  start ? &*start : nullptr);
+  Losses losses(trained, trainer, interruption, communicator.rank() == 0);
   if (stop != nullptr) trainer.stop_when(*stop);
-  trainer.run(losses);
-  trained.parameters = trainer.weights();
+  losses.run();
   return trained;
 }
 
-Trained train_single(const TrainConfig& config) {
-  TrainerHarness run(config);
+Trained train_single(const TrainConfig& config, const Interruption& interruption) {
+  TrainerHarness run(config, {}, nullptr, interruption.start);
   Trained trained;
-  Losses losses(trained);
-  run.trainer->run(losses);
-  trained.parameters = run.trainer->weights();
+  Losses losses(trained, *run.trainer, interruption, true);
+  losses.run();
   return trained;
 }
 
@@ -106,11 +143,12 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
   if (failed) std::rethrow_exception(failed);
 }
 
-std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const TrainConfig& config) {
+std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks, const TrainConfig& config,
+                                      const Interruption& interruption) {
   std::vector<Trained> results(static_cast<std::size_t>(ranks));
   on_threads(ranks, [&](Communicator& communicator) {
     results[static_cast<std::size_t>(communicator.rank())] =
-        train_rank_by(scheme, communicator, config);
+        train_rank_by(scheme, communicator, config, nullptr, interruption);
   });
   return results;
 }

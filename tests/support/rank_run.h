@@ -37,15 +37,27 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
+/// What a run has to do with states between its steps.
+struct Interruption {
+  const TrainingState* start = nullptr;  // of rank 0: where the run goes on
+  TrainingState* kept = nullptr;         // of rank 0: filled at the first pause, or at a stop
+  std::int64_t pause_every = 0;
+  // Behind this step rank 0 asks for a pause or a stop.
+  std::int64_t asks_behind = -1;
+  Wish asks_for = Wish::kPause;
+};
+
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks
 /// end early once `stop` is true on any.
 Trained train_rank_by(const Scheme& scheme, Communicator& communicator,
                       const TrainConfig& config = rank_config(),
-                      const std::atomic<bool>* stop = nullptr);
+                      const std::atomic<bool>* stop = nullptr,
+                      const Interruption& interruption = {});
 
 /// The same with ranks as threads.
 std::vector<Trained> train_threads_by(const Scheme& scheme, int ranks,
-                                      const TrainConfig& config = rank_config());
+                                      const TrainConfig& config = rank_config(),
+                                      const Interruption& interruption = {});
 
 /// The same with DDP.
 Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_config(),
@@ -56,7 +68,7 @@ std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_c
                                    const DdpSettings& settings = small_buckets());
 
 /// The run of mlp_single: one device, no ranks, no scheme. `own_losses` stays empty.
-Trained train_single(const TrainConfig& config);
+Trained train_single(const TrainConfig& config, const Interruption& interruption = {});
 
 /// Runs body(communicator) on a thread for each rank and waits for all. Throws what the first of
 /// them throws, which ends the others.

@@ -29,7 +29,8 @@ inline void expect_ordered(const Program& program) {
 class TrainerHarness final : public TrainObserver {
  public:
   explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
-                          std::unique_ptr<Device> opened = nullptr)
+                          std::unique_ptr<Device> opened = nullptr,
+                          const TrainingState* start = nullptr)
       : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
@@ -46,7 +47,7 @@ class TrainerHarness final : public TrainObserver {
     FlatWeights loaded;
     if (!c.output.load.empty()) loaded = load_weights(c.output.load, programs->spec().model);
     trainer = std::make_unique<Trainer>(c, *programs, std::vector{device.get()}, nullptr, data,
-                                        std::move(loaded));
+                                        std::move(loaded), nullptr, start);
   }
 
   void run() { trainer->run(*this); }

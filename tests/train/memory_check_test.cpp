@@ -54,6 +54,20 @@ TEST(RequireMemory, CountsPinnedMemoryWhereItIsTheDevicesOwn) {
   EXPECT_THROW(require(64, all - 1, DeviceKind::kCpu), Error);
 }
 
+TEST(RequireMemory, CountsTheCopyThatCheckpointsAreWrittenFrom) {
+  StepSpec spec = spec_of_batch(64);
+  spec.saves_state = true;
+  const StepPrograms programs(spec);
+  const MemoryPlan plan(programs.buffers());
+  // Weights and two moments.
+  const std::int64_t copy = 3 * 4 * spec.model.layout.parameters();
+  const std::int64_t all = plan.device_bytes(0) + plan.pinned_bytes(0) + copy;
+  EXPECT_NO_THROW(require_memory(programs, all, DeviceKind::kCpu, "cpu"));
+  EXPECT_THROW(require_memory(programs, all - 1, DeviceKind::kCpu, "cpu"), Error);
+  // A GPU's own memory holds none of it, and of ranks the first has it.
+  EXPECT_NO_THROW(require_memory(programs, plan.device_bytes(0), DeviceKind::kCuda, "cuda:0"));
+}
+
 TEST(RequireMemory, NamesTheLargestHalvingOfTheBatchThatFits) {
   const std::int64_t available = device_bytes(250);
   expect_error(ExitCode::kMemory,

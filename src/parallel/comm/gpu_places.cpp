@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/host.h"
 #include "core/index.h"
 #include "parallel/comm/nccl_communicator.h"
 
@@ -38,12 +39,10 @@ std::string nccl_version_text(int version) {
 }  // namespace
 
 std::string host_identity() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, boot);
-  return fmt::format("{} {}", name, boot);
+  return fmt::format("{} {}", host_name(), boot);
 }
 
 std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& bus_id) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/host.h"
 
 namespace barestep {
 namespace {
@@ -28,12 +29,6 @@ constexpr double kToComeSeconds = 0.3;  // that a rank may start later than anot
 constexpr double kToSpeakSeconds = 2;   // that a failed rank has for its own line
 constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
 constexpr std::size_t kMostRanksNamed = 4;
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 /// The process is gone, as far as this one can know.
 bool is_gone(const FlightRecord& record, const FlightRecord& mine) {

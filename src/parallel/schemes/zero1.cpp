@@ -26,7 +26,7 @@ FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks) {
 void Zero1::build(Draft& draft) const {
   draft.require_gradients();
   const StepSpec& spec = draft.spec();
-  const FlatRange shard = shard_of(spec.model.layout, spec.rank, spec.ranks);
+  const FlatRange shard = optimizer_range(spec, spec.rank);
   // The flat buffers as matrices with a row for each rank.
   const auto by_rank = [&](const char* name, Category category) {
     return draft.buffers().tensor(name, category, spec.ranks, shard.count);

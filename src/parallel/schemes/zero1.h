@@ -18,6 +18,9 @@ class Zero1 final : public Scheme {
  public:
   /// Lengthens the flat buffers to whole shares, and takes those of Draft::share_loss().
   void build(Draft& draft) const override;
+  [[nodiscard]] FlatRange optimizer_range(const StepSpec& spec, int rank) const override {
+    return shard_of(spec.model.layout, rank, spec.ranks);
+  }
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;
 };

@@ -1,0 +1,42 @@
+// The calls by which files reach a disk, as a seam: tests put a disk behind it that fails or loses
+// power.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace barestep {
+
+/// Each call does what the system call of its name does, and returns what that returns, or the
+/// negated errno where it fails. None throws. All block.
+class FileSystem {
+ public:
+  FileSystem() = default;
+  virtual ~FileSystem() = default;
+  FileSystem(const FileSystem&) = delete;
+  FileSystem& operator=(const FileSystem&) = delete;
+
+  /// Creates a file, -EEXIST if there is one. Returns a descriptor that is open for writing.
+  virtual int create(const std::filesystem::path& path) = 0;
+  /// Returns how many of the bytes were written, which may be fewer than all.
+  virtual std::int64_t write(int descriptor, std::span<const std::byte> bytes) = 0;
+  /// fsync(2): returns once the bytes survive a loss of power; sync_folder() does the same for the
+  /// names in a folder.
+  virtual int sync(int descriptor) = 0;
+  virtual int sync_folder(const std::filesystem::path& folder) = 0;
+  virtual int close(int descriptor) = 0;
+  virtual int rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+  virtual int unlink(const std::filesystem::path& path) = 0;
+  virtual int make_folder(const std::filesystem::path& path) = 0;
+  /// Appends the names in a folder, but for . and .., in no order.
+  virtual int list(const std::filesystem::path& folder, std::vector<std::string>& names) = 0;
+};
+
+/// The operating system's. It may be used by several threads at once.
+FileSystem& real_files();
+
+}  // namespace barestep

@@ -1,0 +1,168 @@
+#include "data/checkpoint_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "core/error.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kSuffix = ".safetensors";
+
+std::string name_of_step(std::int64_t step) {
+  return fmt::format("{}{:09}{}", kPrefix, step, kSuffix);
+}
+
+/// Nothing for what is no checkpoint's name.
+std::optional<std::int64_t> step_in_name(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  std::int64_t step = 0;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (parsed.ec != std::errc() || step < 0 || name_of_step(step).substr(kPrefix.size()) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+/// Whether this is what write_beside() leaves of a checkpoint when its program is killed.
+bool is_left_over(std::string_view name) {
+  return name.starts_with(fmt::format(".{}", kPrefix)) && name.ends_with(".tmp") &&
+         name.find(kSuffix) != std::string_view::npos;
+}
+
+[[noreturn]] void fail_checkpoint(const std::filesystem::path& path, const std::string& why,
+                                  const char* remedy = "free space or choose another disk") {
+  fail(ExitCode::kInputOutput,
+       {.what = "checkpoint", .value = path.string(), .why = why, .remedy = remedy});
+}
+
+/// Appends the steps of a folder's checkpoints, in order. Returns 0, or a negated errno.
+int list_steps(FileSystem& files, const std::filesystem::path& folder,
+               std::vector<std::int64_t>& steps) {
+  std::vector<std::string> names;
+  const int result = files.list(folder, names);
+  for (const std::string& name : names) {
+    if (const auto step = step_in_name(name)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return result;
+}
+
+/// Before the lock: there must be something to lock.
+const std::filesystem::path& made_folder(const std::filesystem::path& folder, FileSystem& files) {
+  make_folder(folder, files);
+  require_writable_folder(folder);
+  return folder;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& folder) {
+  std::vector<std::int64_t> steps;
+  const int result = list_steps(real_files(), folder, steps);
+  if (result < 0 && result != -ENOENT) {
+    fail(ExitCode::kNoInput, {.what = "folder of checkpoints",
+                              .value = folder.string(),
+                              .why = std::strerror(-result),
+                              .remedy = "check the path"});
+  }
+  return steps;
+}
+
+std::optional<FoundCheckpoint> newest_whole_checkpoint(
+    const std::filesystem::path& folder,
+    const std::function<void(const std::string& why_skipped)>& skipped) {
+  const std::vector<std::int64_t> steps = checkpoint_steps(folder);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const std::filesystem::path path = folder / name_of_step(*step);
+    try {
+      FoundCheckpoint found{.file = path, .image = read_checkpoint(path)};
+      if (found.image.step == *step) return found;
+      skipped(fmt::format("checkpoint '{}': is of step {}; give it its own name again",
+                          path.string(), found.image.step));
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kMemory) throw;
+      skipped(error.what());
+    }
+  }
+  if (steps.empty()) return std::nullopt;
+  fail(ExitCode::kBadData, {.what = "folder of checkpoints",
+                            .value = folder.string(),
+                            .why = fmt::format("has {} checkpoint{}, none of which is whole",
+                                               steps.size(), steps.size() == 1 ? "" : "s"),
+                            .remedy = "remove them to start anew, or name another folder"});
+}
+
+CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileSystem& files)
+    : folder_(std::move(folder)),
+      keep_(keep),
+      files_(files),
+      lock_(made_folder(folder_, files_), "--checkpoint") {
+  BARESTEP_REQUIRE(keep_ >= 1, "the newest checkpoint is always kept");
+  std::vector<std::string> names;
+  files_.list(folder_, names);
+  for (const std::string& name : names) {
+    if (is_left_over(name)) files_.unlink(folder_ / name);  // what stays is in nobody's way
+  }
+}
+
+void CheckpointFolder::write(const CheckpointImage& image) {
+  const std::filesystem::path path = folder_ / name_of_step(image.step);
+  const SafetensorsParts file = checkpoint_parts(image);
+  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(file.head))};
+  parts.insert(parts.end(), file.tensors.begin(), file.tensors.end());
+  const auto prove = [&path](const std::filesystem::path& draft) {
+    try {
+      CheckpointReader(draft).require_whole();
+    } catch (const Error& error) {
+      fail_checkpoint(path, fmt::format("what was written does not read back: {}", error.what()),
+                      "check the disk");
+    }
+  };
+  if (const auto failure = write_beside(files_, path, parts, {}, prove)) {
+    fail_checkpoint(
+        path, fmt::format("{}: {}", failure->creating ? "cannot be created" : "writing failed",
+                          std::strerror(failure->error)));
+  }
+  remove_all_but_newest(image.step);
+}
+
+void CheckpointFolder::remove_all_but_newest(std::int64_t newest) {
+  std::vector<std::int64_t> steps;
+  const int listed = list_steps(files_, folder_, steps);
+  if (listed < 0) {
+    fail_checkpoint(folder_, fmt::format("cannot be listed: {}", std::strerror(-listed)),
+                    "remove old checkpoints by hand");
+  }
+  const auto later = std::upper_bound(steps.begin(), steps.end(), newest);
+  const auto first_kept = later - std::min<std::ptrdiff_t>(keep_, later - steps.begin());
+  steps.erase(first_kept, later);
+  int first_failure = 0;
+  std::filesystem::path failed;
+  for (const std::int64_t step : steps) {
+    const std::filesystem::path path = folder_ / name_of_step(step);
+    const int result = files_.unlink(path);
+    if (result == 0 || result == -ENOENT || first_failure != 0) continue;
+    first_failure = -result;
+    failed = path;
+  }
+  // A file that a loss of power brings back is removed again after the next write.
+  if (!steps.empty()) files_.sync_folder(folder_);
+  if (first_failure != 0) {
+    fail_checkpoint(failed, fmt::format("cannot be removed: {}", std::strerror(first_failure)),
+                    "remove it by hand");
+  }
+}
+
+}  // namespace barestep

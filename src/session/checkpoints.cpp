@@ -1,0 +1,353 @@
+#include "session/checkpoints.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/host.h"
+#include "core/input_file.h"
+#include "core/units.h"
+#include "options/options.h"
+#include "session/run_program.h"
+#include "train/optimizer.h"
+
+namespace barestep {
+namespace {
+
+namespace fs = std::filesystem;
+using StateJson = nlohmann::ordered_json;
+
+constexpr const char* kBest = "best";
+constexpr const char* kProgram = "the program";
+
+const char* name_of_generator(Generator generator) {
+  return generator == Generator::kTorchCpu ? "torch cpu" : "torch cuda";
+}
+
+StateJson json_of_settings(const RankSettings& settings) {
+  StateJson json = StateJson::object();
+  for (const auto& [name, value] : settings) json[name] = value;
+  return json;
+}
+
+/// "--seed is 0 in the checkpoint and 1 here", for each that differs.
+std::vector<std::string> setting_differences(const StateJson& stored, const RankSettings& now) {
+  std::vector<std::string> found;
+  for (const auto& [name, value] : now) {
+    const auto before = stored.find(name);
+    const std::string then = before == stored.end() ? "not there" : before->get<std::string>();
+    if (then == value) continue;
+    found.push_back(fmt::format("{} is {} in the checkpoint and {} here", name, then, value));
+  }
+  return found;
+}
+
+/// What is trained, beyond rounding.
+RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
+  RankSettings settings = {
+      {"--layers", text_of_numbers(spec.model.layout.widths())},
+      {"the batch of a step", counted(spec.step_rows(), "sample")},
+      {"the learning rate",
+       text_of_number(learning_rate(config.optimizer, limits::kWarmups.last, spec.ranks))},
+      {"--data", std::string(name_of(config.data.kind))}};
+  for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
+  for (auto& each : deciding_settings(config)) settings.push_back(std::move(each));
+  if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.ranks));
+  return settings;
+}
+
+/// The whole file of --autotune; empty where there is none.
+std::string text_of_choices(const fs::path& path) {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+  if (path.empty() || !fs::exists(path)) return "";
+  return InputFile(path, "product choices").text(kMostBytes);
+}
+
+/// Reads what Checkpoints::state_text() wrote.
+ResumePoint resume_point_of(const fs::path& file, std::string text) {
+  ResumePoint point{.file = file, .text = std::move(text), .state = {}, .best_test_loss = {}};
+  try {
+    const StateJson json = StateJson::parse(point.text);
+    point.state.position = {.steps = json.at("steps"), .evaluated = json.at("evaluated")};
+    if (json.at("generator") == name_of_generator(Generator::kTorchCuda)) {
+      point.generator = Generator::kTorchCuda;
+    }
+    const StateJson& best = json.at("best_test_loss");
+    if (!best.is_null()) point.best_test_loss = best.get<double>();
+    if (point.state.position.steps < 0 || !json.at("settings").is_object() ||
+        !json.at("rounding").is_object()) {
+      throw std::out_of_range("a number of steps and two objects");
+    }
+  } catch (const std::exception&) {
+    fail(ExitCode::kBadData, {.what = "checkpoint",
+                              .value = file.string(),
+                              .why = "its state is not that of a training run of barestep",
+                              .remedy = "resume from a checkpoint that barestep wrote"});
+  }
+  return point;
+}
+
+}  // namespace
+
+std::optional<ResumePoint> find_resume_point(std::string_view program,
+                                             const CheckpointConfig& config) {
+  std::optional<FoundCheckpoint> found;
+  if (config.resume) {
+    found = newest_whole_checkpoint(config.folder,
+                                    [&](const std::string& why) { print_note(program, why); });
+  } else if (!config.resume_from.empty()) {
+    found = FoundCheckpoint{config.resume_from, read_checkpoint(config.resume_from)};
+  }
+  if (!found) return std::nullopt;
+  ResumePoint point = resume_point_of(found->file, std::move(found->image.state));
+  point.state.tensors = std::move(found->image.tensors);
+  return point;
+}
+
+void require_own_folder(const CheckpointConfig& config) {
+  if (config.folder.empty() || config.resume) return;
+  const std::vector<std::int64_t> steps = checkpoint_steps(config.folder);
+  if (steps.empty()) return;
+  const fs::path& from = config.resume_from;
+  std::error_code ignored;
+  const bool is_here =
+      !from.empty() && fs::equivalent(fs::absolute(from).parent_path(), config.folder, ignored);
+  if (is_here) return;
+  fail(ExitCode::kConfiguration,
+       {.what = "--checkpoint",
+        .value = config.folder.string(),
+        .why = fmt::format("holds checkpoints of another run, the newest of {}",
+                           counted(steps.back(), "step")),
+        .remedy = "go on from there with --resume, or name another folder"});
+}
+
+void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
+  std::string told = point ? point->file.string() + '\0' + point->text : "";
+  const std::string first = gather_texts(ranks, told).front();
+  if (ranks.rank() == 0 || first.empty()) return;
+  const std::size_t end = first.find('\0');
+  point = resume_point_of(first.substr(0, end), first.substr(end + 1));
+}
+
+void require_same_run(const ResumePoint& point, const TrainConfig& config,
+                      const StepPrograms& programs) {
+  const StepSpec& spec = programs.spec();
+  const auto stored = StateJson::parse(point.text).at("settings");
+  const auto differences = setting_differences(stored, settings_of_numbers(config, spec));
+  if (!differences.empty()) {
+    fail(ExitCode::kConfiguration,
+         {.what = "checkpoint",
+          .value = point.file.string(),
+          .why = fmt::format("is of another run: {}", fmt::join(differences, ", ")),
+          .remedy =
+              "give the options of that run, or begin another one from its weights by --load"});
+  }
+  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  if (steps < point.state.position.steps) {
+    fail(ExitCode::kConfiguration,
+         {.what = config.training.epochs ? "--epochs" : "--steps",
+          .value = std::to_string(config.training.epochs.value_or(steps)),
+          .why = fmt::format("the checkpoint '{}' has done {}", point.file.string(),
+                             counted(point.state.position.steps, "step")),
+          .remedy = "give as many at least"});
+  }
+  require_state(point.state, programs, point.file);
+}
+
+std::string rounding_differences(const ResumePoint& point, const RankSettings& now) {
+  auto stored = StateJson::parse(point.text).at("rounding");
+  RankSettings compared = now;
+  // Of course another program is another build.
+  if (stored.value(kProgram, "") != compared.front().second) compared.pop_back();
+  return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
+}
+
+RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
+                                  const Device& device, TrainerKind trainer) {
+  const DeviceInfo info = device.info();
+  const bool has_scheme = trainer == TrainerKind::kDdp;
+  const std::string hash = content_hash("/proc/self/exe");
+  return {
+      {kProgram, std::string(name_of(trainer))},
+      {"the number of ranks", std::to_string(programs.spec().ranks)},
+      {"the number of devices", std::to_string(MemoryPlan(programs.buffers()).devices())},
+      {"--scheme", has_scheme ? std::string(name_of(config.parallel.scheme)) : "none"},
+      {"--accumulate", std::to_string(config.training.accumulate)},
+      {"--update", std::string(name_of(config.training.update))},
+      {"--fusion", config.device.fusion ? "on" : "off"},
+      {"the device", info.model},
+      {"--threads", std::to_string(info.threads)},
+      {"the library of products", info.product_library},
+      {"the build", fmt::format("{} {}", BARESTEP_VERSION, hash.substr(hash.rfind(' ') + 1, 12))}};
+}
+
+void restore_product_choices(const ResumePoint& point, const DeviceConfig& device) {
+  if (device.autotune.empty() || fs::exists(device.autotune)) return;
+  const StateJson json = StateJson::parse(point.text);
+  const auto choices = json.find("product_choices");
+  if (choices == json.end() || !choices->is_string()) return;
+  const auto text = choices->get<std::string>();
+  if (text.empty()) return;
+  const auto bytes = std::as_bytes(std::span(text));
+  replace_file(device.autotune, std::span(&bytes, 1));
+}
+
+void require_shared_folder(Job& job, const fs::path& folder) {
+  Communicator* const ranks = job.ranks();
+  if (ranks == nullptr || ranks->size() == 1) return;
+  // Seen for a moment only.
+  std::string told = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
+  told = gather_texts(*ranks, told).front();
+  const fs::path mark = folder / told;
+  job.together([&] {
+    if (!job.is_first()) return;
+    make_folder(folder);
+    replace_file(mark, {});
+  });
+  bool is_seen = false;
+  std::error_code ignored;
+  is_seen = fs::exists(mark, ignored);
+  ranks->barrier();
+  if (job.is_first()) fs::remove(mark, ignored);
+  job.together([&] {
+    if (is_seen) return;
+    fail(ExitCode::kConfiguration,
+         {.what = "--checkpoint",
+          .value = folder.string(),
+          .why = fmt::format("rank {} on {} does not see the folder of rank 0", ranks->rank(),
+                             host_name()),
+          .remedy = "name a folder that all hosts share"});
+  });
+}
+
+Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs,
+                         TrainerKind program, Trainer& trainer, Job& job, RankSettings rounding,
+                         const ResumePoint* start)
+    : config_(config),
+      programs_(programs),
+      program_(program),
+      trainer_(trainer),
+      writes_(job.is_first()),
+      rounding_(std::move(rounding)),
+      last_s_(now_s()) {
+  trainer.pause_when(config.checkpoint.every.steps, asks_);
+  if (start != nullptr) best_test_loss_ = start->best_test_loss;
+  if (start != nullptr && config.checkpoint.resume) saved_ = start->state.position;
+  if (!writes_) return;
+  deciding_ = settings_of_numbers(config, programs.spec());
+  const fs::path& folder = config.checkpoint.folder;
+  folder_.emplace(folder, static_cast<int>(config.checkpoint.keep));
+  if (config.checkpoint.best) best_folder_.emplace(folder / kBest, 1);
+}
+
+void Checkpoints::on_batch() {
+  const CheckpointEvery& every = config_.checkpoint.every;
+  if (!writes_ || every.steps > 0 || now_s() - last_s_ < every.seconds) return;
+  const bool is_written =
+      !writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (is_written) asks_ = true;
+}
+
+void Checkpoints::on_evaluation(const EvaluationReport& report) {
+  if (best_test_loss_ && report.loss >= *best_test_loss_) return;
+  best_test_loss_ = report.loss;
+  if (config_.checkpoint.best) keep(best_folder_, config_.checkpoint.folder / kBest);
+}
+
+void Checkpoints::on_pause() {
+  asks_ = false;
+  last_s_ = now_s();
+  keep(folder_, config_.checkpoint.folder);
+  saved_ = trainer_.position();
+}
+
+void Checkpoints::save_end() {
+  if (saved_ != trainer_.position()) on_pause();
+  wait();
+}
+
+std::string Checkpoints::state_text() const {
+  const Position position = trainer_.position();
+  const StepSpec& spec = programs_.spec();
+  const std::int64_t batches =
+      spec.train_rows == 0 ? 0 : steps_of({.epochs = 1}, spec.epoch_rows(), spec.step_rows());
+  StateJson json = {{"program", name_of(program_)},
+                    {"version", BARESTEP_VERSION},
+                    {"steps", position.steps},
+                    {"updates", position.steps},
+                    {"evaluated", position.evaluated},
+                    {"epoch", batches == 0 ? 0 : position.steps / batches},
+                    {"batch_of_epoch", batches == 0 ? position.steps : position.steps % batches},
+                    {"generator", name_of_generator(spec.generator)},
+                    {"best_test_loss", nullptr}};
+  if (best_test_loss_) json["best_test_loss"] = *best_test_loss_;
+  json["product_choices"] = text_of_choices(config_.device.autotune);
+  json["settings"] = json_of_settings(deciding_);
+  json["rounding"] = json_of_settings(rounding_);
+  json["configuration"] = StateJson::parse(json_of(config_, program_));
+  return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
+}
+
+void Checkpoints::keep(std::optional<CheckpointFolder>& folder, const fs::path& path) {
+  wait();
+  const double begin_s = now_s();
+  std::swap(state_.tensors, image_.tensors);  // whose memory is used again
+  trainer_.copy_state(state_);
+  copied_s_ += now_s() - begin_s;
+  std::swap(state_.tensors, image_.tensors);
+  if (!writes_) return;
+  if (const std::string bad = bad_weight_in(image_.tensors); !bad.empty()) {
+    // In the middle of a run the next loss tells, too.
+    failure_ = Error(ExitCode::kDiverged,
+                     {.what = "checkpoint",
+                      .value = path.string(),
+                      .why = bad + ", so it is not written",
+                      .remedy = "training diverged in its last step: use a smaller --lr"});
+    return;
+  }
+  image_.step = trainer_.position().steps;
+  image_.state = state_text();
+  const fs::path file = path / fmt::format("step-{:09}.safetensors", image_.step);
+  writing_ = std::async(std::launch::async, [this, &folder, file] {
+    const double start_s = now_s();
+    folder->write(image_);
+    written_s_ += now_s() - start_s;
+    ++count_;
+    newest_ = file;
+  });
+}
+
+void Checkpoints::wait() {
+  if (!writing_.valid()) return;
+  try {
+    writing_.get();
+  } catch (const Error& error) {
+    if (!failure_) failure_ = error;
+    print_note(name_of(program_), std::string(error.what()) + "; the run goes on without it");
+  }
+}
+
+void Checkpoints::close() {
+  wait();
+  if (failure_) throw Error(*failure_);
+}
+
+std::string Checkpoints::text() const {
+  if (count_ == 0) return "";
+  const auto count = static_cast<double>(count_);
+  return fmt::format(
+      "{} in '{}', the newest '{}': the run waited {} for each, {} of writing went on "
+      "beside it\n",
+      counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
+      newest_.filename().string(), time_text(copied_s_ / count), time_text(written_s_ / count));
+}
+
+}  // namespace barestep

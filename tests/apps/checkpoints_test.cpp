@@ -1,0 +1,422 @@
+// Runs that are cut off and go on, as typed: losses, weights and metrics are those of a run that
+// was never cut.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <sstream>
+
+#include "support/arguments.h"
+#include "support/file_runs.h"
+#include "support/metrics.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using testing::UnorderedElementsAre;
+
+const Arguments kRandomRun = {"--dim",     "16", "--depth",      "2", "--device", "cpu",
+                              "--threads", "1",  "--batch-size", "8"};
+/// Epochs of four steps, the last of which is smaller, and evaluations.
+const Arguments kFiles = {"--data", "idx:x.idx,y.idx", "--layers", "6,12,4",       "--batch-size",
+                          "8",      "--device",        "cpu",      "--test-split", "0.25"};
+
+class CheckpointedRuns : public TempDirTest {
+ protected:
+  void SetUp() override { number_run(folder()); }
+
+  ProcessResult run(const Arguments& command, const Arguments& arguments) const {
+    return run_process(command + arguments, {.working_directory = folder()});
+  }
+  ProcessResult single(const Arguments& arguments) const { return run({MLP_SINGLE}, arguments); }
+
+  void expect_error(const Arguments& arguments, int code, const std::string& line) const {
+    const auto result = single(arguments);
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_EQ(result.err, "mlp_single: error: " + line + "\n");
+  }
+
+  [[nodiscard]] std::string bytes(const std::string& name) const {
+    return read_file(folder() / name);
+  }
+
+  [[nodiscard]] std::vector<std::string> names_in(const std::string& name) const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder() / name)) {
+      found.push_back(entry.path().filename().string());
+    }
+    return found;
+  }
+
+  /// Step and loss of every record.
+  [[nodiscard]] std::vector<std::pair<std::int64_t, double>> losses(const std::string& file) const {
+    std::vector<std::pair<std::int64_t, double>> all;
+    for (const auto& record : records_of(bytes(file))) {
+      all.emplace_back(record.at("step"), record.at("loss"));
+    }
+    return all;
+  }
+};
+
+Arguments steps(int count) {
+  return {"--steps", std::to_string(count)};
+}
+
+Arguments epochs(int count) {
+  return {"--epochs", std::to_string(count)};
+}
+
+const Arguments kFourEpochs = kFiles + epochs(4);
+
+TEST_F(CheckpointedRuns, GoOnToTheBit) {
+  const std::vector<std::pair<Arguments, Arguments>> runs = {
+      {kRandomRun + steps(12), kRandomRun + steps(5)},
+      {kRandomRun + steps(12) + Arguments{"--log-every", "5", "--no-zero-grad"},
+       kRandomRun + steps(5) + Arguments{"--no-zero-grad"}},
+      {kFourEpochs, kFourEpochs + Arguments{"--time-limit", "0.001s"}},
+      {kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2"},
+       kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2",
+                               "--time-limit", "0.001s", "--workers", "0"}}};
+  for (const auto& [whole, part] : runs) {
+    SCOPED_TRACE(testing::PrintToString(part));
+    for (const char* file : {"checkpoints", "metrics", "whole", "rest"}) {
+      std::filesystem::remove_all(folder() / file);
+    }
+    ASSERT_EQ(single(whole + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);
+    const Arguments resumes = {"--checkpoint", "checkpoints", "--resume", "--metrics", "metrics"};
+    const auto first = single(part + resumes);
+    ASSERT_THAT(first.exit_code, testing::AnyOf(0, 75)) << first.err;
+    const auto rest = single(whole + resumes + Arguments{"--save", "rest"});
+    ASSERT_EQ(rest.exit_code, 0) << rest.err;
+    EXPECT_THAT(rest.err, StartsWith("mlp_single: note: goes on from 'checkpoints/step-0000000"));
+    EXPECT_THAT(rest.err, Not(HasSubstr("rounding")));
+    EXPECT_EQ(bytes("rest"), bytes("whole"));
+    EXPECT_EQ(losses("metrics"), losses("of_whole"));
+  }
+}
+
+TEST_F(CheckpointedRuns, StartWhereThereIsNothingAndGoOnByTheSameCommandLine) {
+  const Arguments command = kRandomRun + steps(4) +
+                            Arguments{"--checkpoint", "a/b", "--resume", "--checkpoint-every", "1"};
+  const auto first = single(command);
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.err, "");
+  EXPECT_THAT(names_in("a/b"),
+              UnorderedElementsAre("step-000000003.safetensors", "step-000000004.safetensors"));
+  std::filesystem::create_directory(folder() / "empty");
+  EXPECT_EQ(single(kRandomRun + steps(1) + Arguments{"--checkpoint", "empty", "--resume"}).err, "");
+}
+
+TEST_F(CheckpointedRuns, ThatAreCompleteSaveOnceMore) {
+  const Arguments command = kFourEpochs + Arguments{"--checkpoint", "c", "--resume", "--save"};
+  ASSERT_EQ(single(command + Arguments{"first", "--metrics", "m"}).exit_code, 0);
+  const std::string metrics = bytes("m");
+  const std::string checkpoint = bytes("c/step-000000016.safetensors");
+  const auto again = single(command + Arguments{"again", "--metrics", "m", "--profile", "--trace",
+                                                "t.json", "--monitor"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(again.err,
+            "mlp_single: note: goes on from 'c/step-000000016.safetensors' with step 16\n");
+  EXPECT_EQ(bytes("again"), bytes("first"));
+  EXPECT_THAT(bytes("m"), StartsWith(metrics));
+  EXPECT_EQ(bytes("c/step-000000016.safetensors"), checkpoint);
+  EXPECT_THAT(again.out, Not(HasSubstr("Step 1")));
+}
+
+TEST_F(CheckpointedRuns, MayGrow) {
+  ASSERT_EQ(single(kFourEpochs + Arguments{"--save", "w"}).exit_code, 0);
+  const Arguments fewer = kFiles + epochs(1);
+  const Arguments resumes = {"--checkpoint", "c", "--resume"};
+  ASSERT_EQ(single(fewer + resumes).exit_code, 0);
+  ASSERT_EQ(single(kFourEpochs + resumes + Arguments{"--save", "grown"}).exit_code, 0);
+  EXPECT_EQ(bytes("grown"), bytes("w"));
+  expect_error(fewer + resumes, 78,
+               "--epochs '1': the checkpoint 'c/step-000000016.safetensors' has done 16 steps; "
+               "give as many at least");
+}
+
+TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
+  ASSERT_EQ(single(kRandomRun + steps(2) + Arguments{"--checkpoint", "c"}).exit_code, 0);
+  const std::string file = "c/step-000000002.safetensors";
+  const auto expect_refused = [&](const Arguments& arguments, const std::string& why) {
+    expect_error(arguments + Arguments{"--resume-from", file}, 78,
+                 fmt::format("checkpoint '{}': is of another run: {}; give the options of that "
+                             "run, or begin another one from its weights by --load",
+                             file, why));
+  };
+  const Arguments common = {"--device", "cpu", "--steps", "2"};
+  expect_refused(common + Arguments{"--dim", "16", "--depth", "3", "--batch-size", "8"},
+                 "--layers is 16,16,16 in the checkpoint and 16,16,16,16 here");
+  expect_refused(common + Arguments{"--dim", "16", "--depth", "2", "--batch-size", "4"},
+                 "the batch of a step is 8 samples in the checkpoint and 4 samples here");
+  expect_refused(kRandomRun + steps(2) + Arguments{"--seed", "1", "--lr", "0.01"},
+                 "the learning rate is 0.001 in the checkpoint and 0.01 here, --seed is 0 in the "
+                 "checkpoint and 1 here");
+  expect_refused(kRandomRun + steps(2) + Arguments{"--no-zero-grad"},
+                 "--no-zero-grad is not given in the checkpoint and given here");
+  // The same options, and one byte of the data.
+  ASSERT_EQ(
+      single(kFourEpochs + Arguments{"--checkpoint", "f", "--time-limit", "0.001s"}).exit_code, 75);
+  std::string data = bytes("x.idx");
+  data.back() = static_cast<char>(data.back() ^ 1);
+  write_file(folder() / "x.idx", data);
+  const auto other = single(kFourEpochs + Arguments{"--checkpoint", "f", "--resume"});
+  EXPECT_EQ(other.exit_code, 78);
+  EXPECT_THAT(other.err,
+              AllOf(HasSubstr("is of another run: data is "), HasSubstr(" here; give ")));
+}
+
+TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
+  const Arguments command = kRandomRun + steps(2);
+  ASSERT_EQ(single(command + Arguments{"--checkpoint", "c"}).exit_code, 0);
+  ASSERT_EQ(single(command + Arguments{"--checkpoint", "d"}).exit_code, 0);
+  const std::string refused =
+      "--checkpoint 'c': holds checkpoints of another run, the newest of 2 steps; go on from there "
+      "with --resume, or name another folder";
+  expect_error(command + Arguments{"--checkpoint", "c"}, 78, refused);
+  expect_error(
+      command + Arguments{"--checkpoint", "c", "--resume-from", "d/step-000000002.safetensors"}, 78,
+      refused);
+  EXPECT_EQ(single(command +
+                   Arguments{"--checkpoint", "c", "--resume-from", "c/step-000000002.safetensors"})
+                .exit_code,
+            0);
+}
+
+TEST_F(CheckpointedRuns, TakeOptionsThatChangeNoNumber) {
+  ASSERT_EQ(
+      single(kFourEpochs + Arguments{"--checkpoint", "c", "--time-limit", "0.001s"}).exit_code, 75);
+  const auto other = single(
+      kFourEpochs + Arguments{"--checkpoint", "c", "--resume", "--workers", "0", "--log-every", "3",
+                              "--accumulate", "1", "--no-pin", "--tensorboard", "runs",
+                              "--checkpoint-keep", "1", "--profile", "--profile-steps", "0:8"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("Step 15 | "));
+}
+
+TEST_F(CheckpointedRuns, EndInTimeWithAWholeCheckpoint) {
+  const auto result = single(kRandomRun + steps(100'000'000) +
+                             Arguments{"--checkpoint", "c", "--time-limit", "0.3s"});
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: the time limit is reached, ended "
+                                           "after step "),
+                                HasSubstr(" and wrote 'c/step-"), EndsWith(".safetensors'\n")));
+  EXPECT_EQ(names_in("c").size(), 1U);
+}
+
+TEST_F(CheckpointedRuns, AreSavedInIntervalsOfTime) {
+  const auto result =
+      single(kRandomRun + steps(100'000'000) +
+             Arguments{"--checkpoint", "c", "--time-limit", "2s", "--checkpoint-every", "0.001s",
+                       "--checkpoint-keep", "1000"});
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_GT(names_in("c").size(), 2U);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("\n  checkpoint    "),
+                                HasSubstr(" checkpoints in 'c', the newest 'step-")));
+}
+
+TEST_F(CheckpointedRuns, GoOnOnSeveralDevicesAndBack) {
+  const Arguments model = {"--dim", "16", "--depth", "2", "--batch-size", "8"};
+  ASSERT_EQ(single(kRandomRun + steps(9) + Arguments{"--metrics", "of_whole"}).exit_code, 0);
+  const Arguments resumes = {"--checkpoint", "c", "--resume", "--metrics", "m"};
+  const Arguments spread = {MLP_DP, "--devices", "cpu,cpu,cpu"};
+  ASSERT_EQ(run(spread, model + steps(3) + resumes).exit_code, 0);
+  const auto one = single(kRandomRun + steps(6) + resumes);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_THAT(one.err, HasSubstr("with step 3, but for rounding: the program is mlp_dp in the "
+                                 "checkpoint and mlp_single here, the number of devices is 3 in "
+                                 "the checkpoint and 1 here"));
+  ASSERT_EQ(run(spread, model + steps(9) + resumes).exit_code, 0);
+  const auto whole = losses("of_whole");
+  const auto parts = losses("m");
+  ASSERT_EQ(parts.size(), whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(parts[i].first, whole[i].first);
+    EXPECT_NEAR(parts[i].second, whole[i].second, 1e-6 * whole[i].second);
+  }
+}
+
+TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
+  const Arguments best = {"--checkpoint", "c", "--checkpoint-best", "--lr", "0.5"};
+  const auto result = single(kFourEpochs + best);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // The epoch with the smallest test loss.
+  std::istringstream lines(result.out);
+  double least = 1e9;
+  std::int64_t epoch = 0;
+  for (const auto& each : all_matches(result.out, "Epoch ([0-9]+)/4 \\| Test loss: ([0-9.]+)")) {
+    if (std::stod(each[2]) >= least) continue;
+    least = std::stod(each[2]);
+    epoch = std::stoll(each[1]);
+  }
+  EXPECT_THAT(names_in("c/best"), ElementsAre(fmt::format("step-{:09}.safetensors", 4 * epoch)));
+  // A run that goes on knows which was best.
+  ASSERT_EQ(single(kFiles + epochs(5) + best + Arguments{"--resume"}).exit_code, 0);
+  EXPECT_EQ(names_in("c/best").size(), 1U);
+}
+
+TEST_F(CheckpointedRuns, GiveTheirWeightsToLoad) {
+  ASSERT_EQ(single(kFourEpochs + Arguments{"--checkpoint", "c", "--save", "w", "--no-zero-grad"})
+                .exit_code,
+            0);
+  const Arguments evaluates = {
+      "--evaluate-only", "--data", "idx:x.idx,y.idx", "--layers", "6,12,4",
+      "--batch-size",    "8",      "--device",        "cpu",      "--load"};
+  const auto of_weights = single(evaluates + Arguments{"w"});
+  const auto of_checkpoint = single(evaluates + Arguments{"c/step-000000016.safetensors"});
+  EXPECT_EQ(of_checkpoint.exit_code, 0) << of_checkpoint.err;
+  const std::string loss = "\n +8 +([0-9.]+)";
+  EXPECT_EQ(first_match(of_checkpoint.out, loss).at(1), first_match(of_weights.out, loss).at(1));
+}
+
+TEST_F(CheckpointedRuns, GoOnInPyTorch) {
+  const Arguments command = kRandomRun + Arguments{"--no-last-relu", "--gemm", "reference"};
+  ASSERT_EQ(single(command + steps(12) + Arguments{"--metrics", "of_whole"}).exit_code, 0);
+  ASSERT_EQ(single(command + steps(5) + Arguments{"--checkpoint", "c"}).exit_code, 0);
+  const char* const python = std::getenv("BARESTEP_TORCH_PYTHON");
+  const auto torch = run({"/usr/bin/env", python != nullptr ? python : "/usr/bin/python3"},
+                         {TORCH_CHECKPOINT_PY, "c/step-000000005.safetensors", "7"});
+  if (torch.exit_code == 77 || torch.exit_code == 127) GTEST_SKIP() << "there is no PyTorch";
+  ASSERT_EQ(torch.exit_code, 0) << torch.err;
+  std::istringstream theirs(torch.out);
+  for (const auto& [step, loss] : losses("of_whole")) {
+    if (step < 5) continue;
+    double of_torch = 0;
+    ASSERT_TRUE(theirs >> of_torch) << torch.out;
+    EXPECT_NEAR(of_torch, loss, 1e-6 * loss) << "step " << step;
+  }
+}
+
+TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
+  const auto expect_refused = [&](const Arguments& arguments, const std::string& line) {
+    expect_error(kRandomRun + arguments, 78, line);
+  };
+  for (const Arguments& lonely :
+       {Arguments{"--checkpoint-every", "5"}, Arguments{"--checkpoint-keep", "3"},
+        Arguments{"--checkpoint-best"}, Arguments{"--resume"}}) {
+    expect_refused(
+        lonely, lonely.front() + ": there is no folder of checkpoints; give --checkpoint DIR too");
+  }
+  expect_refused({"--checkpoint", "c", "--resume", "--resume-from", "f"},
+                 "--resume: does not go with --resume-from; give one of the two");
+  expect_refused({"--load", "w", "--resume-from", "f"},
+                 "--load: does not go with --resume-from, whose file has weights; give one of the "
+                 "two");
+  expect_refused(
+      {"--checkpoint", "c", "--checkpoint-best"},
+      "--checkpoint-best: there is no test set to tell which is best; give --test-split");
+  for (const char* option : {"--checkpoint", "--resume-from"}) {
+    expect_error({"--batch-size", "4,8", option, "c"}, 78,
+                 std::string(option) +
+                     ": does not go with several batch sizes; give one --batch-size, or leave it "
+                     "out");
+  }
+  for (const char* option : {"--checkpoint", "--resume-from", "--time-limit"}) {
+    expect_error(kFiles + Arguments{"--evaluate-only", "--load", "w", option, "1h"}, 78,
+                 std::string(option) +
+                     ": does not go with --evaluate-only, which trains nothing; "
+                     "leave one of the two out");
+  }
+  expect_error(kRandomRun + Arguments{"--checkpoint-every", "1x", "--checkpoint", "c"}, 2,
+               "--checkpoint-every '1x': is not a time from 0.001s to 10000d; write it like 90s, "
+               "10m, 3h50m or 1d");
+}
+
+TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
+  // A file grows to 4 KiB and no further, as on a full disk.
+  const auto result = run_process(
+      Arguments{"/bin/bash", "-c", "ulimit -f 4; exec \"$@\"", "bash", MLP_SINGLE} + kRandomRun +
+          steps(6) + Arguments{"--checkpoint", "c", "--checkpoint-every", "3"},
+      {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 74) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Step 05 | ")) << "training goes on";
+  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_single: note: "), HasSubstr("File too large"),
+                                HasSubstr("; the run goes on without it\n"),
+                                HasSubstr("\nmlp_single: error: ")));
+}
+
+TEST_F(CheckpointedRuns, AreNotWrittenOfWeightsThatAreNoNumbers) {
+  const auto result = single(kRandomRun + steps(1) +
+                             Arguments{"--optimizer", "adamw", "--lr", "1e38", "--weight-decay",
+                                       "1e38", "--checkpoint", "c"});
+  EXPECT_EQ(result.exit_code, 76) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("error: checkpoint 'c': net.0.weight holds "));
+  EXPECT_TRUE(names_in("c").empty());
+}
+
+TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
+  std::filesystem::create_directory(folder() / "c");
+  const auto result = run_process(
+      Arguments{"/bin/bash", "-c", "flock c sleep 1 & sleep 0.3; \"$@\"; code=$?; wait; exit $code",
+                "bash", MLP_SINGLE} +
+          kRandomRun + steps(1) + Arguments{"--checkpoint", "c"},
+      {.working_directory = folder()});
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("error: --checkpoint 'c': "),
+                                HasSubstr(" writes into this folder; wait until it ends, or name "
+                                          "another folder\n")));
+}
+
+TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
+  const auto result = single(kRandomRun + Arguments{"--plan", "--checkpoint", "c", "--resume"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\n  6.38 KiB of host memory besides, for the copy that "
+                                    "checkpoints are written from\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "c"));
+}
+
+class KilledRuns : public CheckpointedRuns {
+ protected:
+  /// Ends a run by kill -9 at any moment, starts it again until it is complete, and so on.
+  void kill(int times) {
+    const Arguments command = kFiles + epochs(100) + Arguments{"--log-every", "7"};
+    ASSERT_EQ(single(command + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);
+    const Arguments resumes =
+        command + Arguments{"--checkpoint", "c",    "--checkpoint-every", "5", "--resume",
+                            "--save",       "rest", "--metrics",          "m"};
+    std::minstd_rand random(7);
+    for (int killed = 0; killed < times;) {
+      const double seconds = std::uniform_real_distribution<double>(0.001, 0.15)(random);
+      const auto result =
+          run({"/usr/bin/timeout", "-s", "KILL", std::to_string(seconds), MLP_SINGLE}, resumes);
+      if (result.exit_code == 0) {
+        expect_whole();
+      } else {
+        ASSERT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+        ++killed;
+      }
+    }
+    ASSERT_EQ(single(resumes).exit_code, 0);
+    expect_whole();
+  }
+
+ private:
+  void expect_whole() {
+    EXPECT_EQ(bytes("rest"), bytes("whole"));
+    EXPECT_EQ(losses("m"), losses("of_whole"));
+    std::filesystem::remove_all(folder() / "c");
+    std::filesystem::remove(folder() / "m");
+  }
+};
+
+TEST_F(KilledRuns, HaveTheBitsOfAnUndisturbedOne) {
+  kill(5);
+}
+
+TEST_F(KilledRuns, AHundredTimesHaveTheBitsOfAnUndisturbedOne) {
+  kill(100);
+}
+
+}  // namespace
+}  // namespace barestep

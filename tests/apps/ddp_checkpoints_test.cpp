@@ -1,0 +1,208 @@
+// Jobs of many ranks that are cut off and go on, on the same ranks and on others.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+
+#include "apps/on_cpu.h"
+#include "support/arguments.h"
+#include "support/file_runs.h"
+#include "support/metrics.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const Arguments kJob = {"--dim", "16", "--depth", "2", "--gemm", "reference"};
+const Arguments kResumes = {"--checkpoint", "c", "--resume", "--metrics", "m"};
+
+class CheckpointedJobs : public TempDirTest {
+ protected:
+  [[nodiscard]] ProcessResult shell(const std::string& line) const {
+    const std::string script = fmt::format(". '{}' && {}", BARESTEP_MPI_ENV, line);
+    return run_process({"/bin/bash", "-c", script}, {.working_directory = folder()});
+  }
+
+  void expect_success(const ProcessResult& result) const {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+
+  [[nodiscard]] ProcessResult ddp(int ranks, const Arguments& arguments) const {
+    return shell(fmt::format("exec mpirun -np {} '{}' {}", ranks, MLP_DDP,
+                             fmt::join(on_cpu(kJob + arguments), " ")));
+  }
+
+  /// The loss of each step.
+  [[nodiscard]] std::vector<double> losses(const std::string& file) const {
+    std::vector<double> all;
+    for (const auto& record : records_of(read_file(folder() / file))) {
+      if (record.at("rank") != 0) continue;
+      EXPECT_EQ(record.at("step"), all.size());
+      all.push_back(record.at("loss"));
+    }
+    return all;
+  }
+
+  void expect_near(const std::vector<double>& parts, const std::vector<double>& whole) const {
+    ASSERT_EQ(parts.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_NEAR(parts[i], whole[i], 1e-6 * whole[i]) << "step " << i;
+    }
+  }
+};
+
+Arguments job_steps(int count) {
+  return {"--steps", std::to_string(count)};
+}
+
+TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
+  for (const char* scheme : {"ddp", "zero1", "factor"}) {
+    SCOPED_TRACE(scheme);
+    std::filesystem::remove_all(folder() / "c");
+    // 10 rows: the ranks have different shares.
+    const Arguments job = {"--scheme", scheme, "--global-batch-size", "10", "--log-every", "4"};
+    expect_success(ddp(3, job + job_steps(9) + Arguments{"--save", "w", "--metrics", "of_whole"}));
+    expect_success(ddp(3, job + job_steps(4) + kResumes));
+    const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
+    EXPECT_EQ(rest.exit_code, 0);
+    EXPECT_EQ(rest.err, "mlp_ddp: note: goes on from 'c/step-000000004.safetensors' with step 4\n");
+    EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+    EXPECT_EQ(losses("m"), losses("of_whole"));
+  }
+}
+
+TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
+  const Arguments job = {"--data-seeding", "per-rank", "--global-batch-size", "6"};
+  expect_success(ddp(2, job + job_steps(6) + Arguments{"--save", "w"}));
+  expect_success(ddp(2, job + job_steps(3) + kResumes));
+  expect_success(ddp(2, job + job_steps(6) + kResumes + Arguments{"--save", "rest"}));
+  EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
+  const auto other = ddp(3, job + job_steps(9) + kResumes);
+  EXPECT_EQ(other.exit_code, 78);
+  EXPECT_THAT(other.err, StartsWith("mlp_ddp: error: checkpoint 'c/step-000000006.safetensors': is "
+                                    "of another run: the number of ranks is 2 in the checkpoint "
+                                    "and 3 here; "));
+}
+
+TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
+  const Arguments job = {"--global-batch-size", "12"};
+  expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
+  const auto whole = losses("of_whole");
+  const std::vector<std::pair<int, const char*>> ranks = {{1, "ddp"}, {4, "ddp"}, {3, "ddp"}};
+  const std::vector<std::pair<int, const char*>> schemes = {{3, "ddp"}, {3, "zero1"}, {3, "ddp"}};
+  for (const auto& worlds : {ranks, schemes}) {
+    std::filesystem::remove_all(folder() / "c");
+    int steps = 0;
+    for (const auto& [count, scheme] : worlds) {
+      expect_success(
+          ddp(count, job + job_steps(steps += 3) + kResumes + Arguments{"--scheme", scheme}));
+    }
+    expect_near(losses("m"), whole);
+  }
+}
+
+TEST_F(CheckpointedJobs, GoOnOnOneDeviceAndOnSeveral) {
+  const Arguments batch = {"--batch-size", "12"};
+  expect_success(run_process(
+      Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(9)) + Arguments{"--metrics", "all"},
+      {.working_directory = folder()}));
+  expect_success(ddp(2, Arguments{"--global-batch-size", "12"} + job_steps(3) + kResumes));
+  expect_success(run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(6)) + kResumes,
+                             {.working_directory = folder()}));
+  expect_success(run_process(
+      Arguments{MLP_DP, "--devices", "cpu,cpu"} + kJob + batch + job_steps(9) + kResumes,
+      {.working_directory = folder()}));
+  expect_near(losses("m"), losses("all"));
+}
+
+TEST_F(CheckpointedJobs, EndInTimeOnAllRanksAfterTheSameStep) {
+  const auto result =
+      ddp(3, {"--global-batch-size", "6", "--steps", "100000000", "--checkpoint", "c",
+              "--checkpoint-every", "0.1s", "--time-limit", "1s", "--scheme", "zero1"});
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_ddp: note: the time limit is reached, all ranks "
+                                           "ended after step "),
+                                HasSubstr(" and wrote 'c/step-")));
+  EXPECT_THAT(result.out, HasSubstr("\n  checkpoint    "));
+}
+
+TEST_F(CheckpointedJobs, RefuseAFolderThatOneHostSeesAlone) {
+  for (const char* host : {"a", "b"}) std::filesystem::create_directory(folder() / host);
+  const std::string job = fmt::format(
+      "'{}' {}", MLP_DDP, fmt::join(on_cpu(kJob + Arguments{"--checkpoint", "c"}), " "));
+  const auto result =
+      shell(fmt::format("exec mpirun -np 1 -wdir a {} : -np 1 -wdir b {}", job, job));
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.err, AllOf(StartsWith("mlp_ddp: error: --checkpoint 'c': rank 1 on "),
+                                HasSubstr(" does not see the folder of rank 0; name a folder that "
+                                          "all hosts share\n")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder() / "a" / "c"));
+}
+
+/// With stand-ins for srun and scontrol: the job starts as often as it is queued again.
+class QueuedJobs : public CheckpointedJobs {
+ protected:
+  void SetUp() override {
+    file("srun", "#!/bin/bash\nshift 2\nexec mpirun -np 2 \"$@\"\n");
+    file("scontrol", "#!/bin/bash\necho \"$@\" >>queued\n");
+    for (const char* name : {"srun", "scontrol"}) {
+      std::filesystem::permissions(folder() / name, std::filesystem::perms::owner_all);
+    }
+  }
+
+  [[nodiscard]] ProcessResult start(const Arguments& arguments) const {
+    return shell(fmt::format("PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec bash '{}' {}",
+                             MLP_DDP, MLP_DDP_SBATCH, fmt::join(on_cpu(kJob + arguments), " ")));
+  }
+  [[nodiscard]] bool was_queued() const { return std::filesystem::remove(folder() / "queued"); }
+};
+
+TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
+  const Arguments job = {"--global-batch-size", "6", "--steps",      "100", "--delay-ms", "20",
+                         "--metrics",           "m", "--time-limit", "1s",  "--save",     "w"};
+  expect_success(ddp(2, {"--global-batch-size", "6", "--steps", "100", "--save", "whole"}));
+  int starts = 1;
+  ProcessResult result = start(job);
+  for (; result.exit_code == 75 && starts < 100; ++starts) {
+    EXPECT_TRUE(was_queued());
+    result = start(job);
+  }
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(starts, 1);
+  EXPECT_FALSE(was_queued());
+  EXPECT_EQ(read_file(folder() / "w"), read_file(folder() / "whole"));
+}
+
+TEST_F(QueuedJobs, AreNotQueuedAgainWhenNoStepIsMade) {
+  const Arguments job = {"--global-batch-size", "6", "--steps", "4"};
+  std::filesystem::create_directory(folder() / "checkpoints");
+  // Another run has the folder, and ours ends with 75.
+  const auto start_in_vain = [&] {
+    return shell(fmt::format(
+        "PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec flock checkpoints bash '{}' {}", MLP_DDP,
+        MLP_DDP_SBATCH, fmt::join(on_cpu(kJob + job), " ")));
+  };
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(start_in_vain().exit_code, 75);
+    EXPECT_TRUE(was_queued());
+  }
+  const auto third = start_in_vain();
+  EXPECT_EQ(third.exit_code, 75);
+  EXPECT_FALSE(was_queued());
+  EXPECT_THAT(third.err, HasSubstr("mlp_ddp.sbatch: error: 3 starts in a row made no step; see "
+                                   "why, then queue it again\n"));
+  EXPECT_EQ(start(job).exit_code, 0);
+}
+
+TEST_F(QueuedJobs, AreNotQueuedAgainForAnErrorThatStays) {
+  EXPECT_EQ(start({"--steps", "x"}).exit_code, 2);
+  EXPECT_FALSE(was_queued());
+}
+
+}  // namespace
+}  // namespace barestep
