@@ -4,19 +4,26 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/index.h"
+
 namespace barestep {
 
-/// Names stand in core/config.h, arithmetic in kernels/formulas.h. The gradient is found from the
-/// result alone.
+/// The arithmetic stands in kernels/formulas.h.
 enum class Activation { kRelu, kNone };
+template <>
+inline constexpr std::string_view kNamesOf<Activation>[] = {"relu", "none"};
 
 /// What there is to say of an activation, but for its arithmetic.
 struct ActivationTraits {
   bool is_module = false;         // is a module of PyTorch's nn.Sequential
   std::string_view bias_label{};  // of a BiasActivation
   std::string_view grad_label{};  // of an ActivationGrad
-  std::string_view grad_text{};   // the ActivationGrad as a formula: {0} gradient, {1} output
-  std::int64_t flops = 0;         // for each number, as Cost counts them
+  /// The ActivationGrad as a formula: {0} is the gradient, {1} what it is found from.
+  std::string_view grad_text{};
+  /// The gradient is found from what the activation is applied to, which training then keeps;
+  /// else from the output, which is there anyway.
+  bool grad_from_input = false;
+  std::int64_t flops = 0;  // for each number, as Cost counts them
   std::int64_t grad_flops = 0;
 };
 

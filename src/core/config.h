@@ -113,9 +113,6 @@ enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
 inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
 
-template <>
-inline constexpr std::string_view kNamesOf<Activation>[] = {"relu", "none"};
-
 enum class LossKind { kMse, kCrossEntropy };
 template <>
 inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "cross-entropy"};

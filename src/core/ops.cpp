@@ -138,13 +138,15 @@ class Rules {
     fit("op(a) must have as many columns as op(b) has rows", o.a, o.b);
     fit("c must be the rows of op(a) by the columns of op(b)", o.c);
     fit("bias must be 1 by the columns of c", o.bias);
+    fit("pre_activation must have the shape of c", o.pre_activation);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
   }
   void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);
+    fit("pre_activation must have the shape of values", o.pre_activation);
   }
   void operator()(const ActivationGrad& o) {
-    fit("grad and output must have the same shape", o.grad, o.output);
+    fit("grad and what it is found from must have the same shape", o.grad, o.from);
     demand(o.activation != Activation::kNone, "there must be an activation");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }

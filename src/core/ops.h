@@ -33,7 +33,9 @@ template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
-/// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
+/// What the activation is applied to is kept in `pre_activation`, where there is one.
+/// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n, pre_activation m x n. A bias needs
+/// beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
   Tensor c, a, b;
@@ -42,20 +44,23 @@ struct Gemm {
   float beta = 0;
   std::optional<Tensor> bias{};
   Activation activation = Activation::kNone;
+  std::optional<Tensor> pre_activation{};
 };
 
-/// values += bias on every row, then the activation; in place. values m x n, bias 1 x n.
+/// values += bias on every row, then the activation; in place. What the activation is applied to is
+/// kept in `pre_activation`, where there is one. values and pre_activation m x n, bias 1 x n.
 struct BiasActivation {
   Tensor values, bias;
   Activation activation = Activation::kRelu;
+  std::optional<Tensor> pre_activation{};
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad *= the activation's derivative where its result is `output`; in place. NaN passes a ReLU,
-/// as in PyTorch. Same shapes.
+/// grad *= the activation's derivative; in place. `from` is the activation's output, or where its
+/// traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes.
 struct ActivationGrad {
-  Tensor grad, output;
+  Tensor grad, from;
   Activation activation = Activation::kRelu;
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }

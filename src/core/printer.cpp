@@ -21,13 +21,13 @@ class Words {
     std::string text = fmt::format("{} = {}{} * {}{}", t(o.c), t(o.a), o.transpose_a ? "^T" : "",
                                    t(o.b), o.transpose_b ? "^T" : "");
     if (o.bias) text += " + " + t(*o.bias);
-    return text + old(o.c, o.beta) + then(o.activation);
+    return text + old(o.c, o.beta) + then(o);
   }
   std::string operator()(const BiasActivation& o) const {
-    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o.activation));
+    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
   }
   std::string operator()(const ActivationGrad& o) const {
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.output));
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.from));
   }
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
@@ -115,8 +115,12 @@ class Words {
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
   }
 
-  static std::string then(Activation activation) {
-    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
+  /// What becomes of the sum of a Gemm or a BiasActivation.
+  template <class ActivatingOp>
+  [[nodiscard]] std::string then(const ActivatingOp& o) const {
+    if (o.activation == Activation::kNone) return "";
+    const std::string kept = o.pre_activation ? fmt::format(" of {}", t(*o.pre_activation)) : "";
+    return fmt::format(", {}{}", name_of(o.activation), kept);
   }
 
   const Buffers& buffers_;

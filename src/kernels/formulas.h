@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/ops.h"
@@ -23,27 +24,39 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
 }
 
-struct Relu {
+/// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
+/// of x. `from` is x if the activation's traits say that the gradient is found from the input, else
+/// the output.
+template <Activation kActivation>
+struct ActivationFormula;
+
+template <>
+struct ActivationFormula<Activation::kRelu> {
   BARESTEP_HD static float value(float x) { return relu(x); }
   BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
 };
 
-struct NoActivation {
+template <>
+struct ActivationFormula<Activation::kNone> {
   BARESTEP_HD static float value(float x) { return x; }
   BARESTEP_HD static float grad(float grad, float /*output*/) { return grad; }
 };
 
-/// use(formula), with the arithmetic of an activation: value(x), and grad(gradient of the result,
-/// result), the gradient of x.
-template <class Use>
+/// Whether a formula's gradient is found from the activation's input.
+template <class Formula>
+inline constexpr bool kGradFromInput = false;
+template <Activation kActivation>
+inline constexpr bool kGradFromInput<ActivationFormula<kActivation>> =
+    traits_of(kActivation).grad_from_input;
+
+/// use(formula of the activation).
+template <class Use, std::size_t kFirst = 0>
 auto with_activation(Activation activation, const Use& use) {
-  switch (activation) {
-    case Activation::kRelu:
-      return use(Relu{});
-    case Activation::kNone:
-      break;
+  constexpr Activation kActivation = kValuesOf<Activation>[kFirst];
+  if constexpr (kFirst + 1 < kValuesOf<Activation>.size()) {
+    if (activation != kActivation) return with_activation<Use, kFirst + 1>(activation, use);
   }
-  return use(NoActivation{});
+  return use(ActivationFormula<kActivation>{});
 }
 
 /// beta * old + value. `old` is read only where beta asks for it: it may be uninitialised.

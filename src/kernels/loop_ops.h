@@ -15,22 +15,37 @@
 
 namespace barestep {
 
-/// values += bias, then the activation. Column `col` of a row that starts at `row`.
+/// values[i] = the activation of x, which is kept where the gradient is found from it.
+template <class Formula>
+struct ActivationElement {
+  float* values;
+  float* pre_activation;  // null: nothing is kept
+
+  BARESTEP_HD void operator()(std::int64_t i, float x) const {
+    if constexpr (kGradFromInput<Formula>) {
+      if (pre_activation != nullptr) pre_activation[i] = x;
+    }
+    values[i] = Formula::value(x);
+  }
+};
+
+/// values += bias, then the activation. Column `col` of the row whose first number is `row`.
 template <class Formula>
 struct BiasActivationElement {
+  ActivationElement<Formula> activation;
   const float* bias;
 
-  BARESTEP_HD void operator()(float* row, std::int64_t col) const {
-    row[col] = Formula::value(row[col] + bias[col]);
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t col) const {
+    activation(row + col, activation.values[row + col] + bias[col]);
   }
 };
 
 template <class Formula>
 struct ActivationGradElement {
   float* grad;
-  const float* output;
+  const float* from;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], output[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], from[i]); }
 };
 
 struct MseGradElement {

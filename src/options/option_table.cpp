@@ -282,7 +282,7 @@ Table device_options() {
        .value = one_of(&DeviceConfig::gemm),
        .agreement = kNotShared},  // ranks compare the libraries that they have
       {.name = "fusion",
-       .help = "bias and ReLU inside the forward product",
+       .help = "bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
        .help = "of matrix products; tf32 is a GPU's, faster and rounder",

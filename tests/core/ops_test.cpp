@@ -242,8 +242,8 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   expect_refused({
       {broken(bias_relu, [](BiasActivation& o) { o.bias.cols = 4; }),
        "bias must be 1 by the columns of values"},
-      {broken(relu_grad, [](ActivationGrad& o) { o.output.rows = 5; }),
-       "grad and output must have the same shape"},
+      {broken(relu_grad, [](ActivationGrad& o) { o.from.rows = 5; }),
+       "grad and what it is found from must have the same shape"},
       {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),
        "there must be an activation"},
       {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},

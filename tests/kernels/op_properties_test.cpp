@@ -67,7 +67,7 @@ TEST(ActivationGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNotANumber, kNotANumber},
                     memory.values(op.grad).begin());
   std::ranges::copy(std::vector{0.0F, -0.0F, kNotANumber, 1.0F, 1.0F, 0.0F},
-                    memory.values(op.output).begin());
+                    memory.values(op.from).begin());
   run(op, memory);
   const auto grad = memory.values(op.grad);
   EXPECT_EQ(grad[0], 0.0F);

@@ -90,7 +90,7 @@ struct Oracle {
 
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
-      const bool passes = before.values(op.output)[i] > 0;
+      const bool passes = before.values(op.from)[i] > 0;
       ASSERT_EQ(after.values(op.grad)[i], passes ? before.values(op.grad)[i] : 0.0F);
     }
   }

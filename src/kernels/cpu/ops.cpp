@@ -136,15 +136,14 @@ struct OpRunner {
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
 
   void operator()(const BiasActivation& op) const {
-    float* values = addresses.at(op.values);
     const std::int64_t cols = op.values.cols;
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{addresses.at(op.bias)};
+      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
+                                                   addresses.at(op.bias)};
       for_ranges(pool, op.values.rows, rows_per_task(cols),
                  [=](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row)
-                     for (std::int64_t col = 0; col < cols; ++col)
-                       element(values + row * cols, col);
+                     for (std::int64_t col = 0; col < cols; ++col) element(row * cols, col);
                  });
     });
   }
@@ -152,7 +151,7 @@ struct OpRunner {
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
       for_elements(op.grad.size(),
-                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
     });
   }
 
@@ -289,7 +288,7 @@ struct OpRunner {
     std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
   }
 
-  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
     return tensor ? addresses.at(*tensor) : nullptr;
   }
 

@@ -40,16 +40,17 @@ struct Launcher {
     const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
     const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      return start(stream, grid, kTile, bias_activation<Formula>, addresses.at(op.values),
-                   op.values.rows, op.values.cols,
-                   BiasActivationElement<Formula>{addresses.at(op.bias)});
+      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
+                                                   addresses.at(op.bias)};
+      return start(stream, grid, kTile, bias_activation<Formula>, op.values.rows, op.values.cols,
+                   element);
     });
   }
 
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
       return each(op.grad.size(),
-                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
     });
   }
 
@@ -168,7 +169,7 @@ struct Launcher {
   cudaError_t operator()(const Copy&) const { return no_kernel(); }
 
  private:
-  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
     return tensor ? addresses.at(*tensor) : nullptr;
   }
 
