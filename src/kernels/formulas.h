@@ -36,6 +36,79 @@ struct ActivationFormula<Activation::kRelu> {
   BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
 };
 
+/// torch.nn.GELU() (Hendrycks & Gimpel 2016): x times the normal distribution function.
+template <>
+struct ActivationFormula<Activation::kGelu> {
+  static constexpr float kRootOfHalf = 0.70710678118654752F;
+  static constexpr float kDensityAtZero = 0.39894228040143268F;  // 1 / sqrt(2 pi)
+
+  BARESTEP_HD static float value(float x) { return x * 0.5F * (1.0F + std::erf(x * kRootOfHalf)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float below = 0.5F * (1.0F + std::erf(x * kRootOfHalf));
+    const float density = std::exp(x * x * -0.5F) * kDensityAtZero;
+    return grad * (below + x * density);
+  }
+};
+
+/// torch.nn.GELU(approximate="tanh").
+template <>
+struct ActivationFormula<Activation::kGeluTanh> {
+  static constexpr float kScale = 0.79788456080286536F;  // sqrt(2 / pi)
+  static constexpr float kCubic = 0.044715F;
+
+  BARESTEP_HD static float value(float x) { return 0.5F * x * (1.0F + tanh_of(x)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float tanh = tanh_of(x);
+    const float slope = kScale * (1.0F + 3.0F * kCubic * (x * x));
+    return grad * (0.5F * (1.0F + tanh) + 0.5F * x * ((1.0F - tanh * tanh) * slope));
+  }
+
+ private:
+  BARESTEP_HD static float tanh_of(float x) {
+    return std::tanh(kScale * (x + kCubic * (x * x * x)));
+  }
+};
+
+BARESTEP_HD inline float sigmoid(float x) {
+  return 1.0F / (1.0F + std::exp(-x));
+}
+
+template <>
+struct ActivationFormula<Activation::kSilu> {
+  BARESTEP_HD static float value(float x) { return x / (1.0F + std::exp(-x)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float share = sigmoid(x);
+    return grad * (share * (1.0F + x * (1.0F - share)));
+  }
+};
+
+template <>
+struct ActivationFormula<Activation::kTanh> {
+  BARESTEP_HD static float value(float x) { return std::tanh(x); }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return grad * (1.0F - output * output);
+  }
+};
+
+template <>
+struct ActivationFormula<Activation::kSigmoid> {
+  BARESTEP_HD static float value(float x) { return sigmoid(x); }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return grad * (1.0F - output) * output;
+  }
+};
+
+/// torch.nn.LeakyReLU(). NaN passes.
+template <>
+struct ActivationFormula<Activation::kLeakyRelu> {
+  static constexpr float kSlope = 0.01F;
+
+  BARESTEP_HD static float value(float x) { return x > 0.0F ? x : x * kSlope; }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return output > 0.0F ? grad : grad * kSlope;
+  }
+};
+
 template <>
 struct ActivationFormula<Activation::kNone> {
   BARESTEP_HD static float value(float x) { return x; }

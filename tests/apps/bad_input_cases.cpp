@@ -192,9 +192,11 @@ std::vector<BadInput> bad_command_lines() {
        2,
        "argument 'true': belongs to no option; options begin with --, see --help"},
       {6,
-       {"--activation", "tanh"},
+       {"--activation", "sigmoyd"},
        2,
-       "--activation 'tanh': not one of the choices; use relu or none"},
+       "--activation 'sigmoyd': not one of the choices; did you mean 'sigmoid'? use relu or gelu "
+       "or "
+       "gelu-tanh or silu or tanh or sigmoid or leaky-relu or none"},
       {6, {"--loss", "MSE"}, 2, "--loss 'MSE': not one of the choices; use mse or cross-entropy"},
       {6,
        {"--gemm", "mkl"},

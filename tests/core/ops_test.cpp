@@ -242,6 +242,8 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   expect_refused({
       {broken(bias_relu, [](BiasActivation& o) { o.bias.cols = 4; }),
        "bias must be 1 by the columns of values"},
+      {broken(bias_relu, [](BiasActivation& o) { o.pre_activation = f32(2, 4, 4); }),
+       "pre_activation must have the shape of values"},
       {broken(relu_grad, [](ActivationGrad& o) { o.from.rows = 5; }),
        "grad and what it is found from must have the same shape"},
       {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),

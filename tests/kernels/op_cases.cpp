@@ -85,6 +85,7 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
             .beta = form.beta,
             .activation = form.activation};
     if (form.bias) op.bias = memory.add(1, s.n);
+    if (traits_of(form.activation).grad_from_input) op.pre_activation = memory.add(s.m, s.n);
     return op;
   });
 }
@@ -97,19 +98,28 @@ void add_gemms(CaseList& list) {
       for (const bool tb : {false, true}) add_gemm(list, shape, {"", 0, false, kNone}, ta, tb);
     add_gemm(list, shape, {" bias", 0, true, kNone}, false, true);
     add_gemm(list, shape, {" bias relu", 0, true, kRelu}, false, true);
+    add_gemm(list, shape, {" bias gelu", 0, true, kGelu}, false, true);
+    add_gemm(list, shape, {" bias tanh", 0, true, kTanh}, false, true);
     add_gemm(list, shape, {" beta 1", 1, false, kNone}, true, false);
     add_gemm(list, shape, {" beta -0.5 relu", -0.5F, false, kRelu}, false, false);
   }
 }
 
 void add_elementwise(CaseList& list, const Shape& s) {
-  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
-    list.add("bias_relu " + text(s), [&](Memory& memory) {
-      return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
+  for (const Activation activation : kValuesOf<Activation>) {
+    const std::string name = fmt::format("{} {}", name_of(activation), text(s));
+    list.add("bias and " + name, [&](Memory& memory) {
+      BiasActivation op{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
+      if (traits_of(activation).grad_from_input) op.pre_activation = memory.add(s.rows, s.cols);
+      return op;
+    });
+    if (activation == Activation::kNone) continue;
+    list.add("gradient of " + name, [&](Memory& memory) {
+      return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation};
     });
   }
-  list.add("relu_grad " + text(s), [&](Memory& memory) {
-    return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+  list.add("bias and gelu alone " + text(s), [&](Memory& memory) {
+    return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), Activation::kGelu};
   });
   list.add("copy " + text(s), [&](Memory& memory) {
     return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};

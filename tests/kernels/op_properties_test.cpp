@@ -78,6 +78,40 @@ TEST(ActivationGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   EXPECT_EQ(grad[5], 0.0F);
 }
 
+TEST(ActivationGrad, IsTheSlopeOfEveryActivation) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    if (activation == Activation::kNone) continue;
+    SCOPED_TRACE(name_of(activation));
+    // Away from 0, where ReLUs have a corner.
+    for (const float x : {-6.0F, -2.5F, -1.0F, -0.3F, 0.2F, 0.8F, 1.7F, 5.0F}) {
+      constexpr float kStep = 1.0F / 64;
+      Memory memory;
+      const BiasActivation value{memory.add(1, 3), memory.add(1, 3), activation, memory.add(1, 3)};
+      std::ranges::copy(std::vector{x - kStep, x, x + kStep}, memory.values(value.values).begin());
+      run(value, memory);
+      const auto out = memory.values(value.values);
+      const float slope = (out[2] - out[0]) / (2 * kStep);
+      const ActivationGrad op{
+          value.bias, traits_of(activation).grad_from_input ? *value.pre_activation : value.values,
+          activation};
+      std::ranges::fill(memory.values(op.grad), 1.0F);
+      run(op, memory);
+      EXPECT_NEAR(memory.values(op.grad)[1], slope, 3e-4) << x;
+    }
+  }
+}
+
+TEST(ActivationGrad, LetsNanPassAllActivations) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    SCOPED_TRACE(name_of(activation));
+    Memory memory;
+    const BiasActivation value{memory.add(1, 1), memory.add(1, 1), activation};
+    memory.values(value.values)[0] = kNotANumber;
+    run(value, memory);
+    EXPECT_TRUE(std::isnan(memory.values(value.values)[0]));
+  }
+}
+
 TEST(Adam, LeavesPaddingZero) {
   for (const bool decoupled : {false, true}) {
     Memory memory;

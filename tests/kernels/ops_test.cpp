@@ -44,6 +44,41 @@ double kept(float beta, Memory& before, const Tensor& t, std::size_t i) {
   return beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(before.values(t)[i]);
 }
 
+/// As PyTorch documents its modules, in double.
+double activated(Activation activation, double x) {
+  constexpr double kPi = 3.14159265358979324;
+  switch (activation) {
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kGelu:
+      return x * std::erfc(-x / std::sqrt(2.0)) / 2;
+    case Activation::kGeluTanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / kPi) * (x + 0.044715 * std::pow(x, 3))));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::kLeakyRelu:
+      return x < 0 ? 0.01 * x : x;
+    case Activation::kNone:
+      break;
+  }
+  return x;
+}
+
+/// The derivative, from what the op finds it from.
+double slope_from(Activation activation, double from) {
+  if (traits_of(activation).grad_from_input) {
+    constexpr double kStep = 1e-5;
+    return (activated(activation, from + kStep) - activated(activation, from - kStep)) / 2 / kStep;
+  }
+  if (activation == Activation::kTanh) return 1 - from * from;
+  if (activation == Activation::kSigmoid) return from * (1 - from);
+  return from > 0 ? 1 : activation == Activation::kLeakyRelu ? 0.01 : 0;
+}
+
 /// Compares an op's results with plain loops in double over what it read.
 struct Oracle {
   Memory& before;
@@ -71,8 +106,9 @@ struct Oracle {
           sum += product;
           size += product < 0 ? -product : product;
         }
-        if (op.activation == Activation::kRelu && sum < 0) sum = 0;
-        ASSERT_NEAR(after.values(op.c)[at], sum, kUlp * static_cast<double>(depth + 2) * size)
+        const double error = kUlp * static_cast<double>(depth + 2) * size;
+        if (op.pre_activation) ASSERT_NEAR(after.values(*op.pre_activation)[at], sum, error);
+        ASSERT_NEAR(after.values(op.c)[at], activated(op.activation, sum), 1.2 * error + 2 * kUlp)
             << i << ", " << j;
       }
     }
@@ -83,15 +119,22 @@ struct Oracle {
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
       double sum = static_cast<double>(before.values(op.values)[i]) +
                    bias.at(static_cast<std::int64_t>(i) % op.values.cols);
-      if (op.activation == Activation::kRelu && sum < 0) sum = 0;
-      ASSERT_NEAR(after.values(op.values)[i], sum, kUlp * std::abs(sum));
+      if (op.pre_activation) {
+        ASSERT_NEAR(after.values(*op.pre_activation)[i], sum, kUlp * std::abs(sum));
+      }
+      const double result = activated(op.activation, sum);
+      // Of numbers below 0 GELU is a difference of larger ones.
+      ASSERT_NEAR(after.values(op.values)[i], result, 4 * kUlp * (std::abs(result) + std::abs(sum)))
+          << name_of(op.activation) << " of " << sum;
     }
   }
 
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
-      const bool passes = before.values(op.from)[i] > 0;
-      ASSERT_EQ(after.values(op.grad)[i], passes ? before.values(op.grad)[i] : 0.0F);
+      const double grad = before.values(op.grad)[i];
+      const double expected = grad * slope_from(op.activation, before.values(op.from)[i]);
+      ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad))
+          << name_of(op.activation) << " from " << before.values(op.from)[i];
     }
   }
 
