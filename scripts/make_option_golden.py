@@ -35,8 +35,9 @@ ACTIVATIONS = {
 class Run:
     """One training run. `arguments` are those of mlp_single beside the common ones."""
 
-    def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2):
-        self.arguments = arguments
+    def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2,
+                 loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam):
+        self.arguments, self.loss_of, self.optimizer = arguments, loss_of, optimizer
         self.layers, self.steps, self.activation, self.lr = layers, steps, activation, lr
 
     def model(self):
@@ -45,33 +46,118 @@ class Run:
             modules += [torch.nn.Linear(inputs, outputs), ACTIVATIONS[self.activation]()]
         return torch.nn.Sequential(*modules[:-1])
 
+    def batches(self):
+        """x and y of every step: fresh random numbers."""
+        for _ in range(self.steps):
+            yield torch.randn(BATCH, self.layers[0]), torch.randn(BATCH, self.layers[-1])
+
+    def shape(self):
+        return ["--batch-size", str(BATCH), "--steps", str(self.steps)]
+
+    def after_step(self, step, model):
+        """What there is to do after a step."""
+
+    def record(self):
+        """What the file holds beside losses and weights."""
+        return {}
+
     def __call__(self):
         torch.manual_seed(SEED)
         model = self.model()
-        optimizer = torch.optim.Adam(model.parameters(), lr=self.lr)
-        loss_of = torch.nn.MSELoss()
+        optimizer = self.optimizer(model.parameters(), lr=self.lr)
         losses = []
-        for _ in range(self.steps):
-            x, y = torch.randn(BATCH, self.layers[0]), torch.randn(BATCH, self.layers[-1])
+        for step, (x, y) in enumerate(self.batches()):
             optimizer.zero_grad()
-            loss = loss_of(model(x), y)
+            loss = self.loss_of(model(x), y)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
+            self.after_step(step, model)
         common = ["--layers", ",".join(map(str, self.layers)), "--no-last-relu", "--seed", str(SEED),
-                  "--batch-size", str(BATCH), "--steps", str(self.steps), "--lr", str(self.lr)]
+                  "--lr", str(self.lr)] + self.shape()
         return {
             "made_with": f"torch {torch.__version__}",
             "arguments": common + self.arguments,
             "losses": losses,
             "parameters": {f"net.{name}": values.flatten().tolist()
                            for name, values in model.state_dict().items()},
-        }
+        } | self.record()
+
+
+class FileRun(Run):
+    """Two epochs of samples from files, the last quarter of which is the test set."""
+
+    TRAIN, TEST, BATCH, EPOCHS = 24, 8, 6, 2
+
+    def __init__(self, arguments, target, **others):
+        super().__init__(arguments, **others)
+        generator = torch.Generator().manual_seed(11)
+        samples = self.TRAIN + self.TEST
+        self.x = torch.randn(samples, self.layers[0], generator=generator)
+        self.y = target(samples, self.layers[-1], generator)
+        self.evaluations = []
+
+    def batches(self):
+        for epoch in range(self.EPOCHS):
+            order = torch.randperm(self.TRAIN, generator=torch.Generator().manual_seed(SEED + epoch))
+            for rows in order.split(self.BATCH):
+                yield self.x[rows], self.y[rows]
+
+    def shape(self):
+        share = self.TEST / (self.TRAIN + self.TEST)
+        return ["--batch-size", str(self.BATCH), "--epochs", str(self.EPOCHS),
+                "--test-split", str(share)]
+
+    def after_step(self, step, model):
+        if (step + 1) % (self.TRAIN // self.BATCH) != 0:
+            return
+        x, y = self.x[self.TRAIN:], self.y[self.TRAIN:]
+        with torch.no_grad():
+            out = model(x)
+        found = {"loss": self.loss_of(out, y).item()}
+        if "cross-entropy" in self.arguments:
+            found["accuracy"] = (out.argmax(1) == y).double().mean().item()
+        elif "bce" in self.arguments:
+            found["accuracy"] = ((out > 0) == (y > 0.5)).double().mean().item()
+        else:
+            distances = (y - y.mean(0)).square().sum()
+            found["r2"] = (1 - (out - y).square().sum() / distances).item()
+            found["mean_absolute_error"] = (out - y).abs().mean().item()
+        self.evaluations.append(found)
+
+    def record(self):
+        return {"x": self.x.flatten().tolist(), "y": self.y.flatten().tolist(),
+                "samples": len(self.x), "steps_of_epoch": self.TRAIN // self.BATCH,
+                "evaluations": self.evaluations}
+
+
+def numbers(samples, outputs, generator):
+    return 2 * torch.randn(samples, outputs, generator=generator)
+
+
+def classes(samples, outputs, generator):
+    return torch.randint(0, outputs, (samples,), generator=generator)
+
+
+def bits(samples, outputs, generator):
+    return torch.randint(0, 2, (samples, outputs), generator=generator).float()
 
 
 def all_runs():
-    return {f"activation_{name}": Run(["--activation", name], activation=name)
+    runs = {f"activation_{name}": Run(["--activation", name], activation=name)
             for name in ACTIVATIONS}
+    runs["loss_mse"] = FileRun(["--loss", "mse"], numbers)
+    # Its gradients cancel, and Adam would make steps of what rounding leaves.
+    runs["loss_l1"] = FileRun(["--loss", "l1", "--optimizer", "sgd"], numbers,
+                              loss_of=torch.nn.L1Loss(), optimizer=torch.optim.SGD)
+    runs["loss_huber"] = FileRun(["--loss", "huber"], numbers, loss_of=torch.nn.HuberLoss())
+    runs["loss_cross-entropy"] = FileRun(["--loss", "cross-entropy"], classes,
+                                         loss_of=torch.nn.CrossEntropyLoss())
+    runs["loss_smoothed"] = FileRun(["--loss", "cross-entropy", "--label-smoothing", "0.1"], classes,
+                                    loss_of=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
+    runs["loss_bce"] = FileRun(["--loss", "bce"], bits, layers=(6, 9, 8, 1),
+                               loss_of=torch.nn.BCEWithLogitsLoss())
+    return runs
 
 
 def main():

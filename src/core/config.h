@@ -14,6 +14,7 @@
 
 #include "core/activation.h"
 #include "core/index.h"
+#include "core/loss.h"
 
 namespace barestep {
 
@@ -79,7 +80,7 @@ constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
-constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
+constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split, --label-smoothing
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
@@ -112,21 +113,6 @@ constexpr std::int64_t kDefaultRowLimit = 100;
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
 inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
-
-enum class LossKind { kMse, kCrossEntropy };
-template <>
-inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "cross-entropy"};
-
-/// Whether a loss compares with class labels; else with numbers.
-constexpr bool takes_labels(LossKind loss) {
-  switch (loss) {
-    case LossKind::kMse:
-      return false;
-    case LossKind::kCrossEntropy:
-      return true;
-  }
-  return false;
-}
 
 enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
 template <>
@@ -208,6 +194,7 @@ struct ModelConfig {
   Activation activation = Activation::kRelu;
   bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
   LossKind loss = LossKind::kMse;
+  double label_smoothing = 0;
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

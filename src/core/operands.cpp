@@ -60,11 +60,12 @@ struct Lists {
   Operands operator()(const SumRows& o) const {
     return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
   }
-  Operands operator()(const MseLoss& o) const {
-    return {{"loss", &o.loss, kAccumulates, '1', '1'},
-            {"grad", &o.grad, kWrites, 'r', 'n'},
-            {"output", &o.output, kReads, 'r', 'n'},
-            {"target", &o.target, kReads, 'r', 'n'}};
+  Operands operator()(const PointwiseLoss& o) const {
+    return {
+        {"loss", &o.loss, kAccumulates, '1', '1'},
+        {"grad", &o.grad, kWrites, 'r', 'n'},
+        {"output", &o.output, kReads, 'r', 'n'},
+        {"target", &o.target, kReads, 'r', 'n', takes_labels(o.kind) ? DType::kI32 : DType::kF32}};
   }
   Operands operator()(const CrossEntropy& o) const {
     return {{"loss", &o.loss, kAccumulates, '1', '1'},
@@ -75,7 +76,8 @@ struct Lists {
   Operands operator()(const CountCorrect& o) const {
     return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
             {"logits", &o.logits, kReads, 'r', 'N'},
-            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
+            {"classes", optional_tensor(o.classes), kWrites, 'r', '1', DType::kI32}};
   }
   template <OptimizerOp Update>
   Operands operator()(const Update& o) const {

@@ -37,45 +37,47 @@ std::int64_t flops_of(const Gemm& op) {
 
 /// A number: maximum, difference, exp, sum, times the inverse of sum and of count. A row: log, the
 /// loss of the label and its sum, the inverse of the sum, the label's -1. Once: the division by
-/// count.
+/// count. Smoothing adds up all differences, takes its share off every number and weighs two sums.
 std::int64_t flops_of(const CrossEntropy& op) {
-  const std::int64_t rows = checked_multiply(op.logits.rows, 6, kFlops);
-  return checked_add(flops_each(op.logits, 6), rows + 1 + flops_of_beta(op.beta), kFlops);
+  const bool smooths = op.smoothing > 0;
+  const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
+  return checked_add(flops_each(op.logits, smooths ? 8 : 6), rows + 1 + flops_of_beta(op.beta),
+                     kFlops);
 }
 
 std::int64_t flops_of_device_op(const DeviceOp& op) {
-  return std::visit(
-      Overloaded{
-          [](const Gemm& o) { return flops_of(o); },
-          [](const BiasActivation& o) {
-            return flops_each(o.values, 1 + traits_of(o.activation).flops);
-          },
-          [](const ActivationGrad& o) {
-            return flops_each(o.grad, traits_of(o.activation).grad_flops);
-          },
-          [](const SumRows& o) {
-            return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
-          },
-          // A number: difference, square and sum, times 2 / count. Once: the division by count.
-          [](const MseLoss& o) {
-            return checked_add(flops_each(o.output, 4), 1 + flops_of_beta(o.beta), kFlops);
-          },
-          [](const CrossEntropy& o) { return flops_of(o); },
-          [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          []<OptimizerOp Update>(const Update& o) { return o.flops(); },
-          [](const SumSquares& o) { return flops_each(o.in, 2); },
-          [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
-          // A sum for each, a root, a sum, a division and a comparison.
-          [](const ClipFactor& o) { return o.squares.size() + 4; },
-          [](const Copy&) { return std::int64_t{0}; },
-          [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
-          [](const Fill&) { return std::int64_t{0}; },
-          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
-          // cosine, sine and two products.
-          [](const Randn& o) { return flops_each(o.out, 11) / 2; },
-          [](const Delay&) { return std::int64_t{0}; },
-      },
-      op);
+  return std::visit(Overloaded{
+                        [](const Gemm& o) { return flops_of(o); },
+                        [](const BiasActivation& o) {
+                          return flops_each(o.values, 1 + traits_of(o.activation).flops);
+                        },
+                        [](const ActivationGrad& o) {
+                          return flops_each(o.grad, traits_of(o.activation).grad_flops);
+                        },
+                        [](const SumRows& o) {
+                          return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
+                        },
+                        // Once: the division by count.
+                        [](const PointwiseLoss& o) {
+                          return checked_add(flops_each(o.output, traits_of(o.kind).flops),
+                                             1 + flops_of_beta(o.beta), kFlops);
+                        },
+                        [](const CrossEntropy& o) { return flops_of(o); },
+                        [](const CountCorrect& o) { return flops_each(o.logits, 1); },
+                        []<OptimizerOp Update>(const Update& o) { return o.flops(); },
+                        [](const SumSquares& o) { return flops_each(o.in, 2); },
+                        [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
+                        // A sum for each, a root, a sum, a division and a comparison.
+                        [](const ClipFactor& o) { return o.squares.size() + 4; },
+                        [](const Copy&) { return std::int64_t{0}; },
+                        [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
+                        [](const Fill&) { return std::int64_t{0}; },
+                        // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2,
+                        // root, times 2 pi, cosine, sine and two products.
+                        [](const Randn& o) { return flops_each(o.out, 11) / 2; },
+                        [](const Delay&) { return std::int64_t{0}; },
+                    },
+                    op);
 }
 
 constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
@@ -150,11 +152,12 @@ class Rules {
     demand(o.activation != Activation::kNone, "there must be an activation");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
-  void operator()(const MseLoss& o) {
+  void operator()(const PointwiseLoss& o) {
     fit("loss must be 1 by 1", o.loss);
     fit("grad, output and target must have the same shape", o.grad, o.output, o.target);
     demand(o.count >= 1 && o.count >= o.output.size(),
            "count must be at least 1 and at least the size of output");
+    demand(is_pointwise(o.kind), "the loss must be a mean over single numbers");
   }
   void operator()(const CrossEntropy& o) {
     fit("loss must be 1 by 1", o.loss);
@@ -162,10 +165,13 @@ class Rules {
     fit("labels must be the rows of logits by 1", o.labels);
     demand(o.count >= 1 && o.count >= o.logits.rows,
            "count must be at least 1 and at least the rows of logits");
+    demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be from 0 to below 1");
   }
   void operator()(const CountCorrect& o) {
     fit("correct must be 1 by 1", o.correct);
     fit("labels must be the rows of logits by 1", o.logits, o.labels);
+    fit("classes must be the rows of logits by 1", o.classes);
+    demand(!o.binary || o.logits.cols == 1, "a binary classifier must have one logit");
   }
   template <OptimizerOp Update>
   void operator()(const Update& o) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/activation.h"
+#include "core/loss.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -73,32 +74,41 @@ struct SumRows {
   float beta = 0;
 };
 
-/// Mean squared error over `count` numbers (those of the whole step, which may be more than this
-/// op's): loss = sum((output - target)^2) / count + beta * loss, grad = 2 (output - target) /
-/// count. loss 1 x 1, the others m x n.
-struct MseLoss {
-  static constexpr std::string_view kLabel = "mse_loss";
+/// A mean over `count` numbers (those of the whole step, which may be more than this op's):
+/// loss = sum of the terms of (output, target) / count + beta * loss, grad = its derivative by the
+/// output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n;
+/// the target of a loss that takes labels is i32, of 0 and 1.
+struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
+  LossKind kind = LossKind::kMse;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };
 
 /// Softmax cross-entropy with class indices, mean over `count` rows:
 /// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
 /// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
-/// labels m x 1 i32, each in [0, n).
+/// labels m x 1 i32, each in [0, n). With smoothing the label counts 1 - smoothing + smoothing / n
+/// and every other class smoothing / n (Szegedy et al. 2016).
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
+  float smoothing = 0;
 };
 
-/// correct = number of rows whose largest logit (the first of equals) is the label's.
-/// correct 1 x 1 i32, logits m x n, labels m x 1 i32.
+/// correct = number of rows whose class is the label's: that of the largest logit (the first of
+/// equals), or of a binary classifier, which has one logit, 1 where that is above 0.
+/// `classes`, where there are any, are the classes. correct 1 x 1 i32, logits m x n, labels and
+/// classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
   Tensor correct, logits, labels;
+  bool binary = false;
+  std::optional<Tensor> classes{};
 };
 
 struct Operand;  // core/operands.h
@@ -258,9 +268,9 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, MseLoss, CrossEntropy,
-                              CountCorrect, Adam, Sgd, LinearAdam, SumSquares, GramSquares,
-                              ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, PointwiseLoss,
+                              CrossEntropy, CountCorrect, Adam, Sgd, LinearAdam, SumSquares,
+                              GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

@@ -32,17 +32,23 @@ class Words {
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
   }
-  std::string operator()(const MseLoss& o) const {
-    return fmt::format("{} = sum of ({} - {})^2 / {}{}, gradient in {}", t(o.loss), t(o.output),
-                       t(o.target), o.count, old(o.loss, o.beta), t(o.grad));
+  std::string operator()(const PointwiseLoss& o) const {
+    const std::string term =
+        fmt::format(fmt::runtime(traits_of(o.kind).text), t(o.output), t(o.target));
+    return fmt::format("{} = sum of {} / {}{}, gradient in {}", t(o.loss), term, o.count,
+                       old(o.loss, o.beta), t(o.grad));
   }
   std::string operator()(const CrossEntropy& o) const {
-    return fmt::format("{} = cross entropy of {} with labels {} / {}{}, gradient in {}", t(o.loss),
-                       t(o.logits), t(o.labels), o.count, old(o.loss, o.beta), t(o.grad));
+    const std::string smoothing =
+        o.smoothing == 0 ? "" : fmt::format(" smoothed by {}", o.smoothing);
+    return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}",
+                       t(o.loss), t(o.logits), t(o.labels), smoothing, o.count, old(o.loss, o.beta),
+                       t(o.grad));
   }
   std::string operator()(const CountCorrect& o) const {
-    return fmt::format("{} = rows of {} whose largest is label {}", t(o.correct), t(o.logits),
-                       t(o.labels));
+    const std::string classes = o.classes ? fmt::format(", classes in {}", t(*o.classes)) : "";
+    return fmt::format("{} = rows of {} whose {} is label {}{}", t(o.correct), t(o.logits),
+                       o.binary ? "sign" : "largest", t(o.labels), classes);
   }
   template <OptimizerOp Update>
   std::string operator()(const Update& o) const {

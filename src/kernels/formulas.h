@@ -137,18 +137,82 @@ BARESTEP_HD inline float accumulate(float value, float beta, const float& old) {
   return beta == 0.0F ? value : value + beta * old;
 }
 
-/// 2 / count, the factor of the mean squared error's gradient.
-BARESTEP_HD inline float mse_grad_factor(std::int64_t count) {
-  return static_cast<float>(2.0 / static_cast<double>(count));
+/// The arithmetic of a loss that is a mean over `count` single numbers: value(output, target), its
+/// term, and grad(factor(count), output, target), the gradient of the mean by the output.
+template <LossKind kLoss>
+struct LossFormula;
+
+/// Of the gradient of a mean, where the derivative of a term is `scale` times something.
+BARESTEP_HD inline float mean_factor(double scale, std::int64_t count) {
+  return static_cast<float>(scale / static_cast<double>(count));
 }
 
-BARESTEP_HD inline float mse_grad(float factor, float output, float target) {
-  return factor * (output - target);
-}
+template <>
+struct LossFormula<LossKind::kMse> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(2, count); }
+  BARESTEP_HD static float value(float output, float target) {
+    const float error = output - target;
+    return error * error;
+  }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    return factor * (output - target);
+  }
+};
 
-BARESTEP_HD inline float squared_error(float output, float target) {
-  const float error = output - target;
-  return error * error;
+template <>
+struct LossFormula<LossKind::kL1> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, float target) { return std::fabs(output - target); }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    const float error = output - target;
+    return error > 0.0F ? factor : error < 0.0F ? -factor : factor * error;
+  }
+};
+
+/// torch.nn.HuberLoss() (Huber 1964): squares up to an error of 1, straight lines beyond.
+template <>
+struct LossFormula<LossKind::kHuber> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, float target) {
+    const float size = std::fabs(output - target);
+    return size < 1.0F ? 0.5F * size * size : size - 0.5F;
+  }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    const float error = output - target;
+    return error > 1.0F ? factor : error < -1.0F ? -factor : factor * error;
+  }
+};
+
+/// torch.nn.BCEWithLogitsLoss(): binary cross-entropy of the sigmoid of the output.
+template <>
+struct LossFormula<LossKind::kBce> {
+  using Target = std::int32_t;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, std::int32_t target) {
+    const float log_sigmoid =
+        (output < 0.0F ? output : 0.0F) - std::log1p(std::exp(-std::fabs(output)));
+    return static_cast<float>(1 - target) * output - log_sigmoid;
+  }
+  BARESTEP_HD static float grad(float factor, float output, std::int32_t target) {
+    return (sigmoid(output) - static_cast<float>(target)) * factor;
+  }
+};
+
+/// use(formula of the loss), which is pointwise.
+template <class Use, std::size_t kFirst = 0>
+auto with_loss(LossKind loss, const Use& use) {
+  constexpr LossKind kLoss = kValuesOf<LossKind>[kFirst];
+  if constexpr (!is_pointwise(kLoss)) {
+    return with_loss<Use, kFirst + 1>(loss, use);
+  } else {
+    if constexpr (kFirst + 1 < kValuesOf<LossKind>.size()) {
+      if (loss != kLoss) return with_loss<Use, kFirst + 1>(loss, use);
+    }
+    return use(LossFormula<kLoss>{});
+  }
 }
 
 /// True when `x` takes the place of `best` in a search for the largest: NaN counts as the largest,
@@ -157,16 +221,32 @@ BARESTEP_HD inline bool is_larger(float x, float best) {
   return x > best || (x != x && best == best);
 }
 
+/// What the classes of a row count: the label `of_label`, every other class `of_others`.
+struct LabelWeights {
+  float of_label, of_others;
+
+  LabelWeights(float smoothing, std::int64_t classes)
+      : of_label(1.0F - smoothing + smoothing / static_cast<float>(classes)),
+        of_others(smoothing / static_cast<float>(classes)) {}
+};
+
 /// The gradient of softmax cross-entropy at one logit, whose exponential is `exponential` and whose
 /// row's exponentials add up to `sum`; mean over `count` rows.
 BARESTEP_HD inline float cross_entropy_grad(float exponential, float sum, bool is_label,
-                                            float count) {
-  return (exponential / sum - (is_label ? 1.0F : 0.0F)) / count;
+                                            const LabelWeights& weights, float count) {
+  return (exponential / sum - (is_label ? weights.of_label : weights.of_others)) / count;
 }
 
-/// -log_softmax of the label's logit. `largest` was subtracted from every logit of the row.
-BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum) {
-  return std::log(sum) - (label_logit - largest);
+/// The sum over a row of -log_softmax times what the class counts. `largest` was subtracted from
+/// every logit of the row, of which there are `classes`; then they add up to `logits`, which is
+/// read where labels are smoothed.
+BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum,
+                                            const LabelWeights& weights, std::int64_t classes,
+                                            float logits) {
+  const float of_label = std::log(sum) - (label_logit - largest);
+  if (weights.of_others == 0.0F) return of_label;
+  const float of_all = static_cast<float>(classes) * std::log(sum) - logits;
+  return (weights.of_label - weights.of_others) * of_label + weights.of_others * of_all;
 }
 
 /// The gradient with weight decay as a penalty on large weights.

@@ -116,8 +116,13 @@ Table model_options() {
        .help = "no activation after the last Linear",
        .value = flag(&ModelConfig::last_relu, false)},
       {.name = "loss",
-       .help = "mse for numbers, cross-entropy for class labels",
+       .help =
+           "mse, l1 and huber for numbers, cross-entropy for class labels, bce for one column of "
+           "0 and 1",
        .value = one_of(&ModelConfig::loss)},
+      {.name = "label-smoothing",
+       .help = "share of a cross-entropy label that all classes get alike",
+       .value = number(&ModelConfig::label_smoothing, limits::kShares)},
   };
 }
 
@@ -476,8 +481,9 @@ Table file_options() {
        .value = file(&OutputConfig::load),
        .agreement = kNotShared},
       {.name = "evaluate-only",
-       .help = "train nothing: loss, accuracy, latency and throughput of the weights of --load on "
-               "the test set (--test-split), or on all samples of --data, for each of "
+       .help = "train nothing: loss, accuracy or errors, latency and throughput of the weights of "
+               "--load "
+               "on the test set (--test-split), or on all samples of --data, for each of "
                "--batch-size; --warmup batches come before",
        .value = flag(&TrainingConfig::evaluate_only),
        .trainers = {kSingle, kDdp}},

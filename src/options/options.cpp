@@ -125,12 +125,30 @@ void check_model(const ModelConfig& model) {
         .remedy = "give --layers, or --dim and --depth"});
 }
 
+void check_loss(const ModelConfig& model) {
+  if (model.label_smoothing > 0 && model.loss != LossKind::kCrossEntropy) {
+    fail(ExitCode::kConfiguration, {.what = "--label-smoothing",
+                                    .value = fmt::format("{}", model.label_smoothing),
+                                    .why = "only --loss cross-entropy has it",
+                                    .remedy = "leave it out, or use --loss cross-entropy"});
+  }
+  const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
+  if (model.loss == LossKind::kBce && outputs != 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--loss",
+          .value = "bce",
+          .why = fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
+          .remedy = "end --layers with 1, or use --loss cross-entropy"});
+  }
+}
+
 void check_data(const TrainConfig& config) {
   const bool random = config.data.kind == DataKind::kRandn;
   const bool classes = takes_labels(config.model.loss);
+  check_loss(config.model);
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
-                                    .value = "cross-entropy",
+                                    .value = std::string(name_of(config.model.loss)),
                                     .why = "needs labels, and --data randn has none",
                                     .remedy = "use --data with files"});
   }

@@ -18,6 +18,7 @@ struct MlpSpec {
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
+  double label_smoothing = 0;
   bool fusion = true;            // bias and activation inside the forward product
   bool stores_gradients = true;  // else backward leaves their factors
   bool trains = true;            // else there are no gradients but the loss's own

@@ -118,6 +118,11 @@ double io_delay_in_step_s(const DataConfig& data) {
   return in_worker ? 0 : data.io_delay_ms / 1e3;
 }
 
+/// Of the test set, whose rows are the last ones.
+double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
+  return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
+}
+
 }  // namespace
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
@@ -126,6 +131,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .activation = model.activation,
                     .last_relu = model.last_relu,
                     .loss = model.loss,
+                    .label_smoothing = model.label_smoothing,
                     .fusion = config.device.fusion,
                     .stores_gradients = config.training.update != Update::kFused},
           .data = config.data.kind,
@@ -160,7 +166,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       schedule_(config.training, programs),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
       flops_(flops_of(&programs.train())),
-      last_batch_flops_(flops_of(programs.last_batch())) {
+      last_batch_flops_(flops_of(programs.last_batch())),
+      target_variance_(test_variance_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   initialise(std::move(loaded));
 }
@@ -329,43 +336,52 @@ EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
     all.seconds = std::max(all.seconds, part.seconds);
     all.samples += part.samples;
     all.correct += part.correct;
+    all.squared_error += part.squared_error;
+    all.absolute_error += part.absolute_error;
   }
   return all;
 }
 
-void Trainer::add_up_evaluations() {
-  const EvaluationPart all = sum_of_ranks(
-      *communicator_, {evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_});
-  evaluation_.loss = all.loss;
-  evaluation_.seconds = all.seconds;
-  evaluation_.samples = all.samples;
-  correct_ = all.correct;
+void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
+  const StepTensors& tensors = batch.tensors;
+  // Weighted by rows, so that a smaller last batch counts for what it is.
+  const auto sum_of = [&](const std::optional<Tensor>& mean) {
+    return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
+  };
+  loss += sum_of(tensors.loss_host);
+  squared_error += sum_of(tensors.squared_error_host);
+  absolute_error += sum_of(tensors.absolute_error_host);
+  if (tensors.correct_host) correct += *addresses.at<std::int32_t>(*tensors.correct_host);
+  samples += batch.rows;
+  seconds += batch_s;
+}
+
+EvaluationReport EvaluationPart::report(const StepProgram& batch, double target_variance) const {
+  const auto count = static_cast<double>(samples);
+  EvaluationReport report{.samples = samples, .loss = loss / count, .seconds = seconds};
+  if (batch.tensors.correct_host) report.accuracy = static_cast<double>(correct) / count;
+  if (!batch.tensors.absolute_error_host) return report;
+  report.mean_absolute_error = absolute_error / count;
+  if (target_variance > 0) report.r2 = 1 - squared_error / count / target_variance;
+  return report;
 }
 
 void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
                                 TrainObserver& observer) {
-  if (batch.number == 0) {
-    evaluation_ = {.epoch = batch.epoch, .epochs = config_.training.epochs.value_or(0)};
-    correct_ = 0;
-  }
-  const StepTensors& tensors = batch.program->tensors;
-  // Weighted by rows, so that a smaller last batch counts for what it is.
-  evaluation_.loss += static_cast<double>(*addresses.at(tensors.loss_host)) *
-                      static_cast<double>(batch.program->rows);
-  evaluation_.samples += batch.program->rows;
-  evaluation_.seconds += runner_.timeline().wall_of_newest(kMainLane).seconds();
-  if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
+  if (batch.number == 0) evaluation_ = {};
+  evaluation_.add(*batch.program, addresses,
+                  runner_.timeline().wall_of_newest(kMainLane).seconds());
   if (!batch.ends_evaluation) return;
-  if (programs_.spec().ranks > 1) add_up_evaluations();
+  if (programs_.spec().ranks > 1) evaluation_ = sum_of_ranks(*communicator_, evaluation_);
 
-  const auto samples = static_cast<double>(evaluation_.samples);
-  evaluation_.loss /= samples;
-  if (!std::isfinite(evaluation_.loss)) {
-    refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
+  EvaluationReport report = evaluation_.report(*batch.program, target_variance_);
+  report.epoch = batch.epoch;
+  report.epochs = config_.training.epochs.value_or(0);
+  if (!std::isfinite(report.loss)) {
+    refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
                       divergence_remedy(config_.optimizer));
   }
-  if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
-  observer.on_evaluation(evaluation_);
+  observer.on_evaluation(report);
 }
 
 }  // namespace barestep

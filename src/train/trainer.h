@@ -38,15 +38,28 @@ struct EvaluationReport {
   std::int64_t samples = 0;
   double loss = 0;                   // mean over the test set
   std::optional<double> accuracy{};  // of a classifier, 0 to 1
+  // Of numbers. R2 is 1 - squared errors / squared distances of the targets from the means of their
+  // columns, all columns together; there is none where all targets of a column are equal.
+  std::optional<double> r2{}, mean_absolute_error{};
   double seconds = 0;
 };
 
 /// What a rank found in its part of a test set.
 struct EvaluationPart {
-  double loss = 0;  // a sum over samples
+  // Sums over samples.
+  double loss = 0;
+  double squared_error = 0;
+  double absolute_error = 0;
   double seconds = 0;
   std::int64_t samples = 0;
   std::int64_t correct = 0;
+
+  /// A batch of it, which is done.
+  void add(const StepProgram& batch, const Addresses& addresses, double batch_s);
+
+  /// Of all parts together: the means, for evaluations by programs such as `batch` of targets with
+  /// such a variance.
+  [[nodiscard]] EvaluationReport report(const StepProgram& batch, double target_variance) const;
 };
 
 /// What all ranks found in all of it; the seconds are those of the slowest. Every rank calls it.
@@ -122,8 +135,6 @@ class Trainer {
   void finish_batch(const Batch& batch, TrainObserver& observer);
   [[nodiscard]] bool is_asked_to_stop(const Batch& batch, const Addresses& addresses) const;
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
-  /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
-  void add_up_evaluations();
   void report_evaluation(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
 
   const TrainConfig& config_;
@@ -136,8 +147,8 @@ class Trainer {
   std::unique_ptr<Input> input_;
   std::int64_t flops_ = 0, last_batch_flops_ = 0;
   float last_loss_ = 0;
-  EvaluationReport evaluation_;
-  std::int64_t correct_ = 0;
+  EvaluationPart evaluation_;
+  double target_variance_ = 0;  // of the test set
   std::int64_t steps_done_ = 0;
   bool was_stopped_ = false;
 };

@@ -197,7 +197,10 @@ std::vector<BadInput> bad_command_lines() {
        "--activation 'sigmoyd': not one of the choices; did you mean 'sigmoid'? use relu or gelu "
        "or "
        "gelu-tanh or silu or tanh or sigmoid or leaky-relu or none"},
-      {6, {"--loss", "MSE"}, 2, "--loss 'MSE': not one of the choices; use mse or cross-entropy"},
+      {6,
+       {"--loss", "MSE"},
+       2,
+       "--loss 'MSE': not one of the choices; use mse or l1 or huber or cross-entropy or bce"},
       {6,
        {"--gemm", "mkl"},
        2,

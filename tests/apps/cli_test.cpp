@@ -151,6 +151,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"activation", kOneStep + std::vector<std::string>{"--activation", "none"}},
       {"no-last-relu", kOneStep + std::vector<std::string>{"--no-last-relu"}},
       {"loss", kOneStep + std::vector<std::string>{"--loss", "mse"}},
+      {"label-smoothing",
+       files + std::vector<std::string>{"--steps", "1", "--label-smoothing", "0.1"}},
       {"data", files + std::vector<std::string>{"--steps", "1"}},
       {"workers", files + std::vector<std::string>{"--steps", "1", "--workers", "2"}},
       {"prefetch", files + std::vector<std::string>{"--steps", "1", "--prefetch", "3"}},

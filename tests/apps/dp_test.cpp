@@ -249,6 +249,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "relu",
        "--loss",
        "mse",
+       "--label-smoothing",
+       "0",
        "--steps",
        "3",
        "--warmup",

@@ -13,6 +13,7 @@
 #include "command_line.h"
 #include "parallel/schemes/scheme_of.h"
 #include "support/golden.h"
+#include "support/npy_bytes.h"
 #include "support/rank_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
@@ -36,6 +37,18 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
  protected:
   void SetUp() override {
     golden_ = json::parse(std::ifstream(golden_path("options/" + GetParam())));
+    if (!golden_.contains("x")) return;
+    const std::int64_t samples = golden_.at("samples");
+    const auto write = [&](const char* name, const char* type, const auto& numbers) {
+      const auto cols = std::ssize(numbers) / samples;
+      file(name, npy_bytes(type, std::to_string(samples) + ", " + std::to_string(cols), numbers));
+    };
+    write("x.npy", "<f4", golden_.at("x").get<std::vector<float>>());
+    if (golden_.at("y").at(0).is_number_integer()) {
+      write("y.npy", "<i8", golden_.at("y").get<std::vector<std::int64_t>>());
+    } else {
+      write("y.npy", "<f4", golden_.at("y").get<std::vector<float>>());
+    }
   }
 
   /// What mlp_ddp makes of the golden's arguments and `more`.
@@ -43,15 +56,48 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
     std::vector<std::string> arguments = golden_.at("arguments");
     std::ranges::replace(arguments, "--batch-size", "--global-batch-size");
     arguments.insert(arguments.end(), {"--device", "cpu", "--threads", "1", "--gemm", "reference"});
+    if (golden_.contains("x")) {
+      arguments.insert(arguments.end(), {"--data", "npy:" + (folder() / "x.npy").string() + "," +
+                                                       (folder() / "y.npy").string()});
+    }
     arguments.insert(arguments.end(), more.begin(), more.end());
     return parse_command_line(TrainerKind::kDdp, arguments).config;
   }
 
+  /// Those of steps and, after each epoch, of the test set.
+  [[nodiscard]] std::vector<double> losses() const {
+    const std::vector<double> steps = golden_.at("losses");
+    if (!golden_.contains("evaluations")) return steps;
+    const std::size_t of_epoch = golden_.at("steps_of_epoch");
+    std::vector<double> all;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      all.push_back(steps[i]);
+      if ((i + 1) % of_epoch == 0)
+        all.push_back(golden_.at("evaluations").at(i / of_epoch).at("loss"));
+    }
+    return all;
+  }
+
   void expect_losses(const Trained& trained) const {
-    const std::vector<double> losses = golden_.at("losses");
+    const std::vector<double> losses = this->losses();
     ASSERT_EQ(trained.losses.size(), losses.size());
     for (std::size_t i = 0; i < losses.size(); ++i) {
       EXPECT_NEAR(trained.losses[i], losses[i], 2e-6 * std::abs(losses[i])) << "step " << i;
+    }
+  }
+
+  void expect_evaluations(const std::vector<EvaluationReport>& evaluations) const {
+    const json none = json::array();
+    const json& expected = golden_.contains("evaluations") ? golden_.at("evaluations") : none;
+    ASSERT_EQ(evaluations.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const auto expect = [&](const char* name, const std::optional<double>& actual) {
+        ASSERT_EQ(actual.has_value(), expected[i].contains(name)) << name;
+        if (actual) EXPECT_NEAR(*actual, expected[i].at(name).get<double>(), 2e-6) << name;
+      };
+      expect("accuracy", evaluations[i].accuracy);
+      expect("r2", evaluations[i].r2);
+      expect("mean_absolute_error", evaluations[i].mean_absolute_error);
     }
   }
 
@@ -61,11 +107,11 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
 TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
   for (const char* const fusion : {"on", "off"}) {
     SCOPED_TRACE(std::string("--fusion ") + fusion);
-    TrainerHarness run(config({"--fusion", fusion}));
+    const TrainConfig wanted = config({"--fusion", fusion});
+    expect_losses(train_single(wanted));
+    TrainerHarness run(wanted);
     run.run();
-    Trained trained;
-    trained.losses = run.losses();
-    expect_losses(trained);
+    expect_evaluations(run.evaluations);
     const MlpSpec& spec = run.programs->spec().model;
     FlatWeights flat = run.trainer->weights();
     for (int layer = 0; layer < spec.layout.layers(); ++layer) {

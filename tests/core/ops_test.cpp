@@ -210,10 +210,10 @@ TEST(Validate, RefusesLossesThatDoNotFit) {
   const std::string shapes = "grad, output and target must have the same shape";
   const std::string labels = "labels must be the rows of logits by 1";
   expect_refused({
-      {broken(mse(), [](MseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
-      {broken(mse(), [](MseLoss& o) { o.grad.rows = 5; }), shapes},
-      {broken(mse(), [](MseLoss& o) { o.target.cols = 4; }), shapes},
-      {broken(mse(), [](MseLoss& o) { o.count = 19; }), "at least the size of output"},
+      {broken(mse(), [](PointwiseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
+      {broken(mse(), [](PointwiseLoss& o) { o.grad.rows = 5; }), shapes},
+      {broken(mse(), [](PointwiseLoss& o) { o.target.cols = 4; }), shapes},
+      {broken(mse(), [](PointwiseLoss& o) { o.count = 19; }), "at least the size of output"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }), "loss must be 1 by 1"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.grad.cols = 4; }),
        "grad and logits must have the same shape"},
@@ -373,8 +373,8 @@ TEST(Validate, NamesTheOpAndAllItsTensors) {
 TEST(Validate, AcceptsZeroRowsAndReadingATensorTwice) {
   EXPECT_NO_THROW(
       validate(DeviceOp{Gemm{.c = f32(0, 0, 5), .a = f32(1, 0, 3), .b = f32(2, 3, 5)}}));
-  EXPECT_NO_THROW(
-      validate(DeviceOp{MseLoss{f32(0, 1, 1), f32(1, 0, 5), f32(2, 0, 5), f32(3, 0, 5), 20}}));
+  EXPECT_NO_THROW(validate(
+      DeviceOp{PointwiseLoss{f32(0, 1, 1), f32(1, 0, 5), f32(2, 0, 5), f32(3, 0, 5), 20}}));
   EXPECT_NO_THROW(
       validate(DeviceOp{Gemm{.c = f32(0, 3, 3), .a = f32(1, 3, 3), .b = f32(1, 3, 3)}}));
 }

@@ -38,7 +38,8 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   program.add({DeviceOp{Fill{y, 0.5F}}, 0, Lane::kCopy, Phase::kData});
   program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, Activation::kRelu}}, 0,
                Lane::kCompute, Phase::kForward, 0});
-  program.add({DeviceOp{MseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
+  program.add(
+      {DeviceOp{PointwiseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
   program.add({DeviceOp{Delay{0.002}}, 0, Lane::kCompute, Phase::kInjected});
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
                Phase::kBackward, 0});
@@ -119,7 +120,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{ActivationGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
       {DeviceOp{ActivationGrad{a, b, Activation::kSigmoid}}, "a[4x3] *= b[4x3] * (1 - b[4x3])"},
       {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
-      {DeviceOp{MseLoss{one, a, b, c, 12}},
+      {DeviceOp{PointwiseLoss{one, a, b, c, 12}},
        "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},
       {DeviceOp{CrossEntropy{one, a, b, labels, 4}},
        "one[1x1] = cross entropy of b[4x3] with labels labels[4x1] / 4, gradient in a[4x3]"},

@@ -29,7 +29,7 @@ inline Gemm gemm_with_bias() {
   op.activation = Activation::kRelu;
   return op;
 }
-inline MseLoss mse(float beta = 0) {
+inline PointwiseLoss mse(float beta = 0) {
   return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
 }
 inline CrossEntropy cross_entropy(float beta = 0) {

@@ -96,7 +96,8 @@ std::vector<OpCase> long_cases() {
       return SumRows{memory.add(1, c), memory.add(r, c)};
     });
     add("long mse_loss", [&, r = rows, c = cols](Memory& memory) {
-      return MseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c), kRows};
+      return PointwiseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c),
+                           kRows};
     });
   }
   // A warp for each row: fewer of them.
@@ -170,7 +171,7 @@ struct Compare {
                 2 * kUlp * std::abs(at(cpu, op.out, 0)) + 1e-12);
   }
   void operator()(const ClipFactor& op) const { expect_equal(op.factor); }
-  void operator()(const MseLoss& op) const {
+  void operator()(const PointwiseLoss& op) const {
     expect_equal(op.grad);
     expect_loss(op.loss);
   }

@@ -286,20 +286,46 @@ void add_reductions(CaseList& list, const Shape& s) {
         return CountCorrect{memory.add(1, 1, DType::kI32), memory.add(s.rows, s.cols), labels};
       },
       draw_labels);
+  list.add(
+      "count_correct with classes " + text(s),
+      [&](Memory& memory) {
+        labels = memory.add(s.rows, 1, DType::kI32);
+        return CountCorrect{.correct = memory.add(1, 1, DType::kI32),
+                            .logits = memory.add(s.rows, s.cols),
+                            .labels = labels,
+                            .binary = s.cols == 1,
+                            .classes = memory.add(s.rows, 1, DType::kI32)};
+      },
+      draw_labels);
   for (const float beta : {0.0F, 1.0F, 0.5F}) {
     const std::string suffix = fmt::format(" {} beta {}", text(s), beta);
     const std::int64_t numbers = std::max(std::int64_t{1}, 2 * s.rows * s.cols);
     list.add("sum_rows" + suffix, [&](Memory& memory) {
       return SumRows{memory.add(1, s.cols), memory.add(s.rows, s.cols), beta};
     });
-    list.add("mse_loss" + suffix, [&](Memory& memory) {
-      return MseLoss{.loss = memory.add(1, 1),
-                     .grad = memory.add(s.rows, s.cols),
-                     .output = memory.add(s.rows, s.cols),
-                     .target = memory.add(s.rows, s.cols),
-                     .count = numbers,
-                     .beta = beta};
-    });
+    for (const LossKind kind : kValuesOf<LossKind>) {
+      if (!is_pointwise(kind)) continue;
+      PointwiseLoss op;
+      list.add(
+          std::string(traits_of(kind).label) + suffix,
+          [&](Memory& memory) {
+            const DType targets = takes_labels(kind) ? DType::kI32 : DType::kF32;
+            return op = PointwiseLoss{.loss = memory.add(1, 1),
+                                      .grad = memory.add(s.rows, s.cols),
+                                      .output = memory.add(s.rows, s.cols),
+                                      .target = memory.add(s.rows, s.cols, targets),
+                                      .count = numbers,
+                                      .beta = beta,
+                                      .kind = kind};
+          },
+          [&](Memory& memory) {
+            for (float& output : memory.values(op.output)) output *= 3;  // beyond Huber's corner
+            if (!takes_labels(kind)) return;
+            for (std::int32_t& label : memory.values<std::int32_t>(op.target)) {
+              label = static_cast<std::int32_t>(list.random()() % 2);
+            }
+          });
+    }
     list.add(
         "cross_entropy" + suffix,
         [&](Memory& memory) {
@@ -309,7 +335,8 @@ void add_reductions(CaseList& list, const Shape& s) {
                               .logits = memory.add(s.rows, s.cols),
                               .labels = labels,
                               .count = s.rows + 1,
-                              .beta = beta};
+                              .beta = beta,
+                              .smoothing = beta == 1 ? 0.25F : 0};
         },
         draw_labels);
   }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
@@ -162,16 +163,45 @@ void expect_slope(const DeviceOp& op, Memory& start, const Tensor& input, const 
   }
 }
 
-TEST(MseLoss, GradientIsTheSlopeOfTheLoss) {
+TEST(PointwiseLoss, GradientIsTheSlopeOfTheLoss) {
+  for (const LossKind kind : kValuesOf<LossKind>) {
+    if (!is_pointwise(kind)) continue;
+    SCOPED_TRACE(name_of(kind));
+    Memory memory;
+    const bool labels = takes_labels(kind);
+    const PointwiseLoss op{.loss = memory.add(1, 1),
+                           .grad = memory.add(3, 5),
+                           .output = memory.add(3, 5),
+                           .target = memory.add(3, 5, labels ? DType::kI32 : DType::kF32),
+                           .count = 15,
+                           .kind = kind};
+    TorchGenerator(1).randn(memory.values(op.output));
+    if (labels) {
+      for (std::int32_t i = 0; i < 15; ++i) {
+        at(memory.values<std::int32_t>(op.target), i) = i % 2;
+      }
+    } else {
+      TorchGenerator(2).randn(memory.values(op.target));
+    }
+    expect_slope(op, memory, op.output, op.grad, op.loss);
+  }
+}
+
+TEST(PointwiseLoss, IsFiniteForLargeLogitsAndTellsNan) {
   Memory memory;
-  const MseLoss op{.loss = memory.add(1, 1),
-                   .grad = memory.add(3, 5),
-                   .output = memory.add(3, 5),
-                   .target = memory.add(3, 5),
-                   .count = 15};
-  TorchGenerator(1).randn(memory.values(op.output));
-  TorchGenerator(2).randn(memory.values(op.target));
-  expect_slope(op, memory, op.output, op.grad, op.loss);
+  const PointwiseLoss op{.loss = memory.add(1, 1),
+                         .grad = memory.add(1, 2),
+                         .output = memory.add(1, 2),
+                         .target = memory.add(1, 2, DType::kI32),
+                         .count = 2,
+                         .kind = LossKind::kBce};
+  memory.values(op.output)[0] = 1000;
+  memory.values(op.output)[1] = -1000;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 500.0F);
+  memory.values(op.output)[1] = kNotANumber;
+  run(op, memory);
+  EXPECT_TRUE(std::isnan(memory.values(op.loss)[0]));
 }
 
 TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
@@ -184,6 +214,9 @@ TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
   TorchGenerator(1).randn(memory.values(op.logits));
   std::ranges::copy(std::vector{4, 0, 2}, memory.values<std::int32_t>(op.labels).begin());
   expect_slope(op, memory, op.logits, op.grad, op.loss);
+  CrossEntropy smoothed = op;
+  smoothed.smoothing = 0.3F;
+  expect_slope(smoothed, memory, op.logits, op.grad, op.loss);
 }
 
 TEST(CrossEntropy, HasNoOverflowForLargeLogits) {

@@ -79,6 +79,27 @@ double slope_from(Activation activation, double from) {
   return from > 0 ? 1 : activation == Activation::kLeakyRelu ? 0.01 : 0;
 }
 
+/// The term of a loss as PyTorch documents it, and its derivative by the output, in double.
+std::pair<double, double> term_of(LossKind kind, double output, double target) {
+  const double error = output - target;
+  const double sign = error > 0 ? 1 : error < 0 ? -1 : 0;
+  const double sigmoid = 1 / (1 + std::exp(-output));
+  switch (kind) {
+    case LossKind::kMse:
+      return {error * error, 2 * error};
+    case LossKind::kL1:
+      return {std::abs(error), sign};
+    case LossKind::kHuber:
+      if (std::abs(error) < 1) return {error * error / 2, error};
+      return {std::abs(error) - 0.5, sign};
+    case LossKind::kBce:
+      return {-target * std::log(sigmoid) - (1 - target) * std::log(1 - sigmoid), sigmoid - target};
+    case LossKind::kCrossEntropy:
+      break;
+  }
+  return {};
+}
+
 /// Compares an op's results with plain loops in double over what it read.
 struct Oracle {
   Memory& before;
@@ -151,19 +172,24 @@ struct Oracle {
     }
   }
 
-  void operator()(const MseLoss& op) const {
+  void operator()(const PointwiseLoss& op) const {
     const Matrix output(before, op.output);
-    const Matrix target(before, op.target);
+    const auto count = static_cast<double>(op.count);
     double sum = 0;
     for (std::int64_t i = 0; i < op.output.size(); ++i) {
-      const double error = output.at(i) - target.at(i);
-      sum += error * error;
-      const double grad = 2 * error / static_cast<double>(op.count);
-      ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i)], grad,
-                  2 * kUlp * std::abs(grad));
+      const auto at = static_cast<std::size_t>(i);
+      const double target = takes_labels(op.kind)
+                                ? before.values<std::int32_t>(op.target)[at]
+                                : static_cast<double>(before.values(op.target)[at]);
+      const auto [term, slope] = term_of(op.kind, output.at(i), target);
+      sum += term;
+      ASSERT_NEAR(after.values(op.grad)[at], slope / count,
+                  3 * kUlp * (1 + std::abs(slope)) / count)
+          << name_of(op.kind);
     }
-    const double loss = sum / static_cast<double>(op.count) + kept(op.beta, before, op.loss, 0);
-    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp);
+    const double loss = sum / count + kept(op.beta, before, op.loss, 0);
+    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp * (1 + std::abs(loss)))
+        << name_of(op.kind);
   }
 
   void operator()(const CrossEntropy& op) const {
@@ -174,11 +200,16 @@ struct Oracle {
           before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)];
       double sum = 0;
       for (std::int64_t j = 0; j < logits.cols; ++j) sum += std::exp(logits.at(i, j));
-      loss += std::log(sum) - logits.at(i, label);
+      const double smoothing = op.smoothing;
+      loss += (1 - smoothing) * (std::log(sum) - logits.at(i, label));
       for (std::int64_t j = 0; j < logits.cols; ++j) {
-        const double onehot = j == label ? 1 : 0;
+        loss += smoothing * (std::log(sum) - logits.at(i, j)) / static_cast<double>(logits.cols);
+      }
+      for (std::int64_t j = 0; j < logits.cols; ++j) {
+        const double even = smoothing / static_cast<double>(logits.cols);
+        const double share = (j == label ? 1 - smoothing : 0) + even;
         const double grad =
-            (std::exp(logits.at(i, j)) / sum - onehot) / static_cast<double>(op.count);
+            (std::exp(logits.at(i, j)) / sum - share) / static_cast<double>(op.count);
         ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i * logits.cols + j)], grad,
                     10 * kUlp / static_cast<double>(op.count));
       }
@@ -192,9 +223,11 @@ struct Oracle {
     std::int32_t correct = 0;
     for (std::int64_t i = 0; i < logits.rows; ++i) {
       const auto first = logits.values.begin() + i * logits.cols;
-      const auto best = std::max_element(first, first + logits.cols) - first;
-      correct +=
-          best == before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)] ? 1 : 0;
+      const auto best =
+          op.binary ? (*first > 0 ? 1 : 0) : std::max_element(first, first + logits.cols) - first;
+      const auto row = static_cast<std::size_t>(i);
+      correct += best == before.values<std::int32_t>(op.labels)[row] ? 1 : 0;
+      if (op.classes) EXPECT_EQ(after.values<std::int32_t>(*op.classes)[row], best);
     }
     EXPECT_EQ(after.values<std::int32_t>(op.correct)[0], correct);
   }

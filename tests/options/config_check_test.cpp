@@ -129,6 +129,20 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
        "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
+      {[](auto& c) { c.model.label_smoothing = 0.1; },
+       "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
+       "cross-entropy"},
+      {[](auto& c) {
+         c.model.layers = {4, 3};
+         c.model.loss = LossKind::kBce;
+       },
+       "--loss 'bce': has one column of 0 and 1, and the model has 3 outputs; end --layers with 1, "
+       "or use --loss cross-entropy"},
+      {[](auto& c) {
+         c.model.layers = {4, 1};
+         c.model.loss = LossKind::kBce;
+       },
+       "--loss 'bce': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) { c.optimizer.momentum = 0.9; },
        "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) { c.optimizer.nesterov = true; },

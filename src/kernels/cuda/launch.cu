@@ -65,26 +65,25 @@ struct Launcher {
                  addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
   }
 
-  cudaError_t operator()(const MseLoss& op) const {
+  cudaError_t operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
-    const MseGradElement grad{addresses.at(op.grad), addresses.at(op.output),
-                              addresses.at(op.target), mse_grad_factor(op.count)};
     const int blocks = partial_blocks(n);
-    const cudaError_t error = start(stream, blocks, mse_loss, partials, n, grad);
+    const cudaError_t error = with_loss(op.kind, [&]<class Formula>(Formula) {
+      return start(stream, blocks, pointwise_loss<Formula>, partials, n,
+                   LossElement<Formula>(op, addresses));
+    });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CrossEntropy& op) const {
-    const CrossEntropyRow row{addresses.at(op.grad), addresses.at(op.logits),
-                              addresses.at<std::int32_t>(op.labels), op.logits.cols, op.count};
+    const CrossEntropyRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = start(stream, blocks, cross_entropy, partials, op.logits.rows, row);
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CountCorrect& op) const {
-    const CorrectRow row{addresses.at(op.logits), addresses.at<std::int32_t>(op.labels),
-                         op.logits.cols};
+    const CorrectRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = start(stream, blocks, count_correct, partials, op.logits.rows, row);
     if (error != cudaSuccess) return error;
