@@ -13,6 +13,7 @@ weights after the last.
 import json
 import pathlib
 import sys
+from functools import partial
 
 sys.dont_write_bytecode = True
 import torch  # noqa: E402
@@ -32,12 +33,33 @@ ACTIVATIONS = {
 }
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, algorithm 2, as PyTorch would write it."""
+
+    def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.setdefault("exp_avg", torch.zeros_like(parameter))
+                update = (mean * beta1).add_(parameter.grad, alpha=1 - beta1).sign_()
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-group["lr"])
+                mean.mul_(beta2).add_(parameter.grad, alpha=1 - beta2)
+
+
 class Run:
     """One training run. `arguments` are those of mlp_single beside the common ones."""
 
     def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2,
-                 loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam):
+                 loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam,
+                 scheduler=None):
         self.arguments, self.loss_of, self.optimizer = arguments, loss_of, optimizer
+        self.scheduler = scheduler
         self.layers, self.steps, self.activation, self.lr = layers, steps, activation, lr
 
     def model(self):
@@ -65,12 +87,16 @@ class Run:
         torch.manual_seed(SEED)
         model = self.model()
         optimizer = self.optimizer(model.parameters(), lr=self.lr)
-        losses = []
+        scheduler = self.scheduler(optimizer) if self.scheduler else None
+        losses, rates = [], []
         for step, (x, y) in enumerate(self.batches()):
+            rates.append(optimizer.param_groups[0]["lr"])
             optimizer.zero_grad()
             loss = self.loss_of(model(x), y)
             loss.backward()
             optimizer.step()
+            if scheduler:
+                scheduler.step()
             losses.append(loss.item())
             self.after_step(step, model)
         common = ["--layers", ",".join(map(str, self.layers)), "--no-last-relu", "--seed", str(SEED),
@@ -79,6 +105,7 @@ class Run:
             "made_with": f"torch {torch.__version__}",
             "arguments": common + self.arguments,
             "losses": losses,
+            "rates": rates,
             "parameters": {f"net.{name}": values.flatten().tolist()
                            for name, values in model.state_dict().items()},
         } | self.record()
@@ -157,6 +184,39 @@ def all_runs():
                                     loss_of=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
     runs["loss_bce"] = FileRun(["--loss", "bce"], bits, layers=(6, 9, 8, 1),
                                loss_of=torch.nn.BCEWithLogitsLoss())
+    optim = torch.optim
+    for name, arguments, optimizer in (
+            ("adam", ["adam"], optim.Adam),
+            ("adam_amsgrad", ["adam", "--amsgrad"], partial(optim.Adam, amsgrad=True)),
+            ("adamw", ["adamw"], optim.AdamW),
+            ("adamw_amsgrad", ["adamw", "--amsgrad"], partial(optim.AdamW, amsgrad=True)),
+            ("sgd", ["sgd", "--momentum", "0.9", "--nesterov"],
+             partial(optim.SGD, momentum=0.9, nesterov=True)),
+            ("rmsprop", ["rmsprop"], optim.RMSprop),
+            ("rmsprop_all", ["rmsprop", "--momentum", "0.9", "--weight-decay", "0.1"],
+             partial(optim.RMSprop, momentum=0.9, weight_decay=0.1)),
+            ("adagrad", ["adagrad"], optim.Adagrad),
+            ("adagrad_decay", ["adagrad", "--weight-decay", "0.1"],
+             partial(optim.Adagrad, weight_decay=0.1)),
+            ("lion", ["lion"], Lion),
+            ("lion_all", ["lion", "--betas", "0.8,0.95", "--weight-decay", "0.1"],
+             partial(Lion, betas=(0.8, 0.95), weight_decay=0.1))):
+        # tanh has no flat places, where gradients are 0 and signs are rounding's.
+        runs[f"optimizer_{name}"] = Run(["--activation", "tanh", "--optimizer"] + arguments,
+                                        activation="tanh", optimizer=optimizer)
+    rates = optim.lr_scheduler
+    for name, arguments, scheduler in (
+            ("linear", ["linear", "--lr-min", "0.002"],
+             lambda o: rates.LinearLR(o, 1, 0.2, total_iters=8)),
+            ("cosine", ["cosine", "--lr-min", "0.001"],
+             lambda o: rates.CosineAnnealingLR(o, 8, eta_min=0.001)),
+            ("step", ["step", "--lr-step", "3", "--lr-gamma", "0.5"],
+             lambda o: rates.StepLR(o, 3, gamma=0.5)),
+            ("warmup_cosine", ["cosine", "--lr-warmup", "3"],
+             lambda o: rates.SequentialLR(
+                 o, [rates.LinearLR(o, 1 / 3, 1, total_iters=2), rates.CosineAnnealingLR(o, 5)],
+                 milestones=[3]))):
+        runs[f"lr_{name}"] = Run(["--lr-schedule"] + arguments, scheduler=scheduler)
     return runs
 
 

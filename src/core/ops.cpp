@@ -357,25 +357,27 @@ std::vector<Operand> Adam::operands() const {
           {"moments1", &moments1, kUpdates, '1', 'n'},
           {"moments2", &moments2, kUpdates, '1', 'n'},
           {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+          {"clip", optional_tensor(clip), kReads, '1', '1'},
+          {"max_moments2", optional_tensor(max_moments2), kUpdates, '1', 'n'}};
 }
 
 std::vector<OpRule> Adam::rules() const {
   std::vector<OpRule> rules = {{"weights must be flat, 1 by n", {&weights}},
                                {"weights, grads, moments1 and moments2 must have the same shape",
-                                {&grads, &moments1, &moments2}}};
+                                {&grads, &moments1, &moments2, optional_tensor(max_moments2)}}};
   add_adam_rules(*this, rules);
   return rules;
 }
 
 std::int64_t Adam::flops() const {
-  return flops_for_each(weights, flops_of_adam(*this));
+  return flops_for_each(weights, flops_of_adam(*this) + (max_moments2 ? 1 : 0));
 }
 
 std::string Adam::text(const TensorText& t) const {
-  return fmt::format("{} from {}, {}, {}, {}{}{}{}", t(weights), t(grads), t(moments1), t(moments2),
-                     t(scalars), clip_words(clip, t), decoupled ? ", decoupled" : "",
-                     decay_words(weight_decay));
+  const std::string largest = max_moments2 ? fmt::format(", {}", t(*max_moments2)) : "";
+  return fmt::format("{} from {}, {}, {}{}, {}{}{}{}", t(weights), t(grads), t(moments1),
+                     t(moments2), largest, t(scalars), clip_words(clip, t),
+                     decoupled ? ", decoupled" : "", decay_words(weight_decay));
 }
 
 std::vector<Operand> Sgd::operands() const {
@@ -408,6 +410,90 @@ std::string Sgd::text(const TensorText& t) const {
   std::string text = fmt::format("{} from {}, {}", t(weights), t(grads), t(scalars));
   if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
   return text + clip_words(clip, t) + (nesterov ? ", Nesterov" : "") + decay_words(weight_decay);
+}
+
+std::vector<Operand> RmsProp::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"squares", &squares, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '1'},
+          {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> RmsProp::rules() const {
+  return {
+      {"weights must be flat, 1 by n", {&weights}},
+      {"weights, grads, squares and velocities must have the same shape",
+       {&grads, &squares, optional_tensor(velocities)}},
+      {"scalars must be 1 by 1", {&scalars}},
+      {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
+      {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
+      clip_rule(clip)};
+}
+
+/// The squares take 4, their root and eps 2, the weight 3.
+std::int64_t RmsProp::flops() const {
+  return flops_for_each(weights,
+                        9 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) + (clip ? 1 : 0));
+}
+
+std::string RmsProp::text(const TensorText& t) const {
+  std::string text =
+      fmt::format("{} from {}, {}, {}", t(weights), t(grads), t(squares), t(scalars));
+  if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
+  return text + clip_words(clip, t) + decay_words(weight_decay);
+}
+
+std::vector<Operand> Adagrad::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"sum", &sum, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '1'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> Adagrad::rules() const {
+  return {{"weights must be flat, 1 by n", {&weights}},
+          {"weights, grads and sum must have the same shape", {&grads, &sum}},
+          {"scalars must be 1 by 1", {&scalars}},
+          {"weight_decay must be zero or more", {}, weight_decay >= 0},
+          clip_rule(clip)};
+}
+
+/// The sum takes 2, its root and eps 2, the weight 3.
+std::int64_t Adagrad::flops() const {
+  return flops_for_each(weights, 7 + (weight_decay != 0 ? 2 : 0) + (clip ? 1 : 0));
+}
+
+std::string Adagrad::text(const TensorText& t) const {
+  return fmt::format("{} from {}, {}, {}{}{}", t(weights), t(grads), t(sum), t(scalars),
+                     clip_words(clip, t), decay_words(weight_decay));
+}
+
+std::vector<Operand> Lion::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"moments", &moments, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '2'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> Lion::rules() const {
+  return {{"weights must be flat, 1 by n", {&weights}},
+          {"weights, grads and moments must have the same shape", {&grads, &moments}},
+          {"scalars must be 1 by 2", {&scalars}},
+          clip_rule(clip)};
+}
+
+/// Each of the two means takes 3, the sign 1, the weight 3.
+std::int64_t Lion::flops() const {
+  return flops_for_each(weights, 10 + (clip ? 1 : 0));
+}
+
+std::string Lion::text(const TensorText& t) const {
+  return fmt::format("{} from {}, {}, {}{}", t(weights), t(grads), t(moments), t(scalars),
+                     clip_words(clip, t));
 }
 
 std::vector<Operand> LinearAdam::operands() const {

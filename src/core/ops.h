@@ -140,6 +140,9 @@ concept OptimizerOp = requires(const Op& op) {
 /// (Loshchilov & Hutter 2017), the weights are multiplied by a third scalar, 1 - lr * weight_decay,
 /// before the step.
 ///
+/// With AMSGrad (Reddi et al. 2018) `max_moments2` (1 x n), the largest of all second moments so
+/// far, takes the second moment's place in the step.
+///
 /// Where there is `clip` (1 x 1), the gradient is multiplied by it first; so it is in all
 /// optimizers.
 struct Adam {
@@ -151,6 +154,7 @@ struct Adam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+  std::optional<Tensor> max_moments2{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -169,6 +173,58 @@ struct Sgd {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop has it, not centred: with
+/// g = grads + weight_decay * weights, squares = alpha * squares + (1 - alpha) g^2, and g / (root
+/// of squares + eps) is added `scalars` (1 x 1, -lr) times; with momentum velocities = momentum *
+/// velocities + that takes its place. All but scalars and clip are 1 x n.
+struct RmsProp {
+  static constexpr std::string_view kLabel = "rmsprop";
+  Tensor weights, grads, squares, scalars;
+  std::optional<Tensor> velocities{};  // just where there is momentum
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad has it: with g = grads +
+/// weight_decay * weights, sum += g^2 and weights += scalars * g / (root of sum + eps); `scalars`
+/// (1 x 1) is -lr. weights, grads and sum are 1 x n.
+struct Adagrad {
+  static constexpr std::string_view kLabel = "adagrad";
+  Tensor weights, grads, sum, scalars;
+  double eps = 1e-10;
+  double weight_decay = 0;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// Lion (Chen et al. 2023) over flat buffers: weights = scalars[1] * weights + scalars[0] * sign of
+/// (beta1 * moments + (1 - beta1) grads), then moments = beta2 * moments + (1 - beta2) grads.
+/// `scalars` (1 x 2) are -lr and 1 - lr * weight decay. weights, grads and moments are 1 x n.
+struct Lion {
+  static constexpr std::string_view kLabel = "lion";
+  Tensor weights, grads, moments, scalars;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
   std::optional<Tensor> clip{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
@@ -268,9 +324,10 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, PointwiseLoss,
-                              CrossEntropy, CountCorrect, Adam, Sgd, LinearAdam, SumSquares,
-                              GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp =
+    std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, PointwiseLoss, CrossEntropy,
+                 CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam, SumSquares,
+                 GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

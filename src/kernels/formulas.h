@@ -287,14 +287,20 @@ struct AdamScalars {
 
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
 /// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
-/// by root.
+/// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does.
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
-                                  float& weight, float& moment1, float& moment2) {
+                                  float& weight, float& moment1, float& moment2,
+                                  float* max_moment2 = nullptr) {
   const float shrunk = weight * s.shrink;
   grad = decayed_grad(c.penalty, grad * s.clip, shrunk);
   moment1 = std::fma(grad, c.one_minus_beta1, moment1 * c.beta1);
   moment2 = std::fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
-  const float denominator = std::sqrt(moment2) / s.root + c.eps;
+  float largest = moment2;
+  if (max_moment2 != nullptr) {
+    if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
+    largest = *max_moment2;
+  }
+  const float denominator = std::sqrt(largest) / s.root + c.eps;
   weight = shrunk + s.scale * moment1 / denominator;
 }
 
@@ -309,19 +315,20 @@ struct SgdConstants {
         nesterov(op.nesterov) {}
 };
 
-/// What changes in SGD from step to step: -lr, and what clipping leaves of a gradient.
-struct SgdScalars {
+/// What changes from step to step where the rate is all: -lr, and what clipping leaves of a
+/// gradient.
+struct RateScalars {
   float scale, clip;
 
   /// `clip_factor` is null where gradients are not clipped.
-  BARESTEP_HD SgdScalars(const float* scalars, const float* clip_factor)
+  BARESTEP_HD RateScalars(const float* scalars, const float* clip_factor)
       : scale(scalars[0]), clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
 /// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
 /// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `velocity` is null
 /// without momentum, and 0 before the first step.
-BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, float grad,
+BARESTEP_HD inline void sgd_step(const SgdConstants& c, const RateScalars& s, float grad,
                                  float& weight, float* velocity) {
   float step = decayed_grad(c.weight_decay, grad * s.clip, weight);
   if (velocity != nullptr) {
@@ -333,15 +340,16 @@ BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, flo
 
 /// An optimizer as loops over flat buffers run it: how many numbers it keeps for each weight, what
 /// changes from step to step, and its step on one weight.
+template <bool kAmsGrad>
 struct AdamRule {
-  static constexpr int kState = 2;
+  static constexpr int kState = kAmsGrad ? 3 : 2;
   AdamConstants constants;
 
   BARESTEP_HD AdamScalars at_step(const float* scalars, const float* clip_factor) const {
     return {constants, scalars, clip_factor};
   }
   BARESTEP_HD void operator()(const AdamScalars& s, float grad, float& weight, float* state) const {
-    adam_step(constants, s, grad, weight, state[0], state[1]);
+    adam_step(constants, s, grad, weight, state[0], state[1], kAmsGrad ? state + 2 : nullptr);
   }
 };
 
@@ -350,18 +358,116 @@ struct SgdRule {
   static constexpr int kState = kMomentum ? 1 : 0;
   SgdConstants constants;
 
-  BARESTEP_HD SgdScalars at_step(const float* scalars, const float* clip_factor) const {
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
     return {scalars, clip_factor};
   }
-  BARESTEP_HD void operator()(const SgdScalars& s, float grad, float& weight, float* state) const {
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
     sgd_step(constants, s, grad, weight, kMomentum ? state : nullptr);
+  }
+};
+
+/// One step of torch.optim.RMSprop on one weight (torch/optim/rmsprop.py, _single_tensor_rmsprop,
+/// not centred).
+template <bool kMomentum>
+struct RmsPropRule {
+  static constexpr int kState = kMomentum ? 2 : 1;
+  float alpha, one_minus_alpha, eps, momentum, weight_decay;
+
+  explicit RmsPropRule(const RmsProp& op)
+      : alpha(static_cast<float>(op.alpha)),
+        one_minus_alpha(static_cast<float>(1.0 - op.alpha)),
+        eps(static_cast<float>(op.eps)),
+        momentum(static_cast<float>(op.momentum)),
+        weight_decay(static_cast<float>(op.weight_decay)) {}
+
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
+    grad = decayed_grad(weight_decay, grad * s.clip, weight);
+    state[0] = std::fma(one_minus_alpha * grad, grad, state[0] * alpha);
+    const float divisor = std::sqrt(state[0]) + eps;
+    if constexpr (kMomentum) {
+      state[1] = state[1] * momentum + grad / divisor;
+      weight = std::fma(state[1], s.scale, weight);
+    } else {
+      weight = weight + s.scale * grad / divisor;
+    }
+  }
+};
+
+/// One step of torch.optim.Adagrad on one weight (torch/optim/adagrad.py, _single_tensor_adagrad,
+/// without decay of the learning rate).
+struct AdagradRule {
+  static constexpr int kState = 1;
+  float eps, weight_decay;
+
+  explicit AdagradRule(const Adagrad& op)
+      : eps(static_cast<float>(op.eps)), weight_decay(static_cast<float>(op.weight_decay)) {}
+
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
+    grad = decayed_grad(weight_decay, grad * s.clip, weight);
+    state[0] = std::fma(grad, grad, state[0]);
+    weight = weight + s.scale * grad / (std::sqrt(state[0]) + eps);
+  }
+};
+
+/// What changes in Lion from step to step: -lr, what weight decay leaves of a weight, and what
+/// clipping leaves of a gradient.
+struct LionScalars {
+  float scale, shrink, clip;
+};
+
+struct LionRule {
+  static constexpr int kState = 1;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+
+  explicit LionRule(const Lion& op)
+      : beta1(static_cast<float>(op.beta1)),
+        one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
+        beta2(static_cast<float>(op.beta2)),
+        one_minus_beta2(static_cast<float>(1.0 - op.beta2)) {}
+
+  BARESTEP_HD LionScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars[0], scalars[1], clip_factor == nullptr ? 1 : *clip_factor};
+  }
+  BARESTEP_HD void operator()(const LionScalars& s, float grad, float& weight, float* state) const {
+    grad *= s.clip;
+    const float mean = std::fma(grad, one_minus_beta1, state[0] * beta1);
+    // A step of NaN where the mean is NaN.
+    const float sign = mean > 0.0F ? 1.0F : mean < 0.0F ? -1.0F : mean;
+    weight = std::fma(sign, s.scale, weight * s.shrink);
+    state[0] = std::fma(grad, one_minus_beta2, state[0] * beta2);
   }
 };
 
 /// use(rule, state) of an op over flat buffers, with a tensor for each number that the rule keeps.
 template <class Use>
 auto with_rule(const Adam& op, const Use& use) {
-  return use(AdamRule{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+  if (op.max_moments2) {
+    return use(AdamRule<true>{AdamConstants(op)},
+               std::array{op.moments1, op.moments2, *op.max_moments2});
+  }
+  return use(AdamRule<false>{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+}
+
+template <class Use>
+auto with_rule(const RmsProp& op, const Use& use) {
+  if (op.velocities) return use(RmsPropRule<true>(op), std::array{op.squares, *op.velocities});
+  return use(RmsPropRule<false>(op), std::array{op.squares});
+}
+
+template <class Use>
+auto with_rule(const Adagrad& op, const Use& use) {
+  return use(AdagradRule(op), std::array{op.sum});
+}
+
+template <class Use>
+auto with_rule(const Lion& op, const Use& use) {
+  return use(LionRule(op), std::array{op.moments});
 }
 
 template <class Use>

@@ -89,7 +89,9 @@ OptionValue betas() {
             std::tie(c.optimizer.beta1, c.optimizer.beta2) = two_shares(given);
           },
           [](const TrainConfig& c) -> std::optional<std::string> {
-            return fmt::format("{},{}", c.optimizer.beta1, c.optimizer.beta2);
+            if (!c.optimizer.beta1 && !c.optimizer.beta2) return std::nullopt;
+            const OptimizerNumbers numbers = numbers_of(c.optimizer);
+            return fmt::format("{},{}", numbers.beta1, numbers.beta2);
           }};
 }
 
@@ -213,29 +215,55 @@ Table run_options() {
 Table optimizer_options() {
   return {
       {.name = "optimizer",
-       .help = "as torch.optim has them",
+       .help = "as torch.optim has them, rmsprop with alpha 0.99; lion as its paper has it",
        .value = one_of(&OptimizerConfig::kind)},
       {.name = "lr",
        .help = "learning rate",
-       .value = number(&OptimizerConfig::lr, limits::kPositive)},
+       .value = number(&OptimizerConfig::lr, limits::kPositive),
+       .unset = "0.001, with rmsprop and adagrad 0.01"},
       {.name = "lr-warmup",
        .help = "steps over which the learning rate grows, by equal amounts, to its value",
        .value = number(&OptimizerConfig::lr_warmup, limits::kWarmups)},
+      {.name = "lr-schedule",
+       .help =
+           "what becomes of the learning rate after --lr-warmup, step by step: linear and cosine "
+           "end at --lr-min, step multiplies it by --lr-gamma every --lr-step steps; as "
+           "PyTorch's LinearLR, CosineAnnealingLR and StepLR",
+       .value = one_of(&OptimizerConfig::lr_schedule)},
+      {.name = "lr-min",
+       .help = "learning rate that linear and cosine end at",
+       .value = number(&OptimizerConfig::lr_min, limits::kNotNegative),
+       .unset = "0"},
+      {.name = "lr-step",
+       .help = "steps between two reductions of --lr-schedule step",
+       .value = number(&OptimizerConfig::lr_step, limits::kCounts),
+       .unset = text_of_number(kDefaultLrStep)},
+      {.name = "lr-gamma",
+       .help = "what --lr-schedule step multiplies by",
+       .value = number(&OptimizerConfig::lr_gamma, limits::kPositive),
+       .unset = text_of_number(kDefaultLrGamma)},
       {.name = "lr-scale",
        .help = "linear: the learning rate times the number of ranks, which is 1 on one device",
        .value = one_of(&OptimizerConfig::lr_scale)},
-      {.name = "betas", .help = "decay of Adam's two moments", .value = betas()},
+      {.name = "betas",
+       .help = "decay of Adam's two moments, and of Lion's one in its step and behind it",
+       .value = betas(),
+       .unset = "0.9,0.999, with lion 0.9,0.99"},
       {.name = "eps",
-       .help = "Adam's epsilon",
-       .value = number(&OptimizerConfig::eps, limits::kNotNegative)},
+       .help = "of adam, adamw, rmsprop and adagrad, added to what the step is divided by",
+       .value = number(&OptimizerConfig::eps, limits::kNotNegative),
+       .unset = "1e-08, with adagrad 1e-10"},
+      {.name = "amsgrad",
+       .help = "Adam with the largest second moment so far",
+       .value = flag(&OptimizerConfig::amsgrad)},
       {.name = "momentum",
-       .help = "of sgd, without dampening",
+       .help = "of sgd, without dampening, and of rmsprop",
        .value = number(&OptimizerConfig::momentum, limits::kShares)},
       {.name = "nesterov",
        .help = "Nesterov's momentum",
        .value = flag(&OptimizerConfig::nesterov)},
       {.name = "weight-decay",
-       .help = "of adam and sgd added to the gradient, of adamw taken off the weights",
+       .help = "of adamw and lion taken off the weights, of others added to the gradient",
        .value = number(&OptimizerConfig::weight_decay, limits::kNotNegative),
        .unset = "0, with adamw 0.01"},
   };

@@ -177,10 +177,19 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
-    const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
+  struct Part {
+    const char* option;
+    bool given;
+    bool OptimizerTraits::*has_it;
+  };
+  for (const Part& part :
+       {Part{"--nesterov", optimizer.nesterov, &OptimizerTraits::has_nesterov},
+        Part{"--momentum", optimizer.momentum > 0, &OptimizerTraits::has_momentum},
+        Part{"--amsgrad", optimizer.amsgrad, &OptimizerTraits::has_amsgrad}}) {
+    if (!part.given || traits_of(optimizer.kind).*part.has_it) continue;
+    const std::string those = optimizers_with(part.has_it);
     fail(ExitCode::kConfiguration,
-         {.what = optimizer.nesterov ? "--nesterov" : "--momentum",
+         {.what = part.option,
           .why = fmt::format("only --optimizer {} has it", those),
           .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
   }
@@ -188,6 +197,29 @@ void check_optimizer(const OptimizerConfig& optimizer) {
     fail(ExitCode::kConfiguration, {.what = "--nesterov",
                                     .why = "needs momentum",
                                     .remedy = "give --momentum 0.9, or leave it out"});
+  }
+}
+
+void check_schedule(const OptimizerConfig& optimizer) {
+  using enum LrSchedule;
+  const LrSchedule schedule = optimizer.lr_schedule;
+  const auto refuse = [](const char* option, const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = option, .why = why, .remedy = remedy});
+  };
+  if (optimizer.lr_min && schedule != kLinear && schedule != kCosine) {
+    refuse("--lr-min", "only --lr-schedule linear or cosine has it",
+           "leave it out, or use --lr-schedule cosine");
+  }
+  if ((optimizer.lr_step || optimizer.lr_gamma) && schedule != kStep) {
+    refuse(optimizer.lr_step ? "--lr-step" : "--lr-gamma", "only --lr-schedule step has it",
+           "leave it out, or use --lr-schedule step");
+  }
+  const double lr = numbers_of(optimizer).lr;
+  if (optimizer.lr_min.value_or(0) > lr) {
+    fail(ExitCode::kConfiguration, {.what = "--lr-min",
+                                    .value = fmt::format("{}", *optimizer.lr_min),
+                                    .why = fmt::format("is above --lr, which is {}", lr),
+                                    .remedy = "give a smaller one, or a larger --lr"});
   }
 }
 
@@ -284,6 +316,11 @@ void check_update(const TrainConfig& config) {
            fmt::format("use --optimizer {}, or --update separate",
                        optimizers_with(&OptimizerTraits::has_fused_update)));
   }
+  if (config.optimizer.amsgrad) {
+    refuse("--update", "fused",
+           "the step inside the weight gradient keeps no maximum for --amsgrad",
+           "leave out --amsgrad, or use --update separate");
+  }
   if (!training.zero_grad) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
            "use --update separate");
@@ -298,6 +335,7 @@ void check_update(const TrainConfig& config) {
 void check_training(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
   check_optimizer(config.optimizer);
+  check_schedule(config.optimizer);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
          {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});

@@ -121,6 +121,7 @@ std::string metrics_record(const StepFigures& step, int rank) {
                         {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
+  record["lr"] = report.lr;
   record["between_s"] = step.account.between_s;
   record["warmup"] = report.warmup;
   OrderedJson& phases = record["phases_s"];

@@ -56,6 +56,7 @@ void TensorBoardLog::on_step(const StepFigures& step) {
     for (const Scalar& scalar : {Scalar{"loss", report.loss},
                                  {"step_time_s", seconds},
                                  {"samples_per_s", static_cast<double>(report.samples) / seconds},
+                                 {"learning_rate", report.lr},
                                  {"utilisation", utilisation(step.account)}}) {
       file.add(report.step, now_s, scalar);
     }

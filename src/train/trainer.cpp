@@ -58,7 +58,7 @@ class Trainer::Input final : public StepInput {
  public:
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
         const Schedule& schedule, StepProfiler* profiler)
-      : config_(config), spec_(spec), profiler_(profiler) {
+      : config_(config), spec_(spec), steps_(schedule.steps()), profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
@@ -70,6 +70,11 @@ class Trainer::Input final : public StepInput {
 
   /// The batch that runs as step `step` of the runner.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
+
+  /// The learning rate of a training step.
+  [[nodiscard]] double rate_of(const Batch& batch) const {
+    return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
+  }
 
   void stop_when(const std::atomic<bool>& asked) { stop_asked_ = &asked; }
   [[nodiscard]] bool is_asked_to_stop() const { return stop_asked_ != nullptr && *stop_asked_; }
@@ -84,7 +89,7 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = at(batches_, step % 2);
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.optimizer, batch.number + 1, spec_.ranks,
+      write_scalars(config_.optimizer, batch.number + 1, rate_of(batch),
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
@@ -103,6 +108,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
+  std::int64_t steps_;
   StepProfiler* profiler_;
   const std::atomic<bool>* stop_asked_ = nullptr;
   std::array<Batch, 2> batches_{};
@@ -322,6 +328,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
                     .own_loss = own_loss,
+                    .lr = input_->rate_of(batch),
                     .warmup = batch.number < warmup_of(config_.training, schedule_.steps()),
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
                     .timeline = &runner_.timeline()});

@@ -27,6 +27,7 @@ struct StepReport {
   std::int64_t flops = 0;           // of this process
   float loss = 0;                   // over the rows of all ranks
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
+  double lr = 0;
   bool warmup = false;
   double wall_s = 0;                   // from the step before it, or from its start on the host
   const Timeline* timeline = nullptr;  // whose newest step it is, until the report was told

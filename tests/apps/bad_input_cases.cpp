@@ -206,9 +206,11 @@ std::vector<BadInput> bad_command_lines() {
        2,
        "--gemm 'mkl': not one of the choices; use auto or onednn or cblas or reference"},
       {6,
-       {"--optimizer", "lion"},
+       {"--optimizer", "adagard"},
        2,
-       "--optimizer 'lion': not one of the choices; use adam or adamw or sgd"},
+       "--optimizer 'adagard': not one of the choices; did you mean 'adagrad'? use adam or adamw "
+       "or "
+       "sgd or rmsprop or adagrad or lion"},
       {6,
        {"--lr-scale", "sqrt"},
        2,

@@ -41,7 +41,9 @@ const std::vector<Factor>& options() {
        "--data npy:x.npy,y.npy --loss huber",
        "--data npy:x.npy,bits.npy --loss bce --layers 6,12,7,1"},
       {"--update separate", "--update fused", "--update per-bucket"},
-      {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9"},
+      {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9",
+       "--optimizer adamw --amsgrad", "--optimizer rmsprop --momentum 0.5 --eps 0.1",
+       "--optimizer adagrad", "--optimizer lion --weight-decay 0.1"},
       // Of 12, 1 to 4 ranks have equal shares. 7 leaves a last batch of 1 of the training set.
       {"--global-batch-size 12", "--global-batch-size 10", "--global-batch-size 7"},
       {"--activation relu", "--activation gelu", "--activation tanh"},
@@ -50,7 +52,7 @@ const std::vector<Factor>& options() {
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
       {"", "--grad-dtype bf16"},
-      {"", "--lr-warmup 3"},
+      {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},
       {"", "--log-every 3"},
@@ -95,6 +97,18 @@ constexpr Refusal kRefusals[] = {
      "--update 'fused': stores no gradients, which several ranks or devices exchange; use --update "
      "separate"},
     {"--update fused", "--optimizer sgd",
+     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
+     "adamw, or --update separate"},
+    {"--update fused", "--amsgrad",
+     "--update 'fused': the step inside the weight gradient keeps no maximum for --amsgrad; leave "
+     "out --amsgrad, or use --update separate"},
+    {"--update fused", "--optimizer rmsprop",
+     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
+     "adamw, or --update separate"},
+    {"--update fused", "--optimizer adagrad",
+     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
+     "adamw, or --update separate"},
+    {"--update fused", "--optimizer lion",
      "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
      "adamw, or --update separate"},
     {"--update fused", "--no-zero-grad",

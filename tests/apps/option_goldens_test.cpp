@@ -112,6 +112,9 @@ TEST_P(OptionGolden, TrainsAsPyTorchDoes) {
     TrainerHarness run(wanted);
     run.run();
     expect_evaluations(run.evaluations);
+    const std::vector<double> rates = golden_.at("rates");
+    ASSERT_EQ(run.steps.size(), rates.size());
+    for (std::size_t i = 0; i < rates.size(); ++i) EXPECT_NEAR(run.steps[i].lr, rates[i], 1e-12);
     const MlpSpec& spec = run.programs->spec().model;
     FlatWeights flat = run.trainer->weights();
     for (int layer = 0; layer < spec.layout.layers(); ++layer) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/grid.cuh"
@@ -148,12 +149,13 @@ struct Compare {
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }
-  void operator()(const Adam& op) const {
-    for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) expect_equal(tensor);
-  }
-  void operator()(const Sgd& op) const {
-    expect_equal(op.weights);
-    if (op.velocities) expect_equal(*op.velocities);
+  template <OptimizerOp Update>
+  void operator()(const Update& op) const {
+    for (const Operand& operand : op.operands()) {
+      if (operand.tensor != nullptr && operand.use != OperandUse::kReads) {
+        expect_equal(*operand.tensor);
+      }
+    }
   }
   // Sums are fused to the end on one side and not on the other.
   void operator()(const LinearAdam& op) const {

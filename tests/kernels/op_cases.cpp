@@ -161,10 +161,11 @@ void add_elementwise(CaseList& list, const Shape& s) {
       });
 }
 
-void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled) {
+void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled,
+              bool amsgrad = false) {
   Adam adam;
   list.add(
-      fmt::format("adam {} weight decay {} {}", n, weight_decay, decoupled),
+      fmt::format("adam {} weight decay {} {} {}", n, weight_decay, decoupled, amsgrad),
       [&](Memory& memory) {
         adam = Adam{.weights = memory.add(1, n),
                     .grads = memory.add(1, n),
@@ -174,6 +175,7 @@ void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decouple
                     .weight_decay = weight_decay,
                     .decoupled = decoupled};
         if (weight_decay != 0) adam.clip = memory.add(1, 1);
+        if (amsgrad) adam.max_moments2 = memory.add(1, n);
         return adam;
       },
       [&](Memory& memory) {
@@ -263,7 +265,63 @@ void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, dou
       });
 }
 
+void add_rmsprop(CaseList& list, std::int64_t n, double momentum, double weight_decay) {
+  RmsProp op;
+  list.add(
+      fmt::format("rmsprop {} momentum {} weight decay {}", n, momentum, weight_decay),
+      [&](Memory& memory) {
+        op = RmsProp{.weights = memory.add(1, n),
+                     .grads = memory.add(1, n),
+                     .squares = memory.add(1, n),
+                     .scalars = memory.add(1, 1),
+                     .momentum = momentum,
+                     .weight_decay = weight_decay};
+        if (momentum > 0) op.velocities = memory.add(1, n);
+        if (weight_decay != 0) op.clip = memory.add(1, 1);
+        return op;
+      },
+      [&](Memory& memory) {
+        for (float& square : memory.values(op.squares)) square = square * square + 0.01F;
+      });
+}
+
+void add_adagrad(CaseList& list, std::int64_t n, double weight_decay) {
+  Adagrad op;
+  list.add(
+      fmt::format("adagrad {} weight decay {}", n, weight_decay),
+      [&](Memory& memory) {
+        op = Adagrad{.weights = memory.add(1, n),
+                     .grads = memory.add(1, n),
+                     .sum = memory.add(1, n),
+                     .scalars = memory.add(1, 1),
+                     .weight_decay = weight_decay};
+        if (weight_decay != 0) op.clip = memory.add(1, 1);
+        return op;
+      },
+      [&](Memory& memory) {
+        for (float& sum : memory.values(op.sum)) sum = sum * sum + 0.01F;
+      });
+}
+
+void add_lion(CaseList& list, std::int64_t n, bool clipped) {
+  list.add(fmt::format("lion {} {}", n, clipped), [&](Memory& memory) {
+    Lion op{.weights = memory.add(1, n),
+            .grads = memory.add(1, n),
+            .moments = memory.add(1, n),
+            .scalars = memory.add(1, 2)};
+    if (clipped) op.clip = memory.add(1, 1);
+    return op;
+  });
+}
+
 void add_optimizers(CaseList& list, std::int64_t n) {
+  add_adam(list, n, 0.25, true, true);
+  add_rmsprop(list, n, 0, 0);
+  add_rmsprop(list, n, 0.5, 0.25);
+  add_adagrad(list, n, 0);
+  add_adagrad(list, n, 0.25);
+  add_lion(list, n, false);
+  add_lion(list, n, true);
   add_adam(list, n, 0, false);
   add_adam(list, n, 0.25, false);
   add_adam(list, n, 0.25, true);

@@ -140,6 +140,30 @@ TEST(Sgd, LeavesPaddingZero) {
     EXPECT_THAT(memory.values(t), testing::Each(0.0F));
 }
 
+TEST(Optimizers, LeavePaddingZero) {
+  const auto expect_zeros = [](const DeviceOp& op, Memory& memory) {
+    run(op, memory);
+    for (const Access& access : accesses_of(Op(op))) {
+      if (access.writes) EXPECT_THAT(memory.values(access.tensor), testing::Each(0.0F));
+    }
+  };
+  Memory memory;
+  const auto flat = [&] { return memory.add(1, 9); };
+  const Tensor scalars = memory.add(1, 2);
+  memory.values(scalars)[0] = memory.values(scalars)[1] = 0.03F;
+  const Tensor rate = scalars.flat_slice(0, 1);
+  expect_zeros(RmsProp{.weights = flat(),
+                       .grads = flat(),
+                       .squares = flat(),
+                       .scalars = rate,
+                       .velocities = flat(),
+                       .momentum = 0.5},
+               memory);
+  expect_zeros(Adagrad{.weights = flat(), .grads = flat(), .sum = flat(), .scalars = rate}, memory);
+  expect_zeros(Lion{.weights = flat(), .grads = flat(), .moments = flat(), .scalars = scalars},
+               memory);
+}
+
 /// The loss of an op after one of its inputs is moved by `by`.
 double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
                   const Tensor& loss, float by) {

@@ -241,7 +241,8 @@ struct Oracle {
   /// LinearAdam.
   template <class Op>
   void expect_adam(const Op& op, const Tensor& weights, const Tensor& moments1,
-                   const Tensor& moments2, std::size_t i, Gradient raw) const {
+                   const Tensor& moments2, std::size_t i, Gradient raw,
+                   const std::optional<Tensor>& max_moments2 = {}) const {
     const double scale = before.values(op.scalars)[0];
     const double root = before.values(op.scalars)[1];
     const double shrink = op.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
@@ -257,7 +258,12 @@ struct Oracle {
     const double v =
         op.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - op.beta2) * g * g;
     const double v_error = 6 * kUlp * v + (1 - op.beta2) * 3 * std::abs(g) * g_error;
-    const double rate = scale / (std::sqrt(v) / root + op.eps);
+    double largest = v;
+    if (max_moments2) {
+      largest = std::max(v, static_cast<double>(before.values(*max_moments2)[i]));
+      ASSERT_NEAR(after.values(*max_moments2)[i], largest, v_error) << i;
+    }
+    const double rate = scale / (std::sqrt(largest) / root + op.eps);
     const double w = old + rate * m;
     ASSERT_NEAR(after.values(moments1)[i], m, m_error) << i;
     ASSERT_NEAR(after.values(moments2)[i], v, v_error) << i;
@@ -270,7 +276,66 @@ struct Oracle {
 
   void operator()(const Adam& op) const {
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0});
+      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0},
+                  op.max_moments2);
+    }
+  }
+
+  /// The gradient of weight i, clipped and with weight decay.
+  template <class Op>
+  [[nodiscard]] double decayed(const Op& op, std::size_t i) const {
+    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    return clip * static_cast<double>(before.values(op.grads)[i]) +
+           op.weight_decay * static_cast<double>(before.values(op.weights)[i]);
+  }
+
+  void operator()(const RmsProp& op) const {
+    const double scale = before.values(op.scalars)[0];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = decayed(op, i);
+      const double squares =
+          op.alpha * static_cast<double>(before.values(op.squares)[i]) + (1 - op.alpha) * g * g;
+      double step = g / (std::sqrt(squares) + op.eps);
+      const double size = 1 + std::abs(step) / 0.01;
+      ASSERT_NEAR(after.values(op.squares)[i], squares, 20 * kUlp * (squares + 0.1));
+      if (op.velocities) {
+        step += op.momentum * static_cast<double>(before.values(*op.velocities)[i]);
+        ASSERT_NEAR(after.values(*op.velocities)[i], step, 10 * kUlp * size);
+      }
+      ASSERT_NEAR(after.values(op.weights)[i],
+                  static_cast<double>(before.values(op.weights)[i]) + scale * step,
+                  10 * kUlp * size);
+    }
+  }
+
+  void operator()(const Adagrad& op) const {
+    const double scale = before.values(op.scalars)[0];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = decayed(op, i);
+      const double sum = static_cast<double>(before.values(op.sum)[i]) + g * g;
+      ASSERT_NEAR(after.values(op.sum)[i], sum, 10 * kUlp * (1 + sum));
+      ASSERT_NEAR(
+          after.values(op.weights)[i],
+          static_cast<double>(before.values(op.weights)[i]) + scale * g / (std::sqrt(sum) + op.eps),
+          40 * kUlp);
+    }
+  }
+
+  void operator()(const Lion& op) const {
+    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = clip * static_cast<double>(before.values(op.grads)[i]);
+      const double old = before.values(op.moments)[i];
+      const double mean = op.beta1 * old + (1 - op.beta1) * g;
+      const double sign = mean > 0 ? 1 : mean < 0 ? -1 : 0;
+      ASSERT_NEAR(after.values(op.moments)[i], op.beta2 * old + (1 - op.beta2) * g, 4 * kUlp);
+      // Where the mean cancels, its sign is rounding's.
+      if (mean != 0 && std::abs(mean) < kUlp) continue;
+      ASSERT_NEAR(after.values(op.weights)[i],
+                  static_cast<double>(before.values(op.scalars)[1]) *
+                          static_cast<double>(before.values(op.weights)[i]) +
+                      static_cast<double>(before.values(op.scalars)[0]) * sign,
+                  4 * kUlp);
     }
   }
 

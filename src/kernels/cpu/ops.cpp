@@ -57,7 +57,7 @@ struct BoundUpdate {
   void update_weights(const Tile& tile, const float* grads) const {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       const std::int64_t first = (tile.row + row) * op.weight.cols + tile.col;
-      const UpdateElement<AdamRule> element{
+      const UpdateElement<AdamRule<false>> element{
           addresses.at(op.weight) + first,
           grads + row * tile.cols,
           {{addresses.at(op.weight_moments1) + first, addresses.at(op.weight_moments2) + first}},
