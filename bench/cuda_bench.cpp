@@ -225,11 +225,11 @@ void cuda_randn(benchmark::State& state) {
 void cuda_mse(benchmark::State& state) {
   const std::int64_t cols = state.range(0) / kBatch;
   Gpu gpu(Precision::kFp32, 3 * Gpu::padded(kBatch * cols) + 64);
-  const MseLoss op{.loss = gpu.take(1, 1),
-                   .grad = gpu.take(kBatch, cols),
-                   .output = gpu.take(kBatch, cols),
-                   .target = gpu.take(kBatch, cols),
-                   .count = kBatch * cols};
+  const PointwiseLoss op{.loss = gpu.take(1, 1),
+                         .grad = gpu.take(kBatch, cols),
+                         .output = gpu.take(kBatch, cols),
+                         .target = gpu.take(kBatch, cols),
+                         .count = kBatch * cols};
   time_memory_op(state, gpu, op);
 }
 

@@ -4,19 +4,27 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/index.h"
+
 namespace barestep {
 
-/// Names stand in core/config.h, arithmetic in kernels/formulas.h. The gradient is found from the
-/// result alone.
-enum class Activation { kRelu, kNone };
+/// The arithmetic stands in kernels/formulas.h.
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid, kLeakyRelu, kNone };
+template <>
+inline constexpr std::string_view kNamesOf<Activation>[] = {
+    "relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "leaky-relu", "none"};
 
 /// What there is to say of an activation, but for its arithmetic.
 struct ActivationTraits {
   bool is_module = false;         // is a module of PyTorch's nn.Sequential
   std::string_view bias_label{};  // of a BiasActivation
   std::string_view grad_label{};  // of an ActivationGrad
-  std::string_view grad_text{};   // the ActivationGrad as a formula: {0} gradient, {1} output
-  std::int64_t flops = 0;         // for each number, as Cost counts them
+  /// The ActivationGrad as a formula: {0} is the gradient, {1} what it is found from.
+  std::string_view grad_text{};
+  /// The gradient is found from what the activation is applied to, which training then keeps;
+  /// else from the output, which is there anyway.
+  bool grad_from_input = false;
+  std::int64_t flops = 0;  // for each number, as Cost counts them
   std::int64_t grad_flops = 0;
 };
 
@@ -29,6 +37,51 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .grad_text = "{0} = 0 where {1} <= 0",
               .flops = 1,
               .grad_flops = 1};
+    case Activation::kGelu:
+      return {.is_module = true,
+              .bias_label = "bias_gelu",
+              .grad_label = "gelu_grad",
+              .grad_text = "{0} *= slope of gelu at {1}",
+              .grad_from_input = true,
+              .flops = 5,
+              .grad_flops = 11};
+    case Activation::kGeluTanh:
+      return {.is_module = true,
+              .bias_label = "bias_gelu_tanh",
+              .grad_label = "gelu_tanh_grad",
+              .grad_text = "{0} *= slope of gelu-tanh at {1}",
+              .grad_from_input = true,
+              .flops = 9,
+              .grad_flops = 18};
+    case Activation::kSilu:
+      return {.is_module = true,
+              .bias_label = "bias_silu",
+              .grad_label = "silu_grad",
+              .grad_text = "{0} *= slope of silu at {1}",
+              .grad_from_input = true,
+              .flops = 3,
+              .grad_flops = 8};
+    case Activation::kTanh:
+      return {.is_module = true,
+              .bias_label = "bias_tanh",
+              .grad_label = "tanh_grad",
+              .grad_text = "{0} *= 1 - {1}^2",
+              .flops = 1,
+              .grad_flops = 3};
+    case Activation::kSigmoid:
+      return {.is_module = true,
+              .bias_label = "bias_sigmoid",
+              .grad_label = "sigmoid_grad",
+              .grad_text = "{0} *= {1} * (1 - {1})",
+              .flops = 3,
+              .grad_flops = 3};
+    case Activation::kLeakyRelu:
+      return {.is_module = true,
+              .bias_label = "bias_leaky_relu",
+              .grad_label = "leaky_relu_grad",
+              .grad_text = "{0} *= 0.01 where {1} <= 0",
+              .flops = 2,
+              .grad_flops = 2};
     case Activation::kNone:
       // A bias without an activation goes by the name of the usual op.
       return {.bias_label = "bias_relu", .grad_label = "relu_grad"};

@@ -64,8 +64,27 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
 }
 
-double weight_decay_of(const OptimizerConfig& optimizer) {
-  return optimizer.weight_decay.value_or(traits_of(optimizer.kind).weight_decay);
+OptimizerNumbers numbers_of(const OptimizerConfig& optimizer) {
+  const OptimizerNumbers usual = traits_of(optimizer.kind).defaults;
+  return {.lr = optimizer.lr.value_or(usual.lr),
+          .beta1 = optimizer.beta1.value_or(usual.beta1),
+          .beta2 = optimizer.beta2.value_or(usual.beta2),
+          .eps = optimizer.eps.value_or(usual.eps),
+          .weight_decay = optimizer.weight_decay.value_or(usual.weight_decay)};
+}
+
+OptimizerConfig with_defaults(const OptimizerConfig& optimizer) {
+  const OptimizerNumbers numbers = numbers_of(optimizer);
+  OptimizerConfig full = optimizer;
+  full.lr = numbers.lr;
+  full.beta1 = numbers.beta1;
+  full.beta2 = numbers.beta2;
+  full.eps = numbers.eps;
+  full.weight_decay = numbers.weight_decay;
+  full.lr_min = optimizer.lr_min.value_or(0);
+  full.lr_step = optimizer.lr_step.value_or(kDefaultLrStep);
+  full.lr_gamma = optimizer.lr_gamma.value_or(kDefaultLrGamma);
+  return full;
 }
 
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps) {

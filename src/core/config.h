@@ -14,6 +14,7 @@
 
 #include "core/activation.h"
 #include "core/index.h"
+#include "core/loss.h"
 
 namespace barestep {
 
@@ -79,7 +80,7 @@ constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
-constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split
+constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split, --label-smoothing
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
@@ -108,56 +109,63 @@ constexpr std::int64_t kDefaultDepth = 6;
 constexpr std::int64_t kDefaultSteps = 20;
 constexpr std::int64_t kDefaultWarmup = 5;
 constexpr std::int64_t kDefaultRowLimit = 100;
+constexpr std::int64_t kDefaultLrStep = 30;
+constexpr double kDefaultLrGamma = 0.1;
 
 /// The programs that train.
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
 inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
 
-template <>
-inline constexpr std::string_view kNamesOf<Activation>[] = {"relu", "none"};
-
-enum class LossKind { kMse, kCrossEntropy };
-template <>
-inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "cross-entropy"};
-
-/// Whether a loss compares with class labels; else with numbers.
-constexpr bool takes_labels(LossKind loss) {
-  switch (loss) {
-    case LossKind::kMse:
-      return false;
-    case LossKind::kCrossEntropy:
-      return true;
-  }
-  return false;
-}
-
 enum class DataKind { kRandn, kIdx, kNpy, kSafetensors };
 template <>
 inline constexpr std::string_view kNamesOf<DataKind>[] = {"randn", "idx", "npy", "safetensors"};
 
-enum class OptimizerKind { kAdam, kAdamW, kSgd };
+enum class OptimizerKind { kAdam, kAdamW, kSgd, kRmsProp, kAdagrad, kLion };
 template <>
-inline constexpr std::string_view kNamesOf<OptimizerKind>[] = {"adam", "adamw", "sgd"};
+inline constexpr std::string_view kNamesOf<OptimizerKind>[] = {"adam",    "adamw",   "sgd",
+                                                               "rmsprop", "adagrad", "lion"};
+
+/// Numbers of an optimizer that options set.
+struct OptimizerNumbers {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
 
 /// What sets an optimizer apart from the others, but for its arithmetic.
 struct OptimizerTraits {
-  double weight_decay = 0;        // where none is asked for: PyTorch's default
-  bool has_eps = false;           // takes --eps
-  bool has_momentum = false;      // takes --momentum and --nesterov
+  OptimizerNumbers defaults{};    // PyTorch's; Lion's, which it has not, are the paper's
+  bool has_eps = true;            // takes --eps
+  bool has_momentum = false;      // takes --momentum
+  bool has_nesterov = false;      // takes --nesterov
+  bool has_amsgrad = false;       // takes --amsgrad
   bool has_fused_update = false;  // takes --update fused
 };
 constexpr OptimizerTraits traits_of(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kAdam:
-      return {.has_eps = true, .has_fused_update = true};
+      return {.has_amsgrad = true, .has_fused_update = true};
     case OptimizerKind::kAdamW:
-      return {.weight_decay = 0.01, .has_eps = true, .has_fused_update = true};
+      return {.defaults = {.weight_decay = 0.01}, .has_amsgrad = true, .has_fused_update = true};
     case OptimizerKind::kSgd:
-      return {.has_momentum = true};
+      return {.has_eps = false, .has_momentum = true, .has_nesterov = true};
+    case OptimizerKind::kRmsProp:
+      return {.defaults = {.lr = 1e-2}, .has_momentum = true};
+    case OptimizerKind::kAdagrad:
+      return {.defaults = {.lr = 1e-2, .eps = 1e-10}};
+    case OptimizerKind::kLion:
+      return {.defaults = {.beta2 = 0.99}, .has_eps = false};
   }
   return {};
 }
+
+/// What becomes of the learning rate after --lr-warmup.
+enum class LrSchedule { kConstant, kLinear, kCosine, kStep };
+template <>
+inline constexpr std::string_view kNamesOf<LrSchedule>[] = {"constant", "linear", "cosine", "step"};
 
 enum class LrScale { kNone, kLinear };
 template <>
@@ -212,6 +220,7 @@ struct ModelConfig {
   Activation activation = Activation::kRelu;
   bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
   LossKind loss = LossKind::kMse;
+  double label_smoothing = 0;
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -234,15 +243,16 @@ struct DataConfig {
 /// The optimizer and its numbers: what options set, and what steps are built from and run with.
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdam;
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
+  std::optional<double> lr{}, beta1{}, beta2{}, eps{}, weight_decay{};  // see numbers_of()
   double momentum = 0;
   bool nesterov = false;
-  std::optional<double> weight_decay{};  // read it through weight_decay_of()
-  std::int64_t lr_warmup = 0;            // steps over which the learning rate grows to its value
-  LrScale lr_scale = LrScale::kNone;     // linear: lr times the number of ranks
+  bool amsgrad = false;
+  std::int64_t lr_warmup = 0;         // steps over which the learning rate grows to its value
+  LrScale lr_scale = LrScale::kNone;  // linear: lr times the number of ranks
+  LrSchedule lr_schedule = LrSchedule::kConstant;
+  std::optional<double> lr_min{};         // default: 0; of linear and cosine
+  std::optional<std::int64_t> lr_step{};  // default: 30; of step
+  std::optional<double> lr_gamma{};       // default: 0.1; of step
 
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
@@ -386,8 +396,11 @@ void require_fit_for_cpu(const DeviceConfig& device);
 /// in for an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
-/// As asked for, else PyTorch's default.
-double weight_decay_of(const OptimizerConfig& optimizer);
+/// As asked for, else the optimizer's defaults.
+OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
+
+/// The same optimizer with every default written out.
+OptimizerConfig with_defaults(const OptimizerConfig& optimizer);
 
 /// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.

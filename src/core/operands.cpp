@@ -46,22 +46,26 @@ struct Lists {
     return {{"c", &o.c, use, m, n},
             {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
             {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
-            {"bias", optional_tensor(o.bias), kReads, '1', n}};
+            {"bias", optional_tensor(o.bias), kReads, '1', n},
+            {"pre_activation", optional_tensor(o.pre_activation), kWrites, m, n}};
   }
   Operands operator()(const BiasActivation& o) const {
-    return {{"values", &o.values, kUpdates, 'r', 'n'}, {"bias", &o.bias, kReads, '1', 'n'}};
+    return {{"values", &o.values, kUpdates, 'r', 'n'},
+            {"bias", &o.bias, kReads, '1', 'n'},
+            {"pre_activation", optional_tensor(o.pre_activation), kWrites, 'r', 'n'}};
   }
   Operands operator()(const ActivationGrad& o) const {
-    return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"output", &o.output, kReads, 'r', 'n'}};
+    return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"from", &o.from, kReads, 'r', 'n'}};
   }
   Operands operator()(const SumRows& o) const {
     return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
   }
-  Operands operator()(const MseLoss& o) const {
-    return {{"loss", &o.loss, kAccumulates, '1', '1'},
-            {"grad", &o.grad, kWrites, 'r', 'n'},
-            {"output", &o.output, kReads, 'r', 'n'},
-            {"target", &o.target, kReads, 'r', 'n'}};
+  Operands operator()(const PointwiseLoss& o) const {
+    return {
+        {"loss", &o.loss, kAccumulates, '1', '1'},
+        {"grad", &o.grad, kWrites, 'r', 'n'},
+        {"output", &o.output, kReads, 'r', 'n'},
+        {"target", &o.target, kReads, 'r', 'n', takes_labels(o.kind) ? DType::kI32 : DType::kF32}};
   }
   Operands operator()(const CrossEntropy& o) const {
     return {{"loss", &o.loss, kAccumulates, '1', '1'},
@@ -72,7 +76,8 @@ struct Lists {
   Operands operator()(const CountCorrect& o) const {
     return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
             {"logits", &o.logits, kReads, 'r', 'N'},
-            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
+            {"classes", optional_tensor(o.classes), kWrites, 'r', '1', DType::kI32}};
   }
   template <OptimizerOp Update>
   Operands operator()(const Update& o) const {

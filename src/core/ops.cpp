@@ -37,45 +37,47 @@ std::int64_t flops_of(const Gemm& op) {
 
 /// A number: maximum, difference, exp, sum, times the inverse of sum and of count. A row: log, the
 /// loss of the label and its sum, the inverse of the sum, the label's -1. Once: the division by
-/// count.
+/// count. Smoothing adds up all differences, takes its share off every number and weighs two sums.
 std::int64_t flops_of(const CrossEntropy& op) {
-  const std::int64_t rows = checked_multiply(op.logits.rows, 6, kFlops);
-  return checked_add(flops_each(op.logits, 6), rows + 1 + flops_of_beta(op.beta), kFlops);
+  const bool smooths = op.smoothing > 0;
+  const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
+  return checked_add(flops_each(op.logits, smooths ? 8 : 6), rows + 1 + flops_of_beta(op.beta),
+                     kFlops);
 }
 
 std::int64_t flops_of_device_op(const DeviceOp& op) {
-  return std::visit(
-      Overloaded{
-          [](const Gemm& o) { return flops_of(o); },
-          [](const BiasActivation& o) {
-            return flops_each(o.values, 1 + traits_of(o.activation).flops);
-          },
-          [](const ActivationGrad& o) {
-            return flops_each(o.grad, traits_of(o.activation).grad_flops);
-          },
-          [](const SumRows& o) {
-            return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
-          },
-          // A number: difference, square and sum, times 2 / count. Once: the division by count.
-          [](const MseLoss& o) {
-            return checked_add(flops_each(o.output, 4), 1 + flops_of_beta(o.beta), kFlops);
-          },
-          [](const CrossEntropy& o) { return flops_of(o); },
-          [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-          []<OptimizerOp Update>(const Update& o) { return o.flops(); },
-          [](const SumSquares& o) { return flops_each(o.in, 2); },
-          [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
-          // A sum for each, a root, a sum, a division and a comparison.
-          [](const ClipFactor& o) { return o.squares.size() + 4; },
-          [](const Copy&) { return std::int64_t{0}; },
-          [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
-          [](const Fill&) { return std::int64_t{0}; },
-          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
-          // cosine, sine and two products.
-          [](const Randn& o) { return flops_each(o.out, 11) / 2; },
-          [](const Delay&) { return std::int64_t{0}; },
-      },
-      op);
+  return std::visit(Overloaded{
+                        [](const Gemm& o) { return flops_of(o); },
+                        [](const BiasActivation& o) {
+                          return flops_each(o.values, 1 + traits_of(o.activation).flops);
+                        },
+                        [](const ActivationGrad& o) {
+                          return flops_each(o.grad, traits_of(o.activation).grad_flops);
+                        },
+                        [](const SumRows& o) {
+                          return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
+                        },
+                        // Once: the division by count.
+                        [](const PointwiseLoss& o) {
+                          return checked_add(flops_each(o.output, traits_of(o.kind).flops),
+                                             1 + flops_of_beta(o.beta), kFlops);
+                        },
+                        [](const CrossEntropy& o) { return flops_of(o); },
+                        [](const CountCorrect& o) { return flops_each(o.logits, 1); },
+                        []<OptimizerOp Update>(const Update& o) { return o.flops(); },
+                        [](const SumSquares& o) { return flops_each(o.in, 2); },
+                        [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
+                        // A sum for each, a root, a sum, a division and a comparison.
+                        [](const ClipFactor& o) { return o.squares.size() + 4; },
+                        [](const Copy&) { return std::int64_t{0}; },
+                        [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
+                        [](const Fill&) { return std::int64_t{0}; },
+                        // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2,
+                        // root, times 2 pi, cosine, sine and two products.
+                        [](const Randn& o) { return flops_each(o.out, 11) / 2; },
+                        [](const Delay&) { return std::int64_t{0}; },
+                    },
+                    op);
 }
 
 constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
@@ -138,21 +140,24 @@ class Rules {
     fit("op(a) must have as many columns as op(b) has rows", o.a, o.b);
     fit("c must be the rows of op(a) by the columns of op(b)", o.c);
     fit("bias must be 1 by the columns of c", o.bias);
+    fit("pre_activation must have the shape of c", o.pre_activation);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
   }
   void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);
+    fit("pre_activation must have the shape of values", o.pre_activation);
   }
   void operator()(const ActivationGrad& o) {
-    fit("grad and output must have the same shape", o.grad, o.output);
+    fit("grad and what it is found from must have the same shape", o.grad, o.from);
     demand(o.activation != Activation::kNone, "there must be an activation");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
-  void operator()(const MseLoss& o) {
+  void operator()(const PointwiseLoss& o) {
     fit("loss must be 1 by 1", o.loss);
     fit("grad, output and target must have the same shape", o.grad, o.output, o.target);
     demand(o.count >= 1 && o.count >= o.output.size(),
            "count must be at least 1 and at least the size of output");
+    demand(is_pointwise(o.kind), "the loss must be a mean over single numbers");
   }
   void operator()(const CrossEntropy& o) {
     fit("loss must be 1 by 1", o.loss);
@@ -160,10 +165,13 @@ class Rules {
     fit("labels must be the rows of logits by 1", o.labels);
     demand(o.count >= 1 && o.count >= o.logits.rows,
            "count must be at least 1 and at least the rows of logits");
+    demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be from 0 to below 1");
   }
   void operator()(const CountCorrect& o) {
     fit("correct must be 1 by 1", o.correct);
     fit("labels must be the rows of logits by 1", o.logits, o.labels);
+    fit("classes must be the rows of logits by 1", o.classes);
+    demand(!o.binary || o.logits.cols == 1, "a binary classifier must have one logit");
   }
   template <OptimizerOp Update>
   void operator()(const Update& o) {
@@ -349,25 +357,27 @@ std::vector<Operand> Adam::operands() const {
           {"moments1", &moments1, kUpdates, '1', 'n'},
           {"moments2", &moments2, kUpdates, '1', 'n'},
           {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+          {"clip", optional_tensor(clip), kReads, '1', '1'},
+          {"max_moments2", optional_tensor(max_moments2), kUpdates, '1', 'n'}};
 }
 
 std::vector<OpRule> Adam::rules() const {
   std::vector<OpRule> rules = {{"weights must be flat, 1 by n", {&weights}},
                                {"weights, grads, moments1 and moments2 must have the same shape",
-                                {&grads, &moments1, &moments2}}};
+                                {&grads, &moments1, &moments2, optional_tensor(max_moments2)}}};
   add_adam_rules(*this, rules);
   return rules;
 }
 
 std::int64_t Adam::flops() const {
-  return flops_for_each(weights, flops_of_adam(*this));
+  return flops_for_each(weights, flops_of_adam(*this) + (max_moments2 ? 1 : 0));
 }
 
 std::string Adam::text(const TensorText& t) const {
-  return fmt::format("{} from {}, {}, {}, {}{}{}{}", t(weights), t(grads), t(moments1), t(moments2),
-                     t(scalars), clip_words(clip, t), decoupled ? ", decoupled" : "",
-                     decay_words(weight_decay));
+  const std::string largest = max_moments2 ? fmt::format(", {}", t(*max_moments2)) : "";
+  return fmt::format("{} from {}, {}, {}{}, {}{}{}{}", t(weights), t(grads), t(moments1),
+                     t(moments2), largest, t(scalars), clip_words(clip, t),
+                     decoupled ? ", decoupled" : "", decay_words(weight_decay));
 }
 
 std::vector<Operand> Sgd::operands() const {
@@ -400,6 +410,90 @@ std::string Sgd::text(const TensorText& t) const {
   std::string text = fmt::format("{} from {}, {}", t(weights), t(grads), t(scalars));
   if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
   return text + clip_words(clip, t) + (nesterov ? ", Nesterov" : "") + decay_words(weight_decay);
+}
+
+std::vector<Operand> RmsProp::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"squares", &squares, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '1'},
+          {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> RmsProp::rules() const {
+  return {
+      {"weights must be flat, 1 by n", {&weights}},
+      {"weights, grads, squares and velocities must have the same shape",
+       {&grads, &squares, optional_tensor(velocities)}},
+      {"scalars must be 1 by 1", {&scalars}},
+      {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
+      {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
+      clip_rule(clip)};
+}
+
+/// The squares take 4, their root and eps 2, the weight 3.
+std::int64_t RmsProp::flops() const {
+  return flops_for_each(weights,
+                        9 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) + (clip ? 1 : 0));
+}
+
+std::string RmsProp::text(const TensorText& t) const {
+  std::string text =
+      fmt::format("{} from {}, {}, {}", t(weights), t(grads), t(squares), t(scalars));
+  if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
+  return text + clip_words(clip, t) + decay_words(weight_decay);
+}
+
+std::vector<Operand> Adagrad::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"sum", &sum, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '1'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> Adagrad::rules() const {
+  return {{"weights must be flat, 1 by n", {&weights}},
+          {"weights, grads and sum must have the same shape", {&grads, &sum}},
+          {"scalars must be 1 by 1", {&scalars}},
+          {"weight_decay must be zero or more", {}, weight_decay >= 0},
+          clip_rule(clip)};
+}
+
+/// The sum takes 2, its root and eps 2, the weight 3.
+std::int64_t Adagrad::flops() const {
+  return flops_for_each(weights, 7 + (weight_decay != 0 ? 2 : 0) + (clip ? 1 : 0));
+}
+
+std::string Adagrad::text(const TensorText& t) const {
+  return fmt::format("{} from {}, {}, {}{}{}", t(weights), t(grads), t(sum), t(scalars),
+                     clip_words(clip, t), decay_words(weight_decay));
+}
+
+std::vector<Operand> Lion::operands() const {
+  return {{"weights", &weights, kUpdates, '1', 'n'},
+          {"grads", &grads, kReads, '1', 'n'},
+          {"moments", &moments, kUpdates, '1', 'n'},
+          {"scalars", &scalars, kReads, '1', '2'},
+          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+}
+
+std::vector<OpRule> Lion::rules() const {
+  return {{"weights must be flat, 1 by n", {&weights}},
+          {"weights, grads and moments must have the same shape", {&grads, &moments}},
+          {"scalars must be 1 by 2", {&scalars}},
+          clip_rule(clip)};
+}
+
+/// Each of the two means takes 3, the sign 1, the weight 3.
+std::int64_t Lion::flops() const {
+  return flops_for_each(weights, 10 + (clip ? 1 : 0));
+}
+
+std::string Lion::text(const TensorText& t) const {
+  return fmt::format("{} from {}, {}, {}{}", t(weights), t(grads), t(moments), t(scalars),
+                     clip_words(clip, t));
 }
 
 std::vector<Operand> LinearAdam::operands() const {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/activation.h"
+#include "core/loss.h"
 #include "core/tensor.h"
 
 namespace barestep {
@@ -33,7 +34,9 @@ template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
-/// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n. A bias needs beta == 0.
+/// What the activation is applied to is kept in `pre_activation`, where there is one.
+/// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n, pre_activation m x n. A bias needs
+/// beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
   Tensor c, a, b;
@@ -42,20 +45,23 @@ struct Gemm {
   float beta = 0;
   std::optional<Tensor> bias{};
   Activation activation = Activation::kNone;
+  std::optional<Tensor> pre_activation{};
 };
 
-/// values += bias on every row, then the activation; in place. values m x n, bias 1 x n.
+/// values += bias on every row, then the activation; in place. What the activation is applied to is
+/// kept in `pre_activation`, where there is one. values and pre_activation m x n, bias 1 x n.
 struct BiasActivation {
   Tensor values, bias;
   Activation activation = Activation::kRelu;
+  std::optional<Tensor> pre_activation{};
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad *= the activation's derivative where its result is `output`; in place. NaN passes a ReLU,
-/// as in PyTorch. Same shapes.
+/// grad *= the activation's derivative; in place. `from` is the activation's output, or where its
+/// traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes.
 struct ActivationGrad {
-  Tensor grad, output;
+  Tensor grad, from;
   Activation activation = Activation::kRelu;
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
@@ -68,32 +74,41 @@ struct SumRows {
   float beta = 0;
 };
 
-/// Mean squared error over `count` numbers (those of the whole step, which may be more than this
-/// op's): loss = sum((output - target)^2) / count + beta * loss, grad = 2 (output - target) /
-/// count. loss 1 x 1, the others m x n.
-struct MseLoss {
-  static constexpr std::string_view kLabel = "mse_loss";
+/// A mean over `count` numbers (those of the whole step, which may be more than this op's):
+/// loss = sum of the terms of (output, target) / count + beta * loss, grad = its derivative by the
+/// output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n;
+/// the target of a loss that takes labels is i32, of 0 and 1.
+struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
+  LossKind kind = LossKind::kMse;
+
+  [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };
 
 /// Softmax cross-entropy with class indices, mean over `count` rows:
 /// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
 /// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
-/// labels m x 1 i32, each in [0, n).
+/// labels m x 1 i32, each in [0, n). With smoothing the label counts 1 - smoothing + smoothing / n
+/// and every other class smoothing / n (Szegedy et al. 2016).
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
+  float smoothing = 0;
 };
 
-/// correct = number of rows whose largest logit (the first of equals) is the label's.
-/// correct 1 x 1 i32, logits m x n, labels m x 1 i32.
+/// correct = number of rows whose class is the label's: that of the largest logit (the first of
+/// equals), or of a binary classifier, which has one logit, 1 where that is above 0.
+/// `classes`, where there are any, are the classes. correct 1 x 1 i32, logits m x n, labels and
+/// classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
   Tensor correct, logits, labels;
+  bool binary = false;
+  std::optional<Tensor> classes{};
 };
 
 struct Operand;  // core/operands.h
@@ -125,6 +140,9 @@ concept OptimizerOp = requires(const Op& op) {
 /// (Loshchilov & Hutter 2017), the weights are multiplied by a third scalar, 1 - lr * weight_decay,
 /// before the step.
 ///
+/// With AMSGrad (Reddi et al. 2018) `max_moments2` (1 x n), the largest of all second moments so
+/// far, takes the second moment's place in the step.
+///
 /// Where there is `clip` (1 x 1), the gradient is multiplied by it first; so it is in all
 /// optimizers.
 struct Adam {
@@ -136,6 +154,7 @@ struct Adam {
   double weight_decay = 0;
   bool decoupled = false;
   std::optional<Tensor> clip{};
+  std::optional<Tensor> max_moments2{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -154,6 +173,58 @@ struct Sgd {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop has it, not centred: with
+/// g = grads + weight_decay * weights, squares = alpha * squares + (1 - alpha) g^2, and g / (root
+/// of squares + eps) is added `scalars` (1 x 1, -lr) times; with momentum velocities = momentum *
+/// velocities + that takes its place. All but scalars and clip are 1 x n.
+struct RmsProp {
+  static constexpr std::string_view kLabel = "rmsprop";
+  Tensor weights, grads, squares, scalars;
+  std::optional<Tensor> velocities{};  // just where there is momentum
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad has it: with g = grads +
+/// weight_decay * weights, sum += g^2 and weights += scalars * g / (root of sum + eps); `scalars`
+/// (1 x 1) is -lr. weights, grads and sum are 1 x n.
+struct Adagrad {
+  static constexpr std::string_view kLabel = "adagrad";
+  Tensor weights, grads, sum, scalars;
+  double eps = 1e-10;
+  double weight_decay = 0;
+  std::optional<Tensor> clip{};
+
+  [[nodiscard]] std::vector<Operand> operands() const;
+  [[nodiscard]] std::vector<OpRule> rules() const;
+  [[nodiscard]] std::int64_t flops() const;
+  [[nodiscard]] std::string text(const TensorText& t) const;
+};
+
+/// Lion (Chen et al. 2023) over flat buffers: weights = scalars[1] * weights + scalars[0] * sign of
+/// (beta1 * moments + (1 - beta1) grads), then moments = beta2 * moments + (1 - beta2) grads.
+/// `scalars` (1 x 2) are -lr and 1 - lr * weight decay. weights, grads and moments are 1 x n.
+struct Lion {
+  static constexpr std::string_view kLabel = "lion";
+  Tensor weights, grads, moments, scalars;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
   std::optional<Tensor> clip{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
@@ -253,9 +324,10 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp = std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, MseLoss, CrossEntropy,
-                              CountCorrect, Adam, Sgd, LinearAdam, SumSquares, GramSquares,
-                              ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp =
+    std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, PointwiseLoss, CrossEntropy,
+                 CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam, SumSquares,
+                 GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

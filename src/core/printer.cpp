@@ -21,28 +21,34 @@ class Words {
     std::string text = fmt::format("{} = {}{} * {}{}", t(o.c), t(o.a), o.transpose_a ? "^T" : "",
                                    t(o.b), o.transpose_b ? "^T" : "");
     if (o.bias) text += " + " + t(*o.bias);
-    return text + old(o.c, o.beta) + then(o.activation);
+    return text + old(o.c, o.beta) + then(o);
   }
   std::string operator()(const BiasActivation& o) const {
-    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o.activation));
+    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
   }
   std::string operator()(const ActivationGrad& o) const {
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.output));
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.from));
   }
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));
   }
-  std::string operator()(const MseLoss& o) const {
-    return fmt::format("{} = sum of ({} - {})^2 / {}{}, gradient in {}", t(o.loss), t(o.output),
-                       t(o.target), o.count, old(o.loss, o.beta), t(o.grad));
+  std::string operator()(const PointwiseLoss& o) const {
+    const std::string term =
+        fmt::format(fmt::runtime(traits_of(o.kind).text), t(o.output), t(o.target));
+    return fmt::format("{} = sum of {} / {}{}, gradient in {}", t(o.loss), term, o.count,
+                       old(o.loss, o.beta), t(o.grad));
   }
   std::string operator()(const CrossEntropy& o) const {
-    return fmt::format("{} = cross entropy of {} with labels {} / {}{}, gradient in {}", t(o.loss),
-                       t(o.logits), t(o.labels), o.count, old(o.loss, o.beta), t(o.grad));
+    const std::string smoothing =
+        o.smoothing == 0 ? "" : fmt::format(" smoothed by {}", o.smoothing);
+    return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}",
+                       t(o.loss), t(o.logits), t(o.labels), smoothing, o.count, old(o.loss, o.beta),
+                       t(o.grad));
   }
   std::string operator()(const CountCorrect& o) const {
-    return fmt::format("{} = rows of {} whose largest is label {}", t(o.correct), t(o.logits),
-                       t(o.labels));
+    const std::string classes = o.classes ? fmt::format(", classes in {}", t(*o.classes)) : "";
+    return fmt::format("{} = rows of {} whose {} is label {}{}", t(o.correct), t(o.logits),
+                       o.binary ? "sign" : "largest", t(o.labels), classes);
   }
   template <OptimizerOp Update>
   std::string operator()(const Update& o) const {
@@ -115,8 +121,12 @@ class Words {
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
   }
 
-  static std::string then(Activation activation) {
-    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
+  /// What becomes of the sum of a Gemm or a BiasActivation.
+  template <class ActivatingOp>
+  [[nodiscard]] std::string then(const ActivatingOp& o) const {
+    if (o.activation == Activation::kNone) return "";
+    const std::string kept = o.pre_activation ? fmt::format(" of {}", t(*o.pre_activation)) : "";
+    return fmt::format(", {}{}", name_of(o.activation), kept);
   }
 
   const Buffers& buffers_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,20 +94,28 @@ void require_finite(const Shards& shards) {
   }
 }
 
-std::vector<std::int32_t> checked_labels(const Shards& shards, std::int64_t classes) {
+/// `outputs` classes, or of binary cross-entropy 0 and 1, which floats can say too.
+std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
+                                         std::int64_t outputs) {
   const std::filesystem::path& path = shards.files().front().path();
-  if (is_float(shards.type())) {
+  const bool binary = loss == LossKind::kBce;
+  const std::int64_t classes = binary ? 2 : outputs;
+  if (is_float(shards.type()) && !binary) {
     refuse(path, fmt::format("labels are {}, cross-entropy needs integers", name_of(shards.type())),
            "use integer labels or --loss mse");
   }
   if (shards.cols() != 1) {
-    refuse(path, fmt::format("has {} numbers per sample, cross-entropy needs 1", shards.cols()),
+    refuse(path, fmt::format("has {} numbers per sample, {} needs 1", shards.cols(), name_of(loss)),
            "use one label per sample or --loss mse");
   }
   std::vector<std::int32_t> labels;
   labels.reserve(static_cast<std::size_t>(shards.rows()));
   for (const ArrayFile& file : shards.files()) {
     visit_elements(file, [&](std::int64_t row, auto value) {
+      if (binary && value != 0 && value != 1) {
+        refuse(file.path(), fmt::format("row {} is {}, bce needs 0 or 1", row, value),
+               "correct the labels or use --loss mse");
+      }
       const auto label = static_cast<std::int64_t>(value);
       if (label < 0 || label >= classes) {
         refuse(file.path(),
@@ -169,6 +178,24 @@ std::int64_t Dataset::y_bytes() const {
   return 4 * (has_labels() ? 1 : targets_.front().cols());
 }
 
+double Dataset::target_variance(std::int64_t rows) const {
+  if (has_labels() || rows == 0) return 0;
+  const Shards& targets = targets_.front();
+  const auto cols = static_cast<std::size_t>(targets.cols());
+  std::vector<float> row(cols);
+  std::vector<double> means(cols), squares(cols);  // squared distances; Welford 1962
+  for (std::int64_t i = 0; i < rows; ++i) {
+    targets.read(features_.rows() - rows + i, 1, row.data());
+    for (std::size_t col = 0; col < cols; ++col) {
+      const double distance = static_cast<double>(row[col]) - means[col];
+      means[col] += distance / static_cast<double>(i + 1);
+      squares[col] += distance * (static_cast<double>(row[col]) - means[col]);
+    }
+  }
+  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
+  return sum / static_cast<double>(rows * targets.cols());
+}
+
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
   const float divisor = features_.type() == ElementType::kU8 ? 255.0F : 1.0F;
   for (const std::int64_t row : rows) {
@@ -200,7 +227,7 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
   }
   const std::int64_t test_rows = test_rows_of(data, x.rows());
   if (takes_labels(loss)) {
-    std::vector<std::int32_t> labels = checked_labels(y, widths.back());
+    std::vector<std::int32_t> labels = checked_labels(y, loss, widths.back());
     return {std::move(x), {}, std::move(labels), test_rows};
   }
   if (y.cols() == 0) {

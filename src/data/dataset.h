@@ -59,6 +59,10 @@ class Dataset {
   /// True when gather() yields labels, false when it yields targets.
   [[nodiscard]] bool has_labels() const { return !labels_.empty(); }
 
+  /// The mean squared distance of the targets of the last `rows` samples from the means of their
+  /// columns; 0 where there are labels. Reads them all. Throws what Shards::read() throws.
+  [[nodiscard]] double target_variance(std::int64_t rows) const;
+
   /// False when the samples are read from the files each time they are gathered.
   [[nodiscard]] bool is_loaded() const { return features_.files().front().is_loaded(); }
 
@@ -76,13 +80,13 @@ class Dataset {
 };
 
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
-/// (inputs first, outputs last). Cross-entropy takes one integer label per sample, in [0, outputs);
-/// MSE takes `outputs` numbers per sample. The last floor(N * test_split) samples become the test
-/// set. What has at most `memory_bytes` is brought into memory and looked through for NaN and
-/// infinities; the rest stays in its files, and its rows are looked through as they are gathered.
-/// Throws what the readers throw, kNoInput when a pattern fits no file, kConfiguration when a test
-/// split leaves no sample to test with, and Error(kBadData) when the files do not fit each other,
-/// the model or the loss.
+/// (inputs first, outputs last). Cross-entropy takes one integer label per sample, in [0, outputs),
+/// binary cross-entropy one number, 0 or 1; other losses take `outputs` numbers per sample. The
+/// last floor(N * test_split) samples become the test set. What has at most `memory_bytes` is
+/// brought into memory and looked through for NaN and infinities; the rest stays in its files, and
+/// its rows are looked through as they are gathered. Throws what the readers throw, kNoInput when a
+/// pattern fits no file, kConfiguration when a test split leaves no sample to test with, and
+/// Error(kBadData) when the files do not fit each other, the model or the loss.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                      std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max());
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/ops.h"
@@ -23,27 +24,112 @@ BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
 }
 
-struct Relu {
+/// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
+/// of x. `from` is x if the activation's traits say that the gradient is found from the input, else
+/// the output.
+template <Activation kActivation>
+struct ActivationFormula;
+
+template <>
+struct ActivationFormula<Activation::kRelu> {
   BARESTEP_HD static float value(float x) { return relu(x); }
   BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
 };
 
-struct NoActivation {
+/// torch.nn.GELU() (Hendrycks & Gimpel 2016): x times the normal distribution function.
+template <>
+struct ActivationFormula<Activation::kGelu> {
+  static constexpr float kRootOfHalf = 0.70710678118654752F;
+  static constexpr float kDensityAtZero = 0.39894228040143268F;  // 1 / sqrt(2 pi)
+
+  BARESTEP_HD static float value(float x) { return x * 0.5F * (1.0F + std::erf(x * kRootOfHalf)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float below = 0.5F * (1.0F + std::erf(x * kRootOfHalf));
+    const float density = std::exp(x * x * -0.5F) * kDensityAtZero;
+    return grad * (below + x * density);
+  }
+};
+
+/// torch.nn.GELU(approximate="tanh").
+template <>
+struct ActivationFormula<Activation::kGeluTanh> {
+  static constexpr float kScale = 0.79788456080286536F;  // sqrt(2 / pi)
+  static constexpr float kCubic = 0.044715F;
+
+  BARESTEP_HD static float value(float x) { return 0.5F * x * (1.0F + tanh_of(x)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float tanh = tanh_of(x);
+    const float slope = kScale * (1.0F + 3.0F * kCubic * (x * x));
+    return grad * (0.5F * (1.0F + tanh) + 0.5F * x * ((1.0F - tanh * tanh) * slope));
+  }
+
+ private:
+  BARESTEP_HD static float tanh_of(float x) {
+    return std::tanh(kScale * (x + kCubic * (x * x * x)));
+  }
+};
+
+BARESTEP_HD inline float sigmoid(float x) {
+  return 1.0F / (1.0F + std::exp(-x));
+}
+
+template <>
+struct ActivationFormula<Activation::kSilu> {
+  BARESTEP_HD static float value(float x) { return x / (1.0F + std::exp(-x)); }
+  BARESTEP_HD static float grad(float grad, float x) {
+    const float share = sigmoid(x);
+    return grad * (share * (1.0F + x * (1.0F - share)));
+  }
+};
+
+template <>
+struct ActivationFormula<Activation::kTanh> {
+  BARESTEP_HD static float value(float x) { return std::tanh(x); }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return grad * (1.0F - output * output);
+  }
+};
+
+template <>
+struct ActivationFormula<Activation::kSigmoid> {
+  BARESTEP_HD static float value(float x) { return sigmoid(x); }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return grad * (1.0F - output) * output;
+  }
+};
+
+/// torch.nn.LeakyReLU(). NaN passes.
+template <>
+struct ActivationFormula<Activation::kLeakyRelu> {
+  static constexpr float kSlope = 0.01F;
+
+  BARESTEP_HD static float value(float x) { return x > 0.0F ? x : x * kSlope; }
+  BARESTEP_HD static float grad(float grad, float output) {
+    return output > 0.0F ? grad : grad * kSlope;
+  }
+};
+
+template <>
+struct ActivationFormula<Activation::kNone> {
   BARESTEP_HD static float value(float x) { return x; }
   BARESTEP_HD static float grad(float grad, float /*output*/) { return grad; }
 };
 
-/// use(formula), with the arithmetic of an activation: value(x), and grad(gradient of the result,
-/// result), the gradient of x.
-template <class Use>
+/// Whether a formula's gradient is found from the activation's input.
+template <class Formula>
+inline constexpr bool kGradFromInput = false;
+template <Activation kActivation>
+inline constexpr bool kGradFromInput<ActivationFormula<kActivation>> =
+    traits_of(kActivation).grad_from_input;
+
+/// use(formula of the activation).
+template <class Use, std::size_t kFirst = 0>
 auto with_activation(Activation activation, const Use& use) {
-  switch (activation) {
-    case Activation::kRelu:
-      return use(Relu{});
-    case Activation::kNone:
-      break;
+  constexpr Activation kActivation = kValuesOf<Activation>[kFirst];
+  if constexpr (kFirst + 1 < kValuesOf<Activation>.size()) {
+    if (activation != kActivation) return with_activation<Use, kFirst + 1>(activation, use);
   }
-  return use(NoActivation{});
+  return use(ActivationFormula<kActivation>{});
 }
 
 /// beta * old + value. `old` is read only where beta asks for it: it may be uninitialised.
@@ -51,18 +137,82 @@ BARESTEP_HD inline float accumulate(float value, float beta, const float& old) {
   return beta == 0.0F ? value : value + beta * old;
 }
 
-/// 2 / count, the factor of the mean squared error's gradient.
-BARESTEP_HD inline float mse_grad_factor(std::int64_t count) {
-  return static_cast<float>(2.0 / static_cast<double>(count));
+/// The arithmetic of a loss that is a mean over `count` single numbers: value(output, target), its
+/// term, and grad(factor(count), output, target), the gradient of the mean by the output.
+template <LossKind kLoss>
+struct LossFormula;
+
+/// Of the gradient of a mean, where the derivative of a term is `scale` times something.
+BARESTEP_HD inline float mean_factor(double scale, std::int64_t count) {
+  return static_cast<float>(scale / static_cast<double>(count));
 }
 
-BARESTEP_HD inline float mse_grad(float factor, float output, float target) {
-  return factor * (output - target);
-}
+template <>
+struct LossFormula<LossKind::kMse> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(2, count); }
+  BARESTEP_HD static float value(float output, float target) {
+    const float error = output - target;
+    return error * error;
+  }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    return factor * (output - target);
+  }
+};
 
-BARESTEP_HD inline float squared_error(float output, float target) {
-  const float error = output - target;
-  return error * error;
+template <>
+struct LossFormula<LossKind::kL1> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, float target) { return std::fabs(output - target); }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    const float error = output - target;
+    return error > 0.0F ? factor : error < 0.0F ? -factor : factor * error;
+  }
+};
+
+/// torch.nn.HuberLoss() (Huber 1964): squares up to an error of 1, straight lines beyond.
+template <>
+struct LossFormula<LossKind::kHuber> {
+  using Target = float;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, float target) {
+    const float size = std::fabs(output - target);
+    return size < 1.0F ? 0.5F * size * size : size - 0.5F;
+  }
+  BARESTEP_HD static float grad(float factor, float output, float target) {
+    const float error = output - target;
+    return error > 1.0F ? factor : error < -1.0F ? -factor : factor * error;
+  }
+};
+
+/// torch.nn.BCEWithLogitsLoss(): binary cross-entropy of the sigmoid of the output.
+template <>
+struct LossFormula<LossKind::kBce> {
+  using Target = std::int32_t;
+  BARESTEP_HD static float factor(std::int64_t count) { return mean_factor(1, count); }
+  BARESTEP_HD static float value(float output, std::int32_t target) {
+    const float log_sigmoid =
+        (output < 0.0F ? output : 0.0F) - std::log1p(std::exp(-std::fabs(output)));
+    return static_cast<float>(1 - target) * output - log_sigmoid;
+  }
+  BARESTEP_HD static float grad(float factor, float output, std::int32_t target) {
+    return (sigmoid(output) - static_cast<float>(target)) * factor;
+  }
+};
+
+/// use(formula of the loss), which is pointwise.
+template <class Use, std::size_t kFirst = 0>
+auto with_loss(LossKind loss, const Use& use) {
+  constexpr LossKind kLoss = kValuesOf<LossKind>[kFirst];
+  if constexpr (!is_pointwise(kLoss)) {
+    return with_loss<Use, kFirst + 1>(loss, use);
+  } else {
+    if constexpr (kFirst + 1 < kValuesOf<LossKind>.size()) {
+      if (loss != kLoss) return with_loss<Use, kFirst + 1>(loss, use);
+    }
+    return use(LossFormula<kLoss>{});
+  }
 }
 
 /// True when `x` takes the place of `best` in a search for the largest: NaN counts as the largest,
@@ -71,16 +221,32 @@ BARESTEP_HD inline bool is_larger(float x, float best) {
   return x > best || (x != x && best == best);
 }
 
+/// What the classes of a row count: the label `of_label`, every other class `of_others`.
+struct LabelWeights {
+  float of_label, of_others;
+
+  LabelWeights(float smoothing, std::int64_t classes)
+      : of_label(1.0F - smoothing + smoothing / static_cast<float>(classes)),
+        of_others(smoothing / static_cast<float>(classes)) {}
+};
+
 /// The gradient of softmax cross-entropy at one logit, whose exponential is `exponential` and whose
 /// row's exponentials add up to `sum`; mean over `count` rows.
 BARESTEP_HD inline float cross_entropy_grad(float exponential, float sum, bool is_label,
-                                            float count) {
-  return (exponential / sum - (is_label ? 1.0F : 0.0F)) / count;
+                                            const LabelWeights& weights, float count) {
+  return (exponential / sum - (is_label ? weights.of_label : weights.of_others)) / count;
 }
 
-/// -log_softmax of the label's logit. `largest` was subtracted from every logit of the row.
-BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum) {
-  return std::log(sum) - (label_logit - largest);
+/// The sum over a row of -log_softmax times what the class counts. `largest` was subtracted from
+/// every logit of the row, of which there are `classes`; then they add up to `logits`, which is
+/// read where labels are smoothed.
+BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum,
+                                            const LabelWeights& weights, std::int64_t classes,
+                                            float logits) {
+  const float of_label = std::log(sum) - (label_logit - largest);
+  if (weights.of_others == 0.0F) return of_label;
+  const float of_all = static_cast<float>(classes) * std::log(sum) - logits;
+  return (weights.of_label - weights.of_others) * of_label + weights.of_others * of_all;
 }
 
 /// The gradient with weight decay as a penalty on large weights.
@@ -121,14 +287,20 @@ struct AdamScalars {
 
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
 /// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
-/// by root.
+/// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does.
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
-                                  float& weight, float& moment1, float& moment2) {
+                                  float& weight, float& moment1, float& moment2,
+                                  float* max_moment2 = nullptr) {
   const float shrunk = weight * s.shrink;
   grad = decayed_grad(c.penalty, grad * s.clip, shrunk);
   moment1 = std::fma(grad, c.one_minus_beta1, moment1 * c.beta1);
   moment2 = std::fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
-  const float denominator = std::sqrt(moment2) / s.root + c.eps;
+  float largest = moment2;
+  if (max_moment2 != nullptr) {
+    if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
+    largest = *max_moment2;
+  }
+  const float denominator = std::sqrt(largest) / s.root + c.eps;
   weight = shrunk + s.scale * moment1 / denominator;
 }
 
@@ -143,19 +315,20 @@ struct SgdConstants {
         nesterov(op.nesterov) {}
 };
 
-/// What changes in SGD from step to step: -lr, and what clipping leaves of a gradient.
-struct SgdScalars {
+/// What changes from step to step where the rate is all: -lr, and what clipping leaves of a
+/// gradient.
+struct RateScalars {
   float scale, clip;
 
   /// `clip_factor` is null where gradients are not clipped.
-  BARESTEP_HD SgdScalars(const float* scalars, const float* clip_factor)
+  BARESTEP_HD RateScalars(const float* scalars, const float* clip_factor)
       : scale(scalars[0]), clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
 /// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
 /// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `velocity` is null
 /// without momentum, and 0 before the first step.
-BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, float grad,
+BARESTEP_HD inline void sgd_step(const SgdConstants& c, const RateScalars& s, float grad,
                                  float& weight, float* velocity) {
   float step = decayed_grad(c.weight_decay, grad * s.clip, weight);
   if (velocity != nullptr) {
@@ -167,15 +340,16 @@ BARESTEP_HD inline void sgd_step(const SgdConstants& c, const SgdScalars& s, flo
 
 /// An optimizer as loops over flat buffers run it: how many numbers it keeps for each weight, what
 /// changes from step to step, and its step on one weight.
+template <bool kAmsGrad>
 struct AdamRule {
-  static constexpr int kState = 2;
+  static constexpr int kState = kAmsGrad ? 3 : 2;
   AdamConstants constants;
 
   BARESTEP_HD AdamScalars at_step(const float* scalars, const float* clip_factor) const {
     return {constants, scalars, clip_factor};
   }
   BARESTEP_HD void operator()(const AdamScalars& s, float grad, float& weight, float* state) const {
-    adam_step(constants, s, grad, weight, state[0], state[1]);
+    adam_step(constants, s, grad, weight, state[0], state[1], kAmsGrad ? state + 2 : nullptr);
   }
 };
 
@@ -184,18 +358,116 @@ struct SgdRule {
   static constexpr int kState = kMomentum ? 1 : 0;
   SgdConstants constants;
 
-  BARESTEP_HD SgdScalars at_step(const float* scalars, const float* clip_factor) const {
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
     return {scalars, clip_factor};
   }
-  BARESTEP_HD void operator()(const SgdScalars& s, float grad, float& weight, float* state) const {
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
     sgd_step(constants, s, grad, weight, kMomentum ? state : nullptr);
+  }
+};
+
+/// One step of torch.optim.RMSprop on one weight (torch/optim/rmsprop.py, _single_tensor_rmsprop,
+/// not centred).
+template <bool kMomentum>
+struct RmsPropRule {
+  static constexpr int kState = kMomentum ? 2 : 1;
+  float alpha, one_minus_alpha, eps, momentum, weight_decay;
+
+  explicit RmsPropRule(const RmsProp& op)
+      : alpha(static_cast<float>(op.alpha)),
+        one_minus_alpha(static_cast<float>(1.0 - op.alpha)),
+        eps(static_cast<float>(op.eps)),
+        momentum(static_cast<float>(op.momentum)),
+        weight_decay(static_cast<float>(op.weight_decay)) {}
+
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
+    grad = decayed_grad(weight_decay, grad * s.clip, weight);
+    state[0] = std::fma(one_minus_alpha * grad, grad, state[0] * alpha);
+    const float divisor = std::sqrt(state[0]) + eps;
+    if constexpr (kMomentum) {
+      state[1] = state[1] * momentum + grad / divisor;
+      weight = std::fma(state[1], s.scale, weight);
+    } else {
+      weight = weight + s.scale * grad / divisor;
+    }
+  }
+};
+
+/// One step of torch.optim.Adagrad on one weight (torch/optim/adagrad.py, _single_tensor_adagrad,
+/// without decay of the learning rate).
+struct AdagradRule {
+  static constexpr int kState = 1;
+  float eps, weight_decay;
+
+  explicit AdagradRule(const Adagrad& op)
+      : eps(static_cast<float>(op.eps)), weight_decay(static_cast<float>(op.weight_decay)) {}
+
+  BARESTEP_HD RateScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars, clip_factor};
+  }
+  BARESTEP_HD void operator()(const RateScalars& s, float grad, float& weight, float* state) const {
+    grad = decayed_grad(weight_decay, grad * s.clip, weight);
+    state[0] = std::fma(grad, grad, state[0]);
+    weight = weight + s.scale * grad / (std::sqrt(state[0]) + eps);
+  }
+};
+
+/// What changes in Lion from step to step: -lr, what weight decay leaves of a weight, and what
+/// clipping leaves of a gradient.
+struct LionScalars {
+  float scale, shrink, clip;
+};
+
+struct LionRule {
+  static constexpr int kState = 1;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+
+  explicit LionRule(const Lion& op)
+      : beta1(static_cast<float>(op.beta1)),
+        one_minus_beta1(static_cast<float>(1.0 - op.beta1)),
+        beta2(static_cast<float>(op.beta2)),
+        one_minus_beta2(static_cast<float>(1.0 - op.beta2)) {}
+
+  BARESTEP_HD LionScalars at_step(const float* scalars, const float* clip_factor) const {
+    return {scalars[0], scalars[1], clip_factor == nullptr ? 1 : *clip_factor};
+  }
+  BARESTEP_HD void operator()(const LionScalars& s, float grad, float& weight, float* state) const {
+    grad *= s.clip;
+    const float mean = std::fma(grad, one_minus_beta1, state[0] * beta1);
+    // A step of NaN where the mean is NaN.
+    const float sign = mean > 0.0F ? 1.0F : mean < 0.0F ? -1.0F : mean;
+    weight = std::fma(sign, s.scale, weight * s.shrink);
+    state[0] = std::fma(grad, one_minus_beta2, state[0] * beta2);
   }
 };
 
 /// use(rule, state) of an op over flat buffers, with a tensor for each number that the rule keeps.
 template <class Use>
 auto with_rule(const Adam& op, const Use& use) {
-  return use(AdamRule{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+  if (op.max_moments2) {
+    return use(AdamRule<true>{AdamConstants(op)},
+               std::array{op.moments1, op.moments2, *op.max_moments2});
+  }
+  return use(AdamRule<false>{AdamConstants(op)}, std::array{op.moments1, op.moments2});
+}
+
+template <class Use>
+auto with_rule(const RmsProp& op, const Use& use) {
+  if (op.velocities) return use(RmsPropRule<true>(op), std::array{op.squares, *op.velocities});
+  return use(RmsPropRule<false>(op), std::array{op.squares});
+}
+
+template <class Use>
+auto with_rule(const Adagrad& op, const Use& use) {
+  return use(AdagradRule(op), std::array{op.sum});
+}
+
+template <class Use>
+auto with_rule(const Lion& op, const Use& use) {
+  return use(LionRule(op), std::array{op.moments});
 }
 
 template <class Use>

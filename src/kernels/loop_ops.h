@@ -15,32 +15,58 @@
 
 namespace barestep {
 
-/// values += bias, then the activation. Column `col` of a row that starts at `row`.
+/// values[i] = the activation of x, which is kept where the gradient is found from it.
+template <class Formula>
+struct ActivationElement {
+  float* values;
+  float* pre_activation;  // null: nothing is kept
+
+  BARESTEP_HD void operator()(std::int64_t i, float x) const {
+    if constexpr (kGradFromInput<Formula>) {
+      if (pre_activation != nullptr) pre_activation[i] = x;
+    }
+    values[i] = Formula::value(x);
+  }
+};
+
+/// values += bias, then the activation. Column `col` of the row whose first number is `row`.
 template <class Formula>
 struct BiasActivationElement {
+  ActivationElement<Formula> activation;
   const float* bias;
 
-  BARESTEP_HD void operator()(float* row, std::int64_t col) const {
-    row[col] = Formula::value(row[col] + bias[col]);
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t col) const {
+    activation(row + col, activation.values[row + col] + bias[col]);
   }
 };
 
 template <class Formula>
 struct ActivationGradElement {
   float* grad;
-  const float* output;
+  const float* from;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], output[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], from[i]); }
 };
 
-struct MseGradElement {
+/// A number of a pointwise loss: its gradient by (i), its term by value(i).
+template <class Formula>
+struct LossElement {
   float* grad;
   const float* output;
-  const float* target;
-  float factor;  // mse_grad_factor(count)
+  const typename Formula::Target* target;
+  float factor;
+
+  LossElement(const PointwiseLoss& op, const Addresses& addresses)
+      : grad(addresses.at(op.grad)),
+        output(addresses.at(op.output)),
+        target(addresses.at<typename Formula::Target>(op.target)),
+        factor(Formula::factor(op.count)) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    grad[i] = mse_grad(factor, output[i], target[i]);
+    grad[i] = Formula::grad(factor, output[i], target[i]);
+  }
+  [[nodiscard]] BARESTEP_HD float value(std::int64_t i) const {
+    return Formula::value(output[i], target[i]);
   }
 };
 
@@ -112,7 +138,7 @@ struct GramTerm {
 };
 
 /// Softmax cross-entropy of one row of `cols` logits: writes the row of grad, scaled by 1 / count,
-/// and returns the row's loss, -log_softmax(logits)[label]. The largest logit is subtracted first,
+/// and returns the row's loss. The largest logit is subtracted first,
 /// so that no exponential overflows.
 struct CrossEntropyRow {
   float* grad;
@@ -120,6 +146,15 @@ struct CrossEntropyRow {
   const std::int32_t* labels;
   std::int64_t cols;
   std::int64_t count;
+  LabelWeights weights;
+
+  CrossEntropyRow(const CrossEntropy& op, const Addresses& addresses)
+      : grad(addresses.at(op.grad)),
+        logits(addresses.at(op.logits)),
+        labels(addresses.at<std::int32_t>(op.labels)),
+        cols(op.logits.cols),
+        count(op.count),
+        weights(op.smoothing, op.logits.cols) {}
 
   BARESTEP_HD float operator()(std::int64_t row) const {
     const float* x = logits + row * cols;
@@ -127,29 +162,47 @@ struct CrossEntropyRow {
     float largest = x[0];
     for (std::int64_t j = 1; j < cols; ++j) largest = is_larger(x[j], largest) ? x[j] : largest;
     float sum = 0;
+    float shifted = 0;
     for (std::int64_t j = 0; j < cols; ++j) {
       g[j] = std::exp(x[j] - largest);
       sum += g[j];
+      shifted += x[j] - largest;
     }
     const std::int64_t label = labels[row];
     const auto divisor = static_cast<float>(count);
     for (std::int64_t j = 0; j < cols; ++j)
-      g[j] = cross_entropy_grad(g[j], sum, j == label, divisor);
-    return cross_entropy_loss(x[label], largest, sum);
+      g[j] = cross_entropy_grad(g[j], sum, j == label, weights, divisor);
+    return cross_entropy_loss(x[label], largest, sum, weights, cols, shifted);
   }
 };
 
-/// True when the row's largest logit, the first of equals, is the label's.
+/// True when the row's class is the label's; see CountCorrect.
 struct CorrectRow {
   const float* logits;
   const std::int32_t* labels;
+  std::int32_t* classes;  // or null
   std::int64_t cols;
+  bool binary;
+
+  CorrectRow(const CountCorrect& op, const Addresses& addresses)
+      : logits(addresses.at(op.logits)),
+        labels(addresses.at<std::int32_t>(op.labels)),
+        classes(op.classes ? addresses.at<std::int32_t>(*op.classes) : nullptr),
+        cols(op.logits.cols),
+        binary(op.binary) {}
 
   BARESTEP_HD bool operator()(std::int64_t row) const {
     const float* x = logits + row * cols;
     std::int64_t best = 0;
     for (std::int64_t j = 1; j < cols; ++j) best = is_larger(x[j], x[best]) ? j : best;
-    return best == labels[row];
+    return take(row, best);
+  }
+
+  /// Notes the class of the row, whose largest logit is the `best`th.
+  [[nodiscard]] BARESTEP_HD bool take(std::int64_t row, std::int64_t best) const {
+    const std::int64_t found = binary ? (logits[row] > 0.0F ? 1 : 0) : best;
+    if (classes != nullptr) classes[row] = static_cast<std::int32_t>(found);
+    return found == labels[row];
   }
 };
 

@@ -294,11 +294,11 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   memory = Tensors(0);
   ops.push_back(BiasActivation{.values = matrix(), .bias = row(std::min(count, kCols))});
   memory = Tensors(0);
-  ops.push_back(ActivationGrad{.grad = matrix(), .output = matrix()});
+  ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
   memory = Tensors(0);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
   memory = Tensors(0);
-  ops.push_back(MseLoss{
+  ops.push_back(PointwiseLoss{
       .loss = row(1), .grad = matrix(), .output = matrix(), .target = matrix(), .count = count});
   return ops;
 }

@@ -90,7 +90,9 @@ OptionValue betas() {
             std::tie(c.optimizer.beta1, c.optimizer.beta2) = two_shares(given);
           },
           [](const TrainConfig& c) -> std::optional<std::string> {
-            return fmt::format("{},{}", c.optimizer.beta1, c.optimizer.beta2);
+            if (!c.optimizer.beta1 && !c.optimizer.beta2) return std::nullopt;
+            const OptimizerNumbers numbers = numbers_of(c.optimizer);
+            return fmt::format("{},{}", numbers.beta1, numbers.beta2);
           }};
 }
 
@@ -119,8 +121,14 @@ Table model_options() {
        .value = flag(&ModelConfig::last_relu, false),
        .decides_numbers = true},
       {.name = "loss",
-       .help = "mse for numbers, cross-entropy for class labels",
+       .help =
+           "mse, l1 and huber for numbers, cross-entropy for class labels, bce for one column of "
+           "0 and 1",
        .value = one_of(&ModelConfig::loss),
+       .decides_numbers = true},
+      {.name = "label-smoothing",
+       .help = "share of a cross-entropy label that all classes get alike",
+       .value = number(&ModelConfig::label_smoothing, limits::kShares),
        .decides_numbers = true},
   };
 }
@@ -216,29 +224,58 @@ Table run_options() {
 Table optimizer_options() {
   return {
       {.name = "optimizer",
-       .help = "as torch.optim has them",
+       .help = "as torch.optim has them, rmsprop with alpha 0.99; lion as its paper has it",
        .value = one_of(&OptimizerConfig::kind),
        .decides_numbers = true},
       {.name = "lr",
        .help = "learning rate",
-       .value = number(&OptimizerConfig::lr, limits::kPositive)},
+       .value = number(&OptimizerConfig::lr, limits::kPositive),
+       .unset = "0.001, with rmsprop and adagrad 0.01"},
       {.name = "lr-warmup",
        .help = "steps over which the learning rate grows, by equal amounts, to its value",
        .value = number(&OptimizerConfig::lr_warmup, limits::kWarmups),
+       .decides_numbers = true},
+      {.name = "lr-schedule",
+       .help =
+           "what becomes of the learning rate after --lr-warmup, step by step: linear and cosine "
+           "end at --lr-min, step multiplies it by --lr-gamma every --lr-step steps; as "
+           "PyTorch's LinearLR, CosineAnnealingLR and StepLR",
+       .value = one_of(&OptimizerConfig::lr_schedule),
+       .decides_numbers = true},
+      {.name = "lr-min",
+       .help = "learning rate that linear and cosine end at",
+       .value = number(&OptimizerConfig::lr_min, limits::kNotNegative),
+       .unset = "0",
+       .decides_numbers = true},
+      {.name = "lr-step",
+       .help = "steps between two reductions of --lr-schedule step",
+       .value = number(&OptimizerConfig::lr_step, limits::kCounts),
+       .unset = text_of_number(kDefaultLrStep),
+       .decides_numbers = true},
+      {.name = "lr-gamma",
+       .help = "what --lr-schedule step multiplies by",
+       .value = number(&OptimizerConfig::lr_gamma, limits::kPositive),
+       .unset = text_of_number(kDefaultLrGamma),
        .decides_numbers = true},
       {.name = "lr-scale",
        .help = "linear: the learning rate times the number of ranks, which is 1 on one device",
        .value = one_of(&OptimizerConfig::lr_scale)},
       {.name = "betas",
-       .help = "decay of Adam's two moments",
+       .help = "decay of Adam's two moments, and of Lion's one in its step and after it",
        .value = betas(),
+       .unset = "0.9,0.999, with lion 0.9,0.99",
        .decides_numbers = true},
       {.name = "eps",
-       .help = "Adam's epsilon",
+       .help = "of adam, adamw, rmsprop and adagrad, added to what the step is divided by",
        .value = number(&OptimizerConfig::eps, limits::kNotNegative),
+       .unset = "1e-08, with adagrad 1e-10",
+       .decides_numbers = true},
+      {.name = "amsgrad",
+       .help = "Adam with the largest second moment so far",
+       .value = flag(&OptimizerConfig::amsgrad),
        .decides_numbers = true},
       {.name = "momentum",
-       .help = "of sgd, without dampening",
+       .help = "of sgd, without dampening, and of rmsprop",
        .value = number(&OptimizerConfig::momentum, limits::kShares),
        .decides_numbers = true},
       {.name = "nesterov",
@@ -246,7 +283,7 @@ Table optimizer_options() {
        .value = flag(&OptimizerConfig::nesterov),
        .decides_numbers = true},
       {.name = "weight-decay",
-       .help = "of adam and sgd added to the gradient, of adamw taken off the weights",
+       .help = "of adamw and lion taken off the weights, of others added to the gradient",
        .value = number(&OptimizerConfig::weight_decay, limits::kNotNegative),
        .unset = "0, with adamw 0.01",
        .decides_numbers = true},
@@ -301,7 +338,7 @@ Table device_options() {
        .value = one_of(&DeviceConfig::gemm),
        .agreement = kNotShared},  // ranks compare the libraries that they have
       {.name = "fusion",
-       .help = "bias and ReLU inside the forward product",
+       .help = "bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
        .help = "of matrix products; tf32 is a GPU's, faster and rounder",
@@ -527,8 +564,9 @@ Table file_options() {
        .unset = "none",
        .agreement = kNotShared},
       {.name = "evaluate-only",
-       .help = "train nothing: loss, accuracy, latency and throughput of the weights of --load on "
-               "the test set (--test-split), or on all samples of --data, for each of "
+       .help = "train nothing: loss, accuracy or errors, latency and throughput of the weights of "
+               "--load "
+               "on the test set (--test-split), or on all samples of --data, for each of "
                "--batch-size; --warmup batches come before",
        .value = flag(&TrainingConfig::evaluate_only),
        .trainers = {kSingle, kDdp}},

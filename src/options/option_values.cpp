@@ -253,7 +253,10 @@ SlowRank slow_rank(const Given& given) {
 std::size_t choice(const Given& given, std::span<const std::string_view> names) {
   const auto found = std::ranges::find(names, given.text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  refuse(given, "not one of the choices", fmt::format("use {}", fmt::join(names, " or ")));
+  const std::string_view near = nearest(given.text, names);
+  refuse(given, "not one of the choices",
+         fmt::format("{}use {}", near.empty() ? "" : fmt::format("did you mean '{}'? ", near),
+                     fmt::join(names, " or ")));
 }
 
 std::string text_of_number(double number) {

@@ -143,12 +143,30 @@ void check_model(const ModelConfig& model) {
         .remedy = "give --layers, or --dim and --depth"});
 }
 
+void check_loss(const ModelConfig& model) {
+  if (model.label_smoothing > 0 && model.loss != LossKind::kCrossEntropy) {
+    fail(ExitCode::kConfiguration, {.what = "--label-smoothing",
+                                    .value = fmt::format("{}", model.label_smoothing),
+                                    .why = "only --loss cross-entropy has it",
+                                    .remedy = "leave it out, or use --loss cross-entropy"});
+  }
+  const std::int64_t outputs = widths_of(model, kDefaultDimCpu).back();
+  if (model.loss == LossKind::kBce && outputs != 1) {
+    fail(ExitCode::kConfiguration,
+         {.what = "--loss",
+          .value = "bce",
+          .why = fmt::format("has one column of 0 and 1, and the model has {} outputs", outputs),
+          .remedy = "end --layers with 1, or use --loss cross-entropy"});
+  }
+}
+
 void check_data(const TrainConfig& config) {
   const bool random = config.data.kind == DataKind::kRandn;
   const bool classes = takes_labels(config.model.loss);
+  check_loss(config.model);
   if (random && classes) {
     fail(ExitCode::kConfiguration, {.what = "--loss",
-                                    .value = "cross-entropy",
+                                    .value = std::string(name_of(config.model.loss)),
                                     .why = "needs labels, and --data randn has none",
                                     .remedy = "use --data with files"});
   }
@@ -177,10 +195,19 @@ std::string optimizers_with(bool OptimizerTraits::*something) {
 }
 
 void check_optimizer(const OptimizerConfig& optimizer) {
-  if (!traits_of(optimizer.kind).has_momentum && (optimizer.momentum > 0 || optimizer.nesterov)) {
-    const std::string those = optimizers_with(&OptimizerTraits::has_momentum);
+  struct Part {
+    const char* option;
+    bool given;
+    bool OptimizerTraits::*has_it;
+  };
+  for (const Part& part :
+       {Part{"--nesterov", optimizer.nesterov, &OptimizerTraits::has_nesterov},
+        Part{"--momentum", optimizer.momentum > 0, &OptimizerTraits::has_momentum},
+        Part{"--amsgrad", optimizer.amsgrad, &OptimizerTraits::has_amsgrad}}) {
+    if (!part.given || traits_of(optimizer.kind).*part.has_it) continue;
+    const std::string those = optimizers_with(part.has_it);
     fail(ExitCode::kConfiguration,
-         {.what = optimizer.nesterov ? "--nesterov" : "--momentum",
+         {.what = part.option,
           .why = fmt::format("only --optimizer {} has it", those),
           .remedy = fmt::format("leave it out, or use --optimizer {}", those)});
   }
@@ -188,6 +215,29 @@ void check_optimizer(const OptimizerConfig& optimizer) {
     fail(ExitCode::kConfiguration, {.what = "--nesterov",
                                     .why = "needs momentum",
                                     .remedy = "give --momentum 0.9, or leave it out"});
+  }
+}
+
+void check_schedule(const OptimizerConfig& optimizer) {
+  using enum LrSchedule;
+  const LrSchedule schedule = optimizer.lr_schedule;
+  const auto refuse = [](const char* option, const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = option, .why = why, .remedy = remedy});
+  };
+  if (optimizer.lr_min && schedule != kLinear && schedule != kCosine) {
+    refuse("--lr-min", "only --lr-schedule linear or cosine has it",
+           "leave it out, or use --lr-schedule cosine");
+  }
+  if ((optimizer.lr_step || optimizer.lr_gamma) && schedule != kStep) {
+    refuse(optimizer.lr_step ? "--lr-step" : "--lr-gamma", "only --lr-schedule step has it",
+           "leave it out, or use --lr-schedule step");
+  }
+  const double lr = numbers_of(optimizer).lr;
+  if (optimizer.lr_min.value_or(0) > lr) {
+    fail(ExitCode::kConfiguration, {.what = "--lr-min",
+                                    .value = fmt::format("{}", *optimizer.lr_min),
+                                    .why = fmt::format("is above --lr, which is {}", lr),
+                                    .remedy = "give a smaller one, or a larger --lr"});
   }
 }
 
@@ -315,6 +365,11 @@ void check_update(const TrainConfig& config) {
            fmt::format("use --optimizer {}, or --update separate",
                        optimizers_with(&OptimizerTraits::has_fused_update)));
   }
+  if (config.optimizer.amsgrad) {
+    refuse("--update", "fused",
+           "the step inside the weight gradient keeps no maximum for --amsgrad",
+           "leave out --amsgrad, or use --update separate");
+  }
   if (!training.zero_grad) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
            "use --update separate");
@@ -329,6 +384,7 @@ void check_update(const TrainConfig& config) {
 void check_training(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
   check_optimizer(config.optimizer);
+  check_schedule(config.optimizer);
   if (training.steps && training.epochs) {
     fail(ExitCode::kConfiguration,
          {.what = "--steps", .why = "does not go with --epochs", .remedy = "give one of the two"});

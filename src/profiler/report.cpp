@@ -96,6 +96,10 @@ std::string evaluation_line(const EvaluationReport& report) {
   if (report.epochs > 0) line += fmt::format("/{}", report.epochs);
   line += fmt::format(" | Test loss: {:.6f}", report.loss);
   if (report.accuracy) line += fmt::format(" | Test accuracy: {:.2f}%", 100 * *report.accuracy);
+  if (report.r2) line += fmt::format(" | Test R2: {:.4f}", *report.r2);
+  if (report.mean_absolute_error) {
+    line += fmt::format(" | Test mean absolute error: {:.6f}", *report.mean_absolute_error);
+  }
   return line + fmt::format(" | {} in {}s", counted(report.samples, "sample"),
                             seconds_text(report.seconds));
 }
@@ -119,6 +123,7 @@ std::string metrics_record(const StepFigures& step, int rank) {
                         {"samples_per_s", static_cast<double>(report.samples) / report.wall_s}};
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
+  record["lr"] = report.lr;
   record["between_s"] = step.account.between_s;
   if (step.account.checkpoint_s > 0) record["checkpoint_s"] = step.account.checkpoint_s;
   record["warmup"] = report.warmup;
@@ -219,9 +224,11 @@ std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& bat
 }
 
 std::string evaluation_table(std::span<const Evaluation> runs) {
-  const bool classifies = !runs.empty() && runs.front().total.accuracy.has_value();
+  const EvaluationReport first = runs.empty() ? EvaluationReport{} : runs.front().total;
   std::vector<TextTable::Column> columns = {{"Batch size", Align::kRight}, {"Loss", Align::kRight}};
-  if (classifies) columns.push_back({"Accuracy", Align::kRight});
+  if (first.accuracy) columns.push_back({"Accuracy", Align::kRight});
+  if (first.r2) columns.push_back({"R2", Align::kRight});
+  if (first.mean_absolute_error) columns.push_back({"Mean absolute error", Align::kRight});
   for (const char* title : {"Latency p50 (s)", "p95", "p99", "Throughput (samples/sec)"}) {
     columns.push_back({title, Align::kRight});
   }
@@ -229,7 +236,10 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
   for (const Evaluation& run : runs) {
     std::vector<std::string> row = {std::to_string(run.batch_size),
                                     fmt::format("{:.6f}", run.total.loss)};
-    if (classifies) row.push_back(fmt::format("{:.2f}%", 100 * run.total.accuracy.value_or(0)));
+    const EvaluationReport& total = run.total;
+    if (total.accuracy) row.push_back(fmt::format("{:.2f}%", 100 * *total.accuracy));
+    if (total.r2) row.push_back(fmt::format("{:.4f}", *total.r2));
+    if (total.mean_absolute_error) row.push_back(fmt::format("{:.6f}", *total.mean_absolute_error));
     for (const double seconds : {run.latency_s.p50, run.latency_s.p95, run.latency_s.p99}) {
       row.push_back(seconds_text(seconds));
     }
@@ -237,6 +247,35 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
     table.add_row(row);
   }
   return table.text();
+}
+
+std::string confusion_table(const Evaluation& run) {
+  constexpr std::int64_t kMostClasses = 30;
+  if (run.classes == 0) return "";
+  if (run.classes > kMostClasses) {
+    return fmt::format("\nA table of {} classes is not shown, of {} or fewer it is.\n", run.classes,
+                       kMostClasses);
+  }
+  std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
+  for (std::int64_t c = 0; c < run.classes; ++c) {
+    columns.push_back({fmt::format("taken for {}", c), Align::kRight});
+  }
+  columns.push_back({"Right", Align::kRight});
+  TextTable table(columns);
+  for (std::int64_t label = 0; label < run.classes; ++label) {
+    std::vector<std::string> row = {std::to_string(label)};
+    const auto counts = std::span(run.confusion)
+                            .subspan(static_cast<std::size_t>(label * run.classes),
+                                     static_cast<std::size_t>(run.classes));
+    for (const std::int64_t count : counts) row.push_back(grouped(count));
+    const std::int64_t samples = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    row.push_back(samples == 0
+                      ? "-"
+                      : fmt::format("{:.2f}%", 100.0 * static_cast<double>(at(counts, label)) /
+                                                   static_cast<double>(samples)));
+    table.add_row(row);
+  }
+  return "\n" + table.text();
 }
 
 }  // namespace barestep

@@ -95,7 +95,11 @@ std::string sweep_table(std::span<const SweepRow> rows);
 /// A line of JSON about a batch of an evaluation, without its newline.
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch);
 
-/// Batch size, loss, accuracy, latency and throughput of every run.
+/// Batch size, loss, accuracy or errors, latency and throughput of every run.
 std::string evaluation_table(std::span<const Evaluation> runs);
+
+/// Of a classifier: what samples of each class were taken for, and how many of them are right.
+/// Empty for others.
+std::string confusion_table(const Evaluation& run);
 
 }  // namespace barestep

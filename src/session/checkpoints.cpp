@@ -50,16 +50,28 @@ std::vector<std::string> setting_differences(const StateJson& stored, const Rank
   return found;
 }
 
+std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
+  return steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+}
+
 /// What is trained, beyond rounding.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
       {"--layers", text_of_numbers(spec.model.layout.widths())},
       {"the batch of a step", counted(spec.step_rows(), "sample")},
-      {"the learning rate",
-       text_of_number(learning_rate(config.optimizer, limits::kWarmups.last, spec.ranks))},
+      {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.ranks))},
       {"--data", std::string(name_of(config.data.kind))}};
   for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
-  for (auto& each : deciding_settings(config)) settings.push_back(std::move(each));
+  // A default that is given is the same run.
+  TrainConfig with_all = config;
+  with_all.optimizer = with_defaults(config.optimizer);
+  for (auto& each : deciding_settings(with_all)) settings.push_back(std::move(each));
+  // These two reach their end with the run, which may not grow then.
+  if (const LrSchedule schedule = config.optimizer.lr_schedule;
+      schedule == LrSchedule::kLinear || schedule == LrSchedule::kCosine) {
+    settings.emplace_back("the number of steps of --lr-schedule",
+                          std::to_string(steps_of_run(config, spec)));
+  }
   if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.ranks));
   return settings;
 }
@@ -150,7 +162,7 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
           .remedy =
               "give the options of that run, or begin another one from its weights by --load"});
   }
-  const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
+  const std::int64_t steps = steps_of_run(config, spec);
   if (steps < point.state.position.steps) {
     fail(ExitCode::kConfiguration,
          {.what = config.training.epochs ? "--epochs" : "--steps",

@@ -100,6 +100,7 @@ void TensorBoardLog::on_step(const StepFigures& step) {
     for (const Scalar& scalar : {Scalar{"loss", report.loss},
                                  {"step_time_s", seconds},
                                  {"samples_per_s", static_cast<double>(report.samples) / seconds},
+                                 {"learning_rate", report.lr},
                                  {"utilisation", utilisation(step.account)}}) {
       file.add(report.step, now_s, scalar);
     }
@@ -111,6 +112,10 @@ void TensorBoardLog::on_evaluation(const EvaluationReport& report) {
   file_.write([&](EventFile& file) {
     file.add(last_step_, now_s, {"test_loss", report.loss});
     if (report.accuracy) file.add(last_step_, now_s, {"test_accuracy", *report.accuracy});
+    if (report.r2) file.add(last_step_, now_s, {"test_r2", *report.r2});
+    if (report.mean_absolute_error) {
+      file.add(last_step_, now_s, {"test_mean_absolute_error", *report.mean_absolute_error});
+    }
   });
 }
 

@@ -352,8 +352,9 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
-  show(fmt::format("{} of {} {}{}\n{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, evaluation_table(rows)));
+  show(fmt::format("{} of {} {}{}\n{}{}", config.output.load.string(), grouped(samples),
+                   noun_for(samples, "sample"), ranks, evaluation_table(rows),
+                   confusion_table(rows.front())));
   if (metrics) metrics->close();
 }
 

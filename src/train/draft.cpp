@@ -10,25 +10,24 @@ namespace barestep {
 namespace {
 
 /// Over `count_rows` rows, of which `output` may be a part; see MicroStep for beta.
-DeviceOp loss_op(LossKind kind, const Tensor& loss, const ModelOutput& output, const Tensor& target,
-                 std::int64_t count_rows, float beta) {
-  switch (kind) {
-    case LossKind::kMse:
-      return MseLoss{.loss = loss,
-                     .grad = output.grad,
-                     .output = output.values,
-                     .target = target,
-                     .count = count_rows * output.values.cols,
-                     .beta = beta};
-    case LossKind::kCrossEntropy:
-      return CrossEntropy{.loss = loss,
-                          .grad = output.grad,
-                          .logits = output.values,
-                          .labels = target,
-                          .count = count_rows,
-                          .beta = beta};
+DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& output,
+                 const Tensor& target, std::int64_t count_rows, float beta) {
+  if (is_pointwise(model.loss)) {
+    return PointwiseLoss{.loss = loss,
+                         .grad = output.grad,
+                         .output = output.values,
+                         .target = target,
+                         .count = count_rows * output.values.cols,
+                         .beta = beta,
+                         .kind = model.loss};
   }
-  return {};
+  return CrossEntropy{.loss = loss,
+                      .grad = output.grad,
+                      .logits = output.values,
+                      .labels = target,
+                      .count = count_rows,
+                      .beta = beta,
+                      .smoothing = static_cast<float>(model.label_smoothing)};
 }
 
 Node data_node(DeviceOp op) {
@@ -207,7 +206,7 @@ void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& 
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   const bool is_first = part.first_row == 0;
   DeviceOp op = is_zero(part) ? DeviceOp{Fill{.out = loss}}
-                              : loss_op(spec_.model.loss, loss, output, part.y,
+                              : loss_op(spec_.model, loss, output, part.y,
                                         loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1);
   add({.op = std::move(op), .phase = Phase::kLoss});
   if (part.is_last) {
@@ -230,19 +229,43 @@ void Draft::backward(const MicroStep& part, const BackwardReady& ready) {
 }
 
 void Draft::evaluate(const ModelOutput& output) {
-  const StepTensors& tensors = step_.tensors;
-  add({.op = loss_op(spec_.model.loss, tensors.loss, output, tensors.y,
-                     std::max<std::int64_t>(rows(), 1), 0),
-       .phase = Phase::kEvaluate});
-  add(read_back(tensors.loss_host, tensors.loss, Phase::kEvaluate));
-  if (!takes_labels(spec_.model.loss)) return;
-  const Tensor correct = take_number(buffers_, "correct", false, DType::kI32);
-  const Tensor host = take_number(buffers_, "correct_host", true, DType::kI32);
-  add({.op =
-           DeviceOp{CountCorrect{.correct = correct, .logits = output.values, .labels = tensors.y}},
-       .phase = Phase::kEvaluate});
-  add(read_back(host, correct, Phase::kEvaluate));
-  step_.tensors.correct_host = host;
+  const auto add_loss = [&](const MlpSpec& model, const Tensor& loss, const Tensor& host) {
+    add({.op = loss_op(model, loss, output, step_.tensors.y, std::max<std::int64_t>(rows(), 1), 0),
+         .phase = Phase::kEvaluate});
+    add(read_back(host, loss, Phase::kEvaluate));
+  };
+  add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
+  if (takes_labels(spec_.model.loss)) return count_correct(output);
+  // The errors of numbers are other losses, whose gradients nobody reads.
+  const auto error = [&](LossKind kind, const std::string& name) {
+    if (spec_.model.loss == kind) return step_.tensors.loss_host;
+    MlpSpec model = spec_.model;
+    model.loss = kind;
+    const Tensor host = take_number(buffers_, (name + "_host").c_str(), true);
+    add_loss(model, take_number(buffers_, name.c_str(), false), host);
+    return host;
+  };
+  step_.tensors.squared_error_host = error(LossKind::kMse, "squared_error");
+  step_.tensors.absolute_error_host = error(LossKind::kL1, "absolute_error");
+}
+
+/// A run that trains nothing tells every class.
+void Draft::count_correct(const ModelOutput& output) {
+  CountCorrect op{.correct = take_number(buffers_, "correct", false, DType::kI32),
+                  .logits = output.values,
+                  .labels = step_.tensors.y,
+                  .binary = spec_.model.loss == LossKind::kBce};
+  step_.tensors.correct_host = take_number(buffers_, "correct_host", true, DType::kI32);
+  const auto take_classes = [&](const char* name, bool pinned) {
+    return buffers_.tensor(name, Category::kData, rows(), 1, DType::kI32, 0, 2, pinned);
+  };
+  if (!spec_.model.trains) {
+    op.classes = take_classes("classes", false);
+    step_.tensors.classes_host = take_classes("classes_host", true);
+  }
+  add({.op = DeviceOp{op}, .phase = Phase::kEvaluate});
+  add(read_back(*step_.tensors.correct_host, op.correct, Phase::kEvaluate));
+  if (op.classes) add(read_back(*step_.tensors.classes_host, *op.classes, Phase::kEvaluate));
 }
 
 StepProgram Draft::finish() && {

@@ -80,7 +80,10 @@ struct StepTensors {
   double own_loss_scale = 1;                 // what own_loss_host is to be multiplied by
   Tensor own_loss_host;                      // the same, pinned; training only
   Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
-  std::optional<Tensor> correct_host{};      // pinned, 1 x 1 i32; evaluation of a classifier only
+  // Of an evaluation, pinned. A classifier: how many are right, and where nothing trains the class
+  // of each; i32. Others: means, 1 x 1.
+  std::optional<Tensor> correct_host{}, classes_host{};
+  std::optional<Tensor> squared_error_host{}, absolute_error_host{};
   // Pinned, 1 x wishes_of(spec); training steps of ranks. The host writes which of them this rank
   // has (1 or 0), and reads in `wishes_of_all_host` which any has (above 0).
   std::optional<Tensor> wishes_host{}, wishes_of_all_host{};
@@ -195,7 +198,7 @@ class Draft {
   /// The op over all of the flat buffers, to be cut and added by the scheme.
   [[nodiscard]] Op whole_update();
 
-  /// The result of an evaluation: the loss, and of a classifier how many samples are right.
+  /// The result of an evaluation: the loss, and what StepTensors has beside it.
   void evaluate(const ModelOutput& output);
 
   /// The step with its waits, and the flat buffers of the optimizer. Call it last.
@@ -208,6 +211,7 @@ class Draft {
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
   /// The next step's data may be drawn before this step's state is saved.
   void keep_generator();
+  void count_correct(const ModelOutput& output);
   void add_scalars();
   void add_jitter();
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});

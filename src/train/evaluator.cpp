@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/units.h"
 
 namespace barestep {
@@ -37,6 +38,21 @@ std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
+}
+
+/// Number by number. A rank that had no samples has none. Every rank calls it.
+std::vector<std::int64_t> sum_over_ranks(Communicator& ranks, std::vector<std::int64_t> mine) {
+  const auto count = static_cast<std::size_t>(ranks.size());
+  const std::int64_t size = std::ssize(mine);
+  std::vector<std::int64_t> sizes(count);
+  ranks.all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const auto numbers = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  mine.resize(numbers);
+  std::vector<std::int64_t> gathered(count * numbers);
+  ranks.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(gathered)));
+  std::vector<std::int64_t> sum(numbers);
+  for (std::size_t i = 0; i < gathered.size(); ++i) sum[i % numbers] += gathered[i];
+  return sum;
 }
 
 }  // namespace
@@ -86,7 +102,8 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
       plan_(programs.buffers()),
       device_(&device),
       runner_({&device_, 1}, nullptr, programs.buffers(), plan_, {.fetch = Fetch::kInStep}),
-      input_(std::make_unique<Input>(dataset, programs.spec())) {
+      input_(std::make_unique<Input>(dataset, programs.spec())),
+      target_variance_(dataset.target_variance(programs.spec().test_rows)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
   Stream& stream = runner_.stream({0, Lane::kCompute});
@@ -110,28 +127,22 @@ Evaluation Evaluator::run(std::int64_t warmup,
     runner_.step(step(0).program, nullptr, *input_);
 
   Evaluation evaluation{.batch_size = programs_.spec().batch_size};
-  EvaluationReport& total = evaluation.total;
-  const auto all_samples = static_cast<double>(programs_.spec().test_rows);
-  std::int64_t correct = 0;
-  while (total.samples < samples) {
-    const StepProgram& program = step(total.samples);
+  EvaluationPart part;
+  while (part.samples < samples) {
+    const StepProgram& program = step(part.samples);
     const Addresses& addresses = runner_.addresses(runner_.steps());
     runner_.step(program.program, nullptr, *input_);
     const double latency_s = runner_.timeline().wall_of_newest(kMainLane).seconds();
-    total.loss += static_cast<double>(*addresses.at(program.tensors.loss_host)) *
-                  static_cast<double>(program.rows) / all_samples;
-    if (const auto& count = program.tensors.correct_host) {
-      correct += *addresses.at<std::int32_t>(*count);
-    }
-    total.samples += program.rows;
-    total.seconds += latency_s;
+    part.add(program, addresses, latency_s);
+    count_classes(program, addresses, evaluation);
     evaluation.batches.push_back({.rank = programs_.spec().rank,
                                   .number = std::ssize(evaluation.batches),
                                   .samples = program.rows,
                                   .latency_s = latency_s});
     on_batch(evaluation.batches.back());
   }
-  add_up(evaluation, correct);
+  add_up(evaluation, part);
+  const EvaluationReport& total = evaluation.total;
   if (!std::isfinite(total.loss)) {
     fail(ExitCode::kDiverged,
          {.what = "evaluation",
@@ -143,25 +154,33 @@ Evaluation Evaluator::run(std::int64_t warmup,
   std::vector<double> latencies_s;
   for (const EvaluatedBatch& batch : evaluation.batches) latencies_s.push_back(batch.latency_s);
   evaluation.latency_s = statistics_of(latencies_s);
-  evaluation.samples_per_s = all_samples / total.seconds;
+  evaluation.samples_per_s = static_cast<double>(total.samples) / total.seconds;
   return evaluation;
 }
 
-/// Makes of what this rank found in its part, of which `correct` were right, what all found.
-void Evaluator::add_up(Evaluation& evaluation, std::int64_t correct) const {
-  EvaluationReport& total = evaluation.total;
+/// Its table has rows of the labels and columns of the classes that were found.
+void Evaluator::count_classes(const StepProgram& batch, const Addresses& addresses,
+                              Evaluation& evaluation) const {
+  const MlpSpec& model = programs_.spec().model;
+  if (!takes_labels(model.loss)) return;
+  const std::int64_t outputs = model.layout.widths().back();
+  evaluation.classes = model.loss == LossKind::kBce ? 2 : outputs;
+  evaluation.confusion.resize(static_cast<std::size_t>(evaluation.classes * evaluation.classes));
+  const auto* const labels = addresses.at<std::int32_t>(*batch.tensors.y_host);
+  const auto* const found = addresses.at<std::int32_t>(*batch.tensors.classes_host);
+  for (std::int64_t row = 0; row < batch.rows; ++row) {
+    ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
+  }
+}
+
+/// Makes of what this rank found in its part what all found.
+void Evaluator::add_up(Evaluation& evaluation, EvaluationPart part) const {
   if (ranks_ != nullptr && ranks_->size() > 1) {
-    const EvaluationPart all =
-        sum_of_ranks(*ranks_, {total.loss, total.seconds, total.samples, correct});
-    total.loss = all.loss;
-    total.seconds = all.seconds;
-    total.samples = all.samples;
-    correct = all.correct;
+    part = sum_of_ranks(*ranks_, part);
     evaluation.batches = of_all_ranks(*ranks_, evaluation.batches);
+    evaluation.confusion = sum_over_ranks(*ranks_, evaluation.confusion);
   }
-  if (programs_.evaluate()->tensors.correct_host) {
-    total.accuracy = static_cast<double>(correct) / static_cast<double>(total.samples);
-  }
+  evaluation.total = part.report(*programs_.evaluate(), target_variance_);
 }
 
 }  // namespace barestep

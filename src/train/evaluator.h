@@ -31,7 +31,10 @@ struct EvaluatedBatch {
 /// Of all ranks together.
 struct Evaluation {
   std::int64_t batch_size = 0;
-  EvaluationReport total{};               // its seconds are those of the slowest rank
+  EvaluationReport total{};  // its seconds are those of the slowest rank
+  // Of a classifier, row by row: how many samples of class i were taken for class j.
+  std::int64_t classes = 0;
+  std::vector<std::int64_t> confusion{};
   std::vector<EvaluatedBatch> batches{};  // rank by rank
   Statistics latency_s{};                 // of the batches
   double samples_per_s = 0;
@@ -57,7 +60,9 @@ class Evaluator {
  private:
   class Input;
 
-  void add_up(Evaluation& evaluation, std::int64_t correct) const;
+  void count_classes(const StepProgram& batch, const Addresses& addresses,
+                     Evaluation& evaluation) const;
+  void add_up(Evaluation& evaluation, EvaluationPart part) const;
 
   const StepPrograms& programs_;
   Communicator* ranks_;
@@ -65,6 +70,7 @@ class Evaluator {
   Device* device_;
   Runner runner_;
   std::unique_ptr<Input> input_;
+  double target_variance_;
 };
 
 }  // namespace barestep

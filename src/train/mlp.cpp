@@ -23,6 +23,8 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
     out_.push_back(take("out"));
     const bool last = layer + 1 == spec.layout.layers();
     grad_out_.push_back(spec.trains || last ? take("grad_out") : Tensor{});
+    const bool keeps = spec.trains && traits_of(spec.activation_after(layer)).grad_from_input;
+    pre_activation_.push_back(keeps ? std::optional(take("pre_activation")) : std::nullopt);
   }
 }
 
@@ -50,16 +52,19 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerRea
                  .a = input_of(layer, x),
                  .b = layout.weight(parameters_, layer),
                  .transpose_b = true};
-    const Tensor bias = layout.bias(parameters_, layer);
+    const BiasActivation rest{
+        .values = out,
+        .bias = layout.bias(parameters_, layer),
+        .activation = spec_->activation_after(layer),
+        .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
     if (spec_->fusion) {
-      product.bias = bias;
-      product.activation = spec_->activation_after(layer);
+      product.bias = rest.bias;
+      product.activation = rest.activation;
+      product.pre_activation = rest.pre_activation;
       add(program, product, phase, layer);
     } else {
       add(program, product, phase, layer);
-      add(program,
-          BiasActivation{.values = out, .bias = bias, .activation = spec_->activation_after(layer)},
-          phase, layer);
+      add(program, rest, phase, layer);
     }
     if (ready) ready(layer);
   }
@@ -75,8 +80,9 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
     if (const Activation activation = spec_->activation_after(layer);
         activation != Activation::kNone) {
-      add_op(ActivationGrad{
-          .grad = of_layer.grad_y, .output = at(out_, layer), .activation = activation});
+      add_op(ActivationGrad{.grad = of_layer.grad_y,
+                            .from = at(pre_activation_, layer).value_or(at(out_, layer)),
+                            .activation = activation});
     }
     tell(layer, Made::kGradOutput);
     if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);

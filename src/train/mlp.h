@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "core/config.h"
@@ -17,6 +18,7 @@ struct MlpSpec {
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
+  double label_smoothing = 0;
   bool fusion = true;            // bias and activation inside the forward product
   bool stores_gradients = true;  // else backward leaves their factors
   bool trains = true;            // else there are no gradients but the loss's own
@@ -48,14 +50,16 @@ using BackwardReady = std::function<void(int layer, Made made)>;
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp {
  public:
-  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., or
-  /// of a model that does not train only the last "grad_out", which the loss writes. Its
+  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., and
+  /// "pre_activation0", ... for an activation whose gradient is found from its input; of a model
+  /// that does not train only the last "grad_out", which the loss writes. Its
   /// activations lie in these behind those of `first_row` rows, of models for the rows before.
   /// `spec` must outlive it.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
       std::int64_t first_row = 0);
 
-  /// out0 = relu(x W0^T + b0), out1 = ... `ready` hears of each layer's output.
+  /// out0 = activation(x W0^T + b0), out1 = ... `ready` hears of each layer's output. An evaluation
+  /// keeps nothing for gradients.
   void forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready = {}) const;
 
   /// From the gradient of output(): gradients of all parameters, last layer first, if the model
@@ -86,6 +90,7 @@ class Mlp {
   BufferId gradients_;
   std::vector<Tensor> out_;       // rows x outputs of each layer, after the activation
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
+  std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it
 };
 
 }  // namespace barestep

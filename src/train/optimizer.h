@@ -30,9 +30,12 @@ struct FlatRange {
   friend bool operator==(const FlatRange&, const FlatRange&) = default;
 };
 
+/// What an optimizer keeps for each parameter, by the names that PyTorch's state_dict() has: a
+/// buffer for each, in this order.
+std::vector<std::string_view> state_names(const OptimizerConfig& config);
+
 /// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
-/// zero before the first step: Adam's "moments1" and "moments2", SGD's "velocities" where there is
-/// momentum.
+/// zero before the first step: one for each of state_names().
 class OptimizerState {
  public:
   /// Takes its buffers.
@@ -61,22 +64,24 @@ class OptimizerState {
   std::vector<BufferId> buffers_;
 };
 
-/// What torch.optim calls that buffer of an optimizer: "exp_avg" of "moments1".
-std::string_view torch_name_of_state(std::string_view buffer);
-
 /// How many numbers change with every step.
 std::int64_t scalars_of(const OptimizerConfig& config);
 
-/// Those numbers, for step `t`, counted from 1, on `world` ranks.
-void write_scalars(const OptimizerConfig& config, std::int64_t t, int world,
+/// Those numbers, for step `t`, counted from 1, at the learning rate `lr`.
+void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
                    std::span<float> scalars);
 
 /// What to change when training has diverged: --lr, and before it what is set so unusually that it
 /// may be at fault.
 std::string divergence_remedy(const OptimizerConfig& config);
 
-/// lr, times `world` with --lr-scale linear (Goyal et al. 2017), and over the first
-/// --lr-warmup steps the share t / lr_warmup of that.
-double learning_rate(const OptimizerConfig& config, std::int64_t t, int world);
+/// The learning rate after warm-up, before any schedule: lr, times the number of ranks `world` with
+/// --lr-scale linear (Goyal et al. 2017).
+double full_learning_rate(const OptimizerConfig& config, int world);
+
+/// The learning rate of step `t`, counted from 1, of `steps`: over the first --lr-warmup steps the
+/// share t / lr_warmup of the full one, then as --lr-schedule has it, whose step 0 is the first
+/// after warm-up, as with torch.optim.lr_scheduler.SequentialLR.
+double learning_rate(const OptimizerConfig& config, std::int64_t t, int world, std::int64_t steps);
 
 }  // namespace barestep

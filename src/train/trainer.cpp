@@ -60,7 +60,7 @@ class Trainer::Input final : public StepInput {
  public:
   Input(const TrainConfig& config, const StepSpec& spec, const Dataset* dataset,
         const Schedule& schedule, StepProfiler* profiler)
-      : config_(config), spec_(spec), profiler_(profiler) {
+      : config_(config), spec_(spec), steps_(schedule.steps()), profiler_(profiler) {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
@@ -72,6 +72,11 @@ class Trainer::Input final : public StepInput {
 
   /// The batch that runs as step `step` of the runner.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
+
+  /// The learning rate of a training step.
+  [[nodiscard]] double rate_of(const Batch& batch) const {
+    return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
+  }
 
   void set_wish(Wish wish, const std::atomic<bool>& asked) {
     wishes_[static_cast<std::size_t>(wish)] = &asked;
@@ -91,7 +96,7 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = at(batches_, step % 2);
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.optimizer, batch.number + 1, spec_.ranks,
+      write_scalars(config_.optimizer, batch.number + 1, rate_of(batch),
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
@@ -113,6 +118,7 @@ class Trainer::Input final : public StepInput {
 
   const TrainConfig& config_;
   const StepSpec& spec_;
+  std::int64_t steps_;
   StepProfiler* profiler_;
   std::array<const std::atomic<bool>*, 2> wishes_{};  // null: not asked for
   std::array<Batch, 2> batches_{};
@@ -128,6 +134,11 @@ double io_delay_in_step_s(const DataConfig& data) {
   return in_worker ? 0 : data.io_delay_ms / 1e3;
 }
 
+/// Of the test set, whose rows are the last ones.
+double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
+  return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
+}
+
 }  // namespace
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
@@ -136,6 +147,7 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .activation = model.activation,
                     .last_relu = model.last_relu,
                     .loss = model.loss,
+                    .label_smoothing = model.label_smoothing,
                     .fusion = config.device.fusion,
                     .stores_gradients = config.training.update != Update::kFused},
           .data = config.data.kind,
@@ -171,7 +183,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       schedule_(config.training, programs, start == nullptr ? Position{} : start->position),
       input_(std::make_unique<Input>(config, programs.spec(), dataset, schedule_, profiler)),
       flops_(flops_of(&programs.train())),
-      last_batch_flops_(flops_of(programs.last_batch())) {
+      last_batch_flops_(flops_of(programs.last_batch())),
+      target_variance_(test_variance_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   if (start != nullptr) position_ = start->position;
   paused_at_ = position_.steps;
@@ -463,6 +476,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .flops = batch.program == programs_.last_batch() ? last_batch_flops_ : flops_,
                     .loss = loss,
                     .own_loss = own_loss,
+                    .lr = input_->rate_of(batch),
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
                     .checkpoint_s = std::exchange(paused_s_, 0),
@@ -478,44 +492,53 @@ EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
     all.seconds = std::max(all.seconds, part.seconds);
     all.samples += part.samples;
     all.correct += part.correct;
+    all.squared_error += part.squared_error;
+    all.absolute_error += part.absolute_error;
   }
   return all;
 }
 
-void Trainer::add_up_evaluations() {
-  const EvaluationPart all = sum_of_ranks(
-      *communicator_, {evaluation_.loss, evaluation_.seconds, evaluation_.samples, correct_});
-  evaluation_.loss = all.loss;
-  evaluation_.seconds = all.seconds;
-  evaluation_.samples = all.samples;
-  correct_ = all.correct;
+void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
+  const StepTensors& tensors = batch.tensors;
+  // Weighted by rows, so that a smaller last batch counts for what it is.
+  const auto sum_of = [&](const std::optional<Tensor>& mean) {
+    return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
+  };
+  loss += sum_of(tensors.loss_host);
+  squared_error += sum_of(tensors.squared_error_host);
+  absolute_error += sum_of(tensors.absolute_error_host);
+  if (tensors.correct_host) correct += *addresses.at<std::int32_t>(*tensors.correct_host);
+  samples += batch.rows;
+  seconds += batch_s;
+}
+
+EvaluationReport EvaluationPart::report(const StepProgram& batch, double target_variance) const {
+  const auto count = static_cast<double>(samples);
+  EvaluationReport report{.samples = samples, .loss = loss / count, .seconds = seconds};
+  if (batch.tensors.correct_host) report.accuracy = static_cast<double>(correct) / count;
+  if (!batch.tensors.absolute_error_host) return report;
+  report.mean_absolute_error = absolute_error / count;
+  if (target_variance > 0) report.r2 = 1 - squared_error / count / target_variance;
+  return report;
 }
 
 void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
                                 TrainObserver& observer) {
-  if (batch.number == 0) {
-    evaluation_ = {.epoch = batch.epoch, .epochs = config_.training.epochs.value_or(0)};
-    correct_ = 0;
-  }
-  const StepTensors& tensors = batch.program->tensors;
-  // Weighted by rows, so that a smaller last batch counts for what it is.
-  evaluation_.loss += static_cast<double>(*addresses.at(tensors.loss_host)) *
-                      static_cast<double>(batch.program->rows);
-  evaluation_.samples += batch.program->rows;
-  evaluation_.seconds += runner_.timeline().wall_of_newest(kMainLane).seconds();
-  if (tensors.correct_host) correct_ += *addresses.at<std::int32_t>(*tensors.correct_host);
+  if (batch.number == 0) evaluation_ = {};
+  evaluation_.add(*batch.program, addresses,
+                  runner_.timeline().wall_of_newest(kMainLane).seconds());
   if (!batch.ends_evaluation) return;
   position_.evaluated = true;
-  if (has_ranks()) add_up_evaluations();
+  if (has_ranks()) evaluation_ = sum_of_ranks(*communicator_, evaluation_);
 
-  const auto samples = static_cast<double>(evaluation_.samples);
-  evaluation_.loss /= samples;
-  if (!std::isfinite(evaluation_.loss)) {
-    refuse_divergence("test loss", evaluation_.loss, fmt::format("after epoch {}", batch.epoch + 1),
+  EvaluationReport report = evaluation_.report(*batch.program, target_variance_);
+  report.epoch = batch.epoch;
+  report.epochs = config_.training.epochs.value_or(0);
+  if (!std::isfinite(report.loss)) {
+    refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
                       divergence_remedy(config_.optimizer));
   }
-  if (tensors.correct_host) evaluation_.accuracy = static_cast<double>(correct_) / samples;
-  observer.on_evaluation(evaluation_);
+  observer.on_evaluation(report);
 }
 
 }  // namespace barestep

@@ -29,6 +29,7 @@ struct StepReport {
   std::int64_t flops = 0;           // of this process
   float loss = 0;                   // over the rows of all ranks
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
+  double lr = 0;
   bool warmup = false;
   double wall_s = 0;                   // from the step before it, or from its start on the host
   double checkpoint_s = 0;             // that the run paused before it to save its state
@@ -41,15 +42,28 @@ struct EvaluationReport {
   std::int64_t samples = 0;
   double loss = 0;                   // mean over the test set
   std::optional<double> accuracy{};  // of a classifier, 0 to 1
+  // Of numbers. R2 is 1 - squared errors / squared distances of the targets from the means of their
+  // columns, all columns together; there is none where all targets of a column are equal.
+  std::optional<double> r2{}, mean_absolute_error{};
   double seconds = 0;
 };
 
 /// What a rank found in its part of a test set.
 struct EvaluationPart {
-  double loss = 0;  // a sum over samples
+  // Sums over samples.
+  double loss = 0;
+  double squared_error = 0;
+  double absolute_error = 0;
   double seconds = 0;
   std::int64_t samples = 0;
   std::int64_t correct = 0;
+
+  /// A batch of it, which is done.
+  void add(const StepProgram& batch, const Addresses& addresses, double batch_s);
+
+  /// Of all parts together: the means, for evaluations by programs such as `batch` of targets with
+  /// such a variance.
+  [[nodiscard]] EvaluationReport report(const StepProgram& batch, double target_variance) const;
 };
 
 /// What all ranks found in all of it; the seconds are those of the slowest. Every rank calls it.
@@ -155,8 +169,6 @@ class Trainer {
   [[nodiscard]] bool pauses_after(const Batch& batch) const;
   void pause(TrainObserver& observer);
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
-  /// Makes of what this rank found in its part of the test set what all found in all of it. Blocks.
-  void add_up_evaluations();
   void report_evaluation(const Batch& batch, const Addresses& addresses, TrainObserver& observer);
 
   const TrainConfig& config_;
@@ -169,10 +181,10 @@ class Trainer {
   std::unique_ptr<Input> input_;
   std::int64_t flops_ = 0, last_batch_flops_ = 0;
   float last_loss_ = 0;
-  EvaluationReport evaluation_;
-  std::int64_t correct_ = 0;
+  EvaluationPart evaluation_;
+  double target_variance_ = 0;  // of the test set
   Position position_;
-  std::int64_t first_measured_ = 0;  // behind warm-up
+  std::int64_t first_measured_ = 0;  // after warm-up
   bool was_stopped_ = false;
   std::int64_t pauses_every_ = 0;
   bool pause_is_wished_ = false;

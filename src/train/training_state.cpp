@@ -61,7 +61,7 @@ std::vector<StatePart> state_parts(const StepPrograms& programs) {
   std::vector<StatePart> parts;
   add_parts(parts, spec.model, "", programs.parameters());
   for (const BufferId buffer : programs.optimizer_state()) {
-    const std::string_view name = torch_name_of_state(programs.buffers()[buffer].name);
+    const std::string& name = programs.buffers()[buffer].name;
     add_parts(parts, spec.model, fmt::format("{}{}.", kOptimizer, name), buffer);
   }
   if (!spec.zero_grad) add_parts(parts, spec.model, std::string(kGradients), programs.gradients());

@@ -30,7 +30,7 @@ TEST(CommandLine, LeavesDefaultsWhereNothingIsGiven) {
   EXPECT_TRUE(c.model.last_relu);
   EXPECT_EQ(c.data.kind, DataKind::kRandn);
   EXPECT_EQ(c.data.batch_size, 64);
-  EXPECT_EQ(c.optimizer.lr, 1e-3);
+  EXPECT_EQ(numbers_of(c.optimizer).lr, 1e-3);
   EXPECT_FALSE(c.device.threads);
   EXPECT_FALSE(c.output.memory);
 }

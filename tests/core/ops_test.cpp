@@ -116,6 +116,9 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{ClipFactor{f32(0, 1, 1), f32(1, 1, 3)}}, {7, 4 * 4}},
       {DeviceOp{clipped(sgd(100))}, {300, 3 * 100 * 4 + 2 * 4}},
       {DeviceOp{sgd(100)}, {200, 3 * 100 * 4 + 4}},
+      {DeviceOp{rmsprop(100)}, {1100, 7 * 100 * 4 + 4}},
+      {DeviceOp{adagrad(100)}, {700, 5 * 100 * 4 + 4}},
+      {DeviceOp{lion(100)}, {1000, 5 * 100 * 4 + 2 * 4}},
       {DeviceOp{nesterov(100)}, {800, 5 * 100 * 4 + 4}},
       {DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}}, {0, 160}},
       {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 5), 0.5F}}, {20, 120}},
@@ -210,10 +213,10 @@ TEST(Validate, RefusesLossesThatDoNotFit) {
   const std::string shapes = "grad, output and target must have the same shape";
   const std::string labels = "labels must be the rows of logits by 1";
   expect_refused({
-      {broken(mse(), [](MseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
-      {broken(mse(), [](MseLoss& o) { o.grad.rows = 5; }), shapes},
-      {broken(mse(), [](MseLoss& o) { o.target.cols = 4; }), shapes},
-      {broken(mse(), [](MseLoss& o) { o.count = 19; }), "at least the size of output"},
+      {broken(mse(), [](PointwiseLoss& o) { o.loss.cols = 2; }), "loss must be 1 by 1"},
+      {broken(mse(), [](PointwiseLoss& o) { o.grad.rows = 5; }), shapes},
+      {broken(mse(), [](PointwiseLoss& o) { o.target.cols = 4; }), shapes},
+      {broken(mse(), [](PointwiseLoss& o) { o.count = 19; }), "at least the size of output"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.loss.rows = 2; }), "loss must be 1 by 1"},
       {broken(cross_entropy(), [](CrossEntropy& o) { o.grad.cols = 4; }),
        "grad and logits must have the same shape"},
@@ -242,10 +245,18 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   expect_refused({
       {broken(bias_relu, [](BiasActivation& o) { o.bias.cols = 4; }),
        "bias must be 1 by the columns of values"},
-      {broken(relu_grad, [](ActivationGrad& o) { o.output.rows = 5; }),
-       "grad and output must have the same shape"},
+      {broken(bias_relu, [](BiasActivation& o) { o.pre_activation = f32(2, 4, 4); }),
+       "pre_activation must have the shape of values"},
+      {broken(relu_grad, [](ActivationGrad& o) { o.from.rows = 5; }),
+       "grad and what it is found from must have the same shape"},
       {broken(relu_grad, [](ActivationGrad& o) { o.activation = Activation::kNone; }),
        "there must be an activation"},
+      {broken(rmsprop(), [](RmsProp& o) { o.momentum = 0; }), "velocities go with momentum"},
+      {broken(adagrad(), [](Adagrad& o) { o.sum.cols = 9; }),
+       "weights, grads and sum must have the same shape"},
+      {broken(lion(), [](Lion& o) { o.scalars.cols = 1; }), "scalars must be 1 by 2"},
+      {broken(adam(), [](Adam& o) { o.max_moments2 = f32(9, 1, 9); }),
+       "weights, grads, moments1 and moments2 must have the same shape"},
       {broken(sum_rows, [](SumRows& o) { o.out.rows = 4; }), "out must be 1 by the columns of in"},
       {broken(adam(), [](Adam& o) { o.weights.rows = 2; }), "weights must be flat, 1 by n"},
       {broken(adam(), [](Adam& o) { o.grads.cols = 99; }), flat},
@@ -371,8 +382,8 @@ TEST(Validate, NamesTheOpAndAllItsTensors) {
 TEST(Validate, AcceptsZeroRowsAndReadingATensorTwice) {
   EXPECT_NO_THROW(
       validate(DeviceOp{Gemm{.c = f32(0, 0, 5), .a = f32(1, 0, 3), .b = f32(2, 3, 5)}}));
-  EXPECT_NO_THROW(
-      validate(DeviceOp{MseLoss{f32(0, 1, 1), f32(1, 0, 5), f32(2, 0, 5), f32(3, 0, 5), 20}}));
+  EXPECT_NO_THROW(validate(
+      DeviceOp{PointwiseLoss{f32(0, 1, 1), f32(1, 0, 5), f32(2, 0, 5), f32(3, 0, 5), 20}}));
   EXPECT_NO_THROW(
       validate(DeviceOp{Gemm{.c = f32(0, 3, 3), .a = f32(1, 3, 3), .b = f32(1, 3, 3)}}));
 }

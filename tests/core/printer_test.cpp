@@ -38,7 +38,8 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   program.add({DeviceOp{Fill{y, 0.5F}}, 0, Lane::kCopy, Phase::kData});
   program.add({DeviceOp{Gemm{out, x, weight, false, true, 0, bias, Activation::kRelu}}, 0,
                Lane::kCompute, Phase::kForward, 0});
-  program.add({DeviceOp{MseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
+  program.add(
+      {DeviceOp{PointwiseLoss{loss, grad_out, out, y, 12}}, 0, Lane::kCompute, Phase::kLoss});
   program.add({DeviceOp{Delay{0.002}}, 0, Lane::kCompute, Phase::kInjected});
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
                Phase::kBackward, 0});
@@ -114,9 +115,12 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Gemm{a, b, square}}, "a[4x3] = b[4x3] * square[3x3]"},
       {DeviceOp{BiasActivation{a, row}}, "a[4x3] += row[1x3], relu"},
       {DeviceOp{BiasActivation{a, row, Activation::kNone}}, "a[4x3] += row[1x3]"},
+      {DeviceOp{BiasActivation{a, row, Activation::kGelu, b}},
+       "a[4x3] += row[1x3], gelu of b[4x3]"},
       {DeviceOp{ActivationGrad{a, b}}, "a[4x3] = 0 where b[4x3] <= 0"},
+      {DeviceOp{ActivationGrad{a, b, Activation::kSigmoid}}, "a[4x3] *= b[4x3] * (1 - b[4x3])"},
       {DeviceOp{SumRows{row, a, 1}}, "row[1x3] = column sums of a[4x3] + row[1x3]"},
-      {DeviceOp{MseLoss{one, a, b, c, 12}},
+      {DeviceOp{PointwiseLoss{one, a, b, c, 12}},
        "one[1x1] = sum of (b[4x3] - c[4x3])^2 / 12, gradient in a[4x3]"},
       {DeviceOp{CrossEntropy{one, a, b, labels, 4}},
        "one[1x1] = cross entropy of b[4x3] with labels labels[4x1] / 4, gradient in a[4x3]"},
@@ -137,6 +141,18 @@ TEST(TextOf, WritesEachOpAsAFormula) {
                            .clip = one}},
        "square[3x3], row[1x3] from a[4x3]^T * b[4x3], column sums, wm[3x3], wv[3x3], bm[1x3], "
        "bv[1x3], pair[1x2], gradient times one[1x1]"},
+      {DeviceOp{RmsProp{.weights = flat("p"),
+                        .grads = flat("g"),
+                        .squares = flat("v"),
+                        .scalars = one,
+                        .velocities = flat("m"),
+                        .momentum = 0.9,
+                        .weight_decay = 0.1}},
+       "p[1x8] from g[1x8], v[1x8], one[1x1], m[1x8], momentum 0.9, weight decay 0.1"},
+      {DeviceOp{Adagrad{flat("p"), flat("g"), flat("s"), one}},
+       "p[1x8] from g[1x8], s[1x8], one[1x1]"},
+      {DeviceOp{Lion{flat("p"), flat("g"), flat("m"), pair}},
+       "p[1x8] from g[1x8], m[1x8], pair[1x2]"},
       {DeviceOp{SumSquares{one, row}}, "one[1x1] = sum of row[1x3]^2"},
       {DeviceOp{GramSquares{one, square, tensor("gram_x", 3, 3)}},
        "one[1x1] = sum of square[3x3] * (gram_x[3x3] + 1)"},

@@ -29,7 +29,7 @@ inline Gemm gemm_with_bias() {
   op.activation = Activation::kRelu;
   return op;
 }
-inline MseLoss mse(float beta = 0) {
+inline PointwiseLoss mse(float beta = 0) {
   return {f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 20, beta};
 }
 inline CrossEntropy cross_entropy(float beta = 0) {
@@ -47,6 +47,24 @@ inline Sgd sgd(std::int64_t n = 100) {
 }
 inline Sgd nesterov(std::int64_t n = 100) {
   return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, 1), f32(3, 1, n), 0.9, 0.01, true};
+}
+inline RmsProp rmsprop(std::int64_t n = 100) {
+  return {.weights = f32(0, 1, n),
+          .grads = f32(1, 1, n),
+          .squares = f32(2, 1, n),
+          .scalars = f32(3, 1, 1),
+          .velocities = f32(4, 1, n),
+          .momentum = 0.9};
+}
+inline Adagrad adagrad(std::int64_t n = 100) {
+  return {
+      .weights = f32(0, 1, n), .grads = f32(1, 1, n), .sum = f32(2, 1, n), .scalars = f32(3, 1, 1)};
+}
+inline Lion lion(std::int64_t n = 100) {
+  return {.weights = f32(0, 1, n),
+          .grads = f32(1, 1, n),
+          .moments = f32(2, 1, n),
+          .scalars = f32(3, 1, 2)};
 }
 inline Adam decaying(Adam op, bool decoupled) {
   op.weight_decay = 0.01;

@@ -219,6 +219,31 @@ TEST_F(DatasetFiles, AreRefusedWhereTheyDoNotFit) {
       kTwoImages, kTwoLabels, {3, 5}, LossKind::kMse);
 }
 
+TEST_F(DatasetFiles, HoldZerosAndOnesForBinaryCrossEntropyAsIntegersOrFloats) {
+  for (const std::string& bits :
+       {idx_bytes<std::uint8_t>(kU8, {2}, {1, 0}), idx_bytes<float>(kF32, {2, 1}, {1, 0})}) {
+    const Dataset data = load(kTwoImages, bits, {3, 1}, LossKind::kBce);
+    std::vector<float> x(6);
+    std::vector<std::int32_t> y(2);
+    data.gather(std::vector<std::int64_t>{0, 1}, x.data(), y.data());
+    EXPECT_EQ(y, (std::vector{1, 0}));
+  }
+  expect_refused("/y.idx': row 1 is 0.5, bce needs 0 or 1; correct the labels or use --loss mse",
+                 kTwoImages, idx_bytes<float>(kF32, {2}, {1, 0.5F}), {3, 1}, LossKind::kBce);
+  expect_refused("/y.idx': has 3 numbers per sample, bce needs 1; use one label per sample",
+                 kTwoImages, kTwoImages, {3, 1}, LossKind::kBce);
+}
+
+TEST_F(DatasetFiles, TellTheVarianceOfTheLastTargets) {
+  const std::string x = idx_bytes<float>(kF32, {4, 1}, {0, 0, 0, 0});
+  const std::string y = idx_bytes<float>(kF32, {4, 2}, {9, 9, 1, 10, 2, 10, 6, 13});
+  const Dataset data = load(x, y, {1, 2}, LossKind::kMse);
+  // Of 1, 2, 6 it is 14 / 3, of 10, 10, 13 it is 2.
+  EXPECT_DOUBLE_EQ(data.target_variance(3), (14.0 / 3 + 2) / 2);
+  EXPECT_EQ(data.target_variance(1), 0);
+  EXPECT_EQ(load(kTwoImages, kTwoLabels, {3, 2}, LossKind::kCrossEntropy).target_variance(2), 0);
+}
+
 TEST_F(DatasetFiles, AreRefusedWithLabelsOutOfRange) {
   expect_refused(
       "/y.idx': row 0 has label 1, the last of --layers gives 1 class, numbered from "

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/grid.cuh"
@@ -96,7 +97,8 @@ std::vector<OpCase> long_cases() {
       return SumRows{memory.add(1, c), memory.add(r, c)};
     });
     add("long mse_loss", [&, r = rows, c = cols](Memory& memory) {
-      return MseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c), kRows};
+      return PointwiseLoss{memory.add(1, 1), memory.add(r, c), memory.add(r, c), memory.add(r, c),
+                           kRows};
     });
   }
   // A warp for each row: fewer of them.
@@ -147,12 +149,13 @@ struct Compare {
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }
-  void operator()(const Adam& op) const {
-    for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) expect_equal(tensor);
-  }
-  void operator()(const Sgd& op) const {
-    expect_equal(op.weights);
-    if (op.velocities) expect_equal(*op.velocities);
+  template <OptimizerOp Update>
+  void operator()(const Update& op) const {
+    for (const Operand& operand : op.operands()) {
+      if (operand.tensor != nullptr && operand.use != OperandUse::kReads) {
+        expect_equal(*operand.tensor);
+      }
+    }
   }
   // Sums are fused to the end on one side and not on the other.
   void operator()(const LinearAdam& op) const {
@@ -170,7 +173,7 @@ struct Compare {
                 2 * kUlp * std::abs(at(cpu, op.out, 0)) + 1e-12);
   }
   void operator()(const ClipFactor& op) const { expect_equal(op.factor); }
-  void operator()(const MseLoss& op) const {
+  void operator()(const PointwiseLoss& op) const {
     expect_equal(op.grad);
     expect_loss(op.loss);
   }

@@ -85,6 +85,7 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
             .beta = form.beta,
             .activation = form.activation};
     if (form.bias) op.bias = memory.add(1, s.n);
+    if (traits_of(form.activation).grad_from_input) op.pre_activation = memory.add(s.m, s.n);
     return op;
   });
 }
@@ -97,19 +98,28 @@ void add_gemms(CaseList& list) {
       for (const bool tb : {false, true}) add_gemm(list, shape, {"", 0, false, kNone}, ta, tb);
     add_gemm(list, shape, {" bias", 0, true, kNone}, false, true);
     add_gemm(list, shape, {" bias relu", 0, true, kRelu}, false, true);
+    add_gemm(list, shape, {" bias gelu", 0, true, kGelu}, false, true);
+    add_gemm(list, shape, {" bias tanh", 0, true, kTanh}, false, true);
     add_gemm(list, shape, {" beta 1", 1, false, kNone}, true, false);
     add_gemm(list, shape, {" beta -0.5 relu", -0.5F, false, kRelu}, false, false);
   }
 }
 
 void add_elementwise(CaseList& list, const Shape& s) {
-  for (const Activation activation : {Activation::kNone, Activation::kRelu}) {
-    list.add("bias_relu " + text(s), [&](Memory& memory) {
-      return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
+  for (const Activation activation : kValuesOf<Activation>) {
+    const std::string name = fmt::format("{} {}", name_of(activation), text(s));
+    list.add("bias and " + name, [&](Memory& memory) {
+      BiasActivation op{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
+      if (traits_of(activation).grad_from_input) op.pre_activation = memory.add(s.rows, s.cols);
+      return op;
+    });
+    if (activation == Activation::kNone) continue;
+    list.add("gradient of " + name, [&](Memory& memory) {
+      return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation};
     });
   }
-  list.add("relu_grad " + text(s), [&](Memory& memory) {
-    return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
+  list.add("bias and gelu alone " + text(s), [&](Memory& memory) {
+    return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), Activation::kGelu};
   });
   list.add("copy " + text(s), [&](Memory& memory) {
     return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
@@ -151,10 +161,11 @@ void add_elementwise(CaseList& list, const Shape& s) {
       });
 }
 
-void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled) {
+void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decoupled,
+              bool amsgrad = false) {
   Adam adam;
   list.add(
-      fmt::format("adam {} weight decay {} {}", n, weight_decay, decoupled),
+      fmt::format("adam {} weight decay {} {} {}", n, weight_decay, decoupled, amsgrad),
       [&](Memory& memory) {
         adam = Adam{.weights = memory.add(1, n),
                     .grads = memory.add(1, n),
@@ -164,6 +175,7 @@ void add_adam(CaseList& list, std::int64_t n, double weight_decay, bool decouple
                     .weight_decay = weight_decay,
                     .decoupled = decoupled};
         if (weight_decay != 0) adam.clip = memory.add(1, 1);
+        if (amsgrad) adam.max_moments2 = memory.add(1, n);
         return adam;
       },
       [&](Memory& memory) {
@@ -253,7 +265,63 @@ void add_sgd(CaseList& list, std::int64_t n, double momentum, bool nesterov, dou
       });
 }
 
+void add_rmsprop(CaseList& list, std::int64_t n, double momentum, double weight_decay) {
+  RmsProp op;
+  list.add(
+      fmt::format("rmsprop {} momentum {} weight decay {}", n, momentum, weight_decay),
+      [&](Memory& memory) {
+        op = RmsProp{.weights = memory.add(1, n),
+                     .grads = memory.add(1, n),
+                     .squares = memory.add(1, n),
+                     .scalars = memory.add(1, 1),
+                     .momentum = momentum,
+                     .weight_decay = weight_decay};
+        if (momentum > 0) op.velocities = memory.add(1, n);
+        if (weight_decay != 0) op.clip = memory.add(1, 1);
+        return op;
+      },
+      [&](Memory& memory) {
+        for (float& square : memory.values(op.squares)) square = square * square + 0.01F;
+      });
+}
+
+void add_adagrad(CaseList& list, std::int64_t n, double weight_decay) {
+  Adagrad op;
+  list.add(
+      fmt::format("adagrad {} weight decay {}", n, weight_decay),
+      [&](Memory& memory) {
+        op = Adagrad{.weights = memory.add(1, n),
+                     .grads = memory.add(1, n),
+                     .sum = memory.add(1, n),
+                     .scalars = memory.add(1, 1),
+                     .weight_decay = weight_decay};
+        if (weight_decay != 0) op.clip = memory.add(1, 1);
+        return op;
+      },
+      [&](Memory& memory) {
+        for (float& sum : memory.values(op.sum)) sum = sum * sum + 0.01F;
+      });
+}
+
+void add_lion(CaseList& list, std::int64_t n, bool clipped) {
+  list.add(fmt::format("lion {} {}", n, clipped), [&](Memory& memory) {
+    Lion op{.weights = memory.add(1, n),
+            .grads = memory.add(1, n),
+            .moments = memory.add(1, n),
+            .scalars = memory.add(1, 2)};
+    if (clipped) op.clip = memory.add(1, 1);
+    return op;
+  });
+}
+
 void add_optimizers(CaseList& list, std::int64_t n) {
+  add_adam(list, n, 0.25, true, true);
+  add_rmsprop(list, n, 0, 0);
+  add_rmsprop(list, n, 0.5, 0.25);
+  add_adagrad(list, n, 0);
+  add_adagrad(list, n, 0.25);
+  add_lion(list, n, false);
+  add_lion(list, n, true);
   add_adam(list, n, 0, false);
   add_adam(list, n, 0.25, false);
   add_adam(list, n, 0.25, true);
@@ -276,20 +344,46 @@ void add_reductions(CaseList& list, const Shape& s) {
         return CountCorrect{memory.add(1, 1, DType::kI32), memory.add(s.rows, s.cols), labels};
       },
       draw_labels);
+  list.add(
+      "count_correct with classes " + text(s),
+      [&](Memory& memory) {
+        labels = memory.add(s.rows, 1, DType::kI32);
+        return CountCorrect{.correct = memory.add(1, 1, DType::kI32),
+                            .logits = memory.add(s.rows, s.cols),
+                            .labels = labels,
+                            .binary = s.cols == 1,
+                            .classes = memory.add(s.rows, 1, DType::kI32)};
+      },
+      draw_labels);
   for (const float beta : {0.0F, 1.0F, 0.5F}) {
     const std::string suffix = fmt::format(" {} beta {}", text(s), beta);
     const std::int64_t numbers = std::max(std::int64_t{1}, 2 * s.rows * s.cols);
     list.add("sum_rows" + suffix, [&](Memory& memory) {
       return SumRows{memory.add(1, s.cols), memory.add(s.rows, s.cols), beta};
     });
-    list.add("mse_loss" + suffix, [&](Memory& memory) {
-      return MseLoss{.loss = memory.add(1, 1),
-                     .grad = memory.add(s.rows, s.cols),
-                     .output = memory.add(s.rows, s.cols),
-                     .target = memory.add(s.rows, s.cols),
-                     .count = numbers,
-                     .beta = beta};
-    });
+    for (const LossKind kind : kValuesOf<LossKind>) {
+      if (!is_pointwise(kind)) continue;
+      PointwiseLoss op;
+      list.add(
+          std::string(traits_of(kind).label) + suffix,
+          [&](Memory& memory) {
+            const DType targets = takes_labels(kind) ? DType::kI32 : DType::kF32;
+            return op = PointwiseLoss{.loss = memory.add(1, 1),
+                                      .grad = memory.add(s.rows, s.cols),
+                                      .output = memory.add(s.rows, s.cols),
+                                      .target = memory.add(s.rows, s.cols, targets),
+                                      .count = numbers,
+                                      .beta = beta,
+                                      .kind = kind};
+          },
+          [&](Memory& memory) {
+            for (float& output : memory.values(op.output)) output *= 3;  // beyond Huber's corner
+            if (!takes_labels(kind)) return;
+            for (std::int32_t& label : memory.values<std::int32_t>(op.target)) {
+              label = static_cast<std::int32_t>(list.random()() % 2);
+            }
+          });
+    }
     list.add(
         "cross_entropy" + suffix,
         [&](Memory& memory) {
@@ -299,7 +393,8 @@ void add_reductions(CaseList& list, const Shape& s) {
                               .logits = memory.add(s.rows, s.cols),
                               .labels = labels,
                               .count = s.rows + 1,
-                              .beta = beta};
+                              .beta = beta,
+                              .smoothing = beta == 1 ? 0.25F : 0};
         },
         draw_labels);
   }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/operands.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
@@ -67,7 +68,7 @@ TEST(ActivationGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   std::ranges::copy(std::vector{5.0F, 5.0F, 5.0F, kInf, kNotANumber, kNotANumber},
                     memory.values(op.grad).begin());
   std::ranges::copy(std::vector{0.0F, -0.0F, kNotANumber, 1.0F, 1.0F, 0.0F},
-                    memory.values(op.output).begin());
+                    memory.values(op.from).begin());
   run(op, memory);
   const auto grad = memory.values(op.grad);
   EXPECT_EQ(grad[0], 0.0F);
@@ -76,6 +77,40 @@ TEST(ActivationGrad, IsZeroAtBothZerosAndPassesWhereTheOutputIsNan) {
   EXPECT_EQ(grad[3], kInf);
   EXPECT_TRUE(std::isnan(grad[4]));
   EXPECT_EQ(grad[5], 0.0F);
+}
+
+TEST(ActivationGrad, IsTheSlopeOfEveryActivation) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    if (activation == Activation::kNone) continue;
+    SCOPED_TRACE(name_of(activation));
+    // Away from 0, where ReLUs have a corner.
+    for (const float x : {-6.0F, -2.5F, -1.0F, -0.3F, 0.2F, 0.8F, 1.7F, 5.0F}) {
+      constexpr float kStep = 1.0F / 64;
+      Memory memory;
+      const BiasActivation value{memory.add(1, 3), memory.add(1, 3), activation, memory.add(1, 3)};
+      std::ranges::copy(std::vector{x - kStep, x, x + kStep}, memory.values(value.values).begin());
+      run(value, memory);
+      const auto out = memory.values(value.values);
+      const float slope = (out[2] - out[0]) / (2 * kStep);
+      const ActivationGrad op{
+          value.bias, traits_of(activation).grad_from_input ? *value.pre_activation : value.values,
+          activation};
+      std::ranges::fill(memory.values(op.grad), 1.0F);
+      run(op, memory);
+      EXPECT_NEAR(memory.values(op.grad)[1], slope, 3e-4) << x;
+    }
+  }
+}
+
+TEST(ActivationGrad, LetsNanPassAllActivations) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    SCOPED_TRACE(name_of(activation));
+    Memory memory;
+    const BiasActivation value{memory.add(1, 1), memory.add(1, 1), activation};
+    memory.values(value.values)[0] = kNotANumber;
+    run(value, memory);
+    EXPECT_TRUE(std::isnan(memory.values(value.values)[0]));
+  }
 }
 
 TEST(Adam, LeavesPaddingZero) {
@@ -105,6 +140,30 @@ TEST(Sgd, LeavesPaddingZero) {
     EXPECT_THAT(memory.values(t), testing::Each(0.0F));
 }
 
+TEST(Optimizers, LeavePaddingZero) {
+  const auto expect_zeros = [](const DeviceOp& op, Memory& memory) {
+    run(op, memory);
+    for (const Access& access : accesses_of(Op(op))) {
+      if (access.writes) EXPECT_THAT(memory.values(access.tensor), testing::Each(0.0F));
+    }
+  };
+  Memory memory;
+  const auto flat = [&] { return memory.add(1, 9); };
+  const Tensor scalars = memory.add(1, 2);
+  memory.values(scalars)[0] = memory.values(scalars)[1] = 0.03F;
+  const Tensor rate = scalars.flat_slice(0, 1);
+  expect_zeros(RmsProp{.weights = flat(),
+                       .grads = flat(),
+                       .squares = flat(),
+                       .scalars = rate,
+                       .velocities = flat(),
+                       .momentum = 0.5},
+               memory);
+  expect_zeros(Adagrad{.weights = flat(), .grads = flat(), .sum = flat(), .scalars = rate}, memory);
+  expect_zeros(Lion{.weights = flat(), .grads = flat(), .moments = flat(), .scalars = scalars},
+               memory);
+}
+
 /// The loss of an op after one of its inputs is moved by `by`.
 double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
                   const Tensor& loss, float by) {
@@ -128,16 +187,45 @@ void expect_slope(const DeviceOp& op, Memory& start, const Tensor& input, const 
   }
 }
 
-TEST(MseLoss, GradientIsTheSlopeOfTheLoss) {
+TEST(PointwiseLoss, GradientIsTheSlopeOfTheLoss) {
+  for (const LossKind kind : kValuesOf<LossKind>) {
+    if (!is_pointwise(kind)) continue;
+    SCOPED_TRACE(name_of(kind));
+    Memory memory;
+    const bool labels = takes_labels(kind);
+    const PointwiseLoss op{.loss = memory.add(1, 1),
+                           .grad = memory.add(3, 5),
+                           .output = memory.add(3, 5),
+                           .target = memory.add(3, 5, labels ? DType::kI32 : DType::kF32),
+                           .count = 15,
+                           .kind = kind};
+    TorchGenerator(1).randn(memory.values(op.output));
+    if (labels) {
+      for (std::int32_t i = 0; i < 15; ++i) {
+        at(memory.values<std::int32_t>(op.target), i) = i % 2;
+      }
+    } else {
+      TorchGenerator(2).randn(memory.values(op.target));
+    }
+    expect_slope(op, memory, op.output, op.grad, op.loss);
+  }
+}
+
+TEST(PointwiseLoss, IsFiniteForLargeLogitsAndTellsNan) {
   Memory memory;
-  const MseLoss op{.loss = memory.add(1, 1),
-                   .grad = memory.add(3, 5),
-                   .output = memory.add(3, 5),
-                   .target = memory.add(3, 5),
-                   .count = 15};
-  TorchGenerator(1).randn(memory.values(op.output));
-  TorchGenerator(2).randn(memory.values(op.target));
-  expect_slope(op, memory, op.output, op.grad, op.loss);
+  const PointwiseLoss op{.loss = memory.add(1, 1),
+                         .grad = memory.add(1, 2),
+                         .output = memory.add(1, 2),
+                         .target = memory.add(1, 2, DType::kI32),
+                         .count = 2,
+                         .kind = LossKind::kBce};
+  memory.values(op.output)[0] = 1000;
+  memory.values(op.output)[1] = -1000;
+  run(op, memory);
+  EXPECT_EQ(memory.values(op.loss)[0], 500.0F);
+  memory.values(op.output)[1] = kNotANumber;
+  run(op, memory);
+  EXPECT_TRUE(std::isnan(memory.values(op.loss)[0]));
 }
 
 TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
@@ -150,6 +238,9 @@ TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
   TorchGenerator(1).randn(memory.values(op.logits));
   std::ranges::copy(std::vector{4, 0, 2}, memory.values<std::int32_t>(op.labels).begin());
   expect_slope(op, memory, op.logits, op.grad, op.loss);
+  CrossEntropy smoothed = op;
+  smoothed.smoothing = 0.3F;
+  expect_slope(smoothed, memory, op.logits, op.grad, op.loss);
 }
 
 TEST(CrossEntropy, HasNoOverflowForLargeLogits) {

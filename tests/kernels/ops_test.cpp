@@ -44,6 +44,62 @@ double kept(float beta, Memory& before, const Tensor& t, std::size_t i) {
   return beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(before.values(t)[i]);
 }
 
+/// As PyTorch documents its modules, in double.
+double activated(Activation activation, double x) {
+  constexpr double kPi = 3.14159265358979324;
+  switch (activation) {
+    case Activation::kRelu:
+      return x < 0 ? 0 : x;
+    case Activation::kGelu:
+      return x * std::erfc(-x / std::sqrt(2.0)) / 2;
+    case Activation::kGeluTanh:
+      return x / 2 * (1 + std::tanh(std::sqrt(2 / kPi) * (x + 0.044715 * std::pow(x, 3))));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::kLeakyRelu:
+      return x < 0 ? 0.01 * x : x;
+    case Activation::kNone:
+      break;
+  }
+  return x;
+}
+
+/// The derivative, from what the op finds it from.
+double slope_from(Activation activation, double from) {
+  if (traits_of(activation).grad_from_input) {
+    constexpr double kStep = 1e-5;
+    return (activated(activation, from + kStep) - activated(activation, from - kStep)) / 2 / kStep;
+  }
+  if (activation == Activation::kTanh) return 1 - from * from;
+  if (activation == Activation::kSigmoid) return from * (1 - from);
+  return from > 0 ? 1 : activation == Activation::kLeakyRelu ? 0.01 : 0;
+}
+
+/// The term of a loss as PyTorch documents it, and its derivative by the output, in double.
+std::pair<double, double> term_of(LossKind kind, double output, double target) {
+  const double error = output - target;
+  const double sign = error > 0 ? 1 : error < 0 ? -1 : 0;
+  const double sigmoid = 1 / (1 + std::exp(-output));
+  switch (kind) {
+    case LossKind::kMse:
+      return {error * error, 2 * error};
+    case LossKind::kL1:
+      return {std::abs(error), sign};
+    case LossKind::kHuber:
+      if (std::abs(error) < 1) return {error * error / 2, error};
+      return {std::abs(error) - 0.5, sign};
+    case LossKind::kBce:
+      return {-target * std::log(sigmoid) - (1 - target) * std::log(1 - sigmoid), sigmoid - target};
+    case LossKind::kCrossEntropy:
+      break;
+  }
+  return {};
+}
+
 /// Compares an op's results with plain loops in double over what it read.
 struct Oracle {
   Memory& before;
@@ -71,8 +127,9 @@ struct Oracle {
           sum += product;
           size += product < 0 ? -product : product;
         }
-        if (op.activation == Activation::kRelu && sum < 0) sum = 0;
-        ASSERT_NEAR(after.values(op.c)[at], sum, kUlp * static_cast<double>(depth + 2) * size)
+        const double error = kUlp * static_cast<double>(depth + 2) * size;
+        if (op.pre_activation) ASSERT_NEAR(after.values(*op.pre_activation)[at], sum, error);
+        ASSERT_NEAR(after.values(op.c)[at], activated(op.activation, sum), 1.2 * error + 2 * kUlp)
             << i << ", " << j;
       }
     }
@@ -83,15 +140,22 @@ struct Oracle {
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
       double sum = static_cast<double>(before.values(op.values)[i]) +
                    bias.at(static_cast<std::int64_t>(i) % op.values.cols);
-      if (op.activation == Activation::kRelu && sum < 0) sum = 0;
-      ASSERT_NEAR(after.values(op.values)[i], sum, kUlp * std::abs(sum));
+      if (op.pre_activation) {
+        ASSERT_NEAR(after.values(*op.pre_activation)[i], sum, kUlp * std::abs(sum));
+      }
+      const double result = activated(op.activation, sum);
+      // Of numbers below 0 GELU is a difference of larger ones.
+      ASSERT_NEAR(after.values(op.values)[i], result, 4 * kUlp * (std::abs(result) + std::abs(sum)))
+          << name_of(op.activation) << " of " << sum;
     }
   }
 
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
-      const bool passes = before.values(op.output)[i] > 0;
-      ASSERT_EQ(after.values(op.grad)[i], passes ? before.values(op.grad)[i] : 0.0F);
+      const double grad = before.values(op.grad)[i];
+      const double expected = grad * slope_from(op.activation, before.values(op.from)[i]);
+      ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad))
+          << name_of(op.activation) << " from " << before.values(op.from)[i];
     }
   }
 
@@ -108,19 +172,24 @@ struct Oracle {
     }
   }
 
-  void operator()(const MseLoss& op) const {
+  void operator()(const PointwiseLoss& op) const {
     const Matrix output(before, op.output);
-    const Matrix target(before, op.target);
+    const auto count = static_cast<double>(op.count);
     double sum = 0;
     for (std::int64_t i = 0; i < op.output.size(); ++i) {
-      const double error = output.at(i) - target.at(i);
-      sum += error * error;
-      const double grad = 2 * error / static_cast<double>(op.count);
-      ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i)], grad,
-                  2 * kUlp * std::abs(grad));
+      const auto at = static_cast<std::size_t>(i);
+      const double target = takes_labels(op.kind)
+                                ? before.values<std::int32_t>(op.target)[at]
+                                : static_cast<double>(before.values(op.target)[at]);
+      const auto [term, slope] = term_of(op.kind, output.at(i), target);
+      sum += term;
+      ASSERT_NEAR(after.values(op.grad)[at], slope / count,
+                  3 * kUlp * (1 + std::abs(slope)) / count)
+          << name_of(op.kind);
     }
-    const double loss = sum / static_cast<double>(op.count) + kept(op.beta, before, op.loss, 0);
-    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp);
+    const double loss = sum / count + kept(op.beta, before, op.loss, 0);
+    EXPECT_NEAR(after.values(op.loss)[0], loss, 10 * kUlp * (1 + std::abs(loss)))
+        << name_of(op.kind);
   }
 
   void operator()(const CrossEntropy& op) const {
@@ -131,11 +200,16 @@ struct Oracle {
           before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)];
       double sum = 0;
       for (std::int64_t j = 0; j < logits.cols; ++j) sum += std::exp(logits.at(i, j));
-      loss += std::log(sum) - logits.at(i, label);
+      const double smoothing = op.smoothing;
+      loss += (1 - smoothing) * (std::log(sum) - logits.at(i, label));
       for (std::int64_t j = 0; j < logits.cols; ++j) {
-        const double onehot = j == label ? 1 : 0;
+        loss += smoothing * (std::log(sum) - logits.at(i, j)) / static_cast<double>(logits.cols);
+      }
+      for (std::int64_t j = 0; j < logits.cols; ++j) {
+        const double even = smoothing / static_cast<double>(logits.cols);
+        const double share = (j == label ? 1 - smoothing : 0) + even;
         const double grad =
-            (std::exp(logits.at(i, j)) / sum - onehot) / static_cast<double>(op.count);
+            (std::exp(logits.at(i, j)) / sum - share) / static_cast<double>(op.count);
         ASSERT_NEAR(after.values(op.grad)[static_cast<std::size_t>(i * logits.cols + j)], grad,
                     10 * kUlp / static_cast<double>(op.count));
       }
@@ -149,9 +223,11 @@ struct Oracle {
     std::int32_t correct = 0;
     for (std::int64_t i = 0; i < logits.rows; ++i) {
       const auto first = logits.values.begin() + i * logits.cols;
-      const auto best = std::max_element(first, first + logits.cols) - first;
-      correct +=
-          best == before.values<std::int32_t>(op.labels)[static_cast<std::size_t>(i)] ? 1 : 0;
+      const auto best =
+          op.binary ? (*first > 0 ? 1 : 0) : std::max_element(first, first + logits.cols) - first;
+      const auto row = static_cast<std::size_t>(i);
+      correct += best == before.values<std::int32_t>(op.labels)[row] ? 1 : 0;
+      if (op.classes) EXPECT_EQ(after.values<std::int32_t>(*op.classes)[row], best);
     }
     EXPECT_EQ(after.values<std::int32_t>(op.correct)[0], correct);
   }
@@ -165,7 +241,8 @@ struct Oracle {
   /// LinearAdam.
   template <class Op>
   void expect_adam(const Op& op, const Tensor& weights, const Tensor& moments1,
-                   const Tensor& moments2, std::size_t i, Gradient raw) const {
+                   const Tensor& moments2, std::size_t i, Gradient raw,
+                   const std::optional<Tensor>& max_moments2 = {}) const {
     const double scale = before.values(op.scalars)[0];
     const double root = before.values(op.scalars)[1];
     const double shrink = op.decoupled ? static_cast<double>(before.values(op.scalars)[2]) : 1;
@@ -181,7 +258,12 @@ struct Oracle {
     const double v =
         op.beta2 * static_cast<double>(before.values(moments2)[i]) + (1 - op.beta2) * g * g;
     const double v_error = 6 * kUlp * v + (1 - op.beta2) * 3 * std::abs(g) * g_error;
-    const double rate = scale / (std::sqrt(v) / root + op.eps);
+    double largest = v;
+    if (max_moments2) {
+      largest = std::max(v, static_cast<double>(before.values(*max_moments2)[i]));
+      ASSERT_NEAR(after.values(*max_moments2)[i], largest, v_error) << i;
+    }
+    const double rate = scale / (std::sqrt(largest) / root + op.eps);
     const double w = old + rate * m;
     ASSERT_NEAR(after.values(moments1)[i], m, m_error) << i;
     ASSERT_NEAR(after.values(moments2)[i], v, v_error) << i;
@@ -194,7 +276,66 @@ struct Oracle {
 
   void operator()(const Adam& op) const {
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0});
+      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0},
+                  op.max_moments2);
+    }
+  }
+
+  /// The gradient of weight i, clipped and with weight decay.
+  template <class Op>
+  [[nodiscard]] double decayed(const Op& op, std::size_t i) const {
+    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    return clip * static_cast<double>(before.values(op.grads)[i]) +
+           op.weight_decay * static_cast<double>(before.values(op.weights)[i]);
+  }
+
+  void operator()(const RmsProp& op) const {
+    const double scale = before.values(op.scalars)[0];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = decayed(op, i);
+      const double squares =
+          op.alpha * static_cast<double>(before.values(op.squares)[i]) + (1 - op.alpha) * g * g;
+      double step = g / (std::sqrt(squares) + op.eps);
+      const double size = 1 + std::abs(step) / 0.01;
+      ASSERT_NEAR(after.values(op.squares)[i], squares, 20 * kUlp * (squares + 0.1));
+      if (op.velocities) {
+        step += op.momentum * static_cast<double>(before.values(*op.velocities)[i]);
+        ASSERT_NEAR(after.values(*op.velocities)[i], step, 10 * kUlp * size);
+      }
+      ASSERT_NEAR(after.values(op.weights)[i],
+                  static_cast<double>(before.values(op.weights)[i]) + scale * step,
+                  10 * kUlp * size);
+    }
+  }
+
+  void operator()(const Adagrad& op) const {
+    const double scale = before.values(op.scalars)[0];
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = decayed(op, i);
+      const double sum = static_cast<double>(before.values(op.sum)[i]) + g * g;
+      ASSERT_NEAR(after.values(op.sum)[i], sum, 10 * kUlp * (1 + sum));
+      ASSERT_NEAR(
+          after.values(op.weights)[i],
+          static_cast<double>(before.values(op.weights)[i]) + scale * g / (std::sqrt(sum) + op.eps),
+          40 * kUlp);
+    }
+  }
+
+  void operator()(const Lion& op) const {
+    const double clip = op.clip ? static_cast<double>(before.values(*op.clip)[0]) : 1;
+    for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
+      const double g = clip * static_cast<double>(before.values(op.grads)[i]);
+      const double old = before.values(op.moments)[i];
+      const double mean = op.beta1 * old + (1 - op.beta1) * g;
+      const double sign = mean > 0 ? 1 : mean < 0 ? -1 : 0;
+      ASSERT_NEAR(after.values(op.moments)[i], op.beta2 * old + (1 - op.beta2) * g, 4 * kUlp);
+      // Where the mean cancels, its sign is rounding's.
+      if (mean != 0 && std::abs(mean) < kUlp) continue;
+      ASSERT_NEAR(after.values(op.weights)[i],
+                  static_cast<double>(before.values(op.scalars)[1]) *
+                          static_cast<double>(before.values(op.weights)[i]) +
+                      static_cast<double>(before.values(op.scalars)[0]) * sign,
+                  4 * kUlp);
     }
   }
 

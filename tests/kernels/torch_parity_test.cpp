@@ -58,7 +58,7 @@ TEST(SumRows, HasTheBitsOfTorchSum) {
 
 // torch.manual_seed(1); a = torch.randn(n, requires_grad=True); b = torch.randn(n)
 // loss = torch.nn.MSELoss()(a, b); loss.backward(); checksum(a.grad)
-TEST(MseLoss, HasTheBitsOfTorchMseLoss) {
+TEST(PointwiseLoss, HasTheBitsOfTorchMseLoss) {
   struct Expected {
     std::int64_t n;
     float loss;
@@ -74,11 +74,11 @@ TEST(MseLoss, HasTheBitsOfTorchMseLoss) {
                             {65536, 0x1.0122f4p+1F, 0x77d2b1052cb5b0bf},
                             {100001, 0x1.ffbf94p+0F, 0x15cbfde8e26688d8}}) {
     Memory memory;
-    const MseLoss op{.loss = memory.add(1, 1),
-                     .grad = memory.add(1, e.n),
-                     .output = memory.add(1, e.n),
-                     .target = memory.add(1, e.n),
-                     .count = e.n};
+    const PointwiseLoss op{.loss = memory.add(1, 1),
+                           .grad = memory.add(1, e.n),
+                           .output = memory.add(1, e.n),
+                           .target = memory.add(1, e.n),
+                           .count = e.n};
     TorchGenerator generator(1);
     generator.randn(memory.values(op.output));
     generator.randn(memory.values(op.target));

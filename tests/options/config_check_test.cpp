@@ -129,8 +129,58 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--layers: does not go with --dim; give --layers, or --dim and --depth"},
       {[](auto& c) { c.model.loss = LossKind::kCrossEntropy; },
        "--loss 'cross-entropy': needs labels, and --data randn has none; use --data with files"},
+      {[](auto& c) { c.model.label_smoothing = 0.1; },
+       "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
+       "cross-entropy"},
+      {[](auto& c) {
+         c.model.layers = {4, 3};
+         c.model.loss = LossKind::kBce;
+       },
+       "--loss 'bce': has one column of 0 and 1, and the model has 3 outputs; end --layers with 1, "
+       "or use --loss cross-entropy"},
+      {[](auto& c) {
+         c.model.layers = {4, 1};
+         c.model.loss = LossKind::kBce;
+       },
+       "--loss 'bce': needs labels, and --data randn has none; use --data with files"},
       {[](auto& c) { c.optimizer.momentum = 0.9; },
-       "--momentum: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
+       "--momentum: only --optimizer sgd or rmsprop has it; leave it out, or use --optimizer sgd "
+       "or "
+       "rmsprop"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kRmsProp;
+         c.optimizer.amsgrad = true;
+       },
+       "--amsgrad: only --optimizer adam or adamw has it; leave it out, or use --optimizer adam or "
+       "adamw"},
+      {[](auto& c) {
+         c.optimizer.amsgrad = true;
+         c.training.update = Update::kFused;
+       },
+       "--update 'fused': the step inside the weight gradient keeps no maximum for --amsgrad; "
+       "leave "
+       "out --amsgrad, or use --update separate"},
+      {[](auto& c) {
+         c.optimizer.kind = OptimizerKind::kLion;
+         c.training.update = Update::kFused;
+       },
+       "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
+       "adamw, or --update separate"},
+      {[](auto& c) { c.optimizer.lr_min = 0; },
+       "--lr-min: only --lr-schedule linear or cosine has it; leave it out, or use --lr-schedule "
+       "cosine"},
+      {[](auto& c) { c.optimizer.lr_step = 5; },
+       "--lr-step: only --lr-schedule step has it; leave it out, or use --lr-schedule step"},
+      {[](auto& c) {
+         c.optimizer.lr_gamma = 0.5;
+         c.optimizer.lr_schedule = LrSchedule::kCosine;
+       },
+       "--lr-gamma: only --lr-schedule step has it; leave it out, or use --lr-schedule step"},
+      {[](auto& c) {
+         c.optimizer.lr_min = 0.1;
+         c.optimizer.lr_schedule = LrSchedule::kLinear;
+       },
+       "--lr-min '0.1': is above --lr, which is 0.001; give a smaller one, or a larger --lr"},
       {[](auto& c) { c.optimizer.nesterov = true; },
        "--nesterov: only --optimizer sgd has it; leave it out, or use --optimizer sgd"},
       {[](auto& c) {

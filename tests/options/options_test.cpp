@@ -29,6 +29,7 @@ const std::map<std::string_view, std::string>& samples() {
       {"dim", "48"},
       {"depth", "3"},
       {"layers", "784,512,10"},
+      {"label-smoothing", "0.05"},
       {"data", "npy:x*.npy,a folder/y.npy"},
       {"workers", "0"},
       {"prefetch", "7"},
@@ -42,6 +43,9 @@ const std::map<std::string_view, std::string>& samples() {
       {"log-every", "10"},
       {"lr", "1e-05"},
       {"lr-warmup", "4"},
+      {"lr-min", "1e-06"},
+      {"lr-step", "5"},
+      {"lr-gamma", "0.5"},
       {"betas", "0.8,0.95"},
       {"eps", "1e-45"},
       {"momentum", "0.9"},
@@ -188,6 +192,9 @@ TEST_F(Configuration, AsJsonHasTheTypesOfJson) {
   config.data.kind = DataKind::kSafetensors;
   config.data.x = "f";
   config.training.seed = ~std::uint64_t{0};
+  config.optimizer.lr = 0.001;
+  config.optimizer.beta1 = 0.9;
+  config.optimizer.beta2 = 0.999;
   const std::string json = json_of(config, TrainerKind::kSingle);
   for (const char* part : {R"("layers":[4,2])", R"("no-pin":true)", R"("drop-last":false)",
                            R"("data":"safetensors:f")", R"("seed":18446744073709551615)",

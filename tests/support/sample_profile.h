@@ -48,11 +48,11 @@ class SampleProfile {
          .lane = Lane::kCopy,
          .phase = Phase::kData});
     add({.op = DeviceOp{Gemm{.c = out, .a = x, .b = w}}, .phase = Phase::kForward, .layer = 0});
-    add({.op = DeviceOp{MseLoss{.loss = take("loss", 1, 1),
-                                .grad = grad,
-                                .output = out,
-                                .target = take("y", 8, 4),
-                                .count = 32}},
+    add({.op = DeviceOp{PointwiseLoss{.loss = take("loss", 1, 1),
+                                      .grad = grad,
+                                      .output = out,
+                                      .target = take("y", 8, 4),
+                                      .count = 32}},
          .phase = Phase::kLoss});
     add({.op = DeviceOp{Gemm{.c = grad_w, .a = x, .b = grad, .transpose_a = true}},
          .phase = Phase::kBackward,

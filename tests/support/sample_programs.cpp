@@ -176,12 +176,12 @@ SampleProgram training_step(const SampleShape& shape) {
     const float beta = micro == 0 ? 0.F : 1.F;
     const Tensor x = input.x.row_slice(micro * rows, rows);
     model.forward(x);
-    model.add(MseLoss{.loss = loss_of(*buffers),
-                      .grad = model.grad_outputs.back(),
-                      .output = model.outputs.back(),
-                      .target = input.y.row_slice(micro * rows, rows),
-                      .count = count,
-                      .beta = beta},
+    model.add(PointwiseLoss{.loss = loss_of(*buffers),
+                            .grad = model.grad_outputs.back(),
+                            .output = model.outputs.back(),
+                            .target = input.y.row_slice(micro * rows, rows),
+                            .count = count,
+                            .beta = beta},
               Phase::kLoss, model.layers() - 1);
     model.backward(x, beta);
   }
@@ -197,11 +197,11 @@ SampleProgram ddp_step(const SampleShape& shape, int ranks, int layers_per_bucke
   ModelBuilder model(*buffers, program, shape, 0, shape.rows);
   const float scale = 1.F / static_cast<float>(ranks);
   model.forward(input.x);
-  model.add(MseLoss{.loss = loss_of(*buffers),
-                    .grad = model.grad_outputs.back(),
-                    .output = model.outputs.back(),
-                    .target = input.y,
-                    .count = input.y.size()},
+  model.add(PointwiseLoss{.loss = loss_of(*buffers),
+                          .grad = model.grad_outputs.back(),
+                          .output = model.outputs.back(),
+                          .target = input.y,
+                          .count = input.y.size()},
             Phase::kLoss, model.layers() - 1);
   std::size_t bucket_last = model.layers() - 1;
   for (std::size_t l = model.layers(); l-- > 0;) {
@@ -256,7 +256,7 @@ SampleProgram data_parallel_step(const SampleShape& shape, int devices) {
         {DeviceOp{Copy{all.row_slice(first, out.rows), out}}, 0, Lane::kComm, Phase::kForward});
     first += out.rows;
   }
-  models[0].add(MseLoss{loss_of(*buffers), grad_all, all, input.y, all.size()}, Phase::kLoss,
+  models[0].add(PointwiseLoss{loss_of(*buffers), grad_all, all, input.y, all.size()}, Phase::kLoss,
                 models[0].layers() - 1);
   first = 0;
   for (std::size_t i = 0; i < models.size(); ++i) {

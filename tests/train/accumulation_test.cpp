@@ -85,7 +85,7 @@ TEST(Accumulation, MakesALastMicroStepOfTheRowsThatAreLeft) {
   for (const Node& node : programs.last_batch()->program.nodes()) {
     if (node.phase != Phase::kLoss) continue;
     const auto* op = std::get_if<DeviceOp>(&node.op);
-    if (const auto* loss = std::get_if<MseLoss>(op)) rows.push_back(loss->output.rows);
+    if (const auto* loss = std::get_if<PointwiseLoss>(op)) rows.push_back(loss->output.rows);
   }
   EXPECT_EQ(rows, (std::vector<std::int64_t>{6, 6, 3}));
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/make_device.h"
+#include "profiler/report.h"
 #include "support/expect_error.h"
 #include "support/file_runs.h"
 #include "support/trainer_harness.h"
@@ -48,6 +49,30 @@ TEST_F(EvaluatorTest, FindsTheLossAndAccuracyThatTrainingEndedWith) {
       EXPECT_EQ(other.total.accuracy, last.accuracy);
     }
   }
+}
+
+TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
+  TrainerHarness run(class_run(folder()));
+  run.run();
+  const Evaluation evaluation = evaluate(run, 3, run.trainer->weights());
+  ASSERT_EQ(evaluation.classes, 4);
+  ASSERT_EQ(evaluation.confusion.size(), 16U);
+  std::int64_t right = 0;
+  std::vector<std::int64_t> samples(4);
+  for (std::size_t label = 0; label < 4; ++label) {
+    for (std::size_t found = 0; found < 4; ++found) {
+      samples[label] += evaluation.confusion[4 * label + found];
+    }
+    right += evaluation.confusion[5 * label];
+  }
+  EXPECT_EQ(static_cast<double>(right), *evaluation.total.accuracy * 10);
+  // Labels of the last ten samples: (i * i + 1) % 4.
+  EXPECT_EQ(samples, (std::vector<std::int64_t>{0, 5, 5, 0}));
+  const std::string table = confusion_table(evaluation);
+  EXPECT_NE(table.find("taken for 3"), std::string::npos) << table;
+  EXPECT_EQ(confusion_table({}), "");
+  EXPECT_EQ(confusion_table({.classes = 31}),
+            "\nA table of 31 classes is not shown, of 30 or fewer it is.\n");
 }
 
 TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {

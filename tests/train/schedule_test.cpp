@@ -115,6 +115,10 @@ TEST(Resolve, LeavesWhatWasAskedFor) {
   asked.optimizer.kind = OptimizerKind::kAdamW;
   asked.training.epochs = 2;
   TrainConfig expected = asked;
+  expected.optimizer.lr = 0.001;
+  expected.optimizer.beta1 = 0.9;
+  expected.optimizer.beta2 = 0.999;
+  expected.optimizer.eps = 1e-8;
   expected.optimizer.weight_decay = 0.01;
   expected.training.warmup = 5;  // of 2 x 3 steps
   const StepSpec spec = spec_of_rows(10, 0, 4);

@@ -24,17 +24,18 @@ std::vector<StepSpec> all_specs() {
       if (classes && !files) continue;
       const bool tails = (bits & 32) != 0;
       if (tails && !files) continue;
-      specs.push_back(
-          {.model = {.layout = ParameterLayout(widths),
-                     .activation = (bits & 4) != 0 ? Activation::kRelu : Activation::kNone,
-                     .last_relu = (bits & 8) != 0,
-                     .loss = classes ? LossKind::kCrossEntropy : LossKind::kMse,
-                     .fusion = (bits & 16) != 0},
-           .data = files ? DataKind::kIdx : DataKind::kRandn,
-           .batch_size = 4,
-           .train_rows = files ? (tails ? 10 : 8) : 0,
-           .test_rows = files ? (tails ? 7 : 4) : 0,
-           .zero_grad = widths.size() != 3});
+      specs.push_back({.model = {.layout = ParameterLayout(widths),
+                                 .activation = (bits & 4) != 0   ? Activation::kRelu
+                                               : (bits & 8) != 0 ? Activation::kGelu
+                                                                 : Activation::kNone,
+                                 .last_relu = (bits & 8) != 0,
+                                 .loss = classes ? LossKind::kCrossEntropy : LossKind::kMse,
+                                 .fusion = (bits & 16) != 0},
+                       .data = files ? DataKind::kIdx : DataKind::kRandn,
+                       .batch_size = 4,
+                       .train_rows = files ? (tails ? 10 : 8) : 0,
+                       .test_rows = files ? (tails ? 7 : 4) : 0,
+                       .zero_grad = widths.size() != 3});
     }
   }
   return specs;
@@ -88,6 +89,30 @@ TEST(StepPrograms, ShareTheirBuffers) {
     EXPECT_EQ(step->tensors.loss_host.buffer, programs.train().tensors.loss_host.buffer);
   }
   EXPECT_EQ(programs.buffers()[programs.train().tensors.x.buffer].bytes, 4 * 5 * 4);
+}
+
+TEST(StepPrograms, KeepTheInputOfActivationsWhoseGradientIsFoundFromItAndOfNoOthers) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    for (const bool trains : {true, false}) {
+      const StepPrograms programs({.model = {.layout = ParameterLayout({4, 6, 3}),
+                                             .activation = activation,
+                                             .last_relu = false,
+                                             .trains = trains},
+                                   .data = DataKind::kIdx,
+                                   .batch_size = 4,
+                                   .train_rows = trains ? 8 : 0,
+                                   .test_rows = 4});
+      std::vector<std::string> kept;
+      for (const Buffer& buffer : programs.buffers().all()) {
+        if (buffer.name.starts_with("pre_activation")) kept.push_back(buffer.name);
+      }
+      const bool needs_it = activation == Activation::kGelu ||
+                            activation == Activation::kGeluTanh || activation == Activation::kSilu;
+      EXPECT_EQ(kept, needs_it && trains ? std::vector<std::string>{"pre_activation0"}
+                                         : std::vector<std::string>{})
+          << name_of(activation);
+    }
+  }
 }
 
 TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {

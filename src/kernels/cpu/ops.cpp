@@ -57,7 +57,7 @@ struct BoundUpdate {
   void update_weights(const Tile& tile, const float* grads) const {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       const std::int64_t first = (tile.row + row) * op.weight.cols + tile.col;
-      const UpdateElement<AdamRule> element{
+      const UpdateElement<AdamRule<false>> element{
           addresses.at(op.weight) + first,
           grads + row * tile.cols,
           {{addresses.at(op.weight_moments1) + first, addresses.at(op.weight_moments2) + first}},
@@ -136,15 +136,14 @@ struct OpRunner {
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
 
   void operator()(const BiasActivation& op) const {
-    float* values = addresses.at(op.values);
     const std::int64_t cols = op.values.cols;
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{addresses.at(op.bias)};
+      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
+                                                   addresses.at(op.bias)};
       for_ranges(pool, op.values.rows, rows_per_task(cols),
                  [=](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t row = begin; row < end; ++row)
-                     for (std::int64_t col = 0; col < cols; ++col)
-                       element(values + row * cols, col);
+                     for (std::int64_t col = 0; col < cols; ++col) element(row * cols, col);
                  });
     });
   }
@@ -152,7 +151,7 @@ struct OpRunner {
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
       for_elements(op.grad.size(),
-                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
     });
   }
 
@@ -168,29 +167,27 @@ struct OpRunner {
   }
 
   /// The sum has one fixed order, so one thread does it, while others do the gradient.
-  void operator()(const MseLoss& op) const {
+  void operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
-    const float* output = addresses.at(op.output);
-    const float* target = addresses.at(op.target);
     float* loss = addresses.at(op.loss);
-    const MseGradElement grad{addresses.at(op.grad), output, target, mse_grad_factor(op.count)};
-    pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
-      if (task == 0) {
-        const float sum =
-            contiguous_sum(n, [=](std::int64_t i) { return squared_error(output[i], target[i]); });
-        *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
-      } else {
-        const MseGradElement element = grad;
-        const std::int64_t end = std::min(n, task * kGrain);
-        for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
-      }
+    with_loss(op.kind, [&]<class Formula>(Formula) {
+      const LossElement<Formula> shared(op, addresses);
+      pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+        const LossElement<Formula> element = shared;
+        if (task == 0) {
+          const float sum = contiguous_sum(n, [=](std::int64_t i) { return element.value(i); });
+          *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
+        } else {
+          const std::int64_t end = std::min(n, task * kGrain);
+          for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
+        }
+      });
     });
   }
 
   void operator()(const CrossEntropy& op) const {
-    const std::int32_t* labels = checked_labels(op.labels, op.logits.cols);
-    const CrossEntropyRow row_loss{addresses.at(op.grad), addresses.at(op.logits), labels,
-                                   op.logits.cols, op.count};
+    check_labels(op.labels, op.logits.cols);
+    const CrossEntropyRow row_loss(op, addresses);
     double sum = 0;
     for (std::int64_t first = 0; first < op.logits.rows; first += kLossRows) {
       float losses[kLossRows];
@@ -206,8 +203,7 @@ struct OpRunner {
   }
 
   void operator()(const CountCorrect& op) const {
-    const CorrectRow is_correct{addresses.at(op.logits), addresses.at<std::int32_t>(op.labels),
-                                op.logits.cols};
+    const CorrectRow is_correct(op, addresses);
     std::atomic<std::int32_t> correct{0};
     for_ranges(pool, op.logits.rows, rows_per_task(op.logits.cols),
                [&](std::int64_t begin, std::int64_t end) {
@@ -289,7 +285,7 @@ struct OpRunner {
     std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
   }
 
-  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
     return tensor ? addresses.at(*tensor) : nullptr;
   }
 
@@ -314,7 +310,7 @@ struct OpRunner {
     return sum;
   }
 
-  const std::int32_t* checked_labels(const Tensor& labels, std::int64_t classes) const {
+  void check_labels(const Tensor& labels, std::int64_t classes) const {
     const auto* values = addresses.at<std::int32_t>(labels);
     for (std::int64_t row = 0; row < labels.rows; ++row) {
       if (values[row] >= 0 && values[row] < classes) continue;
@@ -322,7 +318,6 @@ struct OpRunner {
                                 "the last layer has " + std::to_string(classes) + " outputs",
                                 "widen the last layer or check the labels"});
     }
-    return values;
   }
 };
 

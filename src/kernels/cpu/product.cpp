@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/formulas.h"
+#include "kernels/loop_ops.h"
 
 // In the sanitizer's runtime library; null where the program is not linked to it.
 extern "C" __attribute__((weak)) void __tsan_read_range(void* address, std::size_t bytes);
@@ -125,12 +126,15 @@ class ReferenceProduct final : public Product {
     Block sums;
     sum_block(a, b, {row, rows, col, cols}, depth, sums);
     const float* bias = op.bias ? addresses.at(*op.bias) + col : nullptr;
+    float* const c = addresses.at(op.c);
     with_activation(op.activation, [&]<class Formula>(Formula) {
+      const ActivationElement<Formula> element{
+          c, op.pre_activation ? addresses.at(*op.pre_activation) : nullptr};
       for (std::int64_t i = 0; i < rows; ++i) {
-        float* c = addresses.at(op.c) + (row + i) * op.c.cols + col;
+        const std::int64_t first = (row + i) * op.c.cols + col;
         for (std::int64_t j = 0; j < cols; ++j) {
-          c[j] = Formula::value(bias != nullptr ? sums[i][j] + bias[j]
-                                                : accumulate(sums[i][j], op.beta, c[j]));
+          element(first + j, bias != nullptr ? sums[i][j] + bias[j]
+                                             : accumulate(sums[i][j], op.beta, c[first + j]));
         }
       }
     });

@@ -41,7 +41,8 @@ BoundGemm bind(const Gemm& op, const Addresses& addresses) {
           .a = addresses.at(op.a),
           .b = addresses.at(op.b),
           .bias = op.bias ? addresses.at(*op.bias) : nullptr,
-          .c = addresses.at(op.c)};
+          .c = addresses.at(op.c),
+          .pre_activation = op.pre_activation ? addresses.at(*op.pre_activation) : nullptr};
 }
 
 Tiling tiling_of(const Gemm& op, int threads) {
@@ -93,9 +94,10 @@ TileProduct begin_tile(const BoundGemm& g, const Tile& tile) {
 void activation_tile(const BoundGemm& g, const Tile& tile) {
   if (g.op.activation == Activation::kNone) return;
   with_activation(g.op.activation, [&]<class Formula>(Formula) {
+    const ActivationElement<Formula> element{g.c, g.pre_activation};
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      float* row = g.c + i * g.n + tile.col;
-      for (std::int64_t j = 0; j < tile.cols; ++j) row[j] = Formula::value(row[j]);
+      const std::int64_t row = i * g.n + tile.col;
+      for (std::int64_t at = row; at < row + tile.cols; ++at) element(at, g.c[at]);
     }
   });
 }
@@ -103,10 +105,9 @@ void activation_tile(const BoundGemm& g, const Tile& tile) {
 void bias_activation_tile(const BoundGemm& g, const Tile& tile) {
   if (g.bias == nullptr) return activation_tile(g, tile);
   with_activation(g.op.activation, [&]<class Formula>(Formula) {
-    const BiasActivationElement<Formula> element{g.bias + tile.col};
+    const BiasActivationElement<Formula> element{{g.c, g.pre_activation}, g.bias};
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      float* row = g.c + i * g.n + tile.col;
-      for (std::int64_t j = 0; j < tile.cols; ++j) element(row, j);
+      for (std::int64_t j = tile.col; j < tile.col + tile.cols; ++j) element(i * g.n, j);
     }
   });
 }

@@ -18,6 +18,7 @@ struct BoundGemm {
   const float* b;
   const float* bias;  // or null
   float* c;
+  float* pre_activation;  // or null
 };
 
 BoundGemm bind(const Gemm& op, const Addresses& addresses);

@@ -204,9 +204,11 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
     if (!product_.run(*gemm, addresses, queue)) {
-      launch_kernel(
-          BiasActivation{.values = gemm->c, .bias = *gemm->bias, .activation = gemm->activation},
-          addresses, queue);
+      launch_kernel(BiasActivation{.values = gemm->c,
+                                   .bias = *gemm->bias,
+                                   .activation = gemm->activation,
+                                   .pre_activation = gemm->pre_activation},
+                    addresses, queue);
     }
   } else {
     launch_kernel(op, addresses, queue);

@@ -29,14 +29,13 @@ constexpr int kTileRows = kBlockWarps;
 /// tiles.
 template <class Formula>
 __global__ void __launch_bounds__(kBlockThreads)
-    bias_activation(float* values, std::int64_t rows, std::int64_t cols,
-                    BiasActivationElement<Formula> element) {
+    bias_activation(std::int64_t rows, std::int64_t cols, BiasActivationElement<Formula> element) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kTileCols + threadIdx.x;
   if (col >= cols) return;
   const std::int64_t step = std::int64_t{gridDim.y} * kTileRows;
   for (std::int64_t row = std::int64_t{blockIdx.y} * kTileRows + threadIdx.y; row < rows;
        row += step) {
-    element(values + row * cols, col);
+    element(row * cols, col);
   }
 }
 

@@ -40,16 +40,17 @@ struct Launcher {
     const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
     const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      return start(stream, grid, kTile, bias_activation<Formula>, addresses.at(op.values),
-                   op.values.rows, op.values.cols,
-                   BiasActivationElement<Formula>{addresses.at(op.bias)});
+      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
+                                                   addresses.at(op.bias)};
+      return start(stream, grid, kTile, bias_activation<Formula>, op.values.rows, op.values.cols,
+                   element);
     });
   }
 
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
       return each(op.grad.size(),
-                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.output)});
+                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
     });
   }
 
@@ -64,26 +65,25 @@ struct Launcher {
                  addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
   }
 
-  cudaError_t operator()(const MseLoss& op) const {
+  cudaError_t operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
-    const MseGradElement grad{addresses.at(op.grad), addresses.at(op.output),
-                              addresses.at(op.target), mse_grad_factor(op.count)};
     const int blocks = partial_blocks(n);
-    const cudaError_t error = start(stream, blocks, mse_loss, partials, n, grad);
+    const cudaError_t error = with_loss(op.kind, [&]<class Formula>(Formula) {
+      return start(stream, blocks, pointwise_loss<Formula>, partials, n,
+                   LossElement<Formula>(op, addresses));
+    });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CrossEntropy& op) const {
-    const CrossEntropyRow row{addresses.at(op.grad), addresses.at(op.logits),
-                              addresses.at<std::int32_t>(op.labels), op.logits.cols, op.count};
+    const CrossEntropyRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = start(stream, blocks, cross_entropy, partials, op.logits.rows, row);
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CountCorrect& op) const {
-    const CorrectRow row{addresses.at(op.logits), addresses.at<std::int32_t>(op.labels),
-                         op.logits.cols};
+    const CorrectRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = start(stream, blocks, count_correct, partials, op.logits.rows, row);
     if (error != cudaSuccess) return error;
@@ -168,7 +168,7 @@ struct Launcher {
   cudaError_t operator()(const Copy&) const { return no_kernel(); }
 
  private:
-  [[nodiscard]] const float* at(const std::optional<Tensor>& tensor) const {
+  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
     return tensor ? addresses.at(*tensor) : nullptr;
   }
 

@@ -90,13 +90,14 @@ static __global__ void find_clip_factor(float* factor, const float* squares, std
   *factor = clip_factor(max_norm, sum);
 }
 
-/// The gradient, and each block's part of the sum of squared errors.
-static __global__ void __launch_bounds__(kBlockThreads)
-    mse_loss(double* partials, std::int64_t n, MseGradElement grad) {
+/// The gradient, and each block's part of the sum of the terms.
+template <class Formula>
+__global__ void __launch_bounds__(kBlockThreads)
+    pointwise_loss(double* partials, std::int64_t n, LossElement<Formula> element) {
   double sum = 0;
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
-    sum += squared_error(grad.output[i], grad.target[i]);
-    grad(i);
+    sum += element.value(i);
+    element(i);
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
@@ -121,17 +122,20 @@ inline __device__ float cross_entropy_row(const CrossEntropyRow& op, std::int64_
   const std::int64_t lane = threadIdx.x % kWarpThreads;
   const float largest = largest_of_row(x, op.cols);
   float sum = 0;
+  float shifted = 0;
   for (std::int64_t j = lane; j < op.cols; j += kWarpThreads) {
     g[j] = std::exp(x[j] - largest);
     sum += g[j];
+    shifted += x[j] - largest;
   }
   const std::int64_t label = op.labels[row];
   const bool is_class = label >= 0 && label < op.cols;
   sum = is_class ? warp_sum(sum) : NAN;
+  shifted = warp_sum(shifted);
   const auto count = static_cast<float>(op.count);
   for (std::int64_t j = lane; j < op.cols; j += kWarpThreads)
-    g[j] = cross_entropy_grad(g[j], sum, j == label, count);
-  return is_class ? cross_entropy_loss(x[label], largest, sum) : NAN;
+    g[j] = cross_entropy_grad(g[j], sum, j == label, op.weights, count);
+  return is_class ? cross_entropy_loss(x[label], largest, sum, op.weights, op.cols, shifted) : NAN;
 }
 
 /// Calls row_value(row) for every row, each by one warp, and adds the values up by block.
@@ -164,7 +168,7 @@ inline __device__ bool is_correct_row(const CorrectRow& op, std::int64_t row) {
     const bool equal = !is_larger(x[other], x[best]) && !is_larger(x[best], x[other]);
     best = is_larger(x[other], x[best]) || (equal && other < best) ? other : best;
   }
-  return best == op.labels[row];
+  return op.take(row, best);
 }
 
 static __global__ void __launch_bounds__(kBlockThreads)
