@@ -61,7 +61,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "strong-scaling", "weak-scaling", "comm-vs-compute",
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
-                           "optimisations",  "monitor"}) {
+                           "optimisations",  "monitor",      "activations",
+                           "accumulation"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
