@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "options/options.h"
 #include "session/run_program.h"
+#include "session/shared_checkpoint.h"
 #include "train/optimizer.h"
 
 namespace barestep {
@@ -235,13 +236,14 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
       programs_(programs),
       program_(program),
       trainer_(trainer),
-      writes_(job.is_first()),
+      ranks_(job.background_ranks()),
+      is_first_(job.is_first()),
       rounding_(std::move(rounding)),
       last_s_(now_s()) {
   trainer.pause_when(config.checkpoint.every.steps, asks_);
   if (start != nullptr) best_test_loss_ = start->best_test_loss;
   if (start != nullptr && config.checkpoint.resume) saved_ = start->state.position;
-  if (!writes_) return;
+  if (!is_first_) return;
   deciding_ = settings_of_numbers(config, programs.spec());
   const fs::path& folder = config.checkpoint.folder;
   folder_.emplace(folder, static_cast<int>(config.checkpoint.keep));
@@ -250,7 +252,7 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
 
 void Checkpoints::on_batch() {
   const CheckpointEvery& every = config_.checkpoint.every;
-  if (!writes_ || every.steps > 0 || now_s() - last_s_ < every.seconds) return;
+  if (!is_first_ || every.steps > 0 || now_s() - last_s_ < every.seconds) return;
   const bool is_written =
       !writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   if (is_written) asks_ = true;
@@ -259,13 +261,13 @@ void Checkpoints::on_batch() {
 void Checkpoints::on_evaluation(const EvaluationReport& report) {
   if (best_test_loss_ && report.loss >= *best_test_loss_) return;
   best_test_loss_ = report.loss;
-  if (config_.checkpoint.best) keep(best_folder_, config_.checkpoint.folder / kBest);
+  if (config_.checkpoint.best) save_into(best_folder_);
 }
 
 void Checkpoints::on_pause() {
   asks_ = false;
   last_s_ = now_s();
-  keep(folder_, config_.checkpoint.folder);
+  save_into(folder_);
   saved_ = trainer_.position();
 }
 
@@ -296,33 +298,37 @@ std::string Checkpoints::state_text() const {
   return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
 }
 
-void Checkpoints::keep(std::optional<CheckpointFolder>& folder, const fs::path& path) {
-  wait();
+void Checkpoints::save_into(std::optional<CheckpointFolder>& folder) {
   const double begin_s = now_s();
-  std::swap(state_.tensors, image_.tensors);  // whose memory is used again
-  trainer_.copy_state(state_);
-  copied_s_ += now_s() - begin_s;
-  std::swap(state_.tensors, image_.tensors);
-  if (!writes_) return;
-  if (const std::string bad = bad_weight_in(image_.tensors); !bad.empty()) {
-    // In the middle of a run the next loss tells, too.
-    failure_ = Error(ExitCode::kDiverged,
-                     {.what = "checkpoint",
-                      .value = path.string(),
-                      .why = bad + ", so it is not written",
-                      .remedy = "training diverged in its last step: use a smaller --lr"});
-    return;
+  wait();
+  trainer_.begin_copy();
+  waited_s_ += now_s() - begin_s;
+  CheckpointForm form{.step = trainer_.position().steps, .state = {}, .tensors = {}};
+  if (is_first_) form.state = state_text();
+  writing_ = std::async(std::launch::async,
+                        [this, form = std::move(form), to = folder ? &*folder : nullptr]() mutable {
+                          write(to, std::move(form));
+                        });
+}
+
+void Checkpoints::write(CheckpointFolder* folder, CheckpointForm form) {
+  const double begin_s = now_s();
+  CheckpointShare share{.form = std::move(form), .pieces = {}};
+  share.form.tensors = state_tensors(programs_);
+  try {
+    share.pieces = saved_pieces(programs_, trainer_.finish_copy());
+    if (const std::string bad = bad_weight_in(share.form.tensors, share.pieces); !bad.empty()) {
+      share.failure = {ExitCode::kDiverged, bad + ", so it is not written",
+                       "training diverged in its last step: use a smaller --lr"};
+    }
+  } catch (const Error& error) {
+    share.failure = {error.code(), error.what(), "see the errors of the device"};
   }
-  image_.step = trainer_.position().steps;
-  image_.state = state_text();
-  const fs::path file = path / fmt::format("step-{:09}.safetensors", image_.step);
-  writing_ = std::async(std::launch::async, [this, &folder, file] {
-    const double start_s = now_s();
-    folder->write(image_);
-    written_s_ += now_s() - start_s;
-    ++count_;
-    newest_ = file;
-  });
+  write_checkpoint(ranks_, folder, share);
+  if (folder == nullptr) return;
+  written_s_ += now_s() - begin_s;
+  ++count_;
+  newest_ = folder->path() / name_of_checkpoint(share.form.step);
 }
 
 void Checkpoints::wait() {
@@ -331,6 +337,8 @@ void Checkpoints::wait() {
     writing_.get();
   } catch (const Error& error) {
     if (!failure_) failure_ = error;
+    // The next loss tells that training diverged.
+    if (error.code() == ExitCode::kDiverged) return;
     print_note(name_of(program_), std::string(error.what()) + "; the run goes on without it");
   }
 }
@@ -347,7 +355,7 @@ std::string Checkpoints::text() const {
       "{} in '{}', the newest '{}': the run waited {} for each, {} of writing went on "
       "beside it\n",
       counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
-      newest_.filename().string(), time_text(copied_s_ / count), time_text(written_s_ / count));
+      newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));
 }
 
 }  // namespace barestep

@@ -19,6 +19,7 @@ namespace barestep {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -371,9 +372,10 @@ TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
 TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
   const auto result = single(kRandomRun + Arguments{"--plan", "--checkpoint", "c", "--resume"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("\n  6.38 KiB of host memory besides, for the copy that "
-                                    "checkpoints are written from\n"));
+  EXPECT_THAT(result.out, HasSubstr("\n  pinned host memory\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n    checkpoint +11,776 B +11.50 KiB\n"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "c"));
+  EXPECT_THAT(single(kRandomRun + Arguments{"--plan"}).out, Not(HasSubstr("checkpoint")));
 }
 
 class KilledRuns : public CheckpointedRuns {

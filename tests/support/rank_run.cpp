@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/index.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/thread_communicator.h"
 #include "support/trainer_harness.h"
@@ -64,8 +65,8 @@ class Losses final : public TrainObserver {
 
  private:
   void keep() {
-    TrainingState nothing;
-    trainer_.copy_state(asks_ ? *interruption_.kept : nothing);
+    trainer_.begin_copy();
+    interruption_.keep(trainer_.position(), trainer_.programs(), trainer_.finish_copy());
     is_kept_ = true;
   }
 
@@ -76,6 +77,28 @@ class Losses final : public TrainObserver {
   bool is_kept_ = false;
   std::atomic<bool> asked_{false};
 };
+
+}  // namespace
+
+void Interruption::keep(const Position& position, const StepPrograms& programs,
+                        std::span<const std::byte> saved) const {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  kept->position = position;
+  const std::vector<TensorForm> forms = state_tensors(programs);
+  if (kept->tensors.empty()) {
+    for (const TensorForm& form : forms) {
+      kept->tensors.push_back({form.name, form.dtype, form.shape,
+                               std::vector<std::byte>(static_cast<std::size_t>(form.bytes))});
+    }
+  }
+  for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
+    std::ranges::copy(piece.bytes,
+                      at(kept->tensors, piece.tensor).bytes.begin() + piece.first_byte);
+  }
+}
+
+namespace {
 
 /// Of a rank: the tensors of a state are rank 0's.
 std::optional<TrainingState> start_of(const Interruption& interruption, int rank) {

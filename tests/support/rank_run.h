@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/communicator.h"
@@ -40,11 +41,15 @@ struct Trained {
 /// What a run has to do with states between its steps.
 struct Interruption {
   const TrainingState* start = nullptr;  // of rank 0: where the run goes on
-  TrainingState* kept = nullptr;         // of rank 0: filled at the first pause, or at a stop
+  TrainingState* kept = nullptr;         // of all ranks: filled at the first pause, or at a stop
   std::int64_t pause_every = 0;
   // Behind this step rank 0 asks for a pause or a stop.
   std::int64_t asks_behind = -1;
   Wish asks_for = Wish::kPause;
+
+  /// Adds what a rank saves to `kept`, whose tensors may be empty.
+  void keep(const Position& position, const StepPrograms& programs,
+            std::span<const std::byte> saved) const;
 };
 
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Run, Resumed,
 
 std::vector<std::string> names_of_state(const TrainConfig& config) {
   std::vector<std::string> names;
-  for (const StoredTensor& tensor :
+  for (const TensorForm& tensor :
        state_tensors(StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr)))) {
     names.push_back(tensor.name);
   }
