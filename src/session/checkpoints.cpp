@@ -322,7 +322,7 @@ void Checkpoints::write(CheckpointFolder* folder, CheckpointForm form) {
                        "training diverged in its last step: use a smaller --lr"};
     }
   } catch (const Error& error) {
-    share.failure = {error.code(), error.what(), "see the errors of the device"};
+    share.failure = {error.code(), error.what(), ""};
   }
   write_checkpoint(ranks_, folder, share);
   if (folder == nullptr) return;

@@ -97,7 +97,8 @@ std::optional<CheckpointPlace> place_of(const Writers& writers,
 
 }  // namespace
 
-void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share) {
+void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share,
+                      FileSystem& files) {
   const Writers writers(ranks);
   if (has_failed(writers, folder, share.failure)) return;
   std::optional<CheckpointDraft> draft;
@@ -110,7 +111,8 @@ void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const Check
   const auto place = place_of(writers, draft);
   if (failure) throw Error(*failure);
   if (!place) return;
-  const int mine = draft ? draft->write_pieces(share.pieces) : write_pieces(*place, share.pieces);
+  const int mine =
+      draft ? draft->write_pieces(share.pieces) : write_pieces(*place, share.pieces, files);
   const auto results = writers.gather(std::to_string(mine));
   if (!draft) return;
   for (std::size_t rank = 0; rank < results.size(); ++rank) {

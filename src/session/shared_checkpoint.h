@@ -29,6 +29,7 @@ struct CheckpointShare {
 /// on the disk, rank 0 finishes it. `ranks` is null for a process that is alone. Throws Error on
 /// rank 0, the first failure of any rank; the folder is as before then. Every rank calls it.
 /// Blocks.
-void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share);
+void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share,
+                      FileSystem& files = real_files());
 
 }  // namespace barestep

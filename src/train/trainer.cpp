@@ -319,10 +319,10 @@ std::span<const std::byte> Trainer::finish_copy() {
   if (copies_ != nullptr) {
     copy_ends_->synchronize();
     if (!is_copied_) {
-      fail(ExitCode::kTryAgain, {.what = "checkpoint",
+      fail(ExitCode::kTryAgain, {.what = "copy of the state",
                                  .value = "",
-                                 .why = "the device failed while the state was copied",
-                                 .remedy = "see its error"});
+                                 .why = "the device failed",
+                                 .remedy = "see the errors of the device"});
     }
   }
   return {runner_.addresses(0).at<std::byte>(host), static_cast<std::size_t>(host.bytes())};

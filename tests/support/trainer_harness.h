@@ -57,6 +57,9 @@ class TrainerHarness final : public TrainObserver {
     if (after_step) after_step(report);
   }
   void on_evaluation(const EvaluationReport& report) override { evaluations.push_back(report); }
+  void on_pause() override {
+    if (at_pause) at_pause();
+  }
 
   [[nodiscard]] std::vector<float> losses() const {
     std::vector<float> all;
@@ -72,6 +75,7 @@ class TrainerHarness final : public TrainObserver {
   std::vector<StepReport> steps;
   std::vector<EvaluationReport> evaluations;
   std::function<void(const StepReport&)> after_step;
+  std::function<void()> at_pause;
 };
 
 }  // namespace barestep
