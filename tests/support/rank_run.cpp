@@ -4,10 +4,10 @@
 #include <cmath>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
-#include "core/index.h"
 #include "kernels/make_device.h"
 #include "parallel/comm/thread_communicator.h"
 #include "support/trainer_harness.h"
@@ -66,7 +66,11 @@ class Losses final : public TrainObserver {
  private:
   void keep() {
     trainer_.begin_copy();
-    interruption_.keep(trainer_.position(), trainer_.programs(), trainer_.finish_copy());
+    const std::span<const std::byte> saved = trainer_.finish_copy();
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    interruption_.kept->position = trainer_.position();
+    add_saved(*interruption_.kept, trainer_.programs(), saved);
     is_kept_ = true;
   }
 
@@ -77,28 +81,6 @@ class Losses final : public TrainObserver {
   bool is_kept_ = false;
   std::atomic<bool> asked_{false};
 };
-
-}  // namespace
-
-void Interruption::keep(const Position& position, const StepPrograms& programs,
-                        std::span<const std::byte> saved) const {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  kept->position = position;
-  const std::vector<TensorForm> forms = state_tensors(programs);
-  if (kept->tensors.empty()) {
-    for (const TensorForm& form : forms) {
-      kept->tensors.push_back({form.name, form.dtype, form.shape,
-                               std::vector<std::byte>(static_cast<std::size_t>(form.bytes))});
-    }
-  }
-  for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
-    std::ranges::copy(piece.bytes,
-                      at(kept->tensors, piece.tensor).bytes.begin() + piece.first_byte);
-  }
-}
-
-namespace {
 
 /// Of a rank: the tensors of a state are rank 0's.
 std::optional<TrainingState> start_of(const Interruption& interruption, int rank) {

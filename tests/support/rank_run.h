@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "core/communicator.h"
@@ -46,10 +45,6 @@ struct Interruption {
   // Behind this step rank 0 asks for a pause or a stop.
   std::int64_t asks_behind = -1;
   Wish asks_for = Wish::kPause;
-
-  /// Adds what a rank saves to `kept`, whose tensors may be empty.
-  void keep(const Position& position, const StepPrograms& programs,
-            std::span<const std::byte> saved) const;
 };
 
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks

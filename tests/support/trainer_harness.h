@@ -3,15 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/checker.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/index.h"
 #include "data/dataset.h"
 #include "kernels/make_device.h"
 #include "train/trainer.h"
@@ -23,6 +26,20 @@ namespace barestep {
 inline void expect_ordered(const Program& program) {
   for (const Violation& violation : check(program)) {
     ADD_FAILURE() << program.name() << ": " << describe(program, violation);
+  }
+}
+
+/// Adds what a rank saves of its state to `state`, whose tensors may be empty.
+inline void add_saved(TrainingState& state, const StepPrograms& programs,
+                      std::span<const std::byte> saved) {
+  if (state.tensors.empty()) {
+    for (const TensorForm& form : state_tensors(programs)) {
+      state.tensors.push_back({form.name, form.dtype, form.shape,
+                               std::vector<std::byte>(static_cast<std::size_t>(form.bytes))});
+    }
+  }
+  for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
+    std::ranges::copy(piece.bytes, at(state.tensors, piece.tensor).bytes.begin() + piece.first_byte);
   }
 }
 

@@ -202,8 +202,8 @@ TEST(StateOfTraining, IsASnapshotThatIsCopiedWhileTheRunGoesOn) {
     TrainerHarness run(config, {}, std::move(held));
     run_and_copy_behind_third_step(run);
     device.release_copies();
-    TrainingState state;
-    Interruption{.kept = &state}.keep({.steps = 3}, *run.programs, run.trainer->finish_copy());
+    TrainingState state{.position = {.steps = 3}, .tensors = {}};
+    add_saved(state, *run.programs, run.trainer->finish_copy());
     EXPECT_TRUE(device.were_released()) << "the run has waited for the copy to the host";
 
     TrainerHarness rest(config, Generator::kTorchCuda, nullptr, &state);
