@@ -325,7 +325,8 @@ TEST_F(CudaTraining, GoesOnToTheBitFromASnapshotThatIsCopiedBesideIt) {
     TrainingState state{.position = {.steps = 1}, .tensors = {}};
     run.at_pause = [&] {
       if (run.trainer->steps_done() == 1) run.trainer->begin_copy();
-      if (run.trainer->steps_done() == 4) add_saved(state, *run.programs, run.trainer->finish_copy());
+      if (run.trainer->steps_done() == 4)
+        add_saved(state, *run.programs, run.trainer->finish_copy());
     };
     run.run();
     TrainerHarness rest(config, Generator::kTorchCuda, make_cuda_device(config.device, 0), &state);

@@ -39,7 +39,8 @@ inline void add_saved(TrainingState& state, const StepPrograms& programs,
     }
   }
   for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
-    std::ranges::copy(piece.bytes, at(state.tensors, piece.tensor).bytes.begin() + piece.first_byte);
+    std::ranges::copy(piece.bytes,
+                      at(state.tensors, piece.tensor).bytes.begin() + piece.first_byte);
   }
 }
 
