@@ -39,7 +39,7 @@ StateJson json_of_settings(const RankSettings& settings) {
   return json;
 }
 
-/// "--seed is 0 in the checkpoint and 1 here", for each that differs.
+/// Each setting that differs: "--seed is 0 in the checkpoint and 1 here".
 std::vector<std::string> setting_differences(const StateJson& stored, const RankSettings& now) {
   std::vector<std::string> found;
   for (const auto& [name, value] : now) {
@@ -51,7 +51,7 @@ std::vector<std::string> setting_differences(const StateJson& stored, const Rank
   return found;
 }
 
-/// What is trained, beyond rounding.
+/// What decides the numbers of a run, apart from how they are rounded.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
       {"--layers", text_of_numbers(spec.model.layout.widths())},
@@ -72,7 +72,7 @@ std::string text_of_choices(const fs::path& path) {
   return InputFile(path, "product choices").text(kMostBytes);
 }
 
-/// Reads what Checkpoints::state_text() wrote.
+/// Reads the text that Checkpoints::state_text() made.
 ResumePoint resume_point_of(const fs::path& file, std::string text) {
   ResumePoint point{.file = file, .text = std::move(text), .state = {}, .best_test_loss = {}};
   try {
@@ -125,14 +125,13 @@ void require_own_folder(const CheckpointConfig& config) {
   fail(ExitCode::kConfiguration,
        {.what = "--checkpoint",
         .value = config.folder.string(),
-        .why = fmt::format("holds checkpoints of another run, the newest of {}",
-                           counted(steps.back(), "step")),
-        .remedy = "go on from there with --resume, or name another folder"});
+        .why = fmt::format("holds checkpoints of another run, the newest at step {}", steps.back()),
+        .remedy = "resume that run with --resume, or name another folder"});
 }
 
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
-  std::string told = point ? point->file.string() + '\0' + point->text : "";
-  const std::string first = gather_texts(ranks, told).front();
+  const std::string mine = point ? point->file.string() + '\0' + point->text : "";
+  const std::string first = gather_texts(ranks, mine).front();
   if (ranks.rank() == 0 || first.empty()) return;
   const std::size_t end = first.find('\0');
   point = resume_point_of(first.substr(0, end), first.substr(end + 1));
@@ -149,16 +148,16 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
           .value = point.file.string(),
           .why = fmt::format("is of another run: {}", fmt::join(differences, ", ")),
           .remedy =
-              "give the options of that run, or begin another one from its weights by --load"});
+              "give the options of that run, or start a new one from its weights with --load"});
   }
   const std::int64_t steps = steps_of(config.training, spec.epoch_rows(), spec.step_rows());
   if (steps < point.state.position.steps) {
     fail(ExitCode::kConfiguration,
          {.what = config.training.epochs ? "--epochs" : "--steps",
           .value = std::to_string(config.training.epochs.value_or(steps)),
-          .why = fmt::format("the checkpoint '{}' has done {}", point.file.string(),
-                             counted(point.state.position.steps, "step")),
-          .remedy = "give as many at least"});
+          .why = fmt::format("the checkpoint '{}' is at step {} already", point.file.string(),
+                             point.state.position.steps),
+          .remedy = "give at least as many"});
   }
   require_state(point.state, programs, point.file);
 }
@@ -166,7 +165,7 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
 std::string rounding_differences(const ResumePoint& point, const RankSettings& now) {
   auto stored = StateJson::parse(point.text).at("rounding");
   RankSettings compared = now;
-  // Of course another program is another build.
+  // Another program is another build anyway.
   if (stored.value(kProgram, "") != compared.front().second) compared.pop_back();
   return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
 }
@@ -204,10 +203,9 @@ void restore_product_choices(const ResumePoint& point, const DeviceConfig& devic
 void require_shared_folder(Job& job, const fs::path& folder) {
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr || ranks->size() == 1) return;
-  // Seen for a moment only.
-  std::string told = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
-  told = gather_texts(*ranks, told).front();
-  const fs::path mark = folder / told;
+  // It exists for a moment only.
+  const std::string own_name = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
+  const fs::path mark = folder / gather_texts(*ranks, own_name).front();
   job.together([&] {
     if (!job.is_first()) return;
     make_folder(folder);
@@ -337,7 +335,7 @@ void Checkpoints::wait() {
     writing_.get();
   } catch (const Error& error) {
     if (!failure_) failure_ = error;
-    // The next loss tells that training diverged.
+    // The next loss reports that training diverged.
     if (error.code() == ExitCode::kDiverged) return;
     print_note(name_of(program_), std::string(error.what()) + "; the run goes on without it");
   }
@@ -352,8 +350,9 @@ std::string Checkpoints::text() const {
   if (count_ == 0) return "";
   const auto count = static_cast<double>(count_);
   return fmt::format(
-      "{} in '{}', the newest '{}': the run waited {} for each, {} of writing went on "
-      "beside it\n",
+      "{} in '{}', the newest '{}': each paused the run for {}, and was written in {} while it "
+      "went "
+      "on\n",
       counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
       newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));
 }

@@ -208,9 +208,9 @@ void Session::set_up() {
 void Session::note_start(const RankSettings& rounding) const {
   const std::string differences = rounding_differences(*start_, rounding);
   print_note(name_of(place_.trainer()),
-             fmt::format("goes on from '{}' with step {}{}", start_->file.string(),
+             fmt::format("resumes from '{}' at step {}{}", start_->file.string(),
                          start_->state.position.steps,
-                         differences.empty() ? "" : ", but for rounding: " + differences));
+                         differences.empty() ? "" : "; rounding may differ: " + differences));
 }
 
 void Session::train() {

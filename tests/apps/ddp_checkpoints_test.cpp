@@ -71,7 +71,7 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
     expect_success(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
     EXPECT_EQ(rest.exit_code, 0);
-    EXPECT_EQ(rest.err, "mlp_ddp: note: goes on from 'c/step-000000004.safetensors' with step 4\n");
+    EXPECT_EQ(rest.err, "mlp_ddp: note: resumes from 'c/step-000000004.safetensors' at step 4\n");
     EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
     EXPECT_EQ(losses("m"), losses("of_whole"));
   }
