@@ -33,8 +33,8 @@ class ProfiledSteps {
   /// together.
   ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans);
 
-  /// Copies the newest step, before which the run paused for `checkpoint_s`; allocates nothing. What
-  /// there is no room for is counted.
+  /// Copies the newest step, before which the run paused for `checkpoint_s`; allocates nothing.
+  /// What there is no room for is counted.
   void add(std::int64_t number, const Timeline& timeline, double reported_s,
            double checkpoint_s = 0);
   void clear() { count_ = 0; }

@@ -174,6 +174,11 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       flops_(flops_of(&programs.train())),
       last_batch_flops_(flops_of(programs.last_batch())) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
+  if (const auto& host = programs.state_host()) {
+    // Takes the pages now, and not while the run pauses.
+    std::memset(runner_.addresses(0).at<std::byte>(*host), 0,
+                static_cast<std::size_t>(host->bytes()));
+  }
   if (programs.state_snapshot()) {
     copies_ = devices_[0]->new_stream("checkpoint");
     copy_ends_ = devices_[0]->new_event(EventUse::kOrder);
