@@ -6,11 +6,12 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build
 results=$here/results/$(python3 "$here/machine.py")
+commit=$(git -C "$here" describe --always --dirty)
 mkdir -p "$results"
 
 ninja -C "$build" mlp_single mlp_ddp >/dev/null
 . "$here/../scripts/mpi_env.sh"
 {
-  echo "# bench/checkpoints.sh   (commit $(git -C "$here" describe --always --dirty))"
+  echo "# bench/checkpoints.sh   (commit $commit)"
   python3 "$here/checkpoints.py" "$build/mlp_single" "$build/mlp_ddp"
 } | tee "$results/checkpoints.txt"
