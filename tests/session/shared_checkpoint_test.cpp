@@ -132,7 +132,7 @@ TEST_F(SharedCheckpoints, AreRefusedWithOneBitWrong) {
   write(3, 1);
   const std::filesystem::path path = folder() / "c" / name_of_checkpoint(1);
   const std::string whole = read_file(path);
-  for (std::size_t i = 0; i < whole.size(); i += 3) {
+  for (std::size_t i = 0; i < whole.size(); i += 13) {
     std::string flipped = whole;
     flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
     write_file(path, flipped);

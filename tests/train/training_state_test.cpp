@@ -106,7 +106,9 @@ TEST_P(Resumed, HasTheBitsOfTheRunThatWasNeverCut) {
       Interruption cutting{.kept = &state, .asks_behind = cut - 1, .asks_for = wish};
       if (wish == Wish::kPause) cutting = {.kept = &state, .pause_every = cut};
       train_single(config, cutting);
-      if (wish == Wish::kPause) EXPECT_EQ(state.position.steps, cut);
+      if (wish == Wish::kPause) {
+        EXPECT_EQ(state.position.steps, cut);
+      }
       const Trained rest = train_single(config, {.start = &state});
       const auto skipped = static_cast<std::ptrdiff_t>(whole.losses.size() - rest.losses.size());
       ASSERT_GE(skipped, cut);
@@ -122,14 +124,14 @@ INSTANTIATE_TEST_SUITE_P(Run, Resumed,
                                           testing::Values(Input::kRandom, Input::kFiles,
                                                           Input::kFilesWithoutWorkers),
                                           testing::Values(1, 3)),
-                         [](const auto& info) {
-                           const Input input = std::get<1>(info.param);
+                         [](const auto& test) {
+                           const Input input = std::get<1>(test.param);
                            return fmt::format(
-                               "{}_{}_{}", std::get<0>(info.param).name,
+                               "{}_{}_{}", std::get<0>(test.param).name,
                                input == Input::kRandom  ? "random"
                                : input == Input::kFiles ? "files"
                                                         : "filesInStep",
-                               std::get<2>(info.param) == 1 ? "oneByOne" : "pipelined");
+                               std::get<2>(test.param) == 1 ? "oneByOne" : "pipelined");
                          });
 
 /// The CPU, as a device with memory of its own: copies of a snapshot wait until they may go on.
