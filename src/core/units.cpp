@@ -104,7 +104,9 @@ std::string grouped(std::int64_t number) {
 }
 
 std::string noun_for(std::int64_t number, std::string_view noun) {
-  const bool is_sibilant = noun.ends_with("ch") || noun.ends_with('s');
+  // The ch of an epoch is a k.
+  const bool is_sibilant =
+      (noun.ends_with("ch") && !noun.ends_with("epoch")) || noun.ends_with('s');
   return fmt::format("{}{}", noun, number == 1 ? "" : is_sibilant ? "es" : "s");
 }
 

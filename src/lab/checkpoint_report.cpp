@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using StateDocument = nlohmann::ordered_json;
 
 /// Tensors of one kind: the weights, or what an optimizer keeps of each.
 struct TensorGroup {
@@ -53,7 +53,7 @@ std::vector<TensorGroup> groups_of(const CheckpointReader& file, std::string& da
 }
 
 /// The settings that a run was given, or that differ from none.
-std::string settings_text(const Json& settings) {
+std::string settings_text(const StateDocument& settings) {
   TextTable table({{""}, {""}});
   for (const auto& [name, value] : settings.items()) {
     const auto text = value.get<std::string>();
@@ -62,7 +62,7 @@ std::string settings_text(const Json& settings) {
   return table.text(4);
 }
 
-std::string run_text(const Json& state) {
+std::string run_text(const StateDocument& state) {
   TextTable table({{""}, {""}});
   const std::int64_t steps = state.at("steps"), updates = state.at("updates");
   table.add_row({"written by", fmt::format("{} {}", state.at("program").get<std::string>(),
@@ -71,10 +71,12 @@ std::string run_text(const Json& state) {
                                                 : fmt::format("{}, {} of them updates",
                                                               grouped(steps), grouped(updates))});
   if (const std::int64_t epoch = state.at("epoch"); epoch > 0 || state.at("evaluated")) {
-    table.add_row({"position", fmt::format("epoch {}, after {}", epoch + 1,
-                                           counted(state.at("batch_of_epoch"), "batch"))});
+    const std::int64_t batch = state.at("batch_of_epoch");
+    table.add_row({"position", batch == 0 ? fmt::format("after {}", counted(epoch, "epoch"))
+                                          : fmt::format("in epoch {}, after {} of it", epoch + 1,
+                                                        counted(batch, "batch"))});
   }
-  if (const Json& best = state.at("best_test_loss"); !best.is_null()) {
+  if (const StateDocument& best = state.at("best_test_loss"); !best.is_null()) {
     table.add_row({"best test loss", fmt::format("{:.6g}", best.get<double>())});
   }
   return table.text(4);
@@ -84,14 +86,14 @@ std::string run_text(const Json& state) {
 
 CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
   const CheckpointReader file(path);
-  const Json state = Json::parse(file.state(), nullptr, false);
+  const StateDocument state = StateDocument::parse(file.state(), nullptr, false);
   CheckpointReport report;
   try {
     report.text = fmt::format(
         "{}\n  The run\n{}\n  What decides its numbers\n{}\n  What decides their rounding\n{}",
         path.string(), run_text(state), settings_text(state.at("settings")),
         settings_text(state.at("rounding")));
-  } catch (const Json::exception&) {
+  } catch (const StateDocument::exception&) {
     fail(ExitCode::kBadData, {.what = "checkpoint",
                               .value = path.string(),
                               .why = "its state is not that of a training run of barestep",

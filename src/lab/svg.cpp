@@ -18,43 +18,43 @@ namespace {
 constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
                                  "#56b4e9", "#b8a800", "#777777", "#7b3294", "#882255"};
 
-struct Part {
+struct PlotPart {
   std::string_view name;
   std::size_t colour;
 };
 
 /// What has the same colour in every plot, in the order of legends: phases of a step, parts of
 /// memory, and what a line is.
-constexpr std::array<Part, 26> kParts = {{{"waiting for data", 4},
-                                          {"injected delay", 6},
-                                          {"forward", 0},
-                                          {"loss", 5},
-                                          {"backward", 2},
-                                          {"ready, waits its turn", 7},
-                                          {"reduced", 1},
-                                          {"exposed communication", 1},
-                                          {"optimizer", 3},
-                                          {"other devices", 8},
-                                          {"host", 9},
-                                          {"idle gaps", 7},
-                                          {"parameters", 0},
-                                          {"gradients", 2},
-                                          {"activations", 5},
-                                          {"data", 4},
-                                          {"communication", 1},
-                                          {"workspace", 7},
-                                          {"measured", 0},
-                                          {"simulated", 1},
-                                          {"runs", 0},
-                                          {"ideal", 7},
-                                          {"equal", 7},
-                                          {"even", 7},
-                                          {"steady state", 7},
-                                          {"roof, measured here", 7}}};
+constexpr std::array<PlotPart, 26> kParts = {{{"waiting for data", 4},
+                                              {"injected delay", 6},
+                                              {"forward", 0},
+                                              {"loss", 5},
+                                              {"backward", 2},
+                                              {"ready, waits its turn", 7},
+                                              {"reduced", 1},
+                                              {"exposed communication", 1},
+                                              {"optimizer", 3},
+                                              {"other devices", 8},
+                                              {"host", 9},
+                                              {"idle gaps", 7},
+                                              {"parameters", 0},
+                                              {"gradients", 2},
+                                              {"activations", 5},
+                                              {"data", 4},
+                                              {"communication", 1},
+                                              {"workspace", 7},
+                                              {"measured", 0},
+                                              {"simulated", 1},
+                                              {"runs", 0},
+                                              {"ideal", 7},
+                                              {"equal", 7},
+                                              {"even", 7},
+                                              {"steady state", 7},
+                                              {"roof, measured here", 7}}};
 
 /// The place among the parts; their number for a name that is none.
 std::size_t rank_of_part(std::string_view name) {
-  const auto* const found = std::ranges::find(kParts, name, &Part::name);
+  const auto* const found = std::ranges::find(kParts, name, &PlotPart::name);
   return static_cast<std::size_t>(found - kParts.begin());
 }
 

@@ -1,6 +1,7 @@
 // Runs that are cut off and go on, as typed: losses, weights and metrics are those of a run that
 // was never cut.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -376,6 +377,74 @@ TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
   EXPECT_THAT(result.out, ContainsRegex("\n    checkpoint +11,776 B +11.50 KiB\n"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "c"));
   EXPECT_THAT(single(kRandomRun + Arguments{"--plan"}).out, Not(HasSubstr("checkpoint")));
+}
+
+TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
+  for (const char* const program : {MLP_SINGLE, MLP_DP}) {
+    for (const char* const signal : {"INT", "TERM", "USR1"}) {
+      SCOPED_TRACE(std::string(program) + " " + signal);
+      const Arguments resumes = {"--checkpoint", "c", "--resume"};
+      const auto cut = run(
+          {"/bin/bash", "-c",
+           fmt::format("set -m; {} {} --steps 1000000 --metrics m --log-every 7 & until grep -qs "
+                       "queued_s m; do sleep 0.01; done; kill -{} %1; wait %1",
+                       program, fmt::join(kRandomRun + resumes, " "), signal)},
+          {});
+      EXPECT_EQ(cut.exit_code, 75) << cut.err;
+      ASSERT_EQ(names_in("c").size(), 1U);
+      const int done = std::stoi(names_in("c").front().substr(5));
+      const Arguments three_more = kRandomRun + steps(done + 3);
+      const auto rest = run({program}, three_more + resumes + Arguments{"--save", "rest"});
+      ASSERT_EQ(rest.exit_code, 0) << rest.err;
+      ASSERT_EQ(run({program}, three_more + Arguments{"--save", "whole"}).exit_code, 0);
+      EXPECT_EQ(bytes("rest"), bytes("whole")) << done << " steps";
+      for (const char* name : {"c", "m"}) std::filesystem::remove_all(folder() / name);
+    }
+  }
+}
+
+TEST_F(CheckpointedRuns, DoNotStartAnewWhereNoCheckpointIsWhole) {
+  const Arguments command = kRandomRun + steps(4) + Arguments{"--checkpoint", "c", "--resume"};
+  ASSERT_EQ(single(command).exit_code, 0);
+  std::filesystem::resize_file(folder() / "c/step-000000004.safetensors", 1000);
+  const auto result = single(command);
+  EXPECT_EQ(result.exit_code, 65);
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_single: note: checkpoint 'c/step-000000004.safetensors': "));
+  EXPECT_THAT(result.err,
+              EndsWith("\nmlp_single: error: folder of checkpoints 'c': has 1 checkpoint, none of "
+                       "which is whole; remove them to start anew, or name another folder\n"));
+}
+
+TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
+  const Arguments files = kFourEpochs + Arguments{"--checkpoint", "c", "--save", "weights"};
+  ASSERT_EQ(single(files).exit_code, 0);
+  const std::string file = "c/step-000000016.safetensors";
+  const auto told = run({MLP_LAB}, {"checkpoint", file});
+  EXPECT_EQ(told.exit_code, 0) << told.err;
+  for (const char* const part :
+       {"steps done      16\n", "position        after 4 epochs\n", "best test loss  ",
+        "    --layers             6,12,4\n", "--optimizer          adam\n",
+        "the number of ranks      1\n",
+        "    net                       4  F32       136  544 B  right\n",
+        "    optimizer.exp_avg_sq      4  F32       136  544 B  right\n"}) {
+    EXPECT_THAT(told.out, HasSubstr(part));
+  }
+  std::string damaged = bytes(file);
+  damaged.back() ^= 1;
+  write_file(folder() / file, damaged);
+  const auto bad = run({MLP_LAB}, {"checkpoint", file});
+  EXPECT_EQ(bad.exit_code, 65);
+  EXPECT_THAT(bad.out, HasSubstr("  WRONG\n"));
+  EXPECT_THAT(bad.err, ContainsRegex("mlp_lab: error: checkpoint '" + file +
+                                     "': tensor '[a-z_.0-9]+' is not what was written; resume from "
+                                     "another one\n"));
+  const auto none = run({MLP_LAB}, {"checkpoint", "none"});
+  EXPECT_EQ(none.exit_code, 66);
+  EXPECT_THAT(none.err, StartsWith("mlp_lab: error: checkpoint 'none': No such file"));
+  const auto weights = run({MLP_LAB}, {"checkpoint", "weights"});
+  EXPECT_EQ(weights.exit_code, 65);
+  EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but no checkpoint; "));
 }
 
 class KilledRuns : public CheckpointedRuns {

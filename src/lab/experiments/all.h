@@ -42,6 +42,13 @@ Experiment pytorch_experiment();
 std::vector<int> rank_counts(const Setting& setting);
 std::string ranks_key(int ranks);
 
+/// How many ranks or devices are compared with one where an experiment varies something else: 2, or
+/// the most that were asked for.
+int compared_with_one(const Setting& setting);
+
+/// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
+std::string several_words(int count, std::string_view noun, bool is_first = false);
+
 /// Keys of the cases that answers may use: those within the cores, or all where only the first is,
 /// since then nothing else can be answered.
 std::vector<std::string> keys_within_cores(const Results& results);
@@ -63,6 +70,12 @@ Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0)
 
 /// The phase that takes most of a step.
 LargestPart largest_phase(const Measurement& each);
+
+/// Where throughput saturates, of the same case with ever larger batches, each twice the one
+/// before: from where on no doubling surely brings a tenth more. `whose` is empty or " of two
+/// ranks".
+std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
+                                std::string_view whose = "");
 
 /// "Fastest: A.", or all that cannot be told apart. `names` are those of `fastest`'s places.
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names);

@@ -11,8 +11,6 @@
 namespace barestep {
 namespace {
 
-/// A doubling that brings less is saturation.
-constexpr double kSaturatedGain = 1.1;
 /// Below this share of the smallest step, the part that does not grow with the batch is no matter.
 constexpr double kFixedShare = 0.1;
 
@@ -79,45 +77,6 @@ std::string growth_sentence(const Results& results, const FixedPart& fixed) {
                       percent_text(fixed.share));
 }
 
-/// Of the samples per second, by each doubling.
-std::vector<Estimate> gains_of(const Results& results) {
-  std::vector<Estimate> gains;
-  for (std::size_t i = 0; i + 1 < results.cases.size(); ++i) {
-    gains.push_back(
-        estimate_of(by_round(results.cases[i].sample_s_by_start(),
-                             results.cases[i + 1].sample_s_by_start(), std::divides<double>())));
-  }
-  return gains;
-}
-
-/// Every doubling from batch B on brings less: B. The doubling before B may be open; then the last
-/// batch whose doubling surely brings more is the other end.
-std::string saturation_sentence(const Results& results) {
-  const std::vector<Estimate> gains = gains_of(results);
-  const auto side = [&](std::size_t i) { return side_of(gains[i], kSaturatedGain); };
-  const auto batch = [&](std::size_t i) { return results.cases[i].workload().batch_size(); };
-  std::size_t first = gains.size();
-  while (first > 0 && side(first - 1) == Side::kBelow) --first;
-  if (first == gains.size()) {
-    const std::string last = fmt::format(
-        "the last doubling, to batch {}, brings {} the samples "
-        "per second",
-        batch(gains.size()), factor_text(gains.back()));
-    return side(gains.size() - 1) == Side::kAbove
-               ? fmt::format("Throughput does not saturate up to batch {}: {}.",
-                             batch(gains.size()), last)
-               : fmt::format("Whether throughput saturates up to batch {} cannot be told: {}.",
-                             batch(gains.size()), last);
-  }
-  std::size_t open = first;
-  while (open > 0 && side(open - 1) != Side::kAbove) --open;
-  const std::string where = open == first
-                                ? fmt::format("at batch {}", batch(first))
-                                : fmt::format("between batch {} and {}", batch(open), batch(first));
-  return fmt::format("Throughput saturates {}: doubling batch {} brings {} the samples per second.",
-                     where, batch(first), factor_text(gains[first]));
-}
-
 Findings conclude_batch_sweep(const Results& results) {
   std::vector<double> batches, seconds;
   FindingTable table{.title = "Batch size, step time and throughput",
@@ -135,24 +94,25 @@ Findings conclude_batch_sweep(const Results& results) {
     times.points.push_back(plot_point(batch, each.step_s(), 1e3));
     if (batches.size() > 1) larger.push_back(each.what().key);
   }
+  std::vector<const Measurement*> sweep;
+  for (const Measurement& each : results.cases) sweep.push_back(&each);
   const Line line = fit_line(batches, seconds);
   PlotSeries fitted{.name = "fitted line", .style = SeriesStyle::kDashed};
   for (const double batch : batches) {
     fitted.points.push_back(plot_point(batch, 1e3 * (line.intercept + line.slope * batch)));
   }
-  return {
-      .sentences = {growth_sentence(results, fixed_part(results)), saturation_sentence(results)},
-      .comparisons = results.compare(results.cases.front().what().key, larger),
-      .tables = {table},
-      .plots = {{.title = "Throughput against batch size",
-                 .x_label = "batch size",
-                 .y_label = "samples/s",
-                 .log_x = true,
-                 .series = {throughput}},
-                {.title = "Step time against batch size",
-                 .x_label = "batch size",
-                 .y_label = "ms a step",
-                 .series = {times, fitted}}}};
+  return {.sentences = {growth_sentence(results, fixed_part(results)), saturation_sentence(sweep)},
+          .comparisons = results.compare(results.cases.front().what().key, larger),
+          .tables = {table},
+          .plots = {{.title = "Throughput against batch size",
+                     .x_label = "batch size",
+                     .y_label = "samples/s",
+                     .log_x = true,
+                     .series = {throughput}},
+                    {.title = "Step time against batch size",
+                     .x_label = "batch size",
+                     .y_label = "ms a step",
+                     .series = {times, fitted}}}};
 }
 
 }  // namespace

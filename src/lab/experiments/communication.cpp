@@ -143,7 +143,7 @@ std::string scaled_key(int ranks, int batch) {
 std::vector<Case> batch_scaling_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int batch : kScaledBatches) {
-    for (const int ranks : {1, 2}) {
+    for (const int ranks : {1, compared_with_one(setting)}) {
       Workload workload = ddp_workload(setting, ranks);
       workload.config.data.batch_size = batch;
       cases.push_back(new_case(setting, scaled_key(ranks, batch), workload));
@@ -153,24 +153,25 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
 }
 
 /// From which batch on every comparison is faster.
-std::string pays_sentence(const std::vector<Comparison>& gains) {
+std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
+  const std::string words = several_words(count, "rank");
+  const std::string first_words = several_words(count, "rank", true);
   std::size_t first = gains.size();
   while (first > 0 && gains[first - 1].is_faster()) --first;
   if (std::ranges::all_of(gains, [](const auto& each) { return !each.is_faster(); })) {
     const bool slower =
         std::ranges::all_of(gains, [](const auto& each) { return each.is_slower(); });
-    return fmt::format(
-        "{} up to a batch of {}.",
-        slower ? "Two ranks are slower than one" : "Two ranks are not measurably faster than one",
-        kScaledBatches.back());
+    return fmt::format("{} are {} up to a batch of {}.", first_words,
+                       slower ? "slower than one" : "not measurably faster than one",
+                       kScaledBatches.back());
   }
   if (first == gains.size()) {
     return fmt::format(
-        "From which batch on two ranks pay cannot be told: at {} they are not "
+        "From which batch on {} pay cannot be told: at {} they are not "
         "measurably faster, at a smaller one they are.",
-        kScaledBatches.back());
+        words, kScaledBatches.back());
   }
-  std::string text = fmt::format("Two ranks pay from a batch of {}", kScaledBatches[first]);
+  std::string text = fmt::format("{} pay from a batch of {}", first_words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
   const bool is_open = !gains[first - 1].is_slower();
   return text + (is_open ? fmt::format(", or below it: at {} the two cannot be told apart.",
@@ -209,36 +210,56 @@ std::string exposed_sentence(const Measurement& small, const Measurement& large)
 }
 
 Findings conclude_batch_scaling(const Results& results) {
+  const int ranks = compared_with_one(results.setting);
   FindingTable table{
-      .title = "Two ranks against one, by the size of the batch",
-      .columns = {"batch", "1 rank", "2 ranks", "speed-up", "exposed communication", "of a step"}};
-  PlotSeries measured{.name = "speed-up of 2 ranks"};
+      .title = fmt::format("{} against one, by the size of the batch",
+                           several_words(ranks, "rank", true)),
+      .columns = {"batch", "1 rank", counted(ranks, "rank"), "speed-up", "exposed communication",
+                  "of a step", "samples/s of 1 rank", "of " + counted(ranks, "rank")}};
+  PlotSeries measured{.name = fmt::format("speed-up of {}", counted(ranks, "rank"))};
+  PlotSeries of_one{.name = "1 rank"}, of_several{.name = counted(ranks, "rank")};
   PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
   // One sentence chooses from them, so they are one family.
   std::vector<Comparison> gains;
   for (const int batch : kScaledBatches) {
-    gains.push_back(results.compare(scaled_key(1, batch), scaled_key(2, batch)));
+    gains.push_back(results.compare(scaled_key(1, batch), scaled_key(ranks, batch)));
   }
   adjust_together(gains);
+  const auto cases_of = [&](int count) {
+    std::vector<const Measurement*> cases;
+    for (const int batch : kScaledBatches) cases.push_back(&results.at(scaled_key(count, batch)));
+    return cases;
+  };
   for (std::size_t i = 0; i < gains.size(); ++i) {
     const Measurement &one = results.at(gains[i].a), &two = results.at(gains[i].b);
     const int batch = kScaledBatches[i];
     table.rows.push_back({std::to_string(batch), time_text(one.step_s()), time_text(two.step_s()),
                           factor_text(gains[i].speed()), time_text(two.phase_s("reduce")),
-                          percent_text(exposed_share(two))});
+                          percent_text(exposed_share(two)), number_text(one.samples_per_s().median),
+                          number_text(two.samples_per_s().median)});
+    of_one.points.push_back(plot_point(batch, one.samples_per_s()));
+    of_several.points.push_back(plot_point(batch, two.samples_per_s()));
     measured.points.push_back(plot_point(batch, gains[i].speed()));
     even.points.push_back(plot_point(batch, 1));
   }
-  return {.sentences = {pays_sentence(gains),
-                        exposed_sentence(results.at(scaled_key(2, kScaledBatches.front())),
-                                         results.at(scaled_key(2, kScaledBatches.back())))},
-          .comparisons = gains,
-          .tables = {table},
-          .plots = {{.title = "Speed-up of 2 ranks against the batch",
-                     .x_label = "batch size, both ranks together",
-                     .y_label = "speed-up",
-                     .log_x = true,
-                     .series = {even, measured}}}};
+  return {
+      .sentences = {pays_sentence(gains, ranks),
+                    exposed_sentence(results.at(scaled_key(ranks, kScaledBatches.front())),
+                                     results.at(scaled_key(ranks, kScaledBatches.back()))),
+                    saturation_sentence(cases_of(1), " of one rank"),
+                    saturation_sentence(cases_of(ranks), " of " + several_words(ranks, "rank"))},
+      .comparisons = gains,
+      .tables = {table},
+      .plots = {{.title = fmt::format("Speed-up of {} against the batch", counted(ranks, "rank")),
+                 .x_label = "batch size, all ranks together",
+                 .y_label = "speed-up",
+                 .log_x = true,
+                 .series = {even, measured}},
+                {.title = "Throughput against the batch",
+                 .x_label = "batch size, all ranks together",
+                 .y_label = "samples/s",
+                 .log_x = true,
+                 .series = {of_one, of_several}}}};
 }
 
 }  // namespace
@@ -256,7 +277,7 @@ Experiment comm_vs_compute_experiment() {
 Experiment batch_scaling_experiment() {
   return {.name = "batch-scaling",
           .title = "The batch at a fixed number of ranks",
-          .question = "From which batch on do two ranks pay?",
+          .question = "From which batch on do ranks pay, and where does throughput saturate?",
           .cases = batch_scaling_cases,
           .conclude = conclude_batch_scaling,
           .needs_mpi = true};

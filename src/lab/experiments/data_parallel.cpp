@@ -88,30 +88,33 @@ std::vector<std::pair<std::string, DeviceMemory>> memory_of(
 }
 
 std::vector<Case> data_parallel_cases(const Setting& setting) {
+  const int count = compared_with_one(setting);
   return {new_case(setting, devices_key(1), one_device(setting)),
-          new_case(setting, devices_key(2), several_devices(setting, 2))};
+          new_case(setting, devices_key(count), several_devices(setting, count))};
 }
 
 Findings conclude_data_parallel(const Results& results) {
-  const Measurement &one = results.at(devices_key(1)), &two = results.at(devices_key(2));
-  const Comparison gain = results.compare(devices_key(1), devices_key(2));
-  const auto memory = memory_of({{"one device", &one}, {"DataParallel", &two}});
+  const int count = compared_with_one(results.setting);
+  const std::string on_several = "on " + several_words(count, "device");
+  const Measurement &one = results.at(devices_key(1)), &several = results.at(devices_key(count));
+  const Comparison gain = results.compare(devices_key(1), devices_key(count));
+  const auto memory = memory_of({{"one device", &one}, {"DataParallel", &several}});
   const double share = static_cast<double>(memory.back().second.bytes) /
                        static_cast<double>(memory.front().second.bytes);
-  return {.sentences = {sentence_of(gain, "on two devices", "on one device"),
-                        fmt::format("Moving parameters, gradients and rows takes {} of a step on "
-                                    "two devices.",
-                                    percent_text(share_of(two, "reduce")))},
-          .facts = {fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
-                                "optimizer and gathers all outputs. Device 1 needs {}, {} of "
-                                "one device's.",
-                                human_bytes(memory[1].second.bytes),
-                                human_bytes(memory[0].second.bytes),
-                                human_bytes(memory.back().second.bytes), percent_text(share))},
-          .comparisons = {gain},
-          .tables = {memory_table(memory)},
-          .plots = {account_plot(results.cases, {"one device", "DataParallel, 2"}),
-                    memory_plot(memory)}};
+  return {
+      .sentences = {sentence_of(gain, on_several, "on one device"),
+                    fmt::format("Moving parameters, gradients and rows takes {} of a step {}.",
+                                percent_text(share_of(several, "reduce")), on_several)},
+      .facts = {fmt::format("Device 0 needs {}, one device alone {}: it keeps the "
+                            "optimizer and gathers all outputs. Device 1 needs {}, {} of "
+                            "one device's.",
+                            human_bytes(memory[1].second.bytes),
+                            human_bytes(memory[0].second.bytes),
+                            human_bytes(memory.back().second.bytes), percent_text(share))},
+      .comparisons = {gain},
+      .tables = {memory_table(memory)},
+      .plots = {account_plot(results.cases, {"one device", fmt::format("DataParallel, {}", count)}),
+                memory_plot(memory)}};
 }
 
 std::vector<Case> splits_cases(const Setting& setting) {
@@ -217,8 +220,9 @@ Findings conclude_gpu0_bottleneck(const Results& results) {
 }
 
 std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
-  return {new_case(setting, "data-parallel", several_devices(setting, 2)),
-          new_case(setting, "ddp", ddp_workload(setting, 2))};
+  const int count = compared_with_one(setting);
+  return {new_case(setting, "data-parallel", several_devices(setting, count)),
+          new_case(setting, "ddp", ddp_workload(setting, count))};
 }
 
 /// Whose 95th percentile lies further above the median, by the difference of each round.
@@ -268,7 +272,8 @@ Findings conclude_dp_vs_ddp(const Results& results) {
   const Measurement &dp = results.at("data-parallel"), &ddp = results.at("ddp");
   const Comparison gain = results.compare("data-parallel", "ddp");
   const auto memory = memory_of({{"DataParallel", &dp}, {"DDP, each rank", &ddp}});
-  FindingTable table{.title = "DataParallel against DDP on two devices",
+  FindingTable table{.title = fmt::format("DataParallel against DDP on {}",
+                                          several_words(dp.workload().ranks, "device")),
                      .columns = {"", "step time", "p95", "p95 above the median",
                                  "device 0 computes", "exposed communication"}};
   for (const auto& [name, each] : {std::pair{"DataParallel", &dp}, std::pair{"DDP", &ddp}}) {
@@ -285,7 +290,7 @@ Findings conclude_dp_vs_ddp(const Results& results) {
                                 "each.",
                                 human_bytes(memory[0].second.bytes),
                                 human_bytes(memory[1].second.bytes),
-                                human_bytes(memory[2].second.bytes)),
+                                human_bytes(memory.back().second.bytes)),
                     bytes_sentence(ddp.workload())},
           .comparisons = {gain},
           .tables = {table, memory_table(memory)},

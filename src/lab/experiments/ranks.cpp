@@ -22,7 +22,7 @@ std::string delay_key(int ranks, int delay_ms) {
 std::vector<Case> delay_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const int delay_ms : kDelaysMs) {
-    for (const int ranks : {1, 2}) {
+    for (const int ranks : {1, compared_with_one(setting)}) {
       Workload workload = ddp_workload(setting, ranks);
       workload.config.injected.delay_ms = delay_ms;
       cases.push_back(new_case(setting, delay_key(ranks, delay_ms), workload));
@@ -31,10 +31,11 @@ std::vector<Case> delay_cases(const Setting& setting) {
   return cases;
 }
 
-/// Of one rank's step time by two ranks', with a pause.
+/// Of one rank's step time by several ranks', with a pause.
 std::vector<double> speed_ups(const Results& results, int delay_ms) {
+  const std::string several = delay_key(compared_with_one(results.setting), delay_ms);
   return by_round(results.at(delay_key(1, delay_ms)).step_s_by_start(),
-                  results.at(delay_key(2, delay_ms)).step_s_by_start(), std::divides<double>());
+                  results.at(several).step_s_by_start(), std::divides<double>());
 }
 
 /// Linear where the second 10 ms cost what the first cost, up to a quarter.
@@ -61,7 +62,7 @@ std::string linear_sentence(const Results& results) {
   if (second.high < 1 - kLinear || second.low > 1 + kLinear) {
     return fmt::format(
         "The loss is not linear: {}. The pause is serial, so the speed-up, "
-        "(T1 + d) / (T2 + d), approaches 1.",
+        "(T1 + d) / (Tn + d), approaches 1.",
         cost);
   }
   return fmt::format("Whether the loss is linear cannot be told: {}.", cost);
@@ -70,12 +71,14 @@ std::string linear_sentence(const Results& results) {
 Findings conclude_delay(const Results& results) {
   std::vector<double> delays, medians;
   Findings findings;
-  FindingTable table{.title = "Speed-up of 2 ranks with a pause before backward",
-                     .columns = {"pause", "1 rank", "2 ranks", "speed-up", "lost"}};
+  const int ranks = compared_with_one(results.setting);
+  const std::string several = counted(ranks, "rank");
+  FindingTable table{.title = fmt::format("Speed-up of {} with a pause before backward", several),
+                     .columns = {"pause", "1 rank", several, "speed-up", "lost"}};
   PlotSeries measured{.name = "measured"};
   PlotSeries line{.name = "line", .style = SeriesStyle::kDashed};
   for (const int delay_ms : kDelaysMs) {
-    const Comparison gain = results.compare(delay_key(1, delay_ms), delay_key(2, delay_ms));
+    const Comparison gain = results.compare(delay_key(1, delay_ms), delay_key(ranks, delay_ms));
     delays.push_back(delay_ms);
     medians.push_back(gain.speed().median);
     table.rows.push_back({fmt::format("{} ms", delay_ms), time_text(results.at(gain.a).step_s()),
@@ -90,14 +93,14 @@ Findings conclude_delay(const Results& results) {
     line.points.push_back(plot_point(delay, fit.intercept + fit.slope * delay));
   }
   findings.sentences = {
-      fmt::format("Two ranks are {} as fast as one without a pause, {} with 10 ms before backward, "
+      fmt::format("{} are {} as fast as one without a pause, {} with 10 ms before backward, "
                   "{} with 20.",
-                  factor_text(findings.comparisons[0].speed()),
+                  several_words(ranks, "rank", true), factor_text(findings.comparisons[0].speed()),
                   factor_text(findings.comparisons[2].speed()),
                   factor_text(findings.comparisons[3].speed())),
       linear_sentence(results)};
   findings.tables = {table};
-  findings.plots = {{.title = "Speed-up of 2 ranks against the pause",
+  findings.plots = {{.title = fmt::format("Speed-up of {} against the pause", several),
                      .x_label = "pause before backward, ms",
                      .y_label = "speed-up",
                      .series = {line, measured}}};
@@ -105,9 +108,9 @@ Findings conclude_delay(const Results& results) {
 }
 
 std::vector<Case> imbalance_cases(const Setting& setting) {
-  Workload slow = ddp_workload(setting, 2);
+  Workload slow = ddp_workload(setting, compared_with_one(setting));
   slow.config.injected.slow_rank = SlowRank{.rank = 0, .delay_ms = kSlowMs};
-  return {new_case(setting, "balanced", ddp_workload(setting, 2)),
+  return {new_case(setting, "balanced", ddp_workload(setting, compared_with_one(setting))),
           new_case(setting, "slow-rank-0", slow)};
 }
 
@@ -166,7 +169,7 @@ const std::vector<std::string> kBucketsMib = {"0.25", "1", "4", "25", "100"};
 std::vector<Case> bucket_size_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const std::string& mib : kBucketsMib) {
-    Workload workload = ddp_workload(setting, 2);
+    Workload workload = ddp_workload(setting, compared_with_one(setting));
     workload.config.parallel.bucket_mib = std::stod(mib);
     cases.push_back(new_case(setting, fmt::format("bucket-{}", mib), workload));
   }

@@ -16,10 +16,11 @@ namespace {
 constexpr std::array kRankSchemes = {RankScheme::kDdp, RankScheme::kZero1, RankScheme::kFactor};
 
 std::vector<Case> schemes_cases(const Setting& setting) {
-  std::vector<Case> cases = {new_case(setting, "one-rank", ddp_workload(setting, 1)),
-                             new_case(setting, "data-parallel", dp_workload(setting, 2))};
+  std::vector<Case> cases = {
+      new_case(setting, "one-rank", ddp_workload(setting, 1)),
+      new_case(setting, "data-parallel", dp_workload(setting, compared_with_one(setting)))};
   for (const RankScheme scheme : kRankSchemes) {
-    Workload workload = ddp_workload(setting, 2);
+    Workload workload = ddp_workload(setting, compared_with_one(setting));
     workload.config.parallel.scheme = scheme;
     cases.push_back(new_case(setting, std::string(name_of(scheme)), workload));
   }
@@ -67,24 +68,28 @@ std::string memory_sentence(const Results& results) {
 }
 
 Findings conclude_schemes(const Results& results) {
+  const int count = compared_with_one(results.setting);
+  const std::string several = count == 2 ? "two" : std::to_string(count);
   std::vector<std::string> schemes, labels;
   for (const Measurement& each : results.cases) labels.push_back(each.what().key);
   schemes.assign(labels.begin() + 1, labels.end());
   const std::vector<Comparison> gains = results.compare("one-rank", schemes);
   const Fastest fastest = fastest_of(steps_of(results, schemes), results.setting.margin);
-  FindingTable table{.title = "Two devices or ranks, by scheme",
-                     .columns = {"scheme", "step time", "against one rank", "exposed communication",
-                                 "optimizer", "memory, at most"}};
+  FindingTable table{
+      .title = fmt::format("{} or ranks, by scheme", several_words(count, "device", true)),
+      .columns = {"scheme", "step time", "against one rank", "exposed communication", "optimizer",
+                  "memory, at most"}};
   for (const Measurement& each : results.cases) {
     table.rows.push_back({each.what().key, time_text(each.step_s()),
                           factor_text(results.compare("one-rank", each.what().key).speed()),
                           time_text(each.phase_s("reduce")), time_text(each.phase_s("optimizer")),
                           human_bytes(most_memory(each))});
   }
-  std::vector<std::string> sentences = {"Of the schemes on two devices: " +
-                                        fastest_sentence(fastest, schemes)};
+  std::vector<std::string> sentences = {
+      fmt::format("Of the schemes on {} devices: {}", several, fastest_sentence(fastest, schemes))};
   for (const Comparison& each : gains) {
-    sentences.push_back(sentence_of(each, fmt::format("with {} on two", each.b), "on one rank"));
+    sentences.push_back(
+        sentence_of(each, fmt::format("with {} on {}", each.b, several), "on one rank"));
   }
   Findings findings{.sentences = std::move(sentences),
                     .facts = {memory_sentence(results)},

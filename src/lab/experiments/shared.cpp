@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 
 #include "lab/experiments/all.h"
@@ -18,6 +19,16 @@ std::vector<int> rank_counts(const Setting& setting) {
 
 std::string ranks_key(int ranks) {
   return fmt::format("ranks-{}", ranks);
+}
+
+int compared_with_one(const Setting& setting) {
+  const int most = setting.ranks.empty() ? 2 : setting.ranks.back();
+  return std::max(most, 2);
+}
+
+std::string several_words(int count, std::string_view noun, bool is_first) {
+  const std::string number = count != 2 ? std::to_string(count) : is_first ? "Two" : "two";
+  return fmt::format("{} {}", number, noun_for(count, noun));
 }
 
 std::vector<std::string> keys_within_cores(const Results& results) {
@@ -102,6 +113,53 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
   return fmt::format("Fastest: {}{}.", list_text(ties),
                      fastest.is_alone() ? "" : ", which cannot be told apart");
+}
+
+namespace {
+
+/// A doubling that brings less is saturation.
+constexpr double kSaturatedGain = 1.1;
+
+/// Of the samples per second, by each doubling.
+std::vector<Estimate> gains_of(const std::vector<const Measurement*>& by_batch) {
+  std::vector<Estimate> gains;
+  for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
+    gains.push_back(
+        estimate_of(by_round(by_batch[i]->sample_s_by_start(), by_batch[i + 1]->sample_s_by_start(),
+                             std::divides<double>())));
+  }
+  return gains;
+}
+
+}  // namespace
+
+// Every doubling from batch B on brings less: B. The doubling before B may be open; then the last
+// batch whose doubling surely brings more is the other end.
+std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
+                                std::string_view whose) {
+  const std::vector<Estimate> gains = gains_of(by_batch);
+  const auto side = [&](std::size_t i) { return side_of(gains[i], kSaturatedGain); };
+  const auto batch = [&](std::size_t i) { return by_batch[i]->workload().batch_size(); };
+  std::size_t first = gains.size();
+  while (first > 0 && side(first - 1) == Side::kBelow) --first;
+  if (first == gains.size()) {
+    const std::string last =
+        fmt::format("the last doubling, to batch {}, brings {} the samples per second",
+                    batch(gains.size()), factor_text(gains.back()));
+    return side(gains.size() - 1) == Side::kAbove
+               ? fmt::format("Throughput{} does not saturate up to batch {}: {}.", whose,
+                             batch(gains.size()), last)
+               : fmt::format("Whether throughput{} saturates up to batch {} cannot be told: {}.",
+                             whose, batch(gains.size()), last);
+  }
+  std::size_t open = first;
+  while (open > 0 && side(open - 1) != Side::kAbove) --open;
+  const std::string where = open == first
+                                ? fmt::format("at batch {}", batch(first))
+                                : fmt::format("between batch {} and {}", batch(open), batch(first));
+  return fmt::format(
+      "Throughput{} saturates {}: doubling batch {} brings {} the samples per second.", whose,
+      where, batch(first), factor_text(gains[first]));
 }
 
 std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys) {
