@@ -29,9 +29,26 @@ struct CudaGeometry {
   int threads_per_multiprocessor = 2048;
 };
 
-/// The ten rounds of Philox4x32 on one counter.
-std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
-                                           std::array<std::uint32_t, 2> key);
+constexpr std::uint32_t low_word(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x);
+}
+constexpr std::uint32_t high_word(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x >> 32U);
+}
+
+/// The ten rounds of Philox4x32 on one counter. Kernels run it too.
+constexpr std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
+                                                     std::array<std::uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53} * counter[0];
+    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
+    counter = {high_word(product1) ^ counter[1] ^ key[0], low_word(product1),
+               high_word(product0) ^ counter[3] ^ key[1], low_word(product0)};
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  return counter;
+}
 
 /// Four normal numbers from four words, as curand_normal4 makes them.
 std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words);

@@ -4,11 +4,13 @@
 // independent of each other, so any split gives the same bits.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/addresses.h"
+#include "core/philox.h"
 #include "core/tensor.h"
 #include "kernels/formulas.h"
 #include "kernels/host_device.h"
@@ -29,14 +31,16 @@ struct ActivationElement {
   }
 };
 
-/// values += bias, then the activation. Column `col` of the row whose first number is `row`.
+/// values += bias, then the activation.
 template <class Formula>
 struct BiasActivationElement {
   ActivationElement<Formula> activation;
   const float* bias;
+  std::int64_t cols;
 
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t col) const {
-    activation(row + col, activation.values[row + col] + bias[col]);
+    const std::int64_t i = row * cols + col;
+    activation(i, activation.values[i] + bias[col]);
   }
 };
 
@@ -44,8 +48,51 @@ template <class Formula>
 struct ActivationGradElement {
   float* grad;
   const float* from;
+  float from_scale;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], from[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    grad[i] = Formula::grad(grad[i], from_scale * from[i]);
+  }
+};
+
+/// The numbers of a row that share a draw: kCols columns from kCols * group on.
+struct DropoutElement {
+  static constexpr std::int64_t kCols = 4;
+  float* values;
+  const std::int32_t* step;
+  std::int64_t cols, first_row, row_stride;
+  std::array<std::uint32_t, 2> key;
+  std::uint32_t layer;
+  std::uint32_t first_kept;  // of the words
+  float scale;               // of what is kept
+
+  DropoutElement(const Dropout& op, const Addresses& addresses)
+      : values(addresses.at(op.values)),
+        step(addresses.at<std::int32_t>(op.step)),
+        cols(op.values.cols),
+        first_row(op.first_row),
+        row_stride(op.row_stride),
+        key{low_word(op.seed), high_word(op.seed)},
+        layer(static_cast<std::uint32_t>(op.layer)),
+        first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
+        scale(static_cast<float>(1 / (1 - op.rate))) {}
+
+  [[nodiscard]] static std::int64_t groups(std::int64_t cols) { return (cols + kCols - 1) / kCols; }
+
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
+    const std::array<std::uint32_t, 4> words =
+        philox4x32_10({static_cast<std::uint32_t>(group),
+                       static_cast<std::uint32_t>(first_row + row * row_stride), layer,
+                       static_cast<std::uint32_t>(*step)},
+                      key);
+    const std::int64_t first = kCols * group;
+    float* const numbers = values + row * cols + first;
+    for (std::int64_t k = 0; k < kCols; ++k) {
+      if (first + k >= cols) return;
+      // PyTorch multiplies too, so NaN and infinity do not vanish.
+      numbers[k] *= words[static_cast<std::size_t>(k)] < first_kept ? 0.0F : scale;
+    }
+  }
 };
 
 /// A number of a pointwise loss: its gradient by (i), its term by value(i).
