@@ -27,9 +27,9 @@ class Words {
     return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
   }
   std::string operator()(const ActivationGrad& o) const {
-    const std::string scale = o.from_scale == 1 ? "" : fmt::format("{} * ", o.from_scale);
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad),
-                       scale + t(o.from));
+    const std::string from =
+        o.from_scale == 1 ? t(o.from) : fmt::format("({} * {})", o.from_scale, t(o.from));
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from);
   }
   std::string operator()(const Dropout& o) const {
     return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(o.values),

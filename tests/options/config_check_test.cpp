@@ -133,6 +133,24 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
        "cross-entropy"},
       {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.activation = Activation::kNone;
+       },
+       "--dropout '0.1': follows activations, and --activation none has none; leave it out, or use "
+       "--activation relu"},
+      {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.layers = {4, 3};
+       },
+       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
+       "leave it out, or give more layers"},
+      {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.depth = 1;
+       },
+       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
+       "leave it out, or give more layers"},
+      {[](auto& c) {
          c.model.layers = {4, 3};
          c.model.loss = LossKind::kBce;
        },
