@@ -73,7 +73,8 @@ class Dropout(torch.nn.Module):
 
     def mask(self, rows, cols):
         key = [SEED & 0xFFFFFFFF, SEED >> 32]
-        words = [philox4x32_10([col // 4, row, self.layer, self.step], key)[col % 4]
+        quarter = (cols + 3) // 4
+        words = [philox4x32_10([col % quarter, row, self.layer, self.step], key)[col // quarter]
                  for row in range(rows) for col in range(cols)]
         kept = torch.tensor(words).reshape(rows, cols) >= int(self.rate * 2**32)
         return kept / (1 - self.rate)

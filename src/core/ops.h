@@ -72,9 +72,9 @@ struct ActivationGrad {
 /// 1 / (1 - rate). It is a function of the seed, of the step (from 1) that `step` holds, the layer,
 /// the column, and the row among those of the whole step: row i of values is row
 /// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
-/// is stored. Philox4x32-10 with the seed as its key makes of the counter (column / 4, row, layer,
-/// step) words for four columns; a number is 0 where its word is below rate * 2^32.
-/// values m x n; step 1 x 1, i32.
+/// is stored. Philox4x32-10 with the seed as its key makes of the counter (j, row, layer, step) the
+/// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up; a number is 0 where
+/// its word is below rate * 2^32. values m x n; step 1 x 1, i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
   Tensor values, step;

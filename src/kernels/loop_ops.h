@@ -4,6 +4,7 @@
 // independent of each other, so any split gives the same bits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -55,12 +56,11 @@ struct ActivationGradElement {
   }
 };
 
-/// The numbers of a row that share a draw: kCols columns from kCols * group on.
+/// The numbers of a row that are drawn together: four for each of kLanes counters, from `group` on.
 struct DropoutElement {
-  static constexpr std::int64_t kCols = 4;
   float* values;
   const std::int32_t* step;
-  std::int64_t cols, first_row, row_stride;
+  std::int64_t cols, groups, first_row, row_stride;
   std::array<std::uint32_t, 2> key;
   std::uint32_t layer;
   std::uint32_t first_kept;  // of the words
@@ -70,6 +70,7 @@ struct DropoutElement {
       : values(addresses.at(op.values)),
         step(addresses.at<std::int32_t>(op.step)),
         cols(op.values.cols),
+        groups((op.values.cols + 3) / 4),
         first_row(op.first_row),
         row_stride(op.row_stride),
         key{low_word(op.seed), high_word(op.seed)},
@@ -77,20 +78,31 @@ struct DropoutElement {
         first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - op.rate))) {}
 
-  [[nodiscard]] static std::int64_t groups(std::int64_t cols) { return (cols + kCols - 1) / kCols; }
-
+  template <std::size_t kLanes = 1>
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
-    const std::array<std::uint32_t, 4> words =
-        philox4x32_10({static_cast<std::uint32_t>(group),
-                       static_cast<std::uint32_t>(first_row + row * row_stride), layer,
-                       static_cast<std::uint32_t>(*step)},
-                      key);
-    const std::int64_t first = kCols * group;
-    float* const numbers = values + row * cols + first;
-    for (std::int64_t k = 0; k < kCols; ++k) {
-      if (first + k >= cols) return;
-      // PyTorch multiplies too, so NaN and infinity do not vanish.
-      numbers[k] *= words[static_cast<std::size_t>(k)] < first_kept ? 0.0F : scale;
+    PhiloxLanes<kLanes> words;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      words[0][lane] = static_cast<std::uint32_t>(group) + static_cast<std::uint32_t>(lane);
+      words[1][lane] = static_cast<std::uint32_t>(first_row + row * row_stride);
+      words[2][lane] = layer;
+      words[3][lane] = static_cast<std::uint32_t>(*step);
+    }
+    philox4x32_10(words, key);
+    // Locals: members could lie among the numbers written, for all that the compiler knows, and it
+    // would make no vectors of the loop.
+    float* const numbers = values + row * cols;
+    const std::uint32_t least = first_kept;
+    const float factor = scale;
+    for (std::int64_t word = 0; word < 4; ++word) {
+      const std::int64_t col = word * groups + group;
+      const std::int64_t end =
+          std::min(std::min((word + 1) * groups, cols) - col, static_cast<std::int64_t>(kLanes));
+      for (std::int64_t lane = 0; lane < end; ++lane) {
+        const std::uint32_t drawn =
+            words[static_cast<std::size_t>(word)][static_cast<std::size_t>(lane)];
+        // PyTorch multiplies too, so NaN and infinity do not vanish.
+        numbers[col + lane] *= drawn < least ? 0.0F : factor;
+      }
     }
   }
 };

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -165,13 +166,15 @@ struct Oracle {
   void operator()(const Dropout& op) const {
     const auto step = static_cast<std::uint32_t>(before.values<std::int32_t>(op.step)[0]);
     for (std::int64_t i = 0; i < op.values.size(); ++i) {
-      const auto col = static_cast<std::uint32_t>(i % op.values.cols);
+      const std::int64_t quarter = (op.values.cols + 3) / 4;
+      const std::int64_t col = i % op.values.cols;
       const auto row =
           static_cast<std::uint32_t>(op.first_row + i / op.values.cols * op.row_stride);
-      const std::uint32_t word =
-          philox4x32_10({col / 4, row, static_cast<std::uint32_t>(op.layer), step},
-                        {static_cast<std::uint32_t>(op.seed),
-                         static_cast<std::uint32_t>(op.seed >> 32U)})[col % 4];
+      const std::array<std::uint32_t, 4> words = philox4x32_10(
+          {static_cast<std::uint32_t>(col % quarter), row, static_cast<std::uint32_t>(op.layer),
+           step},
+          {static_cast<std::uint32_t>(op.seed), static_cast<std::uint32_t>(op.seed >> 32U)});
+      const std::uint32_t word = words[static_cast<std::size_t>(col / quarter)];
       const auto at = static_cast<std::size_t>(i);
       const double mask = word < op.rate * 0x1p32 ? 0 : 1 / (1 - op.rate);
       ASSERT_FLOAT_EQ(after.values(op.values)[at],

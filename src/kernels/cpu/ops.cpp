@@ -162,7 +162,12 @@ struct OpRunner {
   }
 
   void operator()(const Dropout& op) const {
-    for_rows(op.values, DropoutElement::groups(op.values.cols), DropoutElement(op, addresses));
+    constexpr std::int64_t kLanes = 32;  // more than GCC unrolls: it makes vectors of the loop
+    const DropoutElement element(op, addresses);
+    for_rows(op.values, (element.groups + kLanes - 1) / kLanes,
+             [element](std::int64_t row, std::int64_t i) {
+               element.operator()<kLanes>(row, kLanes * i);
+             });
   }
 
   void operator()(const SumRows& op) const {

@@ -51,8 +51,8 @@ struct Launcher {
   }
 
   cudaError_t operator()(const Dropout& op) const {
-    return each_of(op.values.rows, DropoutElement::groups(op.values.cols),
-                   DropoutElement(op, addresses));
+    const DropoutElement element(op, addresses);
+    return each_of(op.values.rows, element.groups, element);
   }
 
   cudaError_t operator()(const SumRows& op) const {
