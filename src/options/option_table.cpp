@@ -121,9 +121,9 @@ Table model_options() {
        .value = flag(&ModelConfig::last_relu, false),
        .decides_numbers = true},
       {.name = "dropout",
-       .help = "share of the numbers that are set to 0 in training after every activation but the "
-               "last layer's, as torch.nn.Dropout does; with --no-last-relu that is after every "
-               "activation there is",
+       .help = "share of the numbers that training, not evaluation, sets to 0 after every "
+               "activation but that of the last Linear, as torch.nn.Dropout does; with "
+               "--no-last-relu that is after every activation",
        .value = number(&ModelConfig::dropout, limits::kShares, "P"),
        .decides_numbers = true},
       {.name = "loss",

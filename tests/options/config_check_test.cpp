@@ -132,6 +132,10 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
       {[](auto& c) { c.model.label_smoothing = 0.1; },
        "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
        "cross-entropy"},
+      {[](auto& c) { c.model.dropout = 1; },
+       "--dropout '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.model.dropout = -0.1; },
+       "--dropout '-0.1': out of range; give a number from 0 to below 1"},
       {[](auto& c) {
          c.model.dropout = 0.1;
          c.model.activation = Activation::kNone;
