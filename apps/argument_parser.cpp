@@ -200,16 +200,21 @@ struct ArgumentParser::State {
   std::vector<std::unique_ptr<Bound>> commands;
 
   State(std::string_view name, std::string_view description)
-      : app(std::string(description), std::string(name)), program(name), self(app, name, {}) {}
+      : app(std::string(description), std::string(name)), program(name), self(app, name, {}) {
+    // An argument of a command may have the name of another one.
+    app.require_subcommand(0, 1);
+  }
 
   /// The command that is given; null for a program without any.
   [[nodiscard]] const Bound* command() const {
     if (commands.empty()) return nullptr;
-    for (const auto& each : commands) {
-      if (each->app().parsed()) return each.get();
-    }
     const std::vector<std::string> rest = app.remaining();
-    if (rest.empty()) refuse_usage("command", "", "is missing", program + " --help lists all");
+    if (rest.empty()) {
+      for (const auto& each : commands) {
+        if (each->app().parsed()) return each.get();
+      }
+      refuse_usage("command", "", "is missing", program + " --help lists all");
+    }
     if (rest.front().starts_with('-')) self.read();
     std::vector<std::string_view> names;
     for (const auto& each : commands) {

@@ -89,7 +89,7 @@ void add_study_options(Command& run, StudyOptions& study) {
                    to_rank_counts(ranks)(given);
                    ranks.push_back(1);
                    std::ranges::sort(ranks);
-                   ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+                   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
                  }));
   run.add(device_option(study.device));
   run.add(option("--card", "FILE",

@@ -187,7 +187,8 @@ std::span<const Experiment> experiments() {
       gpu0_bottleneck_experiment(), strong_scaling_experiment(), weak_scaling_experiment(),
       comm_vs_compute_experiment(), dp_vs_ddp_experiment(),      delay_experiment(),
       batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
-      schemes_experiment(),         optimisations_experiment(),  pytorch_experiment()};
+      schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
+      accumulation_experiment(),    pytorch_experiment()};
   return all;
 }
 

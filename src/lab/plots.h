@@ -1,10 +1,7 @@
-// Plots of one step, its roofline and when its buckets are reduced; and any plot as SVG: no script,
-// no font and no file from elsewhere. Colours come from a style sheet, so that they follow a light
-// or dark page, and print light.
+// Plots of one step: its roofline, and when its buckets are reduced.
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lab/findings.h"
@@ -32,21 +29,5 @@ Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& 
 /// A simulated step of a rank: what it computes, and a row for each collective with the time from
 /// when its data are ready until its turn comes, and the time it takes.
 Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::string title);
-
-/// The element, without a style sheet.
-std::string svg_of(const Plot& plot);
-
-/// What colours it: rules for classes that begin with "bs-".
-std::string_view svg_style();
-
-/// The same as a file of its own.
-std::string svg_file_of(const Plot& plot);
-
-/// About `count` round numbers (1, 2 or 5 times a power of ten apart) from at most `low` to at
-/// least `high`. `low` must be below `high`.
-std::vector<double> round_marks(double low, double high, int count);
-
-/// With &, <, > and quotes as XML writes them.
-std::string xml_text(std::string_view text);
 
 }  // namespace barestep

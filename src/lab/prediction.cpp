@@ -343,6 +343,7 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                                .x_label = noun_for(2, noun_of(model)),
                                .y_label = "speed-up",
                                .log_x = true,
+                               .log_y = true,
                                .series = {ideal, simulated}}}};
   // Where a higher rank is the slow one, two have none.
   if (!model.slow_rank || model.slow_rank->rank < 2) {

@@ -11,13 +11,15 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "lab/findings.h"
-#include "lab/plots.h"
 #include "lab/prediction.h"
+#include "lab/svg.h"
 
 namespace barestep {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kPredictionTitle = "Prediction against measurement";
 
 /// An end is null without an interval.
 json json_of_estimate(const Estimate& estimate) {
@@ -409,11 +411,17 @@ std::string markdown_of(const Report& report) {
   for (const auto& [name, value] : report.environment) {
     text += fmt::format("- {}: {}\n", name, value);
   }
+  text += "\n## Summary\n\n| experiment | answer | verdict |\n| --- | --- | --- |\n";
+  for (const ReportSection& section : report.sections) {
+    const std::vector<std::string> answers = answers_of(section);
+    text += markdown_row({section.experiment->title, answers.empty() ? "" : answers.front(),
+                          section.verdict.empty() ? "valid" : "**INVALID**"});
+  }
   text += "\n";
   for (const ReportSection& section : report.sections) text += markdown_section(report, section);
   const Findings prediction = prediction_findings(report.results());
   if (!prediction.sentences.empty()) {
-    text += "## Prediction against measurement\n\n" +
+    text += fmt::format("## {}\n\n", kPredictionTitle) +
             markdown_details(prediction.sentences, prediction, "prediction");
   }
   return text + fmt::format("## How figures were made\n\n{}\n",
@@ -423,24 +431,67 @@ std::string markdown_of(const Report& report) {
 namespace {
 
 constexpr const char* kPageStyle = R"(:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-h1,h2{line-height:1.2}h2{margin-top:3rem;border-top:1px solid #ccc;padding-top:1rem}
+body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:62rem;color:#222;background:#fff}
+h1,h2{line-height:1.2}section{border-top:1px solid #ccc;padding-top:1rem;margin-top:2.5rem}
+section h2{margin-top:0}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding-bottom:.3rem}
 th,td{padding:.25rem .7rem;border-bottom:1px solid #ddd;text-align:right}
-th:first-child,td:first-child{text-align:left}
+th:first-child,td:first-child,.summary th,.summary td{text-align:left}
 pre{overflow-x:auto;background:#f5f5f5;padding:.7rem;font-size:12px}
+nav ul{list-style:none;padding:0;columns:2}.machine{font-size:13px;color:#555}
 .question{font-style:italic}.invalid{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fdf0e8}
-figure{margin:1rem 0}.scroll{overflow-x:auto}
-@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}
-h2{border-color:#444}th,td{border-color:#333}pre{background:#222}.invalid{background:#3a2418}}
-@media print{body{max-width:none;margin:0;font-size:11pt}h2{break-after:avoid}
-figure,table{break-inside:avoid}pre{white-space:pre-wrap}}
+.plots{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),46rem))}
+figure{margin:0;padding:.5rem;background:#fff;border:1px solid #ddd;border-radius:6px;break-inside:avoid}
+.summary{width:100%}.summary td{vertical-align:middle}.summary svg{width:7.5rem;display:block;border-radius:4px}
+.scroll{overflow-x:auto}
+@media screen{td:first-child{min-width:8.5em}.summary td:first-child{min-width:0}}
+@media screen and (min-width:80rem){body{max-width:100rem;padding:1rem 2rem}
+.page{display:grid;grid-template-columns:15rem minmax(0,1fr);gap:2.5rem}
+nav{position:sticky;top:1rem;align-self:start;max-height:95vh;overflow-y:auto;font-size:14px}nav ul{columns:1}}
+@media screen and (prefers-color-scheme:dark){body{color:#ddd;background:#161616}.machine{color:#aaa}
+section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}}
+@page{size:A4;margin:12mm}
+@media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
+h1{margin:0}section{margin-top:1.2rem}h2,caption{break-after:avoid}
+#summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
+.summary{font-size:7pt;margin:.3rem 0;line-height:1.25}.summary th,.summary td{padding:.1rem .3rem}
+.summary svg{width:16mm}.scroll{overflow:visible}
+table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
+.plots{grid-template-columns:1fr 1fr}}
 )";
+
+constexpr std::string_view kNoBreak = "\u00a0";
+
+/// "12.3 ms" and "5 %" stay on one line.
+bool is_unit(std::string_view word) {
+  static constexpr std::array<std::string_view, 29> kUnits = {
+      "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
+      "GiB",   "TiB",   "kB",     "MB",      "GB",      "TB",      "GB/s",      "MB/s",
+      "GiB/s", "MiB/s", "FLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "samples/s", "flops",
+      "W",     "J",     "mJ",     "MHz",     "GHz"};
+  return std::ranges::find(kUnits, word) != kUnits.end();
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string safe = xml_text(text);
+  for (std::size_t at = safe.find(' '); at != std::string::npos; at = safe.find(' ', at + 1)) {
+    if (at == 0 || safe[at - 1] < '0' || safe[at - 1] > '9') continue;
+    const std::size_t end = safe.find_first_of(" ,;:.)(", at + 1);
+    if (is_unit(std::string_view(safe).substr(at + 1, end - at - 1))) {
+      safe.replace(at, 1, kNoBreak);
+    }
+  }
+  return safe;
+}
+
+namespace {
 
 std::string html_row(const std::vector<std::string>& cells, const char* tag) {
   std::string row = "<tr>";
-  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, xml_text(cell));
+  for (const std::string& cell : cells) row += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
   return row + "</tr>\n";
 }
 
@@ -448,7 +499,7 @@ std::string html_table(const FindingTable& table) {
   std::string text = fmt::format(
       "<div class=\"scroll\"><table><caption>{}</caption>\n<thead>{}"
       "</thead><tbody>\n",
-      xml_text(table.title), html_row(table.columns, "th"));
+      html_text(table.title), html_row(table.columns, "th"));
   for (const auto& row : table.rows) text += html_row(row, "td");
   return text + "</tbody></table></div>\n";
 }
@@ -457,29 +508,32 @@ std::string html_table(const FindingTable& table) {
 std::string html_details(const std::vector<std::string>& answers, const Findings& findings) {
   std::string text = "<ul>\n";
   for (const std::string& sentence : answers) {
-    text += fmt::format("<li>{}</li>\n", xml_text(sentence));
+    text += fmt::format("<li>{}</li>\n", html_text(sentence));
   }
   text += "</ul>\n";
   for (const FindingTable& table : findings.tables) text += html_table(table);
+  if (findings.plots.empty()) return text;
+  text += "<div class=\"plots\">\n";
   for (const Plot& plot : findings.plots) {
     text += fmt::format("<figure>{}</figure>\n", svg_of(plot));
   }
-  return text;
+  return text + "</div>\n";
 }
 
 std::string html_section(const Report& report, const ReportSection& section) {
   const Experiment& experiment = *section.experiment;
   std::string text =
       fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"question\">{}</p>\n",
-                  experiment.name, xml_text(experiment.title), xml_text(experiment.question));
+                  experiment.name, html_text(experiment.title), html_text(experiment.question));
   if (!section.verdict.empty()) {
-    text += fmt::format("<p class=\"invalid\">{}</p>\n", xml_text(invalid_line(section)));
+    text += fmt::format("<p class=\"invalid\">{}</p>\n", html_text(invalid_line(section)));
   }
   text += html_details(shown_answers(section), section.findings);
   text += html_table(step_table(section.results));
-  text += fmt::format("<p>{}</p>\n", xml_text(quality_sentence(section.results)));
-  text += fmt::format("<details><summary>Reproduce: <code>{}</code></summary><pre>",
-                      xml_text(command_of(report, section)));
+  text += fmt::format("<p>{}</p>\n", html_text(quality_sentence(section.results)));
+  text +=
+      fmt::format("<p>Reproduce: <code>{}</code></p>\n<details><summary>Its runs</summary><pre>",
+                  xml_text(command_of(report, section)));
   for (const Measurement& each : section.results.cases) {
     text += xml_text(command_line_of(each.workload())) + "\n";
   }
@@ -488,36 +542,71 @@ std::string html_section(const Report& report, const ReportSection& section) {
   return text + "</pre></details>\n</section>\n";
 }
 
+/// A row of the summary: a plot in small, what was asked, the answer and the verdict.
+std::string summary_row(const std::string& name, const std::string& title,
+                        const std::string& answer, const std::string& verdict,
+                        const Findings& findings) {
+  const std::string plot =
+      findings.plots.empty() ? "" : svg_of(findings.plots.front(), PlotSize::kThumbnail);
+  return fmt::format("<tr><td>{}</td><td><a href=\"#{}\">{}</a></td><td>{}</td><td>{}</td></tr>\n",
+                     plot, name, html_text(title), html_text(answer), verdict);
+}
+
+/// Every experiment with its main answer in a line, on a page of paper.
+std::string html_summary(const Report& report, const Findings& prediction) {
+  std::string text = "<section id=\"summary\">\n<h2>Summary</h2>\n<p class=\"machine\">";
+  for (const auto& [name, value] : report.environment) {
+    text +=
+        fmt::format("{}{}: {}", text.ends_with('>') ? "" : "; ", html_text(name), html_text(value));
+  }
+  text +=
+      "</p>\n<table class=\"summary\"><thead><tr><th></th><th>Experiment</th>"
+      "<th>Answer</th><th>Verdict</th></tr></thead><tbody>\n";
+  for (const ReportSection& section : report.sections) {
+    const std::vector<std::string> answers = answers_of(section);
+    text += summary_row(
+        section.experiment->name, section.experiment->title, answers.empty() ? "" : answers.front(),
+        section.verdict.empty() ? "valid" : "<strong>INVALID</strong>", section.findings);
+  }
+  if (!prediction.sentences.empty()) {
+    text += summary_row("prediction", kPredictionTitle, prediction.sentences.front(), "simulated",
+                        prediction);
+  }
+  return text + "</tbody></table>\n</section>\n";
+}
+
+std::string html_contents(const Report& report, const Findings& prediction) {
+  std::string text = "<nav><ul>\n<li><a href=\"#summary\">Summary</a></li>\n";
+  for (const ReportSection& section : report.sections) {
+    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
+                        html_text(section.experiment->title));
+  }
+  if (!prediction.sentences.empty()) {
+    text += fmt::format("<li><a href=\"#prediction\">{}</a></li>\n", kPredictionTitle);
+  }
+  return text + "<li><a href=\"#method\">How figures were made</a></li>\n</ul></nav>\n";
+}
+
 }  // namespace
 
 std::string html_of(const Report& report) {
+  const Findings prediction = prediction_findings(report.results());
   std::string text = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Report of mlp_lab</title>\n"
-      "<style>{}{}</style>\n</head>\n<body>\n<h1>Report of mlp_lab</h1>\n<ul>\n",
-      kPageStyle, svg_style());
-  for (const auto& [name, value] : report.environment) {
-    text += fmt::format("<li>{}: {}</li>\n", xml_text(name), xml_text(value));
-  }
-  text += "</ul>\n<nav><ul>\n";
-  for (const ReportSection& section : report.sections) {
-    text += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.experiment->name,
-                        xml_text(section.experiment->title));
-  }
-  const Findings prediction = prediction_findings(report.results());
-  if (!prediction.sentences.empty()) {
-    text += "<li><a href=\"#prediction\">Prediction against measurement</a></li>\n";
-  }
-  text += "</ul></nav>\n";
+      "<style>{}{}</style>\n</head>\n<body>\n<h1>Report of mlp_lab</h1>\n<div class=\"page\">\n"
+      "{}<main>\n{}",
+      kPageStyle, svg_style(), html_contents(report, prediction), html_summary(report, prediction));
   for (const ReportSection& section : report.sections) text += html_section(report, section);
   if (!prediction.sentences.empty()) {
-    text += fmt::format(
-        "<section id=\"prediction\">\n<h2>Prediction against measurement</h2>\n{}</section>\n",
-        html_details(prediction.sentences, prediction));
+    text += fmt::format("<section id=\"prediction\">\n<h2>{}</h2>\n{}</section>\n",
+                        kPredictionTitle, html_details(prediction.sentences, prediction));
   }
-  return text +
-         fmt::format("<h2>How figures were made</h2>\n<p>{}</p>\n</body>\n</html>\n",
-                     xml_text(fmt::format("{}", fmt::join(method_sentences(report.margin), " "))));
+  text += "<section id=\"method\">\n<h2>How figures were made</h2>\n<ul>\n";
+  for (const std::string& sentence : method_sentences(report.margin)) {
+    text += fmt::format("<li>{}</li>\n", html_text(sentence));
+  }
+  return text + "</ul>\n</section>\n</main>\n</div>\n</body>\n</html>\n";
 }
 
 }  // namespace barestep

@@ -60,7 +60,13 @@ std::string configurations_of(const ReportSection& section);
 
 std::string markdown_of(const Report& report);
 std::string markdown_table(const FindingTable& table);
+
+/// One page without a script: contents, a summary that fits a sheet of paper, then the sections.
 std::string html_of(const Report& report);
+
+/// With &, <, > and quotes as HTML writes them, and no line break between a number and its unit.
+std::string html_text(std::string_view text);
+
 std::string csv_of(const Report& report);
 
 /// As docs/results.schema.json says.

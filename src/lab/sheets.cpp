@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -326,76 +327,89 @@ std::string compute_bound(const SheetRuns&) {
       time_text(6.0 * 64 * 8192 * 8192 / 2 / card.flops_per_s), batch);
 }
 
-Sheet homework1() {
+/// Tasks 1 to 4.
+std::vector<SheetTask> homework1_tasks() {
   return {
+      {"1. A benchmark that can be repeated",
+       "Fixed seeds; the time of a step on rank 0, at least 30 steps, 5 of them warm-up.",
+       [](const SheetRuns& runs) { return first_table_of(runs, "warmup"); },
+       {{"Why is warm-up needed?", "first step / steady step", says("warmup", 0),
+         "Memory is allocated, libraries are loaded and choose algorithms, clocks rise."},
+        {"Why must randomness be controlled?", "same seed, same losses",
+         states("reproducibility", 0),
+         "Only equal computations can be compared, and an error can be found again."}}},
+      {"2. Strong scaling",
+       "A global batch of 64 on 1, 2 and 4 ranks.",
+       strong_tables,
+       {{"Is the speed-up linear?", "speed-up = T1 / Tn; efficiency = speed-up / n",
+         says("strong-scaling", 0),
+         "No: the gradients to sum stay the same while the work of each rank shrinks."},
+        {"Which number of ranks is fastest?", "samples/s", says("strong-scaling", 1), ""}}},
+      {"3. Communication against computing",
+       "A small and a large model on 1, 2 and 4 ranks.",
+       model_tables,
+       {{"In which case is DDP more efficient?", "speed-up of the two models",
+         says("comm-vs-compute", 0), "The one with more flops for each byte of gradients."},
+        {"Why?", "4 D^2 bytes against 6 B D^2 flops a layer", says("comm-vs-compute", 1),
+         "Width cancels out; the batch decides."},
+        {"When is communication the bottleneck?", "t_reduce > t_products", compute_bound,
+         "The sheet expects the large model to be bound by computing; at batch 64 it is "
+         "not."}}},
+      {"4. DataParallel against DDP",
+       "On the same two devices.",
+       [](const SheetRuns& runs) { return first_table_of(runs, "dp-vs-ddp"); },
+       {{"Which is faster?", "step times, round by round", says("dp-vs-ddp", 0), ""},
+        {"How are the devices used?", "computing / step", says("dp-vs-ddp", 1),
+         "Device 0 of DataParallel also gathers, computes the loss and updates."},
+        {"Whose steps vary less?", "95th percentile above the median", says("dp-vs-ddp", 2), ""},
+        {"What do they need of memory?", "the plan of each device", states("dp-vs-ddp", 0), ""},
+        {"Why does DDP scale better?",
+         "2 (n - 1) P bytes through device 0, 2 (n - 1) / n P "
+         "through each rank",
+         states("dp-vs-ddp", 1), "No device is special, and communication overlaps backward."},
+        {"When is DataParallel acceptable?", "few devices, little to move",
+         reasons("For a quick try on two devices of one machine, where a step is long against "
+                 "moving the parameters."),
+         ""}}},
+  };
+}
+
+/// Task 5 and its parts.
+std::vector<SheetTask> homework1_task5() {
+  return {
+      {"5A. 10 ms before backward",
+       "On 1 and 2 ranks.",
+       [](const SheetRuns& runs) { return first_table_of(runs, "delay"); },
+       {{"How does it change scaling?", "(T1 + d) / (Tn + d)", says("delay", 0),
+         "The delay is serial: Amdahl's law."},
+        {"Is the loss linear?", "(T1 + d) / (Tn + d)", says("delay", 1),
+         "Nearly while d is small against the step, then it flattens towards 1."}}},
+      {"5B. The batch at a fixed number of ranks",
+       "Batch 32, 64, 128, 256.",
+       [](const SheetRuns& runs) { return first_table_of(runs, "batch-scaling"); },
+       {{"Does a larger batch improve scaling?", "exposed communication / step",
+         says("batch-scaling", 1), "The bytes to reduce stay, the work grows."},
+        {"Where do ranks pay?", "T1 / Tn > 1", says("batch-scaling", 0), ""}}},
+      {"5C. Rank 0 sleeps 20 ms",
+       "On two ranks.",
+       [](const SheetRuns& runs) { return first_table_of(runs, "imbalance"); },
+       {{"What does it cost?", "step of the slowest rank", says("imbalance", 1),
+         "Every rank waits for the slowest."},
+        {"What does it say of synchronisation?", "who waits in communication", says("imbalance", 0),
+         "An all-reduce is a barrier."}}},
+  };
+}
+
+Sheet homework1() {
+  Sheet sheet{
       .name = "homework1",
       .title = "Homework 1: DistributedDataParallel",
       .experiments = {"warmup", "reproducibility", "strong-scaling", "comm-vs-compute", "dp-vs-ddp",
                       "delay", "batch-scaling", "imbalance"},
-      .tasks = {
-          {"1. A benchmark that can be repeated",
-           "Fixed seeds; the time of a step on rank 0, at least 30 steps, 5 of them warm-up.",
-           [](const SheetRuns& runs) { return first_table_of(runs, "warmup"); },
-           {{"Why is warm-up needed?", "first step / steady step", says("warmup", 0),
-             "Memory is allocated, libraries are loaded and choose algorithms, clocks rise."},
-            {"Why must randomness be controlled?", "same seed, same losses",
-             states("reproducibility", 0),
-             "Only equal computations can be compared, and an error can be found again."}}},
-          {"2. Strong scaling",
-           "A global batch of 64 on 1, 2 and 4 ranks.",
-           strong_tables,
-           {{"Is the speed-up linear?", "speed-up = T1 / Tn; efficiency = speed-up / n",
-             says("strong-scaling", 0),
-             "No: the gradients to sum stay the same while the work of each rank shrinks."},
-            {"Which number of ranks is fastest?", "samples/s", says("strong-scaling", 1), ""}}},
-          {"3. Communication against computing",
-           "A small and a large model on 1, 2 and 4 ranks.",
-           model_tables,
-           {{"In which case is DDP more efficient?", "speed-up of the two models",
-             says("comm-vs-compute", 0), "The one with more flops for each byte of gradients."},
-            {"Why?", "4 D^2 bytes against 6 B D^2 flops a layer", says("comm-vs-compute", 1),
-             "Width cancels out; the batch decides."},
-            {"When is communication the bottleneck?", "t_reduce > t_products", compute_bound,
-             "The sheet expects the large model to be bound by computing; at batch 64 it is "
-             "not."}}},
-          {"4. DataParallel against DDP",
-           "On the same two devices.",
-           [](const SheetRuns& runs) { return first_table_of(runs, "dp-vs-ddp"); },
-           {{"Which is faster?", "step times, round by round", says("dp-vs-ddp", 0), ""},
-            {"How are the devices used?", "computing / step", says("dp-vs-ddp", 1),
-             "Device 0 of DataParallel also gathers, computes the loss and updates."},
-            {"Whose steps vary less?", "95th percentile above the median", says("dp-vs-ddp", 2),
-             ""},
-            {"What do they need of memory?", "the plan of each device", states("dp-vs-ddp", 0), ""},
-            {"Why does DDP scale better?",
-             "2 (n - 1) P bytes through device 0, 2 (n - 1) / n P "
-             "through each rank",
-             states("dp-vs-ddp", 1), "No device is special, and communication overlaps backward."},
-            {"When is DataParallel acceptable?", "few devices, little to move",
-             reasons("For a quick try on two devices of one machine, where a step is long against "
-                     "moving the parameters."),
-             ""}}},
-          {"5A. 10 ms before backward",
-           "On 1 and 2 ranks.",
-           [](const SheetRuns& runs) { return first_table_of(runs, "delay"); },
-           {{"How does it change scaling?", "(T1 + d) / (Tn + d)", says("delay", 0),
-             "The delay is serial: Amdahl's law."},
-            {"Is the loss linear?", "(T1 + d) / (Tn + d)", says("delay", 1),
-             "Nearly while d is small against the step, then it flattens towards 1."}}},
-          {"5B. The batch at a fixed number of ranks",
-           "Batch 32, 64, 128, 256.",
-           [](const SheetRuns& runs) { return first_table_of(runs, "batch-scaling"); },
-           {{"Does a larger batch improve scaling?", "exposed communication / step",
-             says("batch-scaling", 1), "The bytes to reduce stay, the work grows."},
-            {"Where do ranks pay?", "T1 / Tn > 1", says("batch-scaling", 0), ""}}},
-          {"5C. Rank 0 sleeps 20 ms",
-           "On two ranks.",
-           [](const SheetRuns& runs) { return first_table_of(runs, "imbalance"); },
-           {{"What does it cost?", "step of the slowest rank", says("imbalance", 1),
-             "Every rank waits for the slowest."},
-            {"What does it say of synchronisation?", "who waits in communication",
-             says("imbalance", 0), "An all-reduce is a barrier."}}},
-      }};
+      .tasks = homework1_tasks(),
+  };
+  std::ranges::move(homework1_task5(), std::back_inserter(sheet.tasks));
+  return sheet;
 }
 
 }  // namespace

@@ -233,6 +233,38 @@ Table optimizer_options() {
        .help = "as torch.optim has them, rmsprop with alpha 0.99; lion as its paper has it",
        .value = one_of(&OptimizerConfig::kind),
        .decides_numbers = true},
+      {.name = "betas",
+       .help = "decay of Adam's two moments; of Lion's moment in the step and after it",
+       .value = betas(),
+       .unset = "0.9,0.999, with lion 0.9,0.99",
+       .decides_numbers = true},
+      {.name = "eps",
+       .help = "of adam, adamw, rmsprop and adagrad, added to what the step is divided by",
+       .value = number(&OptimizerConfig::eps, limits::kNotNegative),
+       .unset = "1e-08, with adagrad 1e-10",
+       .decides_numbers = true},
+      {.name = "amsgrad",
+       .help = "Adam with the largest second moment so far",
+       .value = flag(&OptimizerConfig::amsgrad),
+       .decides_numbers = true},
+      {.name = "momentum",
+       .help = "of sgd, without dampening, and of rmsprop",
+       .value = number(&OptimizerConfig::momentum, limits::kShares),
+       .decides_numbers = true},
+      {.name = "nesterov",
+       .help = "Nesterov's momentum",
+       .value = flag(&OptimizerConfig::nesterov),
+       .decides_numbers = true},
+      {.name = "weight-decay",
+       .help = "of adamw and lion taken off the weights, of others added to the gradient",
+       .value = number(&OptimizerConfig::weight_decay, limits::kNotNegative),
+       .unset = "0, with adamw 0.01",
+       .decides_numbers = true},
+  };
+}
+
+Table learning_rate_options() {
+  return {
       {.name = "lr",
        .help = "learning rate",
        .value = number(&OptimizerConfig::lr, limits::kPositive),
@@ -266,33 +298,6 @@ Table optimizer_options() {
       {.name = "lr-scale",
        .help = "linear: the learning rate times the number of ranks, which is 1 on one device",
        .value = one_of(&OptimizerConfig::lr_scale)},
-      {.name = "betas",
-       .help = "decay of Adam's two moments, and of Lion's one in its step and after it",
-       .value = betas(),
-       .unset = "0.9,0.999, with lion 0.9,0.99",
-       .decides_numbers = true},
-      {.name = "eps",
-       .help = "of adam, adamw, rmsprop and adagrad, added to what the step is divided by",
-       .value = number(&OptimizerConfig::eps, limits::kNotNegative),
-       .unset = "1e-08, with adagrad 1e-10",
-       .decides_numbers = true},
-      {.name = "amsgrad",
-       .help = "Adam with the largest second moment so far",
-       .value = flag(&OptimizerConfig::amsgrad),
-       .decides_numbers = true},
-      {.name = "momentum",
-       .help = "of sgd, without dampening, and of rmsprop",
-       .value = number(&OptimizerConfig::momentum, limits::kShares),
-       .decides_numbers = true},
-      {.name = "nesterov",
-       .help = "Nesterov's momentum",
-       .value = flag(&OptimizerConfig::nesterov),
-       .decides_numbers = true},
-      {.name = "weight-decay",
-       .help = "of adamw and lion taken off the weights, of others added to the gradient",
-       .value = number(&OptimizerConfig::weight_decay, limits::kNotNegative),
-       .unset = "0, with adamw 0.01",
-       .decides_numbers = true},
   };
 }
 
@@ -598,6 +603,7 @@ std::span<const Option> options_of(TrainerKind trainer) {
     add("Data", batch_options());
     add("Training", run_options());
     add("Training", optimizer_options());
+    add("Training", learning_rate_options());
     add("Training", gradient_options());
     add("Device", device_options());
     add("Parallel", spread_options());

@@ -41,7 +41,8 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
        "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
       {{"--scheme", "zero2"},
        2,
-       "--scheme 'zero2': not one of the choices; use ddp or zero1 or factor"},
+       "--scheme 'zero2': not one of the choices; did you mean 'zero1'? use ddp or zero1 or "
+       "factor"},
       {{"--scheme", "factor", "--no-overlap"},
        78,
        "--no-overlap: is about the buckets of --scheme ddp; leave it out, or use --scheme ddp"},

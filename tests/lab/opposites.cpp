@@ -56,6 +56,30 @@ std::vector<Opposites> opposites_of_monitor() {
 
 namespace {
 
+HowCasesWent slow_key(const std::string& slow, double times, double noise = 0.003) {
+  return [=](const Case& what) {
+    return MadeUpStep{.step_s = what.key == slow ? 0.1 * times : 0.1, .noise = noise};
+  };
+}
+
+}  // namespace
+
+std::vector<Opposites> opposites_of_model_options() {
+  return {
+      {"activations", slow_key("gelu", 1.5), "Steps that take longer than with ReLU: gelu (1.50x",
+       slow_key("relu", 1), "No activation makes a step more than 5 % longer than ReLU does.",
+       slow_key("relu", 1, 0.2),
+       "Whether any activation makes a step longer than ReLU does cannot be told."},
+      {"activations", slow_key("tanh", 1.5), "longer than with ReLU: tanh (1.50x",
+       slow_key("relu", 2), "No activation makes a step more than 5 % longer than ReLU does."},
+      {"accumulation", slow_key("parts-8", 1.5),
+       "In 8 parts a step is slower than in one part: ", slow_key("parts-8", 0.5),
+       "In 8 parts a step is faster than in one part: ", slow_key("parts-8", 1, 0.2),
+       "cannot be told apart"}};
+}
+
+namespace {
+
 HowCasesWent side_by_side(double ours, double theirs, double their_loss = 1, double noise = 0.003) {
   return [=](const Case& what) {
     const bool is_ours = what.key.ends_with("-ours");

@@ -23,6 +23,9 @@ struct Opposites {
 /// Those of the experiment "monitor".
 std::vector<Opposites> opposites_of_monitor();
 
+/// Those of the experiments "activations" and "accumulation".
+std::vector<Opposites> opposites_of_model_options();
+
 /// Those of the experiment "pytorch".
 std::vector<Opposites> opposites_of_pytorch();
 

@@ -8,9 +8,9 @@
 
 #include "lab/json_schema.h"
 #include "lab/made_up.h"
-#include "lab/plots.h"
 #include "lab/run_workload.h"
 #include "lab/simulator.h"
+#include "lab/svg.h"
 #include "support/pattern.h"
 #include "support/temp_dir.h"
 
@@ -89,7 +89,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   for (const ReportSection& section : report.sections) {
     SCOPED_TRACE(section.experiment->name);
     for (const std::string& sentence : shown_answers(section)) {
-      EXPECT_THAT(html, HasSubstr(xml_text(sentence)));
+      EXPECT_THAT(html, HasSubstr(html_text(sentence)));
       EXPECT_THAT(markdown, HasSubstr(sentence));
     }
     for (const Measurement& each : section.results.cases) {
@@ -104,7 +104,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
     EXPECT_THAT(markdown, HasSubstr(command));
     plots += static_cast<int>(section.findings.plots.size());
   }
-  EXPECT_EQ(count_of(html, "<svg "), plots + 1) << "and predictions against measurements";
+  EXPECT_EQ(count_of(html, "class=\"bs-plot\""), plots + 1) << "and the prediction's";
   EXPECT_EQ(count_of(markdown, "]("), plots + 1);
   EXPECT_THAT(markdown, HasSubstr(" | -10.0 % |"));
   EXPECT_EQ(count_of(html, "INVALID. No conclusion: it was disturbed."), 1);
@@ -136,7 +136,7 @@ TEST(Report, ConcludesNothingFromTimesThatAreInvalid) {
     EXPECT_EQ(answers.at(0), "No conclusion: it was disturbed.");
     for (const std::string& sentence : section.findings.sentences) {
       EXPECT_THAT(answers, Not(testing::Contains(sentence)));
-      EXPECT_THAT(html, Not(HasSubstr(xml_text(sentence))));
+      EXPECT_THAT(html, Not(HasSubstr(html_text(sentence))));
       EXPECT_THAT(markdown, Not(HasSubstr(sentence)));
     }
     for (const std::string& fact : section.findings.facts) {
@@ -174,6 +174,20 @@ class ReportInBrowser : public TempDirTest {
       GTEST_SKIP() << "no Chromium (Debian: chromium, 300 MB, so not installed)";
   }
 
+  /// Runs the browser on a page that is a file.
+  ChildResult browse(const std::string& page, const std::vector<std::string>& options) {
+    std::vector<std::string> command = {browser_,
+                                        "--headless",
+                                        "--no-sandbox",
+                                        "--disable-gpu",
+                                        "--enable-logging=stderr",
+                                        "--v=0",
+                                        "--user-data-dir=" + (folder() / "profile").string()};
+    command.insert(command.end(), options.begin(), options.end());
+    command.push_back("file://" + file("page.html", page).string());
+    return run_child(command);
+  }
+
   Seen open(std::string page) {
     page += R"(<script>
 let drawn = 0;
@@ -185,11 +199,7 @@ for (const chart of document.querySelectorAll('svg.bs-plot')) {
 }
 document.title = 'charts drawn: ' + drawn;
 </script>)";
-    const std::string path = file("page.html", page).string();
-    const ChildResult result = run_child({browser_, "--headless", "--no-sandbox", "--disable-gpu",
-                                          "--enable-logging=stderr", "--v=0",
-                                          "--user-data-dir=" + (folder() / "profile").string(),
-                                          "--dump-dom", "file://" + path});
+    const ChildResult result = browse(page, {"--dump-dom"});
     Seen seen;
     std::istringstream lines(result.err);
     for (std::string line; std::getline(lines, line);) {
@@ -208,7 +218,49 @@ TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
   const std::string html = html_of(whole_report());
   const Seen seen = open(html);
   EXPECT_EQ(seen.complaints, "");
-  EXPECT_EQ(seen.charts, count_of(html, "<svg "));
+  EXPECT_EQ(seen.charts, count_of(html, "class=\"bs-plot\""));
+}
+
+/// The words of a page of paper, and how far to the right the last one of each ends, in points.
+struct PrintedPage {
+  std::vector<std::string> words;
+  double right = 0;
+};
+
+std::vector<PrintedPage> printed_pages(const std::filesystem::path& pdf) {
+  const ChildResult boxes = run_child({find_on_path("pdftotext"), "-bbox", pdf.string(), "-"});
+  std::vector<PrintedPage> pages;
+  std::istringstream lines(boxes.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("<page ") != std::string::npos) pages.emplace_back();
+    const auto word = first_match(line, "<word [^>]*xMax=\"([0-9.]+)\"[^>]*>([^<]*)</word>");
+    if (word.empty() || pages.empty()) continue;
+    pages.back().words.push_back(word[2]);
+    pages.back().right = std::max(pages.back().right, std::stod(word[1]));
+  }
+  return pages;
+}
+
+TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
+  if (find_on_path("pdftotext").empty()) GTEST_SKIP() << "no pdftotext (Debian: poppler-utils)";
+  const Report report = whole_report();
+  const std::filesystem::path pdf = folder() / "report.pdf";
+  browse(html_of(report), {"--no-pdf-header-footer", "--print-to-pdf=" + pdf.string()});
+  const std::vector<PrintedPage> pages = printed_pages(pdf);
+  ASSERT_GT(pages.size(), report.sections.size() / 3);
+  constexpr double kA4Points = 595.3, kMarginPoints = 12 / 25.4 * 72;
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
+  }
+  // What is cut off at the edge of a page is in no PDF: the last column of each table of steps.
+  std::size_t errors = 0;
+  for (const PrintedPage& page : pages) {
+    errors += static_cast<std::size_t>(std::ranges::count(page.words, "error"));
+  }
+  EXPECT_GE(errors, report.sections.size());
+  EXPECT_THAT(pages.front().words, testing::Contains("Summary"));
+  EXPECT_THAT(pages.front().words, testing::Contains("simulated")) << "its last row";
+  EXPECT_THAT(pages.at(1).words, Not(testing::Contains("Verdict")));
 }
 
 TEST_F(ReportInBrowser, IsSeenToComplain) {
@@ -267,13 +319,82 @@ TEST(Svg, StacksBars) {
                   .series = {{.name = "forward", .points = {{0, 30, 30, 30}, {1, 10, 10, 10}}},
                              {.name = "backward", .points = {{0, 20, 20, 20}, {1, 40, 40, 40}}}}};
   const std::string svg = svg_of(plot);
-  // Both stacks are 50 high and end at the same place; the axis ends there too.
-  std::vector<double> tops;
-  for (const auto& bar : all_matches(svg, "<rect [^>]*y=\"([0-9.]+)\"[^>]*class=\"bs-f1\"")) {
-    tops.push_back(std::stod(bar[1]));
+  // Both stacks are 50 long, side by side: the second part begins where the first one ends.
+  std::vector<double> begins, ends;
+  for (const auto& bar : all_matches(
+           svg,
+           "<rect x=\"([0-9.]+)\" y=\"[0-9.]+\" width=\"([0-9.]+)\" [^>]*class=\"bs-f[02]\"")) {
+    begins.push_back(std::stod(bar[1]));
+    ends.push_back(std::stod(bar[1]) + std::stod(bar[2]));
   }
-  EXPECT_THAT(tops, ElementsAre(36, 36, testing::_)) << "the third is the legend's";
+  ASSERT_EQ(begins.size(), 6) << "the first two are the legend's";
+  EXPECT_NEAR(ends[2], begins[4], 0.2);
+  EXPECT_NEAR(ends[3], begins[5], 0.2);
+  EXPECT_NEAR(ends[4], ends[5], 0.2);
   EXPECT_EQ(unbalanced(svg), "");
+}
+
+Plot two_stacks(std::vector<PlotSeries> series) {
+  return {.title = "account", .y_label = "ms", .categories = {"one", "two"}, .series = series};
+}
+
+TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
+  const std::string svg =
+      svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}},
+                         {.name = "loss", .points = {plot_point(0, 0.02), plot_point(1, 10)}}}));
+  EXPECT_THAT(svg, HasSubstr(">+ loss 0.0200<"));
+  EXPECT_EQ(count_of(svg, ">+ "), 1) << "the other one is seen";
+}
+
+TEST(Svg, GivesAPartOneColourAndOnePlaceInEveryLegend) {
+  const auto parts_of = [](const std::string& svg) {
+    std::vector<std::string> parts;
+    for (const auto& each :
+         all_matches(svg, "height=\"12.0\" class=\"(bs-f[0-9])\"/><text [^>]*>([a-z ]+)</text>")) {
+      parts.push_back(each[1] + " " + each[2]);
+    }
+    return parts;
+  };
+  const PlotSeries forward{.name = "forward", .points = {plot_point(0, 1), plot_point(1, 1)}};
+  const PlotSeries update{.name = "optimizer", .points = {plot_point(0, 1), plot_point(1, 1)}};
+  const PlotSeries other{.name = "something", .points = {plot_point(0, 1), plot_point(1, 1)}};
+  EXPECT_THAT(parts_of(svg_of(two_stacks({forward, update}))),
+              ElementsAre("bs-f0 forward", "bs-f3 optimizer"));
+  EXPECT_THAT(parts_of(svg_of(two_stacks({other, update, forward}))),
+              ElementsAre("bs-f0 forward", "bs-f3 optimizer", "bs-f1 something"));
+}
+
+TEST(Svg, HasALogarithmicAxisForBarsOfVeryDifferentLength) {
+  const auto axis_of = [](double most) {
+    Plot plot = two_stacks({{.points = {plot_point(0, 1), plot_point(1, most)}}});
+    return svg_of(plot);
+  };
+  EXPECT_THAT(axis_of(1000), HasSubstr(">0.5<"));
+  EXPECT_THAT(axis_of(10), HasSubstr(">0<"));
+}
+
+TEST(Svg, LaysBarsDownWhereTheirNamesWouldRunIntoEachOther) {
+  const auto bars = [](const std::string& name) {
+    return Plot{.categories = {name + "1", name + "2", name + "3", name + "4"},
+                .series = {{.points = {plot_point(0, 1), plot_point(3, 2)}}}};
+  };
+  EXPECT_THAT(svg_of(bars("a")), HasSubstr("text-anchor=\"middle\" class=\"bs-text\">a1<"));
+  EXPECT_THAT(svg_of(bars("without synchronisation ")),
+              HasSubstr("text-anchor=\"end\" class=\"bs-text\">without synchronisation 1<"));
+}
+
+TEST(Svg, OfAThumbnailHasNoWords) {
+  const std::string svg =
+      svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}}}),
+             PlotSize::kThumbnail);
+  EXPECT_EQ(count_of(svg, "<text"), 0);
+  EXPECT_EQ(count_of(svg, "bs-f0"), 2);
+}
+
+TEST(Html, BreaksNoLineBetweenANumberAndItsUnit) {
+  EXPECT_EQ(html_text("12.3 ms (5 % of it) & 3 ranks"),
+            "12.3\u00a0ms (5\u00a0% of it) &amp; 3 ranks");
+  EXPECT_EQ(html_text("width 8 sigmas, 7 s"), "width 8 sigmas, 7\u00a0s");
 }
 
 TEST(Svg, ShowsWhatLastsInRowsOfATimeline) {
@@ -286,9 +407,9 @@ TEST(Svg, ShowsWhatLastsInRowsOfATimeline) {
   const std::string svg = svg_of(plot);
   EXPECT_EQ(count_of(svg, " bs-edge"), 3);
   EXPECT_THAT(svg, HasSubstr(">compute<"));
-  // Of a place 460 wide that begins at 80.
-  EXPECT_THAT(svg, HasSubstr("<rect x=\"80.0\" y=\"55.8\" width=\"230.0\""));
-  EXPECT_THAT(svg, HasSubstr("<rect x=\"310.0\" y=\"187.8\" width=\"115.0\""));
+  // Of a place that begins at 70.9 and ends at 704.
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"70.9\" y=\"60.2\" width=\"316.6\""));
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"387.5\" y=\"88.2\" width=\"158.3\""));
   EXPECT_EQ(unbalanced(svg), "");
 }
 
@@ -298,9 +419,9 @@ TEST(Svg, HasLogarithmicAxes) {
                   .series = {{.points = {{1, 0.1, 0, 1}, {10, 1, 1, 1}, {100, 10, 9, 10}}}}};
   const std::string svg = svg_of(plot);
   // Equal factors are equal distances.
-  EXPECT_THAT(svg, HasSubstr("<circle cx=\"92.0\" cy=\"300.0\""));
-  EXPECT_THAT(svg, HasSubstr("<circle cx=\"310.0\" cy=\"168.0\""));
-  EXPECT_THAT(svg, HasSubstr("<circle cx=\"528.0\" cy=\"36.0\""));
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"66.1\" cy=\"284.0\""));
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"379.0\" cy=\"159.0\""));
+  EXPECT_THAT(svg, HasSubstr("<circle cx=\"692.0\" cy=\"34.0\""));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
 }

@@ -43,7 +43,7 @@ includes() {
       library("^(cblas|openblas)", "^src/kernels/cpu/product_cblas", "kernels/cpu/product_cblas*")
       library("^CLI/", "^apps/argument_parser\\.cpp$", "apps/argument_parser.cpp")
       library("^fmt/", "(\\.cpp$|^apps/)", "sources")
-      library("^nlohmann/", "^(src/(core|data|options|profiler|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
+      library("^nlohmann/", "^(src/(core|data|options|profiler|session|lab)/.*\\.cpp$|src/profiler/trace\\.h$|apps/)",
               "sources of core/, data/, options/, profiler/ and lab/, profiler/trace.h, and apps/")
       library("^(zlib|zconf)", "^src/(core|data|lab)/.*\\.cpp$", "sources of core/, data/ and lab/")
       library("^xxhash", "^src/core/.*\\.cpp$", "sources of core/")

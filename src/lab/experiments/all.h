@@ -33,6 +33,8 @@ Experiment imbalance_experiment();
 Experiment bucket_size_experiment();
 Experiment schemes_experiment();
 Experiment optimisations_experiment();
+Experiment activations_experiment();
+Experiment accumulation_experiment();
 Experiment pytorch_experiment();
 
 /// "ranks-2" of mlp_ddp on 1, 2, 4, ... ranks: as many as there are cores or GPUs, at least 4 on

@@ -108,6 +108,7 @@ Findings conclude_amdahl(const Results& results) {
                      .x_label = "ranks",
                      .y_label = "speed-up",
                      .log_x = true,
+                     .log_y = true,
                      .series = {ideal, fit, exercise, measured}}};
   return findings;
 }

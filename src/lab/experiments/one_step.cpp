@@ -38,7 +38,7 @@ std::vector<double> phase_op_seconds(const Measurement& each, std::string_view p
 
 /// What PyTorch's profiler calls an op of a module's step; "-" where it has no such op.
 std::string_view pytorch_name(const OpTime& op) {
-  static const std::map<std::string_view, std::string_view> kNames = {
+  static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
       {"relu_grad", "aten::threshold_backward"},
       {"dropout", "aten::native_dropout, aten::native_dropout_backward"},
@@ -58,8 +58,8 @@ std::string_view pytorch_name(const OpTime& op) {
       {"reduce_scatter", "c10d::reduce_scatter_"},
       {"all_gather", "c10d::allgather_"}};
   if (op.name == "gemm") return op.phase == "forward" ? "aten::addmm" : "aten::mm";
-  const auto found = kNames.find(op.name);
-  return found == kNames.end() ? "-" : found->second;
+  const auto found = names.find(op.name);
+  return found == names.end() ? "-" : found->second;
 }
 
 /// Each op's seconds by start: "gemm, backward of layer 1".

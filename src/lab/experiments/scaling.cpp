@@ -140,6 +140,7 @@ Findings conclude_scaling(const Results& results, bool is_strong) {
                                .x_label = "ranks",
                                .y_label = "speed-up",
                                .log_x = true,
+                               .log_y = true,
                                .series = {ideal, measured}},
                               account_plot(results.cases, labels)}};
   findings.sentences.push_back(fastest_ranks(results, keys, findings));

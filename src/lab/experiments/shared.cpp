@@ -61,15 +61,26 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
             .x_label = "",
             .y_label = "ms a step",
             .categories = labels};
+  // Medians of parts do not add up to the median of the whole; their shares do.
+  std::vector<double> sums(cases.size());
   for (const std::string_view phase : account_phases()) {
-    PlotSeries series{.name = phase_words(phase)};
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      sums[i] += std::max(0.0, cases[i].phase_s(phase));
+    }
+  }
+  for (const std::string_view phase : account_phases()) {
+    std::string name = phase_words(phase);
+    if (name.starts_with("the ")) name.erase(0, 4);
+    PlotSeries series{.name = std::move(name)};
     double most = 0;
     for (std::size_t i = 0; i < cases.size(); ++i) {
-      const double ms = 1e3 * std::max(0.0, cases[i].phase_s(phase));
-      most = std::max(most, ms / (1e3 * cases[i].step_s().median));
-      series.points.push_back(plot_point(static_cast<double>(i), ms));
+      const double share = std::max(0.0, cases[i].phase_s(phase)) / std::max(sums[i], 1e-12);
+      most = std::max(most, share);
+      series.points.push_back(
+          plot_point(static_cast<double>(i), 1e3 * share * cases[i].step_s().median));
     }
-    if (most > 0.005) plot.series.push_back(std::move(series));
+    constexpr double kNothing = 1e-4;
+    if (most > kNothing) plot.series.push_back(std::move(series));
   }
   return plot;
 }

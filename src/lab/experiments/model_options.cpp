@@ -1,0 +1,150 @@
+// What an option of the model or of the step costs: activations, and accumulating gradients.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "lab/workload.h"
+
+namespace barestep {
+namespace {
+
+std::int64_t activation_bytes(const Measurement& each) {
+  return planned_memory(each.workload()).front().by_category[Category::kActivations];
+}
+
+/// "a (1.05x)", for each of those comparisons that has the word.
+std::vector<std::string> names_with(const std::vector<Comparison>& all, Word word) {
+  std::vector<std::string> names;
+  for (const Comparison& each : all) {
+    if (each.word == word) names.push_back(fmt::format("{} ({})", each.b, factor_text(each.ratio)));
+  }
+  return names;
+}
+
+constexpr std::string_view kReferenceActivation = "relu";
+
+std::vector<Case> activations_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  for (const Activation activation : kValuesOf<Activation>) {
+    Workload workload = base_workload(setting);
+    workload.config.model.activation = activation;
+    cases.push_back(new_case(setting, std::string(name_of(activation)), workload));
+  }
+  return cases;
+}
+
+std::string slower_sentence(const std::vector<Comparison>& against_relu) {
+  const std::vector<std::string> slower = names_with(against_relu, Word::kSlower);
+  if (!slower.empty()) {
+    return fmt::format("Steps that take longer than with ReLU: {}.", list_text(slower));
+  }
+  for (const Comparison& each : against_relu) {
+    if (each.word == Word::kUndecided) {
+      return "Whether any activation makes a step longer than ReLU does cannot be told.";
+    }
+  }
+  return fmt::format("No activation makes a step more than {:.0f} % longer than ReLU does.",
+                     100 * (against_relu.front().margin - 1));
+}
+
+Findings conclude_activations(const Results& results) {
+  std::vector<std::string> others;
+  for (const Measurement& each : results.cases) {
+    if (each.what().key != kReferenceActivation) others.push_back(each.what().key);
+  }
+  const std::vector<Comparison> all = results.compare(kReferenceActivation, others);
+  const Measurement& relu = results.at(kReferenceActivation);
+  FindingTable table{.title = "A step with each activation",
+                     .columns = {"activation", "step time", "against ReLU", "activations' memory"}};
+  std::vector<std::string> larger;
+  for (const Measurement& each : results.cases) {
+    const std::string& key = each.what().key;
+    const Comparison one = results.compare(kReferenceActivation, key);
+    table.rows.push_back({key, time_text(each.step_s()), factor_text(one.ratio),
+                          human_bytes(activation_bytes(each))});
+    if (activation_bytes(each) > activation_bytes(relu)) larger.push_back(key);
+  }
+  const std::string memory =
+      larger.empty()
+          ? "Every activation needs as much memory as ReLU: gradients are found from outputs."
+          : fmt::format("{} keep{} the input for the gradient: {} of activations instead of {}.",
+                        list_text(larger), larger.size() == 1 ? "s" : "",
+                        human_bytes(activation_bytes(results.at(larger.front()))),
+                        human_bytes(activation_bytes(relu)));
+  std::vector<std::string> labels;
+  for (const Measurement& each : results.cases) labels.push_back(each.what().key);
+  return {.sentences = {slower_sentence(all)},
+          .facts = {memory + " (From the plan.)"},
+          .comparisons = all,
+          .tables = {table},
+          .plots = {account_plot(results.cases, labels)}};
+}
+
+constexpr std::array kPartsOfAStep = {1, 2, 4, 8};
+
+std::string parts_key(int parts) {
+  return fmt::format("parts-{}", parts);
+}
+
+/// The same samples in a step, in ever more parts.
+std::vector<Case> accumulation_cases(const Setting& setting) {
+  std::vector<Case> cases;
+  const std::int64_t batch = std::max<std::int64_t>(setting.batch_size, 64);
+  for (const int parts : kPartsOfAStep) {
+    Workload workload = base_workload(setting);
+    workload.config.data.batch_size = batch / parts;
+    workload.config.training.accumulate = parts;
+    cases.push_back(new_case(setting, parts_key(parts), workload));
+  }
+  return cases;
+}
+
+Findings conclude_accumulation(const Results& results) {
+  const Comparison most = results.compare(parts_key(1), parts_key(kPartsOfAStep.back()));
+  const Measurement &whole = results.cases.front(), &split = results.cases.back();
+  FindingTable table{.title = "The same samples in a step, in parts",
+                     .columns = {"parts", "samples of a part", "step time", "against one part",
+                                 "activations' memory"}};
+  std::vector<std::string> labels;
+  for (const Measurement& each : results.cases) {
+    const std::int64_t parts = each.workload().config.training.accumulate;
+    labels.push_back(counted(parts, "part"));
+    table.rows.push_back({std::to_string(parts),
+                          std::to_string(each.workload().config.data.batch_size),
+                          time_text(each.step_s()),
+                          factor_text(results.compare(parts_key(1), each.what().key).ratio),
+                          human_bytes(activation_bytes(each))});
+  }
+  return {.sentences = {sentence_of(most, fmt::format("in {} parts", kPartsOfAStep.back()),
+                                    "in one part")},
+          .facts = {fmt::format("Activations need {} in one part and {} in {} (from the plan); "
+                                "weights are updated once either way.",
+                                human_bytes(activation_bytes(whole)),
+                                human_bytes(activation_bytes(split)), kPartsOfAStep.back())},
+          .comparisons = {most},
+          .tables = {table},
+          .plots = {account_plot(results.cases, labels)}};
+}
+
+}  // namespace
+
+Experiment activations_experiment() {
+  return {.name = "activations",
+          .title = "Activations",
+          .question = "What does each activation cost in time and memory?",
+          .cases = activations_cases,
+          .conclude = conclude_activations};
+}
+
+Experiment accumulation_experiment() {
+  return {.name = "accumulation",
+          .title = "Accumulating gradients",
+          .question = "What does a step in parts cost in time, and what does it save in memory?",
+          .cases = accumulation_cases,
+          .conclude = conclude_accumulation};
+}
+
+}  // namespace barestep

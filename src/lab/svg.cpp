@@ -1,0 +1,562 @@
+#include "lab/svg.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+// Okabe and Ito's colours, which people with colour blindness tell apart, and three more.
+constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                 "#56b4e9", "#b8a800", "#777777", "#7b3294", "#882255"};
+
+struct Part {
+  std::string_view name;
+  std::size_t colour;
+};
+
+/// What has the same colour in every plot, in the order of legends: phases of a step, parts of
+/// memory, and what a line is.
+constexpr std::array<Part, 26> kParts = {{{"waiting for data", 4},
+                                          {"injected delay", 6},
+                                          {"forward", 0},
+                                          {"loss", 5},
+                                          {"backward", 2},
+                                          {"ready, waits its turn", 7},
+                                          {"reduced", 1},
+                                          {"exposed communication", 1},
+                                          {"optimizer", 3},
+                                          {"other devices", 8},
+                                          {"host", 9},
+                                          {"idle gaps", 7},
+                                          {"parameters", 0},
+                                          {"gradients", 2},
+                                          {"activations", 5},
+                                          {"data", 4},
+                                          {"communication", 1},
+                                          {"workspace", 7},
+                                          {"measured", 0},
+                                          {"simulated", 1},
+                                          {"runs", 0},
+                                          {"ideal", 7},
+                                          {"equal", 7},
+                                          {"even", 7},
+                                          {"steady state", 7},
+                                          {"roof, measured here", 7}}};
+
+/// The place among the parts; their number for a name that is none.
+std::size_t rank_of_part(std::string_view name) {
+  const auto* const found = std::ranges::find(kParts, name, &Part::name);
+  return static_cast<std::size_t>(found - kParts.begin());
+}
+
+/// The colour of each series: a part's own, else one that no other series has.
+std::vector<std::size_t> colours_of(const std::vector<PlotSeries>& all) {
+  std::set<std::size_t> taken;
+  for (const PlotSeries& series : all) {
+    const std::size_t rank = rank_of_part(series.name);
+    if (rank < kParts.size()) taken.insert(kParts.at(rank).colour);
+  }
+  std::vector<std::size_t> colours;
+  for (const PlotSeries& series : all) {
+    const std::size_t rank = rank_of_part(series.name);
+    std::size_t colour = 0;
+    if (rank < kParts.size()) {
+      colour = kParts.at(rank).colour;
+    } else {
+      while (colour + 1 < kColours.size() && taken.contains(colour)) ++colour;
+      taken.insert(colour);
+    }
+    colours.push_back(colour);
+  }
+  return colours;
+}
+
+/// From numbers to places, on one axis.
+struct Axis {
+  double low = 0, high = 1;
+  double from = 0, to = 1;  // places of the ends
+  bool is_log = false;
+
+  [[nodiscard]] double at(double value) const {
+    const auto scaled = [this](double x) { return is_log ? std::log(x) : x; };
+    return from + (to - from) * (scaled(value) - scaled(low)) / (scaled(high) - scaled(low));
+  }
+};
+
+/// How wide a text is, about: fonts differ.
+double width_of(std::string_view text) {
+  constexpr double kLetter = 6.7;
+  return kLetter * static_cast<double>(text.size());
+}
+
+std::string line(double x1, double y1, double x2, double y2, std::string_view style) {
+  return fmt::format(R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>)", x1,
+                     y1, x2, y2, style);
+}
+
+std::string rectangle(double x, double y, double width, double height, const std::string& style) {
+  return fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>)",
+                     x, y, width, height, style);
+}
+
+std::string label(double x, double y, std::string_view anchor, std::string_view text,
+                  std::string_view style = "bs-text") {
+  return fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>)", x, y,
+                     anchor, style, xml_text(text));
+}
+
+std::string mark_text(double mark) {
+  return mark >= 1000 ? number_text(mark) : fmt::format("{:g}", mark == 0 ? 0 : mark);
+}
+
+/// 1, 2 and 5 times powers of ten, or where they are many powers alone, from at most `low` to at
+/// least `high`, which are above 0.
+std::vector<double> decade_marks(double low, double high) {
+  constexpr double kManyDecades = 3;
+  const double first = std::floor(std::log10(low)), last = std::ceil(std::log10(high));
+  std::vector<double> marks;
+  for (double decade = first; decade <= last; ++decade) {
+    for (const double digit : {1.0, 2.0, 5.0}) {
+      if (digit > 1 && high / low > std::pow(10, kManyDecades)) continue;
+      marks.push_back(digit * std::pow(10, decade));
+    }
+  }
+  while (marks.size() > 2 && marks[marks.size() - 2] >= high) marks.pop_back();
+  while (marks.size() > 2 && marks[1] <= low) marks.erase(marks.begin());
+  return marks;
+}
+
+struct LegendEntry {
+  std::size_t series;
+  double x, y;
+};
+
+class Drawing {
+ public:
+  Drawing(const Plot& plot, PlotSize size)
+      : plot_(plot), has_words_(size == PlotSize::kFull), colours_(colours_of(plot.series)) {
+    is_bars_ = !plot.categories.empty() && !plot.is_timeline;
+    has_rows_ = plot.is_timeline || (is_bars_ && (plot.series.size() > 1 || has_wide_labels()));
+    set_values();
+    place_legend();
+    place_frame();
+    set_ends_of_values();
+    set_places();
+  }
+
+  std::string text() {
+    body_ = fmt::format(
+        R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {:.0f}" role="img" class="{}" aria-label="{}">)",
+        width_, height_, has_words_ ? "bs-plot" : "bs-thumbnail", xml_text(plot_.title));
+    body_ += R"(<rect width="100%" height="100%" class="bs-card"/>)";
+    if (has_words_) {
+      body_ += label(kMargin, 20, "start", plot_.title, "bs-title");
+      draw_legend();
+      draw_value_axis();
+      draw_place_axis();
+    }
+    draw_axis_line();
+    if (plot_.is_timeline) {
+      draw_timeline();
+    } else if (is_bars_) {
+      draw_bars();
+    } else {
+      for (std::size_t i = 0; i < plot_.series.size(); ++i) draw_series(i);
+    }
+    return body_ + "</svg>";
+  }
+
+ private:
+  static constexpr double kMargin = 16, kFullWidth = 720, kThumbnailWidth = 200,
+                          kThumbnailHeight = 80;
+
+  [[nodiscard]] double widest_label() const {
+    double widest = 0;
+    for (const std::string& each : plot_.categories) widest = std::max(widest, width_of(each));
+    return widest;
+  }
+
+  /// Whether labels below bars would run into each other.
+  [[nodiscard]] bool has_wide_labels() const {
+    constexpr double kAll = kFullWidth - 90;
+    return widest_label() + 8 > kAll / static_cast<double>(plot_.categories.size());
+  }
+
+  /// In lines below the title, in the order of the parts.
+  void place_legend() {
+    if (!has_words_ || plot_.series.size() < 2) return;
+    std::vector<std::size_t> order(plot_.series.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::stable_sort(order, {},
+                             [&](std::size_t i) { return rank_of_part(plot_.series[i].name); });
+    double x = kMargin, y = 30;
+    for (const std::size_t i : order) {
+      const double width = 18 + width_of(plot_.series[i].name) + 16;
+      if (x > kMargin && x + width > kFullWidth) {
+        x = kMargin;
+        y += 18;
+      }
+      legend_.push_back({i, x, y});
+      x += width;
+    }
+  }
+
+  void place_frame() {
+    if (!has_words_) {
+      width_ = kThumbnailWidth;
+      height_ = kThumbnailHeight;
+      left_ = top_ = 6;
+      right_ = width_ - 6;
+      bottom_ = height_ - 6;
+      return;
+    }
+    width_ = kFullWidth;
+    constexpr double kRow = 28, kLines = 250, kMostLabel = 280;
+    double beside = 0;  // of the frame, to its left
+    for (const double mark : value_marks_) beside = std::max(beside, width_of(mark_text(mark)));
+    left_ = has_rows_ ? kMargin + 8 + std::min(widest_label(), kMostLabel) : 34 + beside;
+    right_ = kFullWidth - kMargin;
+    top_ = (legend_.empty() ? 34 : legend_.back().y + 26);
+    const auto rows = static_cast<double>(std::max<std::size_t>(plot_.categories.size(), 2));
+    bottom_ = top_ + (has_rows_ ? kRow * rows : kLines);
+    height_ = bottom_ + (label_below().empty() ? 30 : 50);
+  }
+
+  /// What stands below the frame.
+  [[nodiscard]] const std::string& label_below() const {
+    return is_bars_ && has_rows_ ? plot_.y_label : plot_.x_label;
+  }
+
+  [[nodiscard]] double most_value() const {
+    double most = 0;
+    std::vector<double> stacked(plot_.categories.size());
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotSpan& span : series.spans) most = std::max(most, span.end);
+      for (std::size_t i = 0; i < series.points.size(); ++i) {
+        most = std::max({most, series.points[i].high, series.points[i].y});
+        if (i < stacked.size()) most = std::max(most, stacked[i] += series.points[i].y);
+      }
+    }
+    return most;
+  }
+
+  [[nodiscard]] double least_value() const {
+    double least = most_value();
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotPoint& point : series.points) least = std::min(least, point.y);
+    }
+    return least;
+  }
+
+  /// Bars of very different length are readable on a logarithmic axis alone.
+  [[nodiscard]] bool has_log_values() const {
+    constexpr double kVeryDifferent = 30;
+    if (!is_bars_) return plot_.log_y;
+    const double least = least_value();
+    return plot_.series.size() == 1 && least > 0 && most_value() / least > kVeryDifferent;
+  }
+
+  void set_values() {
+    const double most = most_value();
+    if (plot_.is_timeline) {
+      values_.high = std::max(most, 1e-9);
+      value_marks_ = round_marks(0, values_.high, 6);
+      while (value_marks_.back() > values_.high) value_marks_.pop_back();
+      return;
+    }
+    values_.is_log = has_log_values();
+    if (values_.is_log) {
+      value_marks_ = most > 0 ? decade_marks(least_value(), most) : std::vector<double>{1, 10};
+      // A bar of the least value would have no length.
+      if (is_bars_) value_marks_.insert(value_marks_.begin(), value_marks_.front() / 2);
+      values_.low = value_marks_.front();
+    } else {
+      value_marks_ = round_marks(0, most > 0 ? most : 1, 5);
+    }
+    values_.high = value_marks_.back();
+  }
+
+  void set_ends_of_values() {
+    values_.from = has_rows_ ? left_ : bottom_;
+    values_.to = has_rows_ ? right_ : top_;
+    if (!is_bars_ || !has_rows_ || !has_words_) return;
+    double beside = 0;
+    for (std::size_t i = 0; i < plot_.categories.size(); ++i) {
+      beside = std::max(beside, width_of(text_beside(i)));
+    }
+    values_.to -= std::min(beside + 8, 0.4 * (right_ - left_));
+  }
+
+  void set_places() {
+    if (!plot_.categories.empty()) {
+      const double last = static_cast<double>(plot_.categories.size()) - 0.5;
+      places_ = has_rows_ ? Axis{-0.5, last, top_, bottom_} : Axis{-0.5, last, left_, right_};
+      return;
+    }
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotPoint& point : series.points) xs_.insert(point.x);
+    }
+    if (xs_.empty()) xs_.insert(plot_.log_x ? 1 : 0);
+    constexpr std::size_t kMostMarkedPoints = 10;
+    if (plot_.log_x && (xs_.size() > kMostMarkedPoints || are_crowded())) {
+      const std::vector<double> marks = decade_marks(*xs_.begin(), *xs_.rbegin());
+      xs_ = {marks.begin(), marks.end()};
+    }
+    places_ = {*xs_.begin(), *xs_.rbegin(), left_ + 12, right_ - 12, plot_.log_x};
+    if (places_.low == places_.high) places_.high = places_.low + 1;
+  }
+
+  /// Whether marks at all points would run into each other.
+  [[nodiscard]] bool are_crowded() const {
+    constexpr double kApart = 1.05;
+    if (xs_.size() < 2) return false;
+    const double decades = std::log(*xs_.rbegin() / *xs_.begin());
+    return std::adjacent_find(xs_.begin(), xs_.end(), [&](double a, double b) {
+             return std::log(b / a) < decades * (kApart - 1);
+           }) != xs_.end();
+  }
+
+  /// A mark, unless its text would run into the one before it, which ends at `end`.
+  void draw_mark_below(double x, const std::string& text, double& end) {
+    const double half = width_of(text) / 2;
+    if (x - half < end + 4) return;
+    body_ += label(x, bottom_ + 18, "middle", text);
+    end = x + half;
+  }
+
+  void draw_value_axis() {
+    double end = 0;
+    for (const double mark : value_marks_) {
+      const double place = values_.at(mark);
+      if (has_rows_) {
+        body_ += line(place, top_, place, bottom_, "bs-grid");
+        draw_mark_below(place, mark_text(mark), end);
+      } else {
+        body_ += line(left_, place, right_, place, "bs-grid");
+        body_ += label(left_ - 8, place + 4, "end", mark_text(mark));
+      }
+    }
+    if (has_rows_) return;
+    body_ += fmt::format(
+        R"svg(<text transform="translate(18 {:.1f}) rotate(-90)" text-anchor="middle" class="bs-text">{}</text>)svg",
+        (top_ + bottom_) / 2, xml_text(plot_.y_label));
+  }
+
+  void draw_place_axis() {
+    if (!label_below().empty()) {
+      body_ += label((left_ + right_) / 2, height_ - 12, "middle", label_below());
+    }
+    for (std::size_t i = 0; i < plot_.categories.size(); ++i) {
+      const double place = places_.at(static_cast<double>(i));
+      body_ += has_rows_ ? label(left_ - 8, place + 4, "end", plot_.categories[i])
+                         : label(place, bottom_ + 18, "middle", plot_.categories[i]);
+    }
+    if (!plot_.categories.empty()) return;
+    const std::vector<double> marks = plot_.log_x ? std::vector<double>(xs_.begin(), xs_.end())
+                                                  : round_marks(places_.low, places_.high, 6);
+    double end = 0;
+    for (const double mark : marks) {
+      if (mark < places_.low || mark > places_.high) continue;
+      draw_mark_below(places_.at(mark), mark_text(mark), end);
+    }
+  }
+
+  void draw_axis_line() {
+    body_ += has_rows_ ? line(left_, top_, left_, bottom_, "bs-axis")
+                       : line(left_, bottom_, right_, bottom_, "bs-axis");
+  }
+
+  void draw_error_bar(double place, const PlotPoint& point) {
+    if (point.low == point.high || !has_words_) return;
+    const double low = values_.at(std::max(values_.low, point.low)), high = values_.at(point.high);
+    const auto draw = [&](double from, double value, double to, double other) {
+      body_ += has_rows_ ? line(value, from, other, to, "bs-error")
+                         : line(from, value, to, other, "bs-error");
+    };
+    draw(place, low, place, high);
+    draw(place - 4, low, place + 4, low);
+    draw(place - 4, high, place + 4, high);
+  }
+
+  void draw_series(std::size_t number) {
+    const PlotSeries& series = plot_.series[number];
+    std::string places;
+    for (const PlotPoint& point : series.points) {
+      places += fmt::format("{:.1f},{:.1f} ", places_.at(point.x), values_.at(point.y));
+    }
+    if (series.style != SeriesStyle::kMarks) {
+      body_ +=
+          fmt::format(R"(<polyline points="{}" class="bs-line bs-c{}{}"/>)", places,
+                      colours_[number], series.style == SeriesStyle::kDashed ? " bs-dashed" : "");
+    }
+    if (series.style == SeriesStyle::kLine || series.style == SeriesStyle::kDashed) return;
+    for (const PlotPoint& point : series.points) {
+      draw_error_bar(places_.at(point.x), point);
+      body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{}" class="bs-f{}"/>)",
+                           places_.at(point.x), values_.at(point.y), has_words_ ? 4 : 2,
+                           colours_[number]);
+    }
+  }
+
+  void draw_bar(std::size_t category, double from, double to, std::size_t series) {
+    const double place = places_.at(static_cast<double>(category));
+    const double size =
+        0.6 * std::abs(places_.to - places_.from) / static_cast<double>(plot_.categories.size());
+    const double begin = values_.at(from), end = values_.at(to);
+    const std::string style = fmt::format("bs-f{}", colours_[series]);
+    body_ += has_rows_ ? rectangle(begin, place - size / 2, end - begin, size, style)
+                       : rectangle(place - size / 2, end, size, begin - end, style);
+  }
+
+  /// The value of a single bar; of a stack the parts that are too thin to be seen, or, where none
+  /// is seen or they are many, what they come to.
+  [[nodiscard]] std::string text_beside(std::size_t category) const {
+    constexpr double kThin = 0.006;  // of the axis, about 3 pixels
+    constexpr std::size_t kMostNamed = 2;
+    std::vector<std::string> thin;
+    double sum = 0;
+    bool all_are_thin = true;
+    for (const PlotSeries& series : plot_.series) {
+      for (const PlotPoint& point : series.points) {
+        if (static_cast<std::size_t>(point.x) != category || point.y <= 0) continue;
+        if (plot_.series.size() == 1) return number_text(point.y);
+        if (point.y > kThin * values_.high) {
+          all_are_thin = false;
+          continue;
+        }
+        thin.push_back(fmt::format("{} {}", series.name, number_text(point.y)));
+        sum += point.y;
+      }
+    }
+    if (thin.empty()) return "";
+    if (all_are_thin) return number_text(sum);
+    if (thin.size() <= kMostNamed) return fmt::format("+ {}", fmt::join(thin, ", "));
+    return fmt::format("+ {} others, together {}", thin.size(), number_text(sum));
+  }
+
+  void draw_bars() {
+    std::vector<double> ends(plot_.categories.size(), values_.low);
+    std::vector<double> text_from = ends;
+    for (std::size_t number = 0; number < plot_.series.size(); ++number) {
+      for (const PlotPoint& point : plot_.series[number].points) {
+        const auto category = static_cast<std::size_t>(point.x);
+        double& end = ends.at(category);
+        const double to = end + point.y - (values_.is_log ? values_.low : 0);
+        draw_bar(category, end, to, number);
+        if (plot_.series.size() == 1) draw_error_bar(places_.at(point.x), point);
+        end = to;
+        text_from.at(category) = std::max(to, plot_.series.size() == 1 ? point.high : to);
+      }
+    }
+    if (!has_words_) return;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const double place = places_.at(static_cast<double>(i)), at = values_.at(text_from[i]);
+      const std::string text = text_beside(i);
+      if (text.empty()) continue;
+      body_ += has_rows_ ? label(at + 6, place + 4, "start", text, "bs-small")
+                         : label(place, at - 5, "middle", text, "bs-small");
+    }
+  }
+
+  void draw_timeline() {
+    const double height = (bottom_ - top_) / static_cast<double>(plot_.categories.size());
+    for (std::size_t number = 0; number < plot_.series.size(); ++number) {
+      for (const PlotSpan& span : plot_.series[number].spans) {
+        body_ += rectangle(values_.at(span.begin),
+                           top_ + height * (static_cast<double>(span.row) + 0.15),
+                           values_.at(span.end) - values_.at(span.begin), 0.7 * height,
+                           fmt::format("bs-f{} bs-edge", colours_[number]));
+      }
+    }
+  }
+
+  void draw_legend() {
+    for (const LegendEntry& entry : legend_) {
+      body_ += rectangle(entry.x, entry.y, 12, 12, fmt::format("bs-f{}", colours_[entry.series]));
+      body_ += label(entry.x + 18, entry.y + 10, "start", plot_.series[entry.series].name);
+    }
+  }
+
+  const Plot& plot_;
+  bool has_words_;
+  bool is_bars_ = false;
+  bool has_rows_ = false;  // categories are rows, and values grow to the right
+  std::vector<std::size_t> colours_;
+  std::vector<LegendEntry> legend_;
+  double width_ = 0, height_ = 0, left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
+  Axis values_, places_;
+  std::set<double> xs_;
+  std::vector<double> value_marks_;
+  std::string body_;
+};
+
+}  // namespace
+
+std::string svg_of(const Plot& plot, PlotSize size) {
+  return Drawing(plot, size).text();
+}
+
+std::string svg_style() {
+  std::string style = R"(.bs-plot{max-width:720px;width:100%}
+.bs-plot,.bs-thumbnail{font:12px system-ui,sans-serif}
+.bs-card{fill:#fff}.bs-text{fill:#333}.bs-small{fill:#333;font-size:11px}
+.bs-title{fill:#111;font-weight:600;font-size:14px}
+.bs-grid{stroke:#ddd}.bs-axis{stroke:#666}.bs-error{stroke:#333;stroke-width:1.2}
+.bs-edge{stroke:#fff;stroke-width:.5}.bs-line{fill:none;stroke-width:2}.bs-dashed{stroke-dasharray:6 4}
+)";
+  for (std::size_t i = 0; i < kColours.size(); ++i) {
+    style += fmt::format(".bs-c{0}{{stroke:{1}}}.bs-f{0}{{fill:{1}}}\n", i, kColours.at(i));
+  }
+  return style;
+}
+
+std::string svg_file_of(const Plot& plot) {
+  std::string svg = svg_of(plot);
+  svg.insert(svg.find('>') + 1, fmt::format("<style>{}</style>", svg_style()));
+  return svg + "\n";
+}
+
+std::vector<double> round_marks(double low, double high, int count) {
+  const double rough = (high - low) / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  const double digits = rough / power;
+  const double step = power * (digits <= 1 ? 1 : digits <= 2 ? 2 : digits <= 5 ? 5 : 10);
+  std::vector<double> marks;
+  const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
+  for (double i = first; i <= last; ++i) marks.push_back(i * step);
+  return marks;
+}
+
+std::string xml_text(std::string_view text) {
+  std::string safe;
+  for (const char each : text) {
+    switch (each) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      default:
+        safe += each;
+    }
+  }
+  return safe;
+}
+
+}  // namespace barestep
