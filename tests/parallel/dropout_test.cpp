@@ -168,6 +168,14 @@ TEST(Dropout, TakesNoMemoryButTheNumberOfTheStep) {
   }
 }
 
+TEST(Dropout, OfNothingIsNoOpAndNoNumber) {
+  const StepPrograms programs(spec_of(dropping(0), DeviceKind::kCpu, nullptr));
+  for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+    EXPECT_THAT(dropouts_of(programs.train().program, phase), IsEmpty());
+  }
+  EXPECT_FALSE(programs.train().tensors.number_host.has_value());
+}
+
 class DropoutRun : public TempDirTest {};
 
 TEST_F(DropoutRun, DropsNothingInAnEvaluation) {
