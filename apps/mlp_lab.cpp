@@ -32,6 +32,7 @@ constexpr const char* kExamples = R"(Examples:
   mlp_lab sheet homework1 --quick
   mlp_lab validate
   mlp_lab amdahl --serial 0.1 --ranks 4
+  mlp_lab checkpoint run1/step-000000400.safetensors
   mlp_lab card --output here.json
   mlp_lab predict --machine h200-nvlink --ranks 1,2,4,8 --dim 8192 --batch-size 64
   mlp_lab merge-traces all.json.gz trace.rank0.json trace.rank1.json)";
@@ -242,6 +243,11 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
   add_predict(parser, prediction);
   StudyOptions card{.version = kVersion};
   add_card(parser, card);
+  std::filesystem::path checkpoint;
+  Command& checkpoints =
+      parser.add_command("checkpoint", "Tell what a checkpoint holds, and whether it is whole.",
+                         [&] { print_checkpoint(checkpoint); });
+  checkpoints.add(required(option("file", "", "that --checkpoint wrote", to_path(checkpoint))));
   std::filesystem::path merged;
   std::vector<std::filesystem::path> traces;
   Command& merges = parser.add_command(

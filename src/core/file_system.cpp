@@ -21,6 +21,18 @@ class RealFiles final : public FileSystem {
     return or_negated_errno(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   }
 
+  int open(const std::filesystem::path& path) override {
+    return or_negated_errno(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  }
+
+  int resize(int descriptor, std::int64_t bytes) override {
+    return or_negated_errno(::ftruncate(descriptor, bytes));
+  }
+
+  int seek(int descriptor, std::int64_t offset) override {
+    return ::lseek(descriptor, offset, SEEK_SET) < 0 ? -errno : 0;
+  }
+
   std::int64_t write(int descriptor, std::span<const std::byte> bytes) override {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     return written < 0 ? -errno : written;

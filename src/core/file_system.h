@@ -2,6 +2,7 @@
 // power.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +23,13 @@ class FileSystem {
 
   /// Creates a file, -EEXIST if there is one. Returns a descriptor that is open for writing.
   virtual int create(const std::filesystem::path& path) = 0;
+  /// Opens a file that is there. Returns a descriptor that is open for writing. Only files that
+  /// several programs write need this call and the next two.
+  virtual int open(const std::filesystem::path& /*path*/) { return -ENOSYS; }
+  /// Cuts a file, or appends zeros.
+  virtual int resize(int /*descriptor*/, std::int64_t /*bytes*/) { return -ENOSYS; }
+  /// Sets where the next write begins, counted from the beginning of the file.
+  virtual int seek(int /*descriptor*/, std::int64_t /*offset*/) { return -ENOSYS; }
   /// Returns how many of the bytes were written, which may be fewer than all.
   virtual std::int64_t write(int descriptor, std::span<const std::byte> bytes) = 0;
   /// fsync(2): returns once the bytes survive a loss of power; sync_folder() does the same for the

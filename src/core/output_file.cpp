@@ -16,10 +16,12 @@
 #include <fstream>
 #include <limits>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -145,74 +147,41 @@ auto uninterrupted(const Call& call) {
 }
 
 /// Returns 0, or a negated errno.
-int write_all(FileSystem& files, int descriptor,
-              std::span<const std::span<const std::byte>> parts) {
-  for (std::span<const std::byte> rest : parts) {
-    while (!rest.empty()) {
-      const auto written = uninterrupted([&] { return files.write(descriptor, rest); });
-      if (written < 0) return static_cast<int>(written);
-      if (written == 0) return -EIO;  // no disk does this; it must not be asked for ever
-      rest = rest.subspan(static_cast<std::size_t>(written));
-    }
+int write_all(FileSystem& files, int descriptor, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto written = uninterrupted([&] { return files.write(descriptor, bytes); });
+    if (written < 0) return static_cast<int>(written);
+    if (written == 0) return -EIO;  // no disk does this; it must not be asked for ever
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return 0;
 }
 
-/// An open file that vanishes with this object unless it is kept. What returns an int returns 0, or
-/// a negated errno.
-class DraftFile {
- public:
-  /// In `folder`, for a file called `name`.
-  DraftFile(FileSystem& files, const fs::path& folder, const std::string& name) : files_(files) {
-    do {
-      static std::atomic<int> count = 0;
-      path_ = folder /
-              fmt::format(".{}-{}-{}.tmp", name.substr(0, kMostNameInDraft), ::getpid(), count++);
-      descriptor_ = uninterrupted([&] { return files_.create(path_); });
-    } while (descriptor_ == -EEXIST);
-    is_made_ = descriptor_ >= 0;
-    if (!is_made_) error_ = -descriptor_;
+/// Writes from `position` on, which it moves. Returns 0, or a negated errno.
+int write_parts(FileSystem& files, int descriptor, std::int64_t& position,
+                std::span<const FilePart> parts) {
+  for (const FilePart& part : parts) {
+    int result = 0;
+    if (part.offset != position) result = files.seek(descriptor, part.offset);
+    if (result == 0) result = write_all(files, descriptor, part.bytes);
+    if (result < 0) return result;
+    position = part.offset + std::ssize(part.bytes);
   }
+  return 0;
+}
 
-  ~DraftFile() {
-    if (descriptor_ >= 0) files_.close(descriptor_);
-    if (is_made_ && !kept_) files_.unlink(path_);
-  }
-  DraftFile(const DraftFile&) = delete;
-  DraftFile& operator=(const DraftFile&) = delete;
-
-  /// Why it could not be created, an errno; 0 where it could.
-  [[nodiscard]] int error() const { return error_; }
-  [[nodiscard]] int descriptor() const { return descriptor_; }
-  [[nodiscard]] const fs::path& path() const { return path_; }
-
-  int sync() {
-    return uninterrupted([&] { return files_.sync(descriptor_); });
-  }
-
-  int close() {
-    const int result = files_.close(std::exchange(descriptor_, -1));
-    return result == -EINTR ? 0 : result;  // Linux has closed it, and the bytes are on the disk
-  }
-
-  int rename_to(const fs::path& target) {
-    const int result = files_.rename(path_, target);
-    kept_ = result == 0;
-    return result;
-  }
-
- private:
-  FileSystem& files_;
-  fs::path path_;
-  int descriptor_ = -1;
-  int error_ = 0;
-  bool is_made_ = false;
-  bool kept_ = false;
-};
+/// Brings the bytes to the disk unless `result`, of writing them, is a failure; closes either way.
+int synced_and_closed(FileSystem& files, int descriptor, int result) {
+  if (result == 0) result = uninterrupted([&] { return files.sync(descriptor); });
+  const int closed = files.close(descriptor);
+  // Linux has closed it even so, and the bytes are on the disk.
+  if (result == 0 && closed != -EINTR) result = closed;
+  return result;
+}
 
 /// What a test writes of whether a folder takes files.
 int why_no_draft(const fs::path& folder) {
-  return DraftFile(real_files(), folder, "barestep").error();
+  return DraftFile(real_files(), folder / "barestep").error();
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -249,7 +218,10 @@ bool is_special(const Target& target) {
 void write_special(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
   const int descriptor = open_for_writing(path, 0);
   if (descriptor < 0) fail_creating(path, errno);
-  const int written = write_all(real_files(), descriptor, parts);
+  int written = 0;
+  for (const auto& part : parts) {
+    if (written == 0) written = write_all(real_files(), descriptor, part);
+  }
   const int closed = real_files().close(descriptor);
   if (written < 0 || closed < 0) fail_writing(path, written < 0 ? -written : -closed);
 }
@@ -299,21 +271,42 @@ void OutputFile::check(bool done) {
   if (first_error_ != 0) fail_writing(path_, first_error_);
 }
 
-std::optional<WriteFailure> write_beside(FileSystem& files, const fs::path& path,
-                                         std::span<const std::span<const std::byte>> parts,
-                                         std::optional<unsigned> permissions,
-                                         const std::function<void(const fs::path&)>& prove) {
-  DraftFile draft(files, folder_of(path), path.filename().string());
-  if (draft.error() != 0) return WriteFailure{.creating = true, .error = draft.error()};
-  if (permissions) ::fchmod(draft.descriptor(), *permissions);
-  int result = write_all(files, draft.descriptor(), parts);
-  if (result == 0) result = draft.sync();
-  if (result == 0) result = draft.close();
-  if (result == 0 && prove) prove(draft.path());
-  if (result == 0) result = draft.rename_to(path);
-  if (result == 0) result = sync_names(files, folder_of(path));
-  if (result != 0) return WriteFailure{.error = -result};
-  return std::nullopt;
+DraftFile::DraftFile(FileSystem& files, const fs::path& target) : files_(files), target_(target) {
+  const std::string name = target.filename().string().substr(0, kMostNameInDraft);
+  do {
+    static std::atomic<int> count = 0;
+    path_ = folder_of(target) / fmt::format(".{}-{}-{}.tmp", name, ::getpid(), count++);
+    descriptor_ = uninterrupted([&] { return files_.create(path_); });
+  } while (descriptor_ == -EEXIST);
+  is_made_ = descriptor_ >= 0;
+  if (!is_made_) error_ = -descriptor_;
+}
+
+DraftFile::~DraftFile() {
+  if (descriptor_ >= 0) files_.close(descriptor_);
+  if (is_made_ && !is_kept_) files_.unlink(path_);
+}
+
+int DraftFile::write(std::span<const FilePart> parts) {
+  return write_parts(files_, descriptor_, position_, parts);
+}
+
+int DraftFile::finish() {
+  return synced_and_closed(files_, std::exchange(descriptor_, -1), 0);
+}
+
+int DraftFile::publish() {
+  const int result = files_.rename(path_, target_);
+  is_kept_ = result == 0;
+  return result < 0 ? result : sync_names(files_, folder_of(target_));
+}
+
+int write_into(FileSystem& files, const fs::path& path, std::span<const FilePart> parts) {
+  const int descriptor = uninterrupted([&] { return files.open(path); });
+  if (descriptor < 0) return descriptor;
+  std::int64_t position = 0;
+  const int written = write_parts(files, descriptor, position, parts);
+  return synced_and_closed(files, descriptor, written);
 }
 
 void replace_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
@@ -321,10 +314,19 @@ void replace_file(const fs::path& path, std::span<const std::span<const std::byt
   if (is_special(target)) return write_special(path, parts);
   std::optional<unsigned> permissions;
   if (target.exists) permissions = target.status.st_mode & 0777U;
-  const auto failure = write_beside(real_files(), target.path, parts, permissions);
-  if (!failure) return;
-  if (failure->creating) fail_creating(path, failure->error);
-  fail_writing(path, failure->error);
+  DraftFile draft(real_files(), target.path);
+  if (draft.error() != 0) fail_creating(path, draft.error());
+  if (permissions) ::fchmod(draft.descriptor(), *permissions);
+  std::vector<FilePart> placed;
+  std::int64_t bytes = 0;
+  for (const auto& part : parts) {
+    placed.push_back({bytes, part});
+    bytes += std::ssize(part);
+  }
+  int result = draft.write(placed);
+  if (result == 0) result = draft.finish();
+  if (result == 0) result = draft.publish();
+  if (result != 0) fail_writing(path, -result);
 }
 
 void require_writable(const fs::path& path) {

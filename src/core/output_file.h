@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,27 +52,63 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
-/// Why a file was not written.
-struct WriteFailure {
-  bool creating = false;  // else writing, or bringing the bytes or the name to the disk
-  int error = 0;          // errno
+/// Bytes of a file, and where they begin in it.
+struct FilePart {
+  std::int64_t offset = 0;
+  std::span<const std::byte> bytes;
 };
 
-/// Makes `path` hold the parts, one behind the other. Readers, and whoever looks after a loss of
-/// power, see the old file or the whole new one: the bytes go to a temporary file in the same
-/// folder, ".<name>-<process>-<number>.tmp", are brought to the disk and renamed, and the name is
-/// brought to the disk too. The file has these permissions where they are given. `prove`, where
-/// there is one, is called with the path of the temporary file when its bytes are on the disk; what
-/// it throws ends this as a failure does. Then an old file is untouched and nothing is left behind;
-/// only if the name alone cannot be brought to the disk the new file stands there already. Blocks.
-std::optional<WriteFailure> write_beside(
-    FileSystem& files, const std::filesystem::path& path,
-    std::span<const std::span<const std::byte>> parts, std::optional<unsigned> permissions = {},
-    const std::function<void(const std::filesystem::path&)>& prove = {});
+/// A file under a temporary name, ".<name>-<process>-<number>.tmp" in the folder of the file that
+/// it is to become. It vanishes with this object unless it is renamed. All calls block; what
+/// returns an int returns 0, or a negated errno.
+class DraftFile {
+ public:
+  /// Creates it. `files` must outlive it.
+  DraftFile(FileSystem& files, const std::filesystem::path& target);
+  ~DraftFile();
+  DraftFile(const DraftFile&) = delete;
+  DraftFile& operator=(const DraftFile&) = delete;
 
-/// write_beside() with its failures as Errors: kCannotCreate when the file cannot be created,
-/// kInputOutput when writing fails. The permissions of an old file stay; a symbolic link keeps
-/// pointing to its file. Something that is no regular file, such as /dev/null, is written directly.
+  /// Why it could not be created, an errno; 0 where it could.
+  [[nodiscard]] int error() const { return error_; }
+  [[nodiscard]] int descriptor() const { return descriptor_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+
+  /// Makes room up to `bytes`, so that other programs can write into it too.
+  int resize(std::int64_t bytes) { return files_.resize(descriptor_, bytes); }
+
+  /// Writes at the end of what was written before, or wherever a part says.
+  int write(std::span<const FilePart> parts);
+
+  /// Brings the bytes to the disk, and closes the file.
+  int finish();
+
+  /// Renames it to the target, and brings the name to the disk. If only the latter fails, the
+  /// target is there already.
+  int publish();
+
+ private:
+  FileSystem& files_;
+  std::filesystem::path target_, path_;
+  int descriptor_ = -1;
+  int error_ = 0;
+  std::int64_t position_ = 0;
+  bool is_made_ = false;
+  bool is_kept_ = false;
+};
+
+/// Writes parts of a file that another program has created, and brings them to the disk. Returns 0,
+/// or a negated errno. Blocks.
+int write_into(FileSystem& files, const std::filesystem::path& path,
+               std::span<const FilePart> parts);
+
+/// Makes `path` hold the parts, one after the other. Readers, and whoever looks after a loss of
+/// power, see the old file or the whole new one: the bytes go to a DraftFile, are brought to the
+/// disk, and are renamed. The permissions of an old file stay; a symbolic link keeps pointing to
+/// its file. Something that is no regular file, such as /dev/null, is written directly. Throws
+/// Error: kCannotCreate when the file cannot be created, kInputOutput when writing fails; an old
+/// file is untouched then, and nothing is left behind, unless the name alone cannot be brought to
+/// the disk. Blocks.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 

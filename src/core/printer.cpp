@@ -275,7 +275,10 @@ void add_largest_buffers(TextTable& table, const MemoryPlan& plan, const Buffers
 std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int device) {
   TextTable table({{"", Align::kLeft}, {"", Align::kRight}, {"", Align::kRight}});
   for (const Category category : kValuesOf<Category>) {
-    add_bytes(table, std::string(name_of(category)), plan.category_bytes(device, category));
+    const std::int64_t bytes = plan.category_bytes(device, category);
+    if (bytes > 0 || !is_optional(category)) {
+      add_bytes(table, std::string(name_of(category)), bytes);
+    }
   }
   add_bytes(table, "total", plan.device_bytes(device));
   if (plan.pinned_bytes(device) > 0) {

@@ -28,10 +28,17 @@ enum class Category {
   kData,
   kCommunication,
   kWorkspace,
+  kCheckpoint,
 };
 template <>
 inline constexpr std::string_view kNamesOf<Category>[] = {
-    "parameters", "gradients", "optimizer", "activations", "data", "communication", "workspace"};
+    "parameters", "gradients",     "optimizer", "activations",
+    "data",       "communication", "workspace", "checkpoint"};
+
+/// Whether tables leave the category out of runs that have none of it.
+constexpr bool is_optional(Category category) {
+  return category == Category::kCheckpoint;
+}
 
 /// A stream of a program: its nodes run one after the other.
 enum class Lane { kCompute, kCopy, kComm };

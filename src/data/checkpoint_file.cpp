@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr const char* kCheckpoint = "checkpoint";
 constexpr std::string_view kFormat = "barestep checkpoint 1";
 
-// The checksum of the head stands behind the header's length and what every header begins with.
+// The checksum of the head follows the header's length and what every header begins with.
 constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"checksum":")";
 constexpr std::size_t kChecksumAt = sizeof(std::uint64_t) + kBeforeChecksum.size();
 constexpr std::size_t kChecksumDigits = 32;
@@ -36,7 +37,7 @@ bool has_checksum(const std::string& head) {
          head.size() > kChecksumAt + kChecksumDigits && head[kChecksumAt + kChecksumDigits] == '"';
 }
 
-std::string checksum_of(std::string head) {
+std::string checksum_of_head(std::string head) {
   head.replace(kChecksumAt, kChecksumDigits, kChecksumDigits, '0');
   return hash_of_bytes(head);
 }
@@ -49,7 +50,7 @@ void require_whole_head(const SafetensorsReader& file, const std::filesystem::pa
     refuse_checkpoint(path, "is a safetensors file, but no checkpoint",
                       "name a file that --checkpoint has written");
   }
-  if (checksum_of(file.head()) != file.head().substr(kChecksumAt, kChecksumDigits)) {
+  if (checksum_of_head(file.head()) != file.head().substr(kChecksumAt, kChecksumDigits)) {
     refuse_checkpoint(path, "its header has a wrong checksum");
   }
   if (!is_ours) {
@@ -69,21 +70,41 @@ std::int64_t step_of(const std::string& text) {
 
 }  // namespace
 
-SafetensorsParts checkpoint_parts(const CheckpointImage& image) {
-  std::vector<TensorBytes> tensors;
-  nlohmann::json checksums = nlohmann::json::object();
-  for (const StoredTensor& tensor : image.tensors) {
-    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.bytes});
-    checksums[tensor.name] = hash_of_bytes(tensor.bytes);
+PieceChecksum checksum_of(const CheckpointPiece& piece) {
+  PieceChecksum checksum{piece.tensor, piece.first_byte, std::ssize(piece.bytes)};
+  std::ranges::copy(hash_of_bytes(piece.bytes), checksum.hash.begin());
+  return checksum;
+}
+
+SafetensorsParts checkpoint_parts(const CheckpointForm& form,
+                                  std::vector<PieceChecksum> checksums) {
+  std::ranges::sort(checksums, {}, [](const PieceChecksum& each) {
+    return std::pair(each.tensor, each.first_byte);
+  });
+  nlohmann::json json = nlohmann::json::object();
+  std::int64_t place = 0;
+  for (auto piece = checksums.begin(); piece != checksums.end(); ++place) {
+    const TensorForm& tensor = at(form.tensors, place);
+    std::int64_t bytes = 0;
+    nlohmann::json pieces;
+    for (; piece != checksums.end() && piece->tensor == place; ++piece) {
+      BARESTEP_REQUIRE(piece->first_byte == bytes, "pieces neither overlap nor leave gaps");
+      bytes += piece->bytes;
+      const std::string hash(piece->hash.begin(), piece->hash.end());
+      pieces.push_back({{"bytes", piece->bytes}, {"hash", hash}});
+    }
+    BARESTEP_REQUIRE(bytes == tensor.bytes && !pieces.empty(), "the pieces make up the tensors");
+    json[tensor.name] = pieces.size() == 1 ? pieces[0]["hash"] : pieces;
   }
+  BARESTEP_REQUIRE(place == std::ssize(form.tensors), "the pieces make up the tensors");
   SafetensorsParts parts =
-      safetensors_parts(tensors, {{"checksum", std::string(kChecksumDigits, '0')},
-                                  {"format", std::string(kFormat)},
-                                  {"step", std::to_string(image.step)},
-                                  {"state", image.state},
-                                  {"checksums", checksums.dump()}});
+      safetensors_parts(form.tensors, {{"checksum", std::string(kChecksumDigits, '0')},
+                                       {"format", std::string(kFormat)},
+                                       {"step", std::to_string(form.step)},
+                                       {"state", form.state},
+                                       {"checksums", json.dump()}});
   BARESTEP_REQUIRE(has_checksum(parts.head), "the checksum is the first of the metadata");
-  parts.head.replace(kChecksumAt, kChecksumDigits, checksum_of(parts.head));
+  parts.head.replace(kChecksumAt, kChecksumDigits, checksum_of_head(parts.head));
   return parts;
 }
 
@@ -102,28 +123,51 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& path)
       text_of("checksums"),
       {.what = kCheckpoint, .name = path.string(), .remedy = "it is damaged; use another one"});
   for (const SafetensorsEntry& entry : file_.tensors()) {
-    checksums_.emplace(entry.name, checksums.root().at(entry.name.c_str()).text());
+    pieces_.emplace(entry.name, pieces_of(entry, checksums.root().at(entry.name.c_str())));
   }
+}
+
+std::vector<CheckpointReader::Piece> CheckpointReader::pieces_of(const SafetensorsEntry& entry,
+                                                                 const JsonValue& checksum) {
+  if (!checksum.is_array()) return {{entry.bytes(), checksum.text()}};
+  std::vector<Piece> pieces;
+  std::int64_t bytes = 0;
+  for (const JsonValue& piece : checksum.items()) {
+    pieces.push_back({piece.at("bytes").whole(0, entry.bytes() - bytes), piece.at("hash").text()});
+    bytes += pieces.back().bytes;
+  }
+  if (bytes != entry.bytes()) checksum.refuse("is not of the whole tensor");
+  return pieces;
 }
 
 std::vector<std::byte> CheckpointReader::read(const SafetensorsEntry& entry) const {
   std::vector<std::byte> bytes(static_cast<std::size_t>(entry.bytes()));
   file_.read(entry, 0, bytes);
-  if (hash_of_bytes(bytes) != checksums_.find(entry.name)->second) refuse(entry);
+  std::span<const std::byte> rest = bytes;
+  for (const Piece& piece : pieces_.find(entry.name)->second) {
+    const auto size = static_cast<std::size_t>(piece.bytes);
+    if (hash_of_bytes(rest.first(size)) != piece.hash) refuse(entry);
+    rest = rest.subspan(size);
+  }
   return bytes;
 }
 
 bool CheckpointReader::is_whole(const SafetensorsEntry& entry) const {
-  constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(entry.bytes(), kPieceBytes)));
-  ByteHash hash;
-  for (std::int64_t first = 0; first < entry.bytes(); first += kPieceBytes) {
-    const auto piece = std::span(buffer).first(
-        static_cast<std::size_t>(std::min(entry.bytes() - first, kPieceBytes)));
-    file_.read(entry, first, piece);
-    hash.add(piece);
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(entry.bytes(), kMostBytes)));
+  std::int64_t first = 0;
+  for (const Piece& piece : pieces_.find(entry.name)->second) {
+    ByteHash hash;
+    for (const std::int64_t end = first + piece.bytes; first < end;) {
+      const auto bytes =
+          std::span(buffer).first(static_cast<std::size_t>(std::min(end - first, kMostBytes)));
+      file_.read(entry, first, bytes);
+      hash.add(bytes);
+      first += std::ssize(bytes);
+    }
+    if (hash.text() != piece.hash) return false;
   }
-  return hash.text() == checksums_.find(entry.name)->second;
+  return true;
 }
 
 void CheckpointReader::require_whole() const {

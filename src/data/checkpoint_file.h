@@ -2,10 +2,13 @@
 // is found.
 //
 // Its metadata are `checksum`, `format`, `step`, `state` and `checksums`: a JSON object with the
-// hash_of_bytes() of every tensor. `checksum` is the first of them and the hash of all bytes ahead
-// of the tensors, with 32 zeros in its own place; so it vouches for every byte of the file.
+// hash_of_bytes() of every tensor, or, of a tensor that several programs wrote, an array of
+// {"bytes", "hash"} for its pieces in their order. `checksum` is the first of them and the hash of
+// all bytes that precede the tensors, with 32 zeros in its own place; so it vouches for every byte
+// of the file.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json_document.h"
 #include "data/safetensors.h"
 
 namespace barestep {
@@ -34,9 +38,32 @@ struct CheckpointImage {
   std::vector<StoredTensor> tensors;
 };
 
-/// The file of an image. The parts refer to the image's bytes. The tensors' names must differ and
-/// be UTF-8, as must be the state.
-SafetensorsParts checkpoint_parts(const CheckpointImage& image);
+/// A checkpoint without the bytes of its tensors.
+struct CheckpointForm {
+  std::int64_t step = 0;
+  std::string state;
+  std::vector<TensorForm> tensors;
+};
+
+/// Consecutive bytes of a tensor.
+struct CheckpointPiece {
+  std::int64_t tensor = 0;  // its place in the form
+  std::int64_t first_byte = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// What a piece is checked by. It may travel between ranks as it is.
+struct PieceChecksum {
+  std::int64_t tensor = 0;
+  std::int64_t first_byte = 0;
+  std::int64_t bytes = 0;
+  std::array<char, 32> hash{};  // hash_of_bytes()
+};
+PieceChecksum checksum_of(const CheckpointPiece& piece);
+
+/// The layout of a checkpoint's file. `checksums` are those of pieces that make up all tensors, in
+/// any order. The tensors' names must differ and be UTF-8, as must be the state.
+SafetensorsParts checkpoint_parts(const CheckpointForm& form, std::vector<PieceChecksum> checksums);
 
 /// A checkpoint's file, opened. Everything ahead of its tensors is checked.
 class CheckpointReader {
@@ -61,13 +88,20 @@ class CheckpointReader {
   void require_whole() const;
 
  private:
+  struct Piece {
+    std::int64_t bytes = 0;
+    std::string hash;
+  };
+
   [[noreturn]] void refuse(const SafetensorsEntry& entry) const;
+  [[nodiscard]] static std::vector<Piece> pieces_of(const SafetensorsEntry& entry,
+                                                    const JsonValue& checksum);
 
   std::filesystem::path path_;
   SafetensorsReader file_;
   std::int64_t step_ = 0;
   std::string state_;
-  std::map<std::string, std::string, std::less<>> checksums_;
+  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor, in their order
 };
 
 /// Reads all of a checkpoint; the tensors come in the order of their bytes. Throws Error as

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 namespace {
@@ -19,23 +20,20 @@ namespace {
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".safetensors";
 
-std::string name_of_step(std::int64_t step) {
-  return fmt::format("{}{:09}{}", kPrefix, step, kSuffix);
-}
-
 /// Nothing for what is no checkpoint's name.
 std::optional<std::int64_t> step_in_name(std::string_view name) {
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   std::int64_t step = 0;
   const auto parsed = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (parsed.ec != std::errc() || step < 0 || name_of_step(step).substr(kPrefix.size()) != name) {
+  if (parsed.ec != std::errc() || step < 0 ||
+      name_of_checkpoint(step).substr(kPrefix.size()) != name) {
     return std::nullopt;
   }
   return step;
 }
 
-/// Whether this is what write_beside() leaves of a checkpoint when its program is killed.
+/// Whether this is the DraftFile of a checkpoint, which stays when its program is killed.
 bool is_left_over(std::string_view name) {
   return name.starts_with(fmt::format(".{}", kPrefix)) && name.ends_with(".tmp") &&
          name.find(kSuffix) != std::string_view::npos;
@@ -59,6 +57,18 @@ int list_steps(FileSystem& files, const std::filesystem::path& folder,
   return result;
 }
 
+/// In the order of the file.
+std::vector<FilePart> parts_of_file(const CheckpointPlace& place,
+                                    std::span<const CheckpointPiece> pieces) {
+  std::vector<FilePart> parts;
+  for (const CheckpointPiece& piece : pieces) {
+    if (piece.bytes.empty()) continue;
+    parts.push_back({at(place.offsets, piece.tensor) + piece.first_byte, piece.bytes});
+  }
+  std::ranges::sort(parts, {}, &FilePart::offset);
+  return parts;
+}
+
 /// Before the lock: there must be something to lock.
 const std::filesystem::path& made_folder(const std::filesystem::path& folder, FileSystem& files) {
   make_folder(folder, files);
@@ -67,6 +77,10 @@ const std::filesystem::path& made_folder(const std::filesystem::path& folder, Fi
 }
 
 }  // namespace
+
+std::string name_of_checkpoint(std::int64_t step) {
+  return fmt::format("{}{:09}{}", kPrefix, step, kSuffix);
+}
 
 std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& folder) {
   std::vector<std::int64_t> steps;
@@ -85,7 +99,7 @@ std::optional<FoundCheckpoint> newest_whole_checkpoint(
     const std::function<void(const std::string& why_skipped)>& skipped) {
   const std::vector<std::int64_t> steps = checkpoint_steps(folder);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::filesystem::path path = folder / name_of_step(*step);
+    const std::filesystem::path path = folder / name_of_checkpoint(*step);
     try {
       FoundCheckpoint found{.file = path, .image = read_checkpoint(path)};
       if (found.image.step == *step) return found;
@@ -117,25 +131,69 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileS
   }
 }
 
-void CheckpointFolder::write(const CheckpointImage& image) {
-  const std::filesystem::path path = folder_ / name_of_step(image.step);
-  const SafetensorsParts file = checkpoint_parts(image);
-  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(file.head))};
-  parts.insert(parts.end(), file.tensors.begin(), file.tensors.end());
-  const auto prove = [&path](const std::filesystem::path& draft) {
-    try {
-      CheckpointReader(draft).require_whole();
-    } catch (const Error& error) {
-      fail_checkpoint(path, fmt::format("what was written does not read back: {}", error.what()),
-                      "check the disk");
-    }
-  };
-  if (const auto failure = write_beside(files_, path, parts, {}, prove)) {
-    fail_checkpoint(
-        path, fmt::format("{}: {}", failure->creating ? "cannot be created" : "writing failed",
-                          std::strerror(failure->error)));
+CheckpointDraft CheckpointFolder::begin(const CheckpointForm& form,
+                                        std::vector<PieceChecksum> checksums) {
+  const SafetensorsParts parts = checkpoint_parts(form, std::move(checksums));
+  CheckpointDraft draft;
+  draft.step_ = form.step;
+  draft.file_bytes_ = parts.file_bytes;
+  draft.place_.file = folder_ / name_of_checkpoint(form.step);
+  draft.place_.offsets = parts.offsets;
+  draft.file_ = std::make_unique<DraftFile>(files_, draft.place_.file);
+  draft.place_.draft = draft.file_->path();
+  if (const int error = draft.file_->error(); error != 0) {
+    fail_checkpoint(draft.place_.file, fmt::format("cannot be created: {}", std::strerror(error)));
   }
-  remove_all_but_newest(image.step);
+  const FilePart head{0, std::as_bytes(std::span(parts.head))};
+  const int result = draft.file_->write(std::span(&head, 1));
+  if (result < 0) fail_writing(draft.place_, result);
+  return draft;
+}
+
+void CheckpointDraft::share() {
+  const int result = file_->resize(file_bytes_);
+  if (result < 0) CheckpointFolder::fail_writing(place_, result);
+}
+
+int CheckpointDraft::write_pieces(std::span<const CheckpointPiece> pieces) {
+  const int result = file_->write(parts_of_file(place_, pieces));
+  return result < 0 ? result : file_->finish();
+}
+
+int write_pieces(const CheckpointPlace& place, std::span<const CheckpointPiece> pieces,
+                 FileSystem& files) {
+  return write_into(files, place.draft, parts_of_file(place, pieces));
+}
+
+void CheckpointFolder::fail_writing(const CheckpointPlace& place, int failure,
+                                    const std::string& writer) {
+  fail_checkpoint(place.file, fmt::format("{}writing failed: {}", writer, std::strerror(-failure)));
+}
+
+void CheckpointFolder::finish(CheckpointDraft& draft) {
+  try {
+    CheckpointReader(draft.place_.draft).require_whole();
+  } catch (const Error& error) {
+    fail_checkpoint(draft.place_.file,
+                    fmt::format("what was written does not read back: {}", error.what()),
+                    "check the disk");
+  }
+  if (const int result = draft.file_->publish(); result < 0) fail_writing(draft.place_, result);
+  remove_all_but_newest(draft.step_);
+}
+
+void CheckpointFolder::write(const CheckpointImage& image) {
+  CheckpointForm form{.step = image.step, .state = image.state, .tensors = {}};
+  std::vector<CheckpointPiece> pieces;
+  std::vector<PieceChecksum> checksums;
+  for (const StoredTensor& tensor : image.tensors) {
+    pieces.push_back({.tensor = std::ssize(pieces), .bytes = tensor.bytes});
+    checksums.push_back(checksum_of(pieces.back()));
+    form.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, std::ssize(tensor.bytes)});
+  }
+  CheckpointDraft draft = begin(form, std::move(checksums));
+  if (const int result = draft.write_pieces(pieces); result < 0) fail_writing(draft.place_, result);
+  finish(draft);
 }
 
 void CheckpointFolder::remove_all_but_newest(std::int64_t newest) {
@@ -151,7 +209,7 @@ void CheckpointFolder::remove_all_but_newest(std::int64_t newest) {
   int first_failure = 0;
   std::filesystem::path failed;
   for (const std::int64_t step : steps) {
-    const std::filesystem::path path = folder_ / name_of_step(step);
+    const std::filesystem::path path = folder_ / name_of_checkpoint(step);
     const int result = files_.unlink(path);
     if (result == 0 || result == -ENOENT || first_failure != 0) continue;
     first_failure = -result;

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -25,7 +27,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
-constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+constexpr std::uint64_t kMaxSafetensorsPartserBytes = 100'000'000;
 constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 // The JSON header.
@@ -344,10 +346,10 @@ std::string read_head(const InputFile& file, const std::filesystem::path& path,
   }
   std::uint64_t header_bytes = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
-  if (header_bytes > kMaxSafetensorsHeaderBytes) {
+  if (header_bytes > kMaxSafetensorsPartserBytes) {
     refuse_safetensors(path, what,
                        fmt::format("states a header of {} bytes, {} are allowed", header_bytes,
-                                   kMaxSafetensorsHeaderBytes));
+                                   kMaxSafetensorsPartserBytes));
   }
   if (header_bytes > file_bytes - kLengthBytes) {
     refuse_safetensors(path, what,
@@ -361,27 +363,28 @@ std::string read_head(const InputFile& file, const std::filesystem::path& path,
 }
 
 /// `"name":{...}`, as a header has it of a tensor whose bytes begin at `begin`.
-std::string member_of_header(const TensorBytes& tensor, std::uint64_t begin) {
+std::string member_of_header(const TensorForm& tensor, std::int64_t begin) {
   std::uint64_t bits = bits_of(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) bits *= static_cast<std::uint64_t>(extent);
-  BARESTEP_REQUIRE(bits_of(tensor.dtype) != 0 && bits == 8 * tensor.bytes.size(),
-                   "the values of '" + tensor.name + "' do not fill its shape");
+  BARESTEP_REQUIRE(
+      bits_of(tensor.dtype) != 0 && bits == 8 * static_cast<std::uint64_t>(tensor.bytes),
+      "the values of '" + tensor.name + "' do not fill its shape");
   const nlohmann::ordered_json stated = {{"dtype", tensor.dtype},
                                          {"shape", tensor.shape},
-                                         {"data_offsets", {begin, begin + tensor.bytes.size()}}};
+                                         {"data_offsets", {begin, begin + tensor.bytes}}};
   return Json(tensor.name).dump() + ":" + stated.dump();
 }
 
 }  // namespace
 
-SafetensorsParts safetensors_parts(std::span<const TensorBytes> tensors,
+SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
                                    const SafetensorsMetadata& metadata) {
-  std::vector<const TensorBytes*> sorted;
-  for (const TensorBytes& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const TensorBytes* a, const TensorBytes* b) {
-    const auto* const of_a = find_dtype(a->dtype);
-    const auto* const of_b = find_dtype(b->dtype);
-    return of_a != of_b ? of_a > of_b : a->name < b->name;
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    const auto* const of_a = find_dtype(tensors[a].dtype);
+    const auto* const of_b = find_dtype(tensors[b].dtype);
+    return of_a != of_b ? of_a > of_b : tensors[a].name < tensors[b].name;
   });
 
   std::vector<std::string> members;
@@ -390,35 +393,44 @@ SafetensorsParts safetensors_parts(std::span<const TensorBytes> tensors,
     for (const auto& [key, text] : metadata) texts[key] = text;
     members.push_back("\"__metadata__\":" + texts.dump());
   }
-  SafetensorsParts parts;
+  SafetensorsParts parts{.head = {}, .offsets = std::vector<std::int64_t>(tensors.size())};
   std::set<std::string_view> names = {"__metadata__"};
-  std::uint64_t begin = 0;
-  for (const TensorBytes* tensor : sorted) {
-    BARESTEP_REQUIRE(names.insert(tensor->name).second,
-                     "'" + tensor->name + "' names two tensors or is reserved");
-    members.push_back(member_of_header(*tensor, begin));
-    begin += tensor->bytes.size();
-    parts.tensors.push_back(tensor->bytes);
+  std::int64_t begin = 0;
+  for (const std::size_t place : order) {
+    const TensorForm& tensor = tensors[place];
+    BARESTEP_REQUIRE(names.insert(tensor.name).second,
+                     "'" + tensor.name + "' names two tensors or is reserved");
+    members.push_back(member_of_header(tensor, begin));
+    parts.offsets[place] = begin;
+    begin += tensor.bytes;
   }
   std::string header = fmt::format("{{{}}}", fmt::join(members, ","));
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  BARESTEP_REQUIRE(header.size() <= kMaxSafetensorsHeaderBytes, "readers refuse longer headers");
+  BARESTEP_REQUIRE(header.size() <= kMaxSafetensorsPartserBytes, "readers refuse longer headers");
   const std::uint64_t header_bytes = header.size();
   parts.head.resize(kLengthBytes);
   std::memcpy(parts.head.data(), &header_bytes, kLengthBytes);
   parts.head += header;
+  for (std::int64_t& offset : parts.offsets) offset += std::ssize(parts.head);
+  parts.file_bytes = std::ssize(parts.head) + begin;
   return parts;
 }
 
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
-  std::vector<TensorBytes> bytes;
+  std::vector<TensorForm> forms;
   for (const NamedTensor& tensor : tensors) {
-    bytes.push_back({tensor.name, "F32", tensor.shape, std::as_bytes(tensor.values)});
+    forms.push_back(
+        {tensor.name, "F32", tensor.shape, static_cast<std::int64_t>(tensor.values.size_bytes())});
   }
-  const SafetensorsParts file = safetensors_parts(bytes);
-  std::vector<std::span<const std::byte>> parts = {std::as_bytes(std::span(file.head))};
-  parts.insert(parts.end(), file.tensors.begin(), file.tensors.end());
-  replace_file(path, parts);
+  const SafetensorsParts parts = safetensors_parts(forms);
+  std::map<std::int64_t, std::span<const std::byte>> placed;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    // An empty tensor has the place of the next one.
+    if (!tensors[i].values.empty()) placed[parts.offsets[i]] = std::as_bytes(tensors[i].values);
+  }
+  std::vector<std::span<const std::byte>> bytes = {std::as_bytes(std::span(parts.head))};
+  for (const auto& [offset, of_tensor] : placed) bytes.push_back(of_tensor);
+  replace_file(path, bytes);
 }
 
 SafetensorsReader::SafetensorsReader(std::filesystem::path path, std::string what)

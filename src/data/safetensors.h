@@ -30,26 +30,27 @@ struct NamedTensor {
 /// the order of `tensors` does not matter.
 void save_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
 
-/// A tensor of any type. Owns nothing but its name, its dtype and its shape.
-struct TensorBytes {
+/// A tensor of any type, without its bytes.
+struct TensorForm {
   std::string name;
   std::string dtype;  // "F32", "BF16", ...
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes;  // row-major, little-endian, as many as shape and dtype say
+  std::int64_t bytes = 0;  // as many as shape and dtype say
 };
 
 /// What stands in a header beside the tensors; all of it UTF-8.
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// A whole file as parts that follow each other: length and header, then the tensors.
+/// A file but for the bytes of its tensors.
 struct SafetensorsParts {
-  std::string head;                                 // all that is ahead of the tensors
-  std::vector<std::span<const std::byte>> tensors;  // the bytes of those that were given
+  std::string head;                   // length and header: all that precedes the tensors
+  std::vector<std::int64_t> offsets;  // in the file, of the tensors that were given
+  std::int64_t file_bytes = 0;
 };
 
 /// Lays out a file: the metadata in this order, where there are any, the tensors by alignment, the
-/// largest first, then by name.
-SafetensorsParts safetensors_parts(std::span<const TensorBytes> tensors,
+/// largest first, then by name. The names must differ and be UTF-8.
+SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
                                    const SafetensorsMetadata& metadata = {});
 
 /// A tensor of a file. Its bytes are begin .. end - 1 behind the header.

@@ -16,6 +16,7 @@
 #include "core/output_file.h"
 #include "core/text_table.h"
 #include "kernels/make_device.h"
+#include "lab/checkpoint_report.h"
 #include "lab/measured_card.h"
 #include "lab/prediction.h"
 #include "lab/published.h"
@@ -263,6 +264,17 @@ void print_amdahl(double serial, const std::vector<int>& ranks) {
                   "serial share, is "
                   "{}.\n{}{}\n",
                   percent_text(serial), table.text(2), limit));
+}
+
+void print_checkpoint(const std::filesystem::path& file) {
+  const CheckpointReport report = report_on_checkpoint(file);
+  print_now(report.text);
+  if (report.damaged.empty()) return;
+  fail(ExitCode::kBadData,
+       {.what = "checkpoint",
+        .value = file.string(),
+        .why = fmt::format("tensor '{}' is not what was written", report.damaged),
+        .remedy = "resume from another one"});
 }
 
 void print_card(const StudyOptions& options) {

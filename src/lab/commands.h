@@ -48,6 +48,10 @@ void report_study(const std::filesystem::path& folder, double margin);
 /// Amdahl's law for a serial share: what so many ranks reach, and any number at most.
 void print_amdahl(double serial, const std::vector<int>& ranks);
 
+/// What a checkpoint holds, and whether it is whole. Throws Error: kBadData, after all is printed,
+/// where a tensor is damaged; and as report_on_checkpoint() does.
+void print_checkpoint(const std::filesystem::path& file);
+
 /// Measures this machine, and writes its card to `output` or prints it. Throws Error.
 void print_card(const StudyOptions& options);
 

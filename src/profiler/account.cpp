@@ -300,6 +300,7 @@ std::vector<StepAccount> accounts_of(const Profile& profile) {
     accounts.push_back(account_of(timeline, kMainLane));
     accounts.back().number = step.number;
     accounts.back().between_s = step.between_s;
+    accounts.back().checkpoint_s = step.checkpoint_s;
   }
   return accounts;
 }

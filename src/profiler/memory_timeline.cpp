@@ -151,6 +151,7 @@ void add_memory(TraceEvents& events, const Profile& profile, const MemoryPlan& p
     if (point->begins.empty() && point->ends.empty()) continue;
     TraceJson counts;
     for (const Category category : kValuesOf<Category>) {
+      if (is_optional(category)) continue;  // no op uses it
       counts[std::string(name_of(category))] = point->in_use_bytes[category];
     }
     const TraceRow row = host_row(context);

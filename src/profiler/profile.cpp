@@ -145,7 +145,8 @@ ProfiledSteps::ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t
   for (ProfiledStep& step : steps_) step.timeline.spans.reserve(spans);
 }
 
-void ProfiledSteps::add(std::int64_t number, const Timeline& timeline, double reported_s) {
+void ProfiledSteps::add(std::int64_t number, const Timeline& timeline, double reported_s,
+                        double checkpoint_s) {
   const StepTimeline& step = *timeline.at(0);
   if (count_ == steps_.size()) {
     dropped_ += std::ssize(step.spans);
@@ -154,7 +155,8 @@ void ProfiledSteps::add(std::int64_t number, const Timeline& timeline, double re
   ProfiledStep& kept = steps_[count_++];
   kept.number = number;
   kept.reported_s = reported_s;
-  kept.between_s = timeline.before_newest_s(kMainLane);
+  kept.between_s = std::max(0.0, timeline.before_newest_s(kMainLane) - checkpoint_s);
+  kept.checkpoint_s = checkpoint_s;
   kept.timeline = step;
 }
 

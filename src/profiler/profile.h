@@ -20,6 +20,7 @@ struct ProfiledStep {
   std::int64_t number = 0;  // of training: what step lines carry
   double reported_s = 0;    // its user was told
   double between_s = 0;     // from the wall time of the step before it to its own
+  double checkpoint_s = 0;  // that the run paused before it to save its state; in neither
   StepTimeline timeline{};
 
   [[nodiscard]] const HostTimes& host() const { return timeline.host; }
@@ -32,8 +33,10 @@ class ProfiledSteps {
   /// together.
   ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans);
 
-  /// Copies the newest step; allocates nothing. What there is no room for is counted.
-  void add(std::int64_t number, const Timeline& timeline, double reported_s);
+  /// Copies the newest step, before which the run paused for `checkpoint_s`; allocates nothing.
+  /// What there is no room for is counted.
+  void add(std::int64_t number, const Timeline& timeline, double reported_s,
+           double checkpoint_s = 0);
   void clear() { count_ = 0; }
 
   /// Replaces the times of all steps' runs by those of their nodes, which a GPU's tool saw.

@@ -17,6 +17,7 @@
 #include "core/units.h"
 #include "options/options.h"
 #include "session/run_program.h"
+#include "session/shared_checkpoint.h"
 #include "train/optimizer.h"
 
 namespace barestep {
@@ -38,7 +39,7 @@ StateJson json_of_settings(const RankSettings& settings) {
   return json;
 }
 
-/// "--seed is 0 in the checkpoint and 1 here", for each that differs.
+/// Each setting that differs: "--seed is 0 in the checkpoint and 1 here".
 std::vector<std::string> setting_differences(const StateJson& stored, const RankSettings& now) {
   std::vector<std::string> found;
   for (const auto& [name, value] : now) {
@@ -54,7 +55,7 @@ std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
   return steps_of(config.training, spec.epoch_rows(), spec.step_rows());
 }
 
-/// What is trained, beyond rounding.
+/// What decides the numbers of a run, apart from how they are rounded.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
       {"--layers", text_of_numbers(spec.model.layout.widths())},
@@ -83,7 +84,7 @@ std::string text_of_choices(const fs::path& path) {
   return InputFile(path, "product choices").text(kMostBytes);
 }
 
-/// Reads what Checkpoints::state_text() wrote.
+/// Reads the text that Checkpoints::state_text() made.
 ResumePoint resume_point_of(const fs::path& file, std::string text) {
   ResumePoint point{.file = file, .text = std::move(text), .state = {}, .best_test_loss = {}};
   try {
@@ -136,14 +137,13 @@ void require_own_folder(const CheckpointConfig& config) {
   fail(ExitCode::kConfiguration,
        {.what = "--checkpoint",
         .value = config.folder.string(),
-        .why = fmt::format("holds checkpoints of another run, the newest of {}",
-                           counted(steps.back(), "step")),
-        .remedy = "go on from there with --resume, or name another folder"});
+        .why = fmt::format("holds checkpoints of another run, the newest at step {}", steps.back()),
+        .remedy = "resume that run with --resume, or name another folder"});
 }
 
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point) {
-  std::string told = point ? point->file.string() + '\0' + point->text : "";
-  const std::string first = gather_texts(ranks, told).front();
+  const std::string mine = point ? point->file.string() + '\0' + point->text : "";
+  const std::string first = gather_texts(ranks, mine).front();
   if (ranks.rank() == 0 || first.empty()) return;
   const std::size_t end = first.find('\0');
   point = resume_point_of(first.substr(0, end), first.substr(end + 1));
@@ -160,16 +160,16 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
           .value = point.file.string(),
           .why = fmt::format("is of another run: {}", fmt::join(differences, ", ")),
           .remedy =
-              "give the options of that run, or begin another one from its weights by --load"});
+              "give the options of that run, or start a new one from its weights with --load"});
   }
   const std::int64_t steps = steps_of_run(config, spec);
   if (steps < point.state.position.steps) {
     fail(ExitCode::kConfiguration,
          {.what = config.training.epochs ? "--epochs" : "--steps",
           .value = std::to_string(config.training.epochs.value_or(steps)),
-          .why = fmt::format("the checkpoint '{}' has done {}", point.file.string(),
-                             counted(point.state.position.steps, "step")),
-          .remedy = "give as many at least"});
+          .why = fmt::format("the checkpoint '{}' is at step {} already", point.file.string(),
+                             point.state.position.steps),
+          .remedy = "give at least as many"});
   }
   require_state(point.state, programs, point.file);
 }
@@ -177,7 +177,7 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
 std::string rounding_differences(const ResumePoint& point, const RankSettings& now) {
   auto stored = StateJson::parse(point.text).at("rounding");
   RankSettings compared = now;
-  // Of course another program is another build.
+  // Another program is another build anyway.
   if (stored.value(kProgram, "") != compared.front().second) compared.pop_back();
   return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
 }
@@ -215,10 +215,9 @@ void restore_product_choices(const ResumePoint& point, const DeviceConfig& devic
 void require_shared_folder(Job& job, const fs::path& folder) {
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr || ranks->size() == 1) return;
-  // Seen for a moment only.
-  std::string told = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
-  told = gather_texts(*ranks, told).front();
-  const fs::path mark = folder / told;
+  // It exists for a moment only.
+  const std::string own_name = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
+  const fs::path mark = folder / gather_texts(*ranks, own_name).front();
   job.together([&] {
     if (!job.is_first()) return;
     make_folder(folder);
@@ -247,13 +246,14 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
       programs_(programs),
       program_(program),
       trainer_(trainer),
-      writes_(job.is_first()),
+      ranks_(job.background_ranks()),
+      is_first_(job.is_first()),
       rounding_(std::move(rounding)),
       last_s_(now_s()) {
   trainer.pause_when(config.checkpoint.every.steps, asks_);
   if (start != nullptr) best_test_loss_ = start->best_test_loss;
   if (start != nullptr && config.checkpoint.resume) saved_ = start->state.position;
-  if (!writes_) return;
+  if (!is_first_) return;
   deciding_ = settings_of_numbers(config, programs.spec());
   const fs::path& folder = config.checkpoint.folder;
   folder_.emplace(folder, static_cast<int>(config.checkpoint.keep));
@@ -262,7 +262,7 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
 
 void Checkpoints::on_batch() {
   const CheckpointEvery& every = config_.checkpoint.every;
-  if (!writes_ || every.steps > 0 || now_s() - last_s_ < every.seconds) return;
+  if (!is_first_ || every.steps > 0 || now_s() - last_s_ < every.seconds) return;
   const bool is_written =
       !writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   if (is_written) asks_ = true;
@@ -271,13 +271,13 @@ void Checkpoints::on_batch() {
 void Checkpoints::on_evaluation(const EvaluationReport& report) {
   if (best_test_loss_ && report.loss >= *best_test_loss_) return;
   best_test_loss_ = report.loss;
-  if (config_.checkpoint.best) keep(best_folder_, config_.checkpoint.folder / kBest);
+  if (config_.checkpoint.best) save_into(best_folder_);
 }
 
 void Checkpoints::on_pause() {
   asks_ = false;
   last_s_ = now_s();
-  keep(folder_, config_.checkpoint.folder);
+  save_into(folder_);
   saved_ = trainer_.position();
 }
 
@@ -308,33 +308,37 @@ std::string Checkpoints::state_text() const {
   return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
 }
 
-void Checkpoints::keep(std::optional<CheckpointFolder>& folder, const fs::path& path) {
-  wait();
+void Checkpoints::save_into(std::optional<CheckpointFolder>& folder) {
   const double begin_s = now_s();
-  std::swap(state_.tensors, image_.tensors);  // whose memory is used again
-  trainer_.copy_state(state_);
-  copied_s_ += now_s() - begin_s;
-  std::swap(state_.tensors, image_.tensors);
-  if (!writes_) return;
-  if (const std::string bad = bad_weight_in(image_.tensors); !bad.empty()) {
-    // In the middle of a run the next loss tells, too.
-    failure_ = Error(ExitCode::kDiverged,
-                     {.what = "checkpoint",
-                      .value = path.string(),
-                      .why = bad + ", so it is not written",
-                      .remedy = "training diverged in its last step: use a smaller --lr"});
-    return;
+  wait();
+  trainer_.begin_copy();
+  waited_s_ += now_s() - begin_s;
+  CheckpointForm form{.step = trainer_.position().steps, .state = {}, .tensors = {}};
+  if (is_first_) form.state = state_text();
+  writing_ = std::async(std::launch::async,
+                        [this, form = std::move(form), to = folder ? &*folder : nullptr]() mutable {
+                          write(to, std::move(form));
+                        });
+}
+
+void Checkpoints::write(CheckpointFolder* folder, CheckpointForm form) {
+  const double begin_s = now_s();
+  CheckpointShare share{.form = std::move(form), .pieces = {}};
+  share.form.tensors = state_tensors(programs_);
+  try {
+    share.pieces = saved_pieces(programs_, trainer_.finish_copy());
+    if (const std::string bad = bad_weight_in(share.form.tensors, share.pieces); !bad.empty()) {
+      share.failure = {ExitCode::kDiverged, bad + ", so it is not written",
+                       "training diverged in its last step: use a smaller --lr"};
+    }
+  } catch (const Error& error) {
+    share.failure = {error.code(), error.what(), ""};
   }
-  image_.step = trainer_.position().steps;
-  image_.state = state_text();
-  const fs::path file = path / fmt::format("step-{:09}.safetensors", image_.step);
-  writing_ = std::async(std::launch::async, [this, &folder, file] {
-    const double start_s = now_s();
-    folder->write(image_);
-    written_s_ += now_s() - start_s;
-    ++count_;
-    newest_ = file;
-  });
+  write_checkpoint(ranks_, folder, share);
+  if (folder == nullptr) return;
+  written_s_ += now_s() - begin_s;
+  ++count_;
+  newest_ = folder->path() / name_of_checkpoint(share.form.step);
 }
 
 void Checkpoints::wait() {
@@ -343,6 +347,8 @@ void Checkpoints::wait() {
     writing_.get();
   } catch (const Error& error) {
     if (!failure_) failure_ = error;
+    // The next loss reports that training diverged.
+    if (error.code() == ExitCode::kDiverged) return;
     print_note(name_of(program_), std::string(error.what()) + "; the run goes on without it");
   }
 }
@@ -356,10 +362,11 @@ std::string Checkpoints::text() const {
   if (count_ == 0) return "";
   const auto count = static_cast<double>(count_);
   return fmt::format(
-      "{} in '{}', the newest '{}': the run waited {} for each, {} of writing went on "
-      "beside it\n",
+      "{} in '{}', the newest '{}': each paused the run for {}, and was written in {} while it "
+      "went "
+      "on\n",
       counted(count_, "checkpoint"), config_.checkpoint.folder.string(),
-      newest_.filename().string(), time_text(copied_s_ / count), time_text(written_s_ / count));
+      newest_.filename().string(), time_text(waited_s_ / count), time_text(written_s_ / count));
 }
 
 }  // namespace barestep

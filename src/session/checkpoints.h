@@ -1,5 +1,5 @@
-// Checkpoints of a run: where it goes on, what it must have in common with the run that was cut
-// off, and the writing beside training.
+// Checkpoints of a run: where it resumes, what it must have in common with the run that was cut
+// off, and how they are saved while training goes on.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace barestep {
 
-/// Where a run goes on.
+/// Where a run resumes.
 struct ResumePoint {
   std::filesystem::path file;
   std::string text;                            // the checkpoint's state, as it was read
@@ -34,43 +34,43 @@ struct ResumePoint {
   std::optional<double> best_test_loss;
 };
 
-/// Reads the checkpoint that the options name: of --resume the newest whole one, with a note of
-/// `program` on stderr for each that is not. Nothing for a fresh start. Throws Error, kBadData
+/// Reads the checkpoint that the options name. For --resume that is the newest whole one; each
+/// newer one is a note of `program` on stderr. Nothing for a fresh start. Throws Error, kBadData
 /// where no file of the folder is whole.
 std::optional<ResumePoint> find_resume_point(std::string_view program,
                                              const CheckpointConfig& config);
 
 /// Throws Error(kConfiguration) where the folder holds checkpoints of a run that this one does not
-/// go on from: its own would take their place.
+/// resume: its own would replace them.
 void require_own_folder(const CheckpointConfig& config);
 
-/// What rank 0 found, but for its tensors, on every rank. Every rank calls it. Blocks.
+/// Sends what rank 0 found to every rank, except for its tensors. Every rank calls it. Blocks.
 void share_resume_point(Communicator& ranks, std::optional<ResumePoint>& point);
 
 /// Throws Error(kConfiguration), which names what differs, where a run of this configuration cannot
-/// go on from there: another model, other data, another batch, options that decide numbers, or
-/// fewer steps than were done; and what require_state() throws. Reads the data files. Of rank 0.
+/// resume there: another model, other data, another batch, other options that decide numbers, or
+/// fewer steps than were done; and what require_state() throws. Reads the data files. For rank 0.
 void require_same_run(const ResumePoint& point, const TrainConfig& config,
                       const StepPrograms& programs);
 
-/// What the bits of a run depend on besides, and differs now: "ranks is 1 in the checkpoint and 4
-/// here"; empty where the run goes on to the bit.
+/// What differs now and changes only how numbers are rounded: "the number of ranks is 1 in the
+/// checkpoint and 4 here". Empty where the resumed run has the bits of an uninterrupted one.
 std::string rounding_differences(const ResumePoint& point, const RankSettings& now);
 
-/// What bits depend on, of this run: ranks, scheme, device, libraries, build.
+/// What the rounding of this run depends on: ranks, scheme, device, libraries, build.
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
                                   const Device& device, TrainerKind trainer);
 
-/// Where there is no file of --autotune, writes it as it was when the checkpoint was made: with the
-/// same choices products have the same bits. Throws what replace_file() throws.
+/// Restores the file of --autotune where it is gone: with the same choices products have the same
+/// bits. Throws what replace_file() throws.
 void restore_product_choices(const ResumePoint& point, const DeviceConfig& device);
 
-/// Throws Error(kConfiguration), on all ranks, where a rank does not see the folder that rank 0 has
+/// Throws Error(kConfiguration) on all ranks if a rank does not see the folder that rank 0 has
 /// made. Every rank calls it. Blocks.
 void require_shared_folder(Job& job, const std::filesystem::path& folder);
 
-/// Writes checkpoints: the run waits for a copy in the host's memory, and a thread brings that to
-/// the disk. One is written at a time. Of every rank, for the state is gathered; rank 0 writes.
+/// Saves checkpoints: the run waits until a copy of its state is taken, and a thread writes that
+/// while training goes on, one copy at a time. Every rank has one, for ranks write together.
 class Checkpoints final : public Observer {
  public:
   /// Opens the folder on rank 0, with CheckpointFolder's errors. `start` is null for a run from the
@@ -81,12 +81,17 @@ class Checkpoints final : public Observer {
   /// Asks for a pause as soon as --checkpoint-every has passed.
   void on_batch() override;
   void on_evaluation(const EvaluationReport& report) override;
-  /// Copies the state and begins to write it, once the one before it is written. A failure is one
-  /// line on stderr.
+  /// Takes a copy of the state and begins to write it; waits for the one before it. A failure is
+  /// one line on stderr.
   void on_pause() override;
 
-  /// The state at the end of the run, unless it has been saved. Waits until it is written.
+  /// Saves the state at the end of the run, unless it has been saved. Waits until it is written.
   void save_end();
+
+  /// Blocks until nothing reads the trainer's memory any more. Call it before the trainer ends.
+  void finish() const {
+    if (writing_.valid()) writing_.wait();
+  }
 
   /// Throws the first failure of any write. Blocks until the last one is done.
   void close() override;
@@ -97,8 +102,11 @@ class Checkpoints final : public Observer {
   [[nodiscard]] const std::filesystem::path& newest() const { return newest_; }
 
  private:
-  /// Copies the state, and begins to write it into the folder, which has no value but on rank 0.
-  void keep(std::optional<CheckpointFolder>& folder, const std::filesystem::path& path);
+  /// Takes a copy of the state, and begins to write it into the folder, which has no value but on
+  /// rank 0.
+  void save_into(std::optional<CheckpointFolder>& folder);
+  /// Of the thread that writes.
+  void write(CheckpointFolder* folder, CheckpointForm form);
   [[nodiscard]] std::string state_text() const;
   void wait();
 
@@ -106,11 +114,10 @@ class Checkpoints final : public Observer {
   const StepPrograms& programs_;
   TrainerKind program_;
   Trainer& trainer_;
-  bool writes_;  // this is rank 0
+  Communicator* ranks_;  // for the thread that writes
+  bool is_first_;        // rank 0
   RankSettings rounding_, deciding_;
   std::optional<CheckpointFolder> folder_, best_folder_;
-  TrainingState state_;    // the copy, while none is written
-  CheckpointImage image_;  // the one that is written
   std::future<void> writing_;
   std::optional<Error> failure_;
   std::atomic<bool> asks_{false};
@@ -119,7 +126,7 @@ class Checkpoints final : public Observer {
   std::optional<double> best_test_loss_;
   std::filesystem::path newest_;
   std::int64_t count_ = 0;
-  double copied_s_ = 0, written_s_ = 0;
+  double waited_s_ = 0, written_s_ = 0;
 };
 
 }  // namespace barestep

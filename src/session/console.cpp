@@ -64,18 +64,8 @@ std::string Console::text() const {
   return summary_.text(*place_.devices()[0], update_text(programs_), floor_of_step());
 }
 
-std::string plan_text(const StepPrograms& programs, const std::vector<std::string>& names) {
-  std::string text = plan_table(MemoryPlan(programs.buffers()), programs.buffers(), names);
-  if (programs.spec().saves_state && programs.spec().rank == 0) {
-    text +=
-        fmt::format("  {} of host memory besides, for the copy that checkpoints are written from\n",
-                    human_bytes(bytes_of_state(programs)));
-  }
-  return text;
-}
-
 std::string Outcome::text() const {
-  std::string text = plan_text(programs_, names_);
+  std::string text = plan_table(MemoryPlan(programs_.buffers()), programs_.buffers(), names_);
   if (accuracy_) text += fmt::format("\nTest accuracy: {:.2f}%\n", 100 * *accuracy_);
   return text;
 }

@@ -51,9 +51,6 @@ class Console final : public Observer {
   RunSummary summary_;
 };
 
-/// The memory plan, and what checkpoints take besides. `names` are those of the devices.
-std::string plan_text(const StepPrograms& programs, const std::vector<std::string>& names);
-
 /// What a run comes to, besides its times: the memory it took, and how well the model did last.
 class Outcome final : public Observer {
  public:

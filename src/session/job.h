@@ -19,6 +19,8 @@ class Job {
 
   /// What joins the processes of a run, each of which is a rank; null for one that is alone.
   [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
+  /// The same ranks for the host calls of one other thread; null for a process that is alone.
+  [[nodiscard]] virtual Communicator* background_ranks() { return nullptr; }
   /// Whether this process tells what concerns all.
   [[nodiscard]] bool is_first() { return ranks() == nullptr || ranks()->rank() == 0; }
 

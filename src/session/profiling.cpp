@@ -148,7 +148,7 @@ void Profiling::turn_for(std::int64_t number) {
 void Profiling::on_step(const StepFigures& step) {
   const StepReport& report = step.report;
   if (kept_.contains(report.step)) {
-    steps_.add(report.step, *report.timeline, now_s());
+    steps_.add(report.step, *report.timeline, now_s(), report.checkpoint_s);
   } else if (is_profiled(report.step)) {
     forgotten_.clear();
     forgotten_.add(report.step, *report.timeline, now_s());

@@ -51,6 +51,7 @@ RankJob::RankJob(const char* program, const TrainConfig& config)
 
 RankJob::~RankJob() {
   record().begin(Track::kPhase, Activity::kLeave);
+  place_.background.reset();
   place_.communicator.reset();
   // It looks until MPI has ended.
   if (watchdog_) watchdog_->leave();

@@ -26,6 +26,7 @@ class RankJob final : public Job {
   RankJob& operator=(const RankJob&) = delete;
 
   [[nodiscard]] Communicator* ranks() override { return place_.communicator.get(); }
+  [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
   void together(const std::function<void()>& work) override;
   /// A divergence is met by all ranks in the same step, and told by the first.
   void or_end_all(const std::function<void()>& work) override;

@@ -79,6 +79,10 @@ Session::Session(Place& place, const TrainConfig& config, Job& job,
   }
 }
 
+Session::~Session() {
+  if (checkpoints_ != nullptr) checkpoints_->finish();
+}
+
 void Session::settle() {
   validate(config_, place_.trainer());
   place_.settle(config_);
@@ -133,7 +137,8 @@ std::string Session::preview() const {
   std::string text;
   if (config_.output.plan) {
     text += fmt::format("{} parameters\n\n", grouped(programs_->spec().model.layout.parameters()));
-    text += plan_text(*programs_, place_.names());
+    const Buffers& buffers = programs_->buffers();
+    text += plan_table(MemoryPlan(buffers), buffers, place_.names());
   }
   if (config_.output.explain) {
     if (!text.empty()) text += "\n";
@@ -203,9 +208,9 @@ void Session::set_up() {
 void Session::note_start(const RankSettings& rounding) const {
   const std::string differences = rounding_differences(*start_, rounding);
   print_note(name_of(place_.trainer()),
-             fmt::format("goes on from '{}' with step {}{}", start_->file.string(),
+             fmt::format("resumes from '{}' at step {}{}", start_->file.string(),
                          start_->state.position.steps,
-                         differences.empty() ? "" : ", but for rounding: " + differences));
+                         differences.empty() ? "" : "; rounding may differ: " + differences));
 }
 
 void Session::train() {
@@ -218,6 +223,7 @@ void Session::train() {
     // All ranks meet a divergence in the same step; any other error may be of this one alone.
     const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
     if (!is_alone && error.code() != ExitCode::kDiverged) throw;
+    if (checkpoints_ != nullptr) checkpoints_->finish();
     trainer_.reset();  // waits for what is queued: nothing is recorded any more
     std::vector<std::function<void()>> works = observers_.closing();
     for (const auto& each : observers_.all()) {

@@ -33,6 +33,9 @@ class Session {
   /// Throws Error; where there are ranks, QuietEnd on all.
   Session(Place& place, const TrainConfig& config, Job& job,
           std::shared_ptr<const Dataset> data = nullptr);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   /// What --plan and --explain ask for; where it is not empty there is nothing to run.
   [[nodiscard]] const std::string& answer() const { return answer_; }

@@ -38,6 +38,7 @@ struct StepSpec {
   double io_delay_s = 0;              // ahead of everything on the compute lane
   std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
   bool saves_state = false;           // the run can be asked for its state between any two steps
+  bool has_own_memory = false;        // the device's is not the host's
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }

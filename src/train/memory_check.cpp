@@ -2,18 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "core/error.h"
 #include "core/plan.h"
 #include "core/units.h"
-#include "train/training_state.h"
 
 namespace barestep {
 namespace {
 
-/// On the CPU, pinned memory comes out of the same memory, and so does the copy of the state that a
-/// checkpoint is written from.
+/// On the CPU, pinned memory comes out of the same memory.
 std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   std::int64_t bytes = 0;
@@ -22,11 +21,15 @@ std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) 
     bytes += plan.device_bytes(device);
     if (pool.kind == DeviceKind::kCpu) bytes += plan.pinned_bytes(device);
   }
-  const StepSpec& spec = programs.spec();
-  if (pool.kind == DeviceKind::kCpu && spec.saves_state && spec.rank == 0) {
-    bytes += bytes_of_state(programs);
-  }
   return bytes;
+}
+
+/// Of that, what checkpoints are written from.
+std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& pool) {
+  const MemoryPlan plan(programs.buffers());
+  if (std::ranges::find(pool.devices, 0) == pool.devices.end()) return 0;
+  return pool.kind == DeviceKind::kCpu ? plan.pinned_category_bytes(0, Category::kCheckpoint)
+                                       : plan.category_bytes(0, Category::kCheckpoint);
 }
 
 /// The largest half, quarter, eighth, ... of the batch that fits and leaves each rank a row.
@@ -50,8 +53,11 @@ void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
   const auto batch = fitting_batch(programs, pool, share_bytes);
   const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
   std::string who;
+  if (const std::int64_t bytes = checkpoint_bytes(programs, pool); bytes > 0) {
+    who = fmt::format(" ({} for checkpoints)", human_bytes(bytes));
+  }
   if (pool.beside_bytes > 0) {
-    who = fmt::format(" and {} for {}", human_bytes(pool.beside_bytes), pool.beside);
+    who += fmt::format(" and {} for {}", human_bytes(pool.beside_bytes), pool.beside);
   }
   if (pool.sharers > 1) who += fmt::format(" in each of {} ranks", pool.sharers);
   if (pool.devices.size() > 1) who += fmt::format(" for {} devices", pool.devices.size());

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/units.h"
+#include "train/training_state.h"
 
 namespace barestep {
 namespace {
@@ -54,6 +55,7 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
   parameters_ = flat.parameters();
   gradients_ = flat.gradients();
   if (spec.model.trains) build_training();
+  if (spec.saves_state) make_room_for_state();
   if (spec.test_rows > 0) {
     const std::int64_t own = spec.own_test_rows().count;
     const std::int64_t rows = std::min(spec.micro_rows(), own);
@@ -71,6 +73,16 @@ void StepPrograms::build_training() {
   }
   if (const std::int64_t rest = spec_.epoch_rows() % spec_.step_rows(); rest != 0) {
     last_batch_ = new_step(StepKind::kTraining, "last batch", rest);
+  }
+}
+
+void StepPrograms::make_room_for_state() {
+  const auto room = [&](const char* name, std::int64_t bytes, bool pinned) {
+    return buffers_.tensor(name, Category::kCheckpoint, 1, bytes, DType::kU8, 0, 1, pinned);
+  };
+  state_host_ = room("state_host", bytes_saved(*this), true);
+  if (spec_.has_own_memory) {
+    state_snapshot_ = room("state_snapshot", generator_offset(*this), false);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,10 +88,17 @@ class StepPrograms {
   /// The numbers of a flat buffer that `rank` holds, by their places in the layout.
   [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
 
+  /// Of programs that save their state: pinned memory for what this rank saves of it
+  /// (train/training_state.h).
+  [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
+  /// On a device with memory of its own: a copy of the numbers among that.
+  [[nodiscard]] const std::optional<Tensor>& state_snapshot() const { return state_snapshot_; }
+
  private:
   using Step = std::unique_ptr<StepProgram>;
 
   void build_training();
+  void make_room_for_state();
   Step new_step(StepKind kind, const char* name, std::int64_t rows);
 
   StepSpec spec_;
@@ -99,6 +107,7 @@ class StepPrograms {
   BufferId parameters_ = kNoBuffer;
   BufferId gradients_ = kNoBuffer;
   std::vector<BufferId> optimizer_state_;
+  std::optional<Tensor> state_host_, state_snapshot_;
   Step train_, first_, last_batch_, evaluate_, last_evaluate_;
 };
 

@@ -169,7 +169,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
           .jitter_s = config.injected.jitter_ms / 1e3,
           .io_delay_s = io_delay_in_step_s(config.data),
           .workspace_bytes = workspace_bytes(kind),
-          .saves_state = !config.checkpoint.folder.empty()};
+          .saves_state = !config.checkpoint.folder.empty(),
+          .has_own_memory = kind == DeviceKind::kCuda};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
@@ -191,6 +192,15 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       last_batch_flops_(flops_of(programs.last_batch())),
       target_variance_(test_variance_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
+  if (const auto& host = programs.state_host()) {
+    // Takes the pages now, and not while the run pauses.
+    std::memset(runner_.addresses(0).at<std::byte>(*host), 0,
+                static_cast<std::size_t>(host->bytes()));
+  }
+  if (programs.state_snapshot()) {
+    copies_ = devices_[0]->new_stream("checkpoint");
+    copy_ends_ = devices_[0]->new_event(EventUse::kOrder);
+  }
   if (start != nullptr) position_ = start->position;
   paused_at_ = position_.steps;
   first_measured_ = first_measured_step(config.training, schedule_.steps(), position_.steps);
@@ -284,21 +294,6 @@ void Trainer::restore_generator(const TrainingState& start) {
   }
 }
 
-/// Rank 0 has all that ranks do not share out.
-void Trainer::copy_part(const StatePart& part, std::span<std::byte> whole) {
-  const int own_rank = programs_.spec().rank;
-  std::vector<std::byte> passed_on;
-  for_each_holder(part, [&](int rank, const Tensor& held, std::size_t offset) {
-    if (rank > 0 && !programs_.is_shared_out(part.tensor.buffer)) return;
-    if (rank == 0 && own_rank > 0) return;
-    passed_on.resize(own_rank == 0 ? 0 : static_cast<std::size_t>(held.bytes()));
-    const std::span<std::byte> numbers =
-        own_rank == 0 ? whole.subspan(offset, static_cast<std::size_t>(held.bytes())) : passed_on;
-    if (rank == own_rank) download(numbers.data(), held);
-    if (rank > 0) communicator_->broadcast(numbers, rank);
-  });
-}
-
 /// As of the next draw, whose data may be there already.
 std::vector<std::byte> Trainer::generator_state() {
   const StepTensors& tensors = programs_.train().tensors;
@@ -318,23 +313,42 @@ std::vector<std::byte> Trainer::generator_state() {
   return generator.state();
 }
 
-void Trainer::copy_state(TrainingState& state) {
-  const StepSpec& spec = programs_.spec();
-  const bool keeps = spec.rank == 0;
-  state.position = position_;
-  if (keeps && state.tensors.empty()) state.tensors = state_tensors(programs_);
-  std::size_t place = 0;
-  for (const StatePart& part : state_parts(programs_)) {
-    copy_part(part, keeps ? state.tensors.at(place).bytes : std::span<std::byte>());
-    ++place;
+void Trainer::begin_copy() {
+  BARESTEP_REQUIRE(programs_.state_host().has_value(), "the programs save their state");
+  Device& device = *devices_[0];
+  const Addresses& addresses = runner_.addresses(0);
+  const auto& snapshot = programs_.state_snapshot();
+  std::byte* const host = addresses.at<std::byte>(*programs_.state_host());
+  std::byte* const copy = snapshot ? addresses.at<std::byte>(*snapshot) : host;
+  Stream& stream = runner_.stream(kMainLane);
+  for (const SavedNumbers& saved : saved_numbers(programs_)) {
+    device.copy(copy + saved.offset, addresses.at<std::byte>(saved.numbers), saved.numbers.bytes(),
+                stream);
   }
-  const std::vector<std::byte> own = generator_state();
-  const int streams = static_cast<int>(generator_names(spec).size());
-  for (int stream = 0; stream < streams; ++stream) {
-    std::vector<std::byte> bytes = own;
-    if (stream > 0) communicator_->broadcast(bytes, stream);
-    if (keeps) state.tensors.at(place++).bytes = std::move(bytes);
+  const std::vector<std::byte> generator = generator_state();
+  const std::int64_t numbers = generator_offset(programs_);
+  if (numbers < bytes_saved(programs_)) std::ranges::copy(generator, host + numbers);
+  stream.synchronize();
+  if (!snapshot) return;
+  is_copied_ = false;
+  device.copy(host, copy, numbers, *copies_);
+  // Skipped where the copy fails.
+  copies_->call([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &is_copied_);
+  copy_ends_->record(*copies_);
+}
+
+std::span<const std::byte> Trainer::finish_copy() {
+  const Tensor& host = *programs_.state_host();
+  if (copies_ != nullptr) {
+    copy_ends_->synchronize();
+    if (!is_copied_) {
+      fail(ExitCode::kTryAgain, {.what = "copy of the state",
+                                 .value = "",
+                                 .why = "the device failed",
+                                 .remedy = "see the errors of the device"});
+    }
   }
+  return {runner_.addresses(0).at<std::byte>(host), static_cast<std::size_t>(host.bytes())};
 }
 
 Tensor Trainer::whole(BufferId flat) const {

@@ -122,10 +122,16 @@ class Trainer {
   /// run(). `asked` must outlive the trainer.
   void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
 
-  /// Copies the state to the host of rank 0, into the memory of `state` where it was filled before.
-  /// Call it when the run pauses or has ended, of programs that save their state. Every rank calls
-  /// it. Blocks.
-  void copy_state(TrainingState& state);
+  /// Begins to copy what this rank saves of the state (train/training_state.h) to the host, and
+  /// returns as soon as steps may go on: on a device with memory of its own once a snapshot is
+  /// taken there. Call it when the run pauses or has ended, of programs that save their state, when
+  /// nobody reads the copy before it. Throws what the device reported.
+  void begin_copy();
+
+  /// The bytes_saved() of that copy, which stay until the next one begins. Blocks until they are
+  /// there. One thread may call it while this one goes on with run(). Throws Error(kTryAgain) where
+  /// the device failed.
+  [[nodiscard]] std::span<const std::byte> finish_copy();
 
   /// The weights as they are now. Blocks.
   [[nodiscard]] FlatWeights weights();
@@ -151,7 +157,6 @@ class Trainer {
   /// Calls use(rank, where it has it, offset in the part) for each rank that holds some of a part.
   template <class Use>
   void for_each_holder(const StatePart& part, const Use& use) const;
-  void copy_part(const StatePart& part, std::span<std::byte> whole);
   [[nodiscard]] std::vector<std::byte> generator_state();
   /// Of the whole job, whose ranks the programs are built for.
   [[nodiscard]] bool has_ranks() const { return programs_.spec().ranks > 1; }
@@ -177,6 +182,10 @@ class Trainer {
   Communicator* communicator_;
   MemoryPlan plan_;
   Runner runner_;
+  std::atomic<bool> is_copied_{false};
+  // These bring the snapshot to the host; null where the device has no memory of its own.
+  std::unique_ptr<Stream> copies_;
+  std::unique_ptr<Event> copy_ends_;
   Schedule schedule_;
   std::unique_ptr<Input> input_;
   std::int64_t flops_ = 0, last_batch_flops_ = 0;

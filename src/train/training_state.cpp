@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "core/philox.h"
 #include "core/random.h"
 #include "train/optimizer.h"
@@ -35,8 +37,44 @@ void add_parts(std::vector<StatePart>& parts, const MlpSpec& model, const std::s
   }
 }
 
+/// The flat buffers of the state: weights, the optimizer's, gradients.
+std::vector<BufferId> buffers_of_state(const StepPrograms& programs) {
+  std::vector<BufferId> buffers = {programs.parameters()};
+  for (const BufferId buffer : programs.optimizer_state()) buffers.push_back(buffer);
+  if (!programs.spec().zero_grad) buffers.push_back(programs.gradients());
+  return buffers;
+}
+
+std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
+  if (buffer == programs.parameters()) return "";
+  if (!programs.spec().zero_grad && buffer == programs.gradients()) return std::string(kGradients);
+  return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
+}
+
+/// The numbers of a flat buffer that this rank saves, by their places in the layout.
+FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
+  constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // at which tensors begin
+  const StepSpec& spec = programs.spec();
+  const std::int64_t numbers = spec.model.layout.flat(flat).size();
+  FlatRange range = programs.held_by(spec.rank, flat);
+  if (!programs.is_shared_out(flat)) {
+    const Rows lines =
+        share_of_rank((numbers + kLineNumbers - 1) / kLineNumbers, spec.rank, spec.ranks);
+    range = {lines.first * kLineNumbers, lines.count * kLineNumbers};
+  }
+  range.first = std::min(range.first, numbers);
+  range.count = std::min(range.count, numbers - range.first);
+  return range;
+}
+
+/// Of random streams: that of each rank, or the one of all ranks, which the first saves.
+bool saves_generator(const StepPrograms& programs) {
+  const StepSpec& spec = programs.spec();
+  return spec.rank < static_cast<int>(generator_names(spec).size());
+}
+
 /// What keeps a tensor from being as expected; empty if nothing does.
-std::string difference_of(const StoredTensor* stored, const StoredTensor& expected) {
+std::string difference_of(const StoredTensor* stored, const TensorForm& expected) {
   const std::string& name = expected.name;
   if (stored == nullptr) return name + " is missing";
   if (stored->dtype != expected.dtype) {
@@ -57,26 +95,17 @@ std::string difference_of(const StoredTensor* stored, const StoredTensor& expect
 }  // namespace
 
 std::vector<StatePart> state_parts(const StepPrograms& programs) {
-  const StepSpec& spec = programs.spec();
+  const MlpSpec& model = programs.spec().model;
   std::vector<StatePart> parts;
-  add_parts(parts, spec.model, "", programs.parameters());
-  for (const BufferId buffer : programs.optimizer_state()) {
-    const std::string& name = programs.buffers()[buffer].name;
-    add_parts(parts, spec.model, fmt::format("{}{}.", kOptimizer, name), buffer);
+  for (const BufferId buffer : buffers_of_state(programs)) {
+    add_parts(parts, model, prefix_of(programs, buffer), buffer);
   }
-  if (!spec.zero_grad) add_parts(parts, spec.model, std::string(kGradients), programs.gradients());
   return parts;
 }
 
 bool is_beside_weights(std::string_view name) {
   return name.starts_with(kOptimizer) || name.starts_with(kGradients) ||
          name.starts_with(kGenerator);
-}
-
-std::int64_t bytes_of_state(const StepPrograms& programs) {
-  std::int64_t bytes = 0;
-  for (const StatePart& part : state_parts(programs)) bytes += part.tensor.bytes();
-  return bytes;
 }
 
 std::size_t bytes_of_generator(Generator generator) {
@@ -93,18 +122,67 @@ std::vector<std::string> generator_names(const StepSpec& spec) {
   return names;
 }
 
-std::vector<StoredTensor> state_tensors(const StepPrograms& programs) {
-  std::vector<StoredTensor> tensors;
+std::vector<TensorForm> state_tensors(const StepPrograms& programs) {
+  std::vector<TensorForm> tensors;
   for (const StatePart& part : state_parts(programs)) {
-    const auto bytes = static_cast<std::size_t>(part.tensor.bytes());
-    tensors.push_back({part.name, "F32", part.shape, std::vector<std::byte>(bytes)});
+    tensors.push_back({part.name, "F32", part.shape, part.tensor.bytes()});
   }
-  const std::size_t bytes = bytes_of_generator(programs.spec().generator);
+  const auto bytes = static_cast<std::int64_t>(bytes_of_generator(programs.spec().generator));
   for (const std::string& name : generator_names(programs.spec())) {
-    tensors.push_back(
-        {name, "U8", {static_cast<std::int64_t>(bytes)}, std::vector<std::byte>(bytes)});
+    tensors.push_back({name, "U8", {bytes}, bytes});
   }
   return tensors;
+}
+
+std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs) {
+  std::vector<SavedNumbers> saved;
+  std::int64_t offset = 0;
+  for (const BufferId flat : buffers_of_state(programs)) {
+    FlatRange range = saved_of(programs, flat);
+    range.first -= programs.held_by(programs.spec().rank, flat).first;
+    saved.push_back({range.of(flat), offset});
+    offset += saved.back().numbers.bytes();
+  }
+  return saved;
+}
+
+std::int64_t generator_offset(const StepPrograms& programs) {
+  const SavedNumbers last = saved_numbers(programs).back();
+  return last.offset + last.numbers.bytes();
+}
+
+std::int64_t bytes_saved(const StepPrograms& programs) {
+  const std::size_t generator =
+      saves_generator(programs) ? bytes_of_generator(programs.spec().generator) : 0;
+  return generator_offset(programs) + static_cast<std::int64_t>(generator);
+}
+
+std::vector<CheckpointPiece> saved_pieces(const StepPrograms& programs,
+                                          std::span<const std::byte> saved) {
+  const auto bytes_at = [&](std::int64_t offset, std::int64_t bytes) {
+    return saved.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+  };
+  std::map<BufferId, std::int64_t> offsets;
+  for (const SavedNumbers& each : saved_numbers(programs)) {
+    offsets[each.numbers.buffer] = each.offset;
+  }
+  std::vector<CheckpointPiece> pieces;
+  const std::vector<StatePart> parts = state_parts(programs);
+  for (std::int64_t place = 0; place < std::ssize(parts); ++place) {
+    const Tensor& tensor = at(parts, place).tensor;
+    const Tensor range = saved_of(programs, tensor.buffer).of(tensor.buffer);
+    const std::int64_t begin = std::max(tensor.offset_bytes, range.offset_bytes);
+    const std::int64_t end = std::min(tensor.end_bytes(), range.end_bytes());
+    if (begin >= end) continue;
+    const std::int64_t offset = offsets[tensor.buffer] + begin - range.offset_bytes;
+    pieces.push_back({place, begin - tensor.offset_bytes, bytes_at(offset, end - begin)});
+  }
+  if (saves_generator(programs)) {
+    const std::int64_t stream = programs.spec().own_data ? programs.spec().rank : 0;
+    const std::int64_t offset = generator_offset(programs);
+    pieces.push_back({std::ssize(parts) + stream, 0, bytes_at(offset, std::ssize(saved) - offset)});
+  }
+  return pieces;
 }
 
 const StoredTensor* TrainingState::find(std::string_view name) const {
@@ -112,15 +190,17 @@ const StoredTensor* TrainingState::find(std::string_view name) const {
   return found == tensors.end() ? nullptr : &*found;
 }
 
-std::string bad_weight_in(const std::vector<StoredTensor>& tensors) {
-  for (const StoredTensor& tensor : tensors) {
-    if (is_beside_weights(tensor.name)) continue;
-    for (std::size_t at = 0; at < tensor.bytes.size(); at += sizeof(float)) {
+std::string bad_weight_in(const std::vector<TensorForm>& tensors,
+                          std::span<const CheckpointPiece> pieces) {
+  for (const CheckpointPiece& piece : pieces) {
+    const std::string& name = at(tensors, piece.tensor).name;
+    if (is_beside_weights(name)) continue;
+    for (std::size_t i = 0; i < piece.bytes.size(); i += sizeof(float)) {
       float number = 0;
-      std::memcpy(&number, &tensor.bytes[at], sizeof(number));
+      std::memcpy(&number, &piece.bytes[i], sizeof(number));
       // A NaN's sign means nothing.
       if (std::isnan(number)) number = std::abs(number);
-      if (!std::isfinite(number)) return fmt::format("{} holds {}", tensor.name, number);
+      if (!std::isfinite(number)) return fmt::format("{} holds {}", name, number);
     }
   }
   return "";
@@ -129,7 +209,7 @@ std::string bad_weight_in(const std::vector<StoredTensor>& tensors) {
 void require_state(const TrainingState& state, const StepPrograms& programs,
                    const std::filesystem::path& path) {
   std::vector<std::string> found;
-  for (const StoredTensor& expected : state_tensors(programs)) {
+  for (const TensorForm& expected : state_tensors(programs)) {
     std::string difference = difference_of(state.find(expected.name), expected);
     if (!difference.empty()) found.push_back(std::move(difference));
   }

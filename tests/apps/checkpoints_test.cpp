@@ -19,6 +19,7 @@ namespace barestep {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -99,7 +100,7 @@ TEST_F(CheckpointedRuns, GoOnToTheBit) {
     ASSERT_THAT(first.exit_code, testing::AnyOf(0, 75)) << first.err;
     const auto rest = single(whole + resumes + Arguments{"--save", "rest"});
     ASSERT_EQ(rest.exit_code, 0) << rest.err;
-    EXPECT_THAT(rest.err, StartsWith("mlp_single: note: goes on from 'checkpoints/step-0000000"));
+    EXPECT_THAT(rest.err, StartsWith("mlp_single: note: resumes from 'checkpoints/step-0000000"));
     EXPECT_THAT(rest.err, Not(HasSubstr("rounding")));
     EXPECT_EQ(bytes("rest"), bytes("whole"));
     EXPECT_EQ(losses("metrics"), losses("of_whole"));
@@ -127,7 +128,7 @@ TEST_F(CheckpointedRuns, ThatAreCompleteSaveOnceMore) {
                                                 "t.json", "--monitor"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.err,
-            "mlp_single: note: goes on from 'c/step-000000016.safetensors' with step 16\n");
+            "mlp_single: note: resumes from 'c/step-000000016.safetensors' at step 16\n");
   EXPECT_EQ(bytes("again"), bytes("first"));
   EXPECT_THAT(bytes("m"), StartsWith(metrics));
   EXPECT_EQ(bytes("c/step-000000016.safetensors"), checkpoint);
@@ -142,8 +143,8 @@ TEST_F(CheckpointedRuns, MayGrow) {
   ASSERT_EQ(single(kFourEpochs + resumes + Arguments{"--save", "grown"}).exit_code, 0);
   EXPECT_EQ(bytes("grown"), bytes("w"));
   expect_error(fewer + resumes, 78,
-               "--epochs '1': the checkpoint 'c/step-000000016.safetensors' has done 16 steps; "
-               "give as many at least");
+               "--epochs '1': the checkpoint 'c/step-000000016.safetensors' is at step 16 already; "
+               "give at least as many");
 }
 
 TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
@@ -152,7 +153,7 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
   const auto expect_refused = [&](const Arguments& arguments, const std::string& why) {
     expect_error(arguments + Arguments{"--resume-from", file}, 78,
                  fmt::format("checkpoint '{}': is of another run: {}; give the options of that "
-                             "run, or begin another one from its weights by --load",
+                             "run, or start a new one from its weights with --load",
                              file, why));
   };
   const Arguments common = {"--device", "cpu", "--steps", "2"};
@@ -182,7 +183,7 @@ TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
   ASSERT_EQ(single(command + Arguments{"--checkpoint", "c"}).exit_code, 0);
   ASSERT_EQ(single(command + Arguments{"--checkpoint", "d"}).exit_code, 0);
   const std::string refused =
-      "--checkpoint 'c': holds checkpoints of another run, the newest of 2 steps; go on from there "
+      "--checkpoint 'c': holds checkpoints of another run, the newest at step 2; resume that run "
       "with --resume, or name another folder";
   expect_error(command + Arguments{"--checkpoint", "c"}, 78, refused);
   expect_error(
@@ -234,7 +235,7 @@ TEST_F(CheckpointedRuns, GoOnOnSeveralDevicesAndBack) {
   ASSERT_EQ(run(spread, model + steps(3) + resumes).exit_code, 0);
   const auto one = single(kRandomRun + steps(6) + resumes);
   ASSERT_EQ(one.exit_code, 0) << one.err;
-  EXPECT_THAT(one.err, HasSubstr("with step 3, but for rounding: the program is mlp_dp in the "
+  EXPECT_THAT(one.err, HasSubstr("at step 3; rounding may differ: the program is mlp_dp in the "
                                  "checkpoint and mlp_single here, the number of devices is 3 in "
                                  "the checkpoint and 1 here"));
   ASSERT_EQ(run(spread, model + steps(9) + resumes).exit_code, 0);
@@ -371,9 +372,10 @@ TEST_F(CheckpointedRuns, ShareAFolderWithNoOtherRun) {
 TEST_F(CheckpointedRuns, PlanTheCopyThatIsWritten) {
   const auto result = single(kRandomRun + Arguments{"--plan", "--checkpoint", "c", "--resume"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("\n  6.38 KiB of host memory besides, for the copy that "
-                                    "checkpoints are written from\n"));
+  EXPECT_THAT(result.out, HasSubstr("\n  pinned host memory\n"));
+  EXPECT_THAT(result.out, ContainsRegex("\n    checkpoint +11,776 B +11.50 KiB\n"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "c"));
+  EXPECT_THAT(single(kRandomRun + Arguments{"--plan"}).out, Not(HasSubstr("checkpoint")));
 }
 
 class KilledRuns : public CheckpointedRuns {

@@ -239,8 +239,8 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
     SCOPED_TRACE(name);
     const auto result = run_here(runs.at(name));
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(result.err, name == "resume-from" ? "mlp_single: note: goes on from "
-                                                  "'c/step-000000001.safetensors' with step 1\n"
+    EXPECT_EQ(result.err, name == "resume-from" ? "mlp_single: note: resumes from "
+                                                  "'c/step-000000001.safetensors' at step 1\n"
                                                 : "");
   }
 }

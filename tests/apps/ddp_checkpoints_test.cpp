@@ -14,6 +14,7 @@ namespace barestep {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -71,7 +72,7 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
     expect_success(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
     EXPECT_EQ(rest.exit_code, 0);
-    EXPECT_EQ(rest.err, "mlp_ddp: note: goes on from 'c/step-000000004.safetensors' with step 4\n");
+    EXPECT_EQ(rest.err, "mlp_ddp: note: resumes from 'c/step-000000004.safetensors' at step 4\n");
     EXPECT_EQ(read_file(folder() / "rest"), read_file(folder() / "w"));
     EXPECT_EQ(losses("m"), losses("of_whole"));
   }
@@ -145,6 +146,34 @@ TEST_F(CheckpointedJobs, RefuseAFolderThatOneHostSeesAlone) {
                                 HasSubstr(" does not see the folder of rank 0; name a folder that "
                                           "all hosts share\n")));
   EXPECT_TRUE(std::filesystem::is_empty(folder() / "a" / "c"));
+}
+
+TEST_F(CheckpointedJobs, OutliveADiskThatIsFullForOneRank) {
+  // A file of the last rank grows to 16 MiB, which is enough for MPI, and no further.
+  file("limited", "#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 2 ] && ulimit -f 16384\nexec \"$@\"\n");
+  const Arguments job = {
+      "--dim",   "1024", "--scheme",           "zero1", "--global-batch-size", "6",
+      "--steps", "6",    "--checkpoint-every", "3",     "--checkpoint",        "c"};
+  const auto result = shell(
+      fmt::format("exec mpirun -np 3 bash limited '{}' {}", MLP_DDP, fmt::join(on_cpu(job), " ")));
+  EXPECT_EQ(result.exit_code, 74) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Step 05 | ")) << "training goes on";
+  const std::string line =
+      "checkpoint 'c/step-000000003.safetensors': rank 2: writing failed: File too large; free "
+      "space or choose another disk";
+  EXPECT_THAT(result.err,
+              AllOf(StartsWith("mlp_ddp: note: " + line + "; the run goes on without it\n"),
+                    HasSubstr("\nmlp_ddp: error: " + line + "\n")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder() / "c"));
+}
+
+TEST_F(CheckpointedJobs, PlanWhatEachRankWrites) {
+  const auto planned = [&](int ranks) {
+    return ddp(ranks, {"--plan", "--checkpoint", "c", "--scheme", "zero1"}).out;
+  };
+  EXPECT_THAT(planned(1), ContainsRegex("\n    checkpoint +11,776 B "));
+  // A third of the numbers, and the random stream.
+  EXPECT_THAT(planned(3), ContainsRegex("\n    checkpoint +7,424 B "));
 }
 
 /// With stand-ins for srun and scontrol: the job starts as often as it is queued again.

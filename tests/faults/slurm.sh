@@ -122,7 +122,7 @@ queued() {
     scontrol update "JobId=$job" StartTime=now 2>/dev/null || true
     sleep 1
   done
-  if ! cmp "$folder/weights" "$folder/undisturbed" || ! grep -q 'note: goes on from' "$log"; then
+  if ! cmp "$folder/weights" "$folder/undisturbed" || ! grep -q 'note: resumes from' "$log"; then
     echo "slurm: error: the queued job did not go on to the end with the bits of an undisturbed one:" >&2
     cat "$log" >&2
     exit 1

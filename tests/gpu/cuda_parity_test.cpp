@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/philox.h"
 #include "gpu/cuda_harness.h"
@@ -278,6 +280,19 @@ TEST_F(CudaTraining, EqualsTheCpuDeviceWithEveryOptimizer) {
   }
 }
 
+TEST_F(CudaTraining, DropsWhatTheCpuDeviceDropsInAGraphToo) {
+  TrainConfig config = small_config();
+  config.model.dropout = 0.3;
+  TrainConfig on_cpu = config;
+  on_cpu.device = {.device = "cpu", .threads = 1, .gemm = GemmProvider::kReference};
+  const TrainingResult eager = train(config);
+  expect_equal_within(eager, train(on_cpu), 1e-6);
+  config.device.graph = true;
+  const TrainingResult captured = train(config);
+  EXPECT_EQ(captured.losses, eager.losses);
+  EXPECT_EQ(captured.weights, eager.weights);
+}
+
 // Each step within 1e-6, so a run within as many times that.
 TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   TrainConfig plain = small_config();
@@ -309,6 +324,30 @@ TEST_F(CudaTraining, RepeatsToTheBit) {
   const TrainingResult second = train(small_config());
   EXPECT_EQ(first.losses, second.losses);
   EXPECT_EQ(first.weights, second.weights);
+}
+
+TEST_F(CudaTraining, GoesOnToTheBitFromASnapshotThatIsCopiedBesideIt) {
+  for (const bool graph : {false, true}) {
+    TrainConfig config = small_config();
+    config.device.graph = graph;
+    config.training.log_every = 4;
+    config.checkpoint.folder = "checkpoints";
+    TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+    const std::atomic<bool> never{false};
+    run.trainer->pause_when(1, never);
+    TrainingState state{.position = {.steps = 1}, .tensors = {}};
+    run.at_pause = [&] {
+      if (run.trainer->steps_done() == 1) run.trainer->begin_copy();
+      if (run.trainer->steps_done() == 4)
+        add_saved(state, *run.programs, run.trainer->finish_copy());
+    };
+    run.run();
+    TrainerHarness rest(config, Generator::kTorchCuda, make_cuda_device(config.device, 0), &state);
+    rest.run();
+    const std::vector<float> whole = run.losses();
+    EXPECT_EQ(rest.losses(), std::vector<float>(whole.begin() + 1, whole.end()));
+    EXPECT_EQ(rest.trainer->weights(), run.trainer->weights());
+  }
 }
 
 /// Steps that are measured by runs and by nodes in turn.

@@ -125,6 +125,18 @@ TEST(ProfiledSteps, KnowTheTimeSinceTheStepBefore) {
   EXPECT_NEAR(accounts_of(profile_of(steps.kept(), 0, true)).at(0).between_s, 0.002, 1e-9);
 }
 
+TEST(ProfiledSteps, TellTheTimeOfACheckpointFromThatBetweenSteps) {
+  const SampleProfile sample;
+  Timeline timeline;
+  timeline.add(sample.steps()[0].timeline);
+  timeline.add(sample.steps()[1].timeline);
+  ProfiledSteps steps(1, SampleProfile::kNodes, 100);
+  steps.add(1, timeline, 0, 0.0015);
+  const StepAccount account = accounts_of(profile_of(steps.kept(), 0, true)).at(0);
+  EXPECT_NEAR(account.between_s, 0.0005, 1e-9);
+  EXPECT_EQ(account.checkpoint_s, 0.0015);
+}
+
 /// What a tool saw of the sample's first step, whose products ran as two kernels each.
 class SeenByATool final : public GpuRecords {
  public:

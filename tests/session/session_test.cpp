@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "session/checkpoints.h"
+#include "support/expect_error.h"
 #include "support/metrics.h"
 #include "support/temp_dir.h"
 
@@ -145,6 +146,18 @@ TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {
   EXPECT_EQ(code, static_cast<int>(ExitCode::kDiverged));
   EXPECT_THAT(read_file(folder() / "m"), HasSubstr("\"step\":0,"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "t.json"));
+}
+
+TEST_F(SessionTest, ThatDivergesFinishesTheCheckpointThatIsBeingWritten) {
+  config_.model.layers = {1024, 1024, 1024};
+  config_.optimizer.kind = OptimizerKind::kSgd;
+  config_.optimizer.lr = 1e25;  // the weights stay finite for one step, the loss does not
+  config_.checkpoint = {.folder = folder() / "c", .every = {.steps = 1}};
+  Session session(*place_, config_, alone_);
+  ::testing::internal::CaptureStdout();
+  expect_error(ExitCode::kDiverged, "at step 1, ", [&] { session.run(); });
+  ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(read_checkpoint(folder() / "c" / name_of_checkpoint(1)).step, 1);
 }
 
 }  // namespace

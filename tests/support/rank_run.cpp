@@ -4,6 +4,7 @@
 #include <cmath>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -64,8 +65,12 @@ class Losses final : public TrainObserver {
 
  private:
   void keep() {
-    TrainingState nothing;
-    trainer_.copy_state(asks_ ? *interruption_.kept : nothing);
+    trainer_.begin_copy();
+    const std::span<const std::byte> saved = trainer_.finish_copy();
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    interruption_.kept->position = trainer_.position();
+    add_saved(*interruption_.kept, trainer_.programs(), saved);
     is_kept_ = true;
   }
 

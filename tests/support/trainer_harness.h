@@ -3,15 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/checker.h"
 #include "core/config.h"
 #include "core/device.h"
+#include "core/index.h"
 #include "data/dataset.h"
 #include "kernels/make_device.h"
 #include "train/trainer.h"
@@ -23,6 +26,21 @@ namespace barestep {
 inline void expect_ordered(const Program& program) {
   for (const Violation& violation : check(program)) {
     ADD_FAILURE() << program.name() << ": " << describe(program, violation);
+  }
+}
+
+/// Adds what a rank saves of its state to `state`, whose tensors may be empty.
+inline void add_saved(TrainingState& state, const StepPrograms& programs,
+                      std::span<const std::byte> saved) {
+  if (state.tensors.empty()) {
+    for (const TensorForm& form : state_tensors(programs)) {
+      state.tensors.push_back({form.name, form.dtype, form.shape,
+                               std::vector<std::byte>(static_cast<std::size_t>(form.bytes))});
+    }
+  }
+  for (const CheckpointPiece& piece : saved_pieces(programs, saved)) {
+    std::ranges::copy(piece.bytes,
+                      at(state.tensors, piece.tensor).bytes.begin() + piece.first_byte);
   }
 }
 
@@ -57,6 +75,9 @@ class TrainerHarness final : public TrainObserver {
     if (after_step) after_step(report);
   }
   void on_evaluation(const EvaluationReport& report) override { evaluations.push_back(report); }
+  void on_pause() override {
+    if (at_pause) at_pause();
+  }
 
   [[nodiscard]] std::vector<float> losses() const {
     std::vector<float> all;
@@ -72,6 +93,7 @@ class TrainerHarness final : public TrainObserver {
   std::vector<StepReport> steps;
   std::vector<EvaluationReport> evaluations;
   std::function<void(const StepReport&)> after_step;
+  std::function<void()> at_pause;
 };
 
 }  // namespace barestep

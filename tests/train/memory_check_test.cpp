@@ -54,18 +54,49 @@ TEST(RequireMemory, CountsPinnedMemoryWhereItIsTheDevicesOwn) {
   EXPECT_THROW(require(64, all - 1, DeviceKind::kCpu), Error);
 }
 
-TEST(RequireMemory, CountsTheCopyThatCheckpointsAreWrittenFrom) {
+TEST(RequireMemory, CountsWhatCheckpointsAreWrittenFrom) {
+  StepSpec spec = spec_of_batch(64);
+  const std::int64_t device = device_bytes(64);
+  // Weights and two moments.
+  const std::int64_t numbers = 3 * spec.model.layout.bytes();
+  spec.saves_state = true;
+  {
+    const StepPrograms programs(spec);
+    const MemoryPlan plan(programs.buffers());
+    EXPECT_EQ(plan.device_bytes(0), device);
+    EXPECT_GE(plan.pinned_category_bytes(0, Category::kCheckpoint), numbers);
+    EXPECT_THROW(require_memory(programs, device + numbers, DeviceKind::kCpu, "cpu"), Error);
+    EXPECT_NO_THROW(
+        require_memory(programs, device + plan.pinned_bytes(0), DeviceKind::kCpu, "cpu"));
+  }
+  // A device with memory of its own has a snapshot there.
+  spec.has_own_memory = true;
+  const StepPrograms programs(spec);
+  EXPECT_NO_THROW(require_memory(programs, device + numbers, DeviceKind::kCuda, "cuda:0"));
+  expect_error(
+      ExitCode::kMemory,
+      fmt::format("too little memory: needs {} ({} for checkpoints), cuda:0 has {} free; "
+                  "--batch-size 32 fits",
+                  human_bytes(device + numbers), human_bytes(numbers),
+                  human_bytes(device + numbers - 1)),
+      [&] { require_memory(programs, device + numbers - 1, DeviceKind::kCuda, "cuda:0"); });
+}
+
+TEST(RequireMemory, CountsOfRanksWhatEachWrites) {
   StepSpec spec = spec_of_batch(64);
   spec.saves_state = true;
-  const StepPrograms programs(spec);
-  const MemoryPlan plan(programs.buffers());
-  // Weights and two moments.
-  const std::int64_t copy = 3 * 4 * spec.model.layout.parameters();
-  const std::int64_t all = plan.device_bytes(0) + plan.pinned_bytes(0) + copy;
-  EXPECT_NO_THROW(require_memory(programs, all, DeviceKind::kCpu, "cpu"));
-  EXPECT_THROW(require_memory(programs, all - 1, DeviceKind::kCpu, "cpu"), Error);
-  // A GPU's own memory holds none of it, and of ranks the first has it.
-  EXPECT_NO_THROW(require_memory(programs, plan.device_bytes(0), DeviceKind::kCuda, "cuda:0"));
+  spec.has_own_memory = true;
+  spec.ranks = 4;
+  const std::int64_t numbers = 3 * spec.model.layout.bytes();
+  std::int64_t sum = 0;
+  for (spec.rank = 0; spec.rank < spec.ranks; ++spec.rank) {
+    const StepPrograms programs(spec);
+    const std::int64_t own =
+        MemoryPlan(programs.buffers()).category_bytes(0, Category::kCheckpoint);
+    EXPECT_LE(own, numbers / spec.ranks + 2 * kPlanAlignmentBytes) << "rank " << spec.rank;
+    sum += own;
+  }
+  EXPECT_GE(sum, numbers);
 }
 
 TEST(RequireMemory, NamesTheLargestHalvingOfTheBatchThatFits) {

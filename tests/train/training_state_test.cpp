@@ -5,13 +5,20 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "support/expect_error.h"
 #include "support/file_runs.h"
+#include "support/forwarding_device.h"
 #include "support/rank_run.h"
 #include "support/trainer_harness.h"
 
@@ -100,7 +107,9 @@ TEST_P(Resumed, HasTheBitsOfTheRunThatWasNeverCut) {
       Interruption cutting{.kept = &state, .asks_behind = cut - 1, .asks_for = wish};
       if (wish == Wish::kPause) cutting = {.kept = &state, .pause_every = cut};
       train_single(config, cutting);
-      if (wish == Wish::kPause) EXPECT_EQ(state.position.steps, cut);
+      if (wish == Wish::kPause) {
+        EXPECT_EQ(state.position.steps, cut);
+      }
       const Trained rest = train_single(config, {.start = &state});
       const auto skipped = static_cast<std::ptrdiff_t>(whole.losses.size() - rest.losses.size());
       ASSERT_GE(skipped, cut);
@@ -116,19 +125,110 @@ INSTANTIATE_TEST_SUITE_P(Run, Resumed,
                                           testing::Values(Input::kRandom, Input::kFiles,
                                                           Input::kFilesWithoutWorkers),
                                           testing::Values(1, 3)),
-                         [](const auto& info) {
-                           const Input input = std::get<1>(info.param);
+                         [](const auto& test) {
+                           const Input input = std::get<1>(test.param);
                            return fmt::format(
-                               "{}_{}_{}", std::get<0>(info.param).name,
+                               "{}_{}_{}", std::get<0>(test.param).name,
                                input == Input::kRandom  ? "random"
                                : input == Input::kFiles ? "files"
                                                         : "filesInStep",
-                               std::get<2>(info.param) == 1 ? "oneByOne" : "pipelined");
+                               std::get<2>(test.param) == 1 ? "oneByOne" : "pipelined");
                          });
+
+/// The CPU, as a device with memory of its own: copies of a snapshot wait until they may go on.
+class HeldCopies final : public ForwardingDevice {
+ public:
+  explicit HeldCopies(Device& inner) : ForwardingDevice(inner) {}
+
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    auto stream = ForwardingDevice::new_stream(label);
+    if (label == "checkpoint") stream->call(&wait, this);
+    return stream;
+  }
+  void release_copies() { may_go_on_.set_value(); }
+  [[nodiscard]] bool were_released() const { return were_released_; }
+
+ private:
+  static void wait(void* self) {
+    auto& held = *static_cast<HeldCopies*>(self);
+    const auto asked = held.may_go_on_.get_future().wait_for(std::chrono::minutes(1));
+    held.were_released_ = asked == std::future_status::ready;
+  }
+
+  std::promise<void> may_go_on_;
+  std::atomic<bool> were_released_{false};
+};
+
+/// The same, whose copies of snapshots fail.
+class FailingCopies final : public ForwardingDevice {
+ public:
+  explicit FailingCopies(Device& inner) : ForwardingDevice(inner) {}
+
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::unique_ptr<Stream> new_stream(std::string_view label) override {
+    auto stream = ForwardingDevice::new_stream(label);
+    if (label == "checkpoint") copies_ = stream.get();
+    return stream;
+  }
+  void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override {
+    if (&stream != copies_) return inner().copy(to, from, bytes, stream);
+    // Half of one reaches the host. A stream skips what is queued after an op that failed.
+    inner().copy(to, from, bytes / 2, stream);
+    stream.call([](void*) { throw std::runtime_error("the device is lost"); }, nullptr);
+  }
+
+ private:
+  Stream* copies_ = nullptr;
+};
+
+/// Eight steps, behind the third of which a copy begins.
+void run_and_copy_behind_third_step(TrainerHarness& run) {
+  const std::atomic<bool> never{false};
+  run.trainer->pause_when(3, never);
+  run.at_pause = [&run] {
+    if (run.trainer->steps_done() == 3) run.trainer->begin_copy();
+  };
+  run.run();
+  EXPECT_EQ(run.trainer->steps_done(), 8);
+}
+
+TEST(StateOfTraining, IsASnapshotThatIsCopiedWhileTheRunGoesOn) {
+  for (const Change& change : kChanges) {
+    SCOPED_TRACE(change.name);
+    TrainConfig config = small_run();
+    change.apply(config);
+    config.training.log_every = 3;
+    const auto cpu = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+    auto held = std::make_unique<HeldCopies>(*cpu);
+    HeldCopies& device = *held;
+    TrainerHarness run(config, {}, std::move(held));
+    run_and_copy_behind_third_step(run);
+    device.release_copies();
+    TrainingState state{.position = {.steps = 3}, .tensors = {}};
+    add_saved(state, *run.programs, run.trainer->finish_copy());
+    EXPECT_TRUE(device.were_released()) << "the run has waited for the copy to the host";
+
+    TrainerHarness rest(config, Generator::kTorchCuda, nullptr, &state);
+    rest.run();
+    const std::vector<float> whole = run.losses();
+    EXPECT_EQ(rest.losses(), std::vector<float>(whole.begin() + 3, whole.end()));
+    EXPECT_EQ(rest.trainer->weights(), run.trainer->weights());
+  }
+}
+
+TEST(StateOfTraining, OfADeviceThatFailedIsNotThere) {
+  const auto cpu = make_cpu_device({.threads = 1, .gemm = GemmProvider::kReference});
+  TrainerHarness run(small_run(), {}, std::make_unique<FailingCopies>(*cpu));
+  run_and_copy_behind_third_step(run);
+  expect_error(ExitCode::kTryAgain,
+               "copy of the state: the device failed; see the errors of the device",
+               [&] { static_cast<void>(run.trainer->finish_copy()); });
+}
 
 std::vector<std::string> names_of_state(const TrainConfig& config) {
   std::vector<std::string> names;
-  for (const StoredTensor& tensor :
+  for (const TensorForm& tensor :
        state_tensors(StepPrograms(spec_of(config, DeviceKind::kCpu, nullptr)))) {
     names.push_back(tensor.name);
   }

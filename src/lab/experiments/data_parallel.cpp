@@ -42,12 +42,15 @@ std::string devices_key(int devices) {
 FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
   FindingTable table{.title = "Memory of each device, as planned and allocated",
                      .columns = {"device", "total"}};
+  // What an experiment runs saves no checkpoints.
   for (const Category category : kValuesOf<Category>) {
-    table.columns.emplace_back(name_of(category));
+    if (!is_optional(category)) table.columns.emplace_back(name_of(category));
   }
   for (const auto& [name, memory] : devices) {
     std::vector<std::string> row = {name, human_bytes(memory.bytes)};
-    for (const std::int64_t bytes : memory.by_category) row.push_back(human_bytes(bytes));
+    for (const Category category : kValuesOf<Category>) {
+      if (!is_optional(category)) row.push_back(human_bytes(memory.by_category[category]));
+    }
     table.rows.push_back(std::move(row));
   }
   return table;

@@ -250,6 +250,56 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
+/// Host calls of a thread that has time: it looks now and then whether they are done.
+class MpiBackgroundCommunicator final : public HostCommunicator {
+ public:
+  [[nodiscard]] int rank() const override { return group_.rank(); }
+  [[nodiscard]] int size() const override { return group_.size(); }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    for_pieces(static_cast<std::int64_t>(bytes.size()), [&](std::int64_t first, int count) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      must(MPI_Ibcast(bytes.data() + first, count, MPI_BYTE, root, group_.get(), &request),
+           "MPI_Ibcast");
+      wait(request);
+    });
+  }
+
+  void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
+    BARESTEP_REQUIRE(std::ssize(all) == std::ssize(bytes) * size(),
+                     "all_gather needs room for every rank");
+    const int count = static_cast<int>(bytes.size());
+    MPI_Request request = MPI_REQUEST_NULL;
+    must(MPI_Iallgather(bytes.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, group_.get(),
+                        &request),
+         "MPI_Iallgather");
+    wait(request);
+  }
+
+  void barrier() override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    must(MPI_Ibarrier(group_.get(), &request), "MPI_Ibarrier");
+    wait(request);
+  }
+
+  void abort(ExitCode code) noexcept override { end_all_ranks(code); }
+
+ private:
+  static void wait(MPI_Request& request) {
+    for (int is_done = 0;;) {
+      must(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (is_done != 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  void perform(const Collective& /*collective*/, const Addresses& /*addresses*/) override {
+    BARESTEP_REQUIRE(false, "the background has no collectives");
+  }
+
+  Group group_;
+};
+
 /// What each rank of this host may run on. Every rank of the host calls it.
 std::vector<CpuSet> local_cpu_sets(const Group& local) {
   static_assert(std::is_trivially_copyable_v<CpuSet>);
@@ -281,6 +331,7 @@ MpiRank join_mpi(FlightRecord* record) {
   for (const CpuSet& each : sets) all |= each;
   const std::optional<double> quota = cpu_quota();
   return {.communicator = std::move(communicator),
+          .background = std::make_unique<MpiBackgroundCommunicator>(),
           .local_rank = local_rank,
           .local_size = static_cast<int>(sets.size()),
           .cpus = share_of_cpus(sets, static_cast<std::size_t>(local_rank), quota),

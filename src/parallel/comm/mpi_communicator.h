@@ -12,6 +12,9 @@ namespace barestep {
 /// This process among the ranks.
 struct MpiRank {
   std::unique_ptr<Communicator> communicator;
+  /// The same ranks, for the host calls of a second thread, which leaves its core to others while
+  /// it waits. It has no collectives, and must not outlive the communicator.
+  std::unique_ptr<Communicator> background;
   int local_rank = 0;  // among the ranks on this host
   int local_size = 1;
   int cpus = 1;           // this rank's part of local_cpus (core/host.h)

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# bench/checkpoints.sh: what a checkpoint costs the steps of a run, alone and with two ranks of
+# --scheme zero1. Keeps the figures in bench/results/<machine>/checkpoints.txt. Run it on a machine that
+# does nothing else.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd -P)
+build=$here/../build
+results=$here/results/$(python3 "$here/machine.py")
+commit=$(git -C "$here" describe --always --dirty)
+mkdir -p "$results"
+
+ninja -C "$build" mlp_single mlp_ddp >/dev/null
+. "$here/../scripts/mpi_env.sh"
+{
+  echo "# bench/checkpoints.sh   (commit $commit)"
+  python3 "$here/checkpoints.py" "$build/mlp_single" "$build/mlp_ddp"
+} | tee "$results/checkpoints.txt"

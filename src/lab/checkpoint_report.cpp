@@ -1,0 +1,116 @@
+#include "lab/checkpoint_report.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "core/text_table.h"
+#include "core/units.h"
+#include "data/checkpoint_file.h"
+
+namespace barestep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Tensors of one kind: the weights, or what an optimizer keeps of each.
+struct TensorGroup {
+  std::string name;
+  std::string dtype;
+  std::int64_t tensors = 0, numbers = 0, bytes = 0;
+  bool is_whole = true;
+};
+
+/// "optimizer.exp_avg" of "optimizer.exp_avg.net.0.weight", "net" of "net.0.weight".
+std::string group_of(const std::string& name) {
+  const std::size_t net = name.find(".net.");
+  if (net != std::string::npos) return name.substr(0, net);
+  return name.starts_with("net.") ? "net" : name;
+}
+
+std::vector<TensorGroup> groups_of(const CheckpointReader& file, std::string& damaged) {
+  std::vector<TensorGroup> groups;
+  for (const SafetensorsEntry& entry : file.tensors()) {
+    const std::string name = group_of(entry.name);
+    auto group = std::ranges::find(groups, name, &TensorGroup::name);
+    if (group == groups.end()) {
+      groups.push_back({.name = name, .dtype = entry.dtype});
+      group = groups.end() - 1;
+    }
+    std::int64_t numbers = 1;
+    for (const std::int64_t extent : entry.shape) numbers *= extent;
+    ++group->tensors;
+    group->numbers += numbers;
+    group->bytes += entry.bytes();
+    if (file.is_whole(entry)) continue;
+    group->is_whole = false;
+    if (damaged.empty()) damaged = entry.name;
+  }
+  return groups;
+}
+
+/// The settings that a run was given, or that differ from none.
+std::string settings_text(const Json& settings) {
+  TextTable table({{""}, {""}});
+  for (const auto& [name, value] : settings.items()) {
+    const auto text = value.get<std::string>();
+    if (text != "not given" && text != "none") table.add_row({name, text});
+  }
+  return table.text(4);
+}
+
+std::string run_text(const Json& state) {
+  TextTable table({{""}, {""}});
+  const std::int64_t steps = state.at("steps"), updates = state.at("updates");
+  table.add_row({"written by", fmt::format("{} {}", state.at("program").get<std::string>(),
+                                           state.at("version").get<std::string>())});
+  table.add_row({"steps done", updates == steps ? grouped(steps)
+                                                : fmt::format("{}, {} of them updates",
+                                                              grouped(steps), grouped(updates))});
+  if (const std::int64_t epoch = state.at("epoch"); epoch > 0 || state.at("evaluated")) {
+    table.add_row({"position", fmt::format("epoch {}, after {}", epoch + 1,
+                                           counted(state.at("batch_of_epoch"), "batch"))});
+  }
+  if (const Json& best = state.at("best_test_loss"); !best.is_null()) {
+    table.add_row({"best test loss", fmt::format("{:.6g}", best.get<double>())});
+  }
+  return table.text(4);
+}
+
+}  // namespace
+
+CheckpointReport report_on_checkpoint(const std::filesystem::path& path) {
+  const CheckpointReader file(path);
+  const Json state = Json::parse(file.state(), nullptr, false);
+  CheckpointReport report;
+  try {
+    report.text = fmt::format(
+        "{}\n  The run\n{}\n  What decides its numbers\n{}\n  What decides their rounding\n{}",
+        path.string(), run_text(state), settings_text(state.at("settings")),
+        settings_text(state.at("rounding")));
+  } catch (const Json::exception&) {
+    fail(ExitCode::kBadData, {.what = "checkpoint",
+                              .value = path.string(),
+                              .why = "its state is not that of a training run of barestep",
+                              .remedy = "name a checkpoint that a trainer wrote"});
+  }
+  TextTable table({{"tensors"},
+                   {"count", Align::kRight},
+                   {"type"},
+                   {"numbers", Align::kRight},
+                   {"size", Align::kRight},
+                   {"checksums"}});
+  std::int64_t bytes = 0;
+  for (const TensorGroup& each : groups_of(file, report.damaged)) {
+    table.add_row({each.name, grouped(each.tensors), each.dtype, grouped(each.numbers),
+                   human_bytes(each.bytes), each.is_whole ? "right" : "WRONG"});
+    bytes += each.bytes;
+  }
+  report.text += fmt::format("\n  {} of tensors\n{}", human_bytes(bytes), table.text(4));
+  return report;
+}
+
+}  // namespace barestep

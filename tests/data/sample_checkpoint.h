@@ -1,0 +1,45 @@
+// Checkpoints to be written and compared.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/checkpoint_folder.h"
+
+namespace barestep {
+
+inline StoredTensor stored(const std::string& name, const std::vector<float>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {name, "F32", {static_cast<std::int64_t>(values.size())}, {bytes.begin(), bytes.end()}};
+}
+
+/// An image that differs from that of any other step and run; its tensors have several types.
+inline CheckpointImage image_of(std::int64_t step, int run = 0) {
+  const auto value = static_cast<float>(step);
+  StoredTensor random{"random", "U8", {3}, {std::byte{1}, std::byte{2}, std::byte(run)}};
+  return {.step = step,
+          .state = R"({"run": )" + std::to_string(run) + R"(, "text": "\"checksum\":\"\u00e4"})",
+          .tensors = {std::move(random),
+                      stored("net.0.weight", {value, 1, 2}),
+                      stored("net.0.bias", {-value}),
+                      stored("empty", {}),
+                      {"updates", "I64", {}, std::vector<std::byte>(8, std::byte{7})}}};
+}
+
+/// Everything in an image but the order of its tensors.
+inline std::string text_of(const CheckpointImage& image) {
+  std::map<std::string, std::string> tensors;
+  for (const StoredTensor& tensor : image.tensors) {
+    std::string& text = tensors[tensor.name];
+    text = tensor.dtype + testing::PrintToString(tensor.shape);
+    text.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  }
+  return std::to_string(image.step) + image.state + testing::PrintToString(tensors);
+}
+
+}  // namespace barestep
