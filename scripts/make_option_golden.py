@@ -52,20 +52,58 @@ class Lion(torch.optim.Optimizer):
                 mean.mul_(beta2).add_(parameter.grad, alpha=1 - beta2)
 
 
+def philox4x32_10(counter, key):
+    """The ten rounds of Salmon et al. 2011 on one counter of four words, with a key of two."""
+    word = (1 << 32) - 1
+    for _ in range(10):
+        products = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+        counter = [products[1] >> 32 ^ counter[1] ^ key[0], products[1] & word,
+                   products[0] >> 32 ^ counter[3] ^ key[1], products[0] & word]
+        key = [(key[0] + 0x9E3779B9) & word, (key[1] + 0xBB67AE85) & word]
+    return counter
+
+
+class Dropout(torch.nn.Module):
+    """torch.nn.Dropout with masks by seed, step, layer, row of the step and column. It holds what it
+    follows, so that the names of weights are those without it."""
+
+    def __init__(self, activation, rate, layer):
+        super().__init__()
+        self.activation, self.rate, self.layer, self.step = activation, rate, layer, 0
+
+    def mask(self, rows, cols):
+        key = [SEED & 0xFFFFFFFF, SEED >> 32]
+        quarter = (cols + 3) // 4
+        words = [philox4x32_10([col % quarter, row, self.layer, self.step], key)[col // quarter]
+                 for row in range(rows) for col in range(cols)]
+        kept = torch.tensor(words).reshape(rows, cols) >= int(self.rate * 2**32)
+        return kept / (1 - self.rate)
+
+    def forward(self, x):
+        x = self.activation(x)
+        if not self.training:
+            return x
+        self.step += 1
+        return x * self.mask(*x.shape)
+
+
 class Run:
     """One training run. `arguments` are those of mlp_single beside the common ones."""
 
     def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2,
                  loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam,
-                 scheduler=None):
+                 scheduler=None, dropout=0.0):
         self.arguments, self.loss_of, self.optimizer = arguments, loss_of, optimizer
-        self.scheduler = scheduler
+        self.scheduler, self.dropout = scheduler, dropout
         self.layers, self.steps, self.activation, self.lr = layers, steps, activation, lr
 
     def model(self):
         modules = []
-        for inputs, outputs in zip(self.layers, self.layers[1:]):
-            modules += [torch.nn.Linear(inputs, outputs), ACTIVATIONS[self.activation]()]
+        for layer, (inputs, outputs) in enumerate(zip(self.layers, self.layers[1:])):
+            activation = ACTIVATIONS[self.activation]()
+            if self.dropout:
+                activation = Dropout(activation, self.dropout, layer)
+            modules += [torch.nn.Linear(inputs, outputs), activation]
         return torch.nn.Sequential(*modules[:-1])
 
     def batches(self):
@@ -139,8 +177,10 @@ class FileRun(Run):
         if (step + 1) % (self.TRAIN // self.BATCH) != 0:
             return
         x, y = self.x[self.TRAIN:], self.y[self.TRAIN:]
+        model.eval()
         with torch.no_grad():
             out = model(x)
+        model.train()
         found = {"loss": self.loss_of(out, y).item()}
         if "cross-entropy" in self.arguments:
             found["accuracy"] = (out.argmax(1) == y).double().mean().item()
@@ -184,6 +224,11 @@ def all_runs():
                                     loss_of=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
     runs["loss_bce"] = FileRun(["--loss", "bce"], bits, layers=(6, 9, 8, 1),
                                loss_of=torch.nn.BCEWithLogitsLoss())
+    for activation, rate in (("relu", 0.5), ("tanh", 0.3), ("sigmoid", 0.1), ("gelu", 0.2)):
+        runs[f"dropout_{activation}"] = Run(
+            ["--activation", activation, "--dropout", str(rate)], activation=activation,
+            dropout=rate)
+    runs["dropout_files"] = FileRun(["--dropout", "0.25"], numbers, dropout=0.25)
     optim = torch.optim
     for name, arguments, optimizer in (
             ("adam", ["adam"], optim.Adam),

@@ -80,7 +80,7 @@ constexpr Range kPrefetches{1, 1024};
 constexpr Range kMemorySizes{1, std::int64_t{1} << 60};
 constexpr RealRange kPositive{0, false, std::numeric_limits<double>::infinity(), true};
 constexpr RealRange kNotNegative{0, true, std::numeric_limits<double>::infinity(), true};
-constexpr RealRange kShares{0, true, 1};  // --betas, --momentum, --test-split, --label-smoothing
+constexpr RealRange kShares{0, true, 1};  // --betas, --test-split, --dropout, ...
 constexpr Range kRanks{0, 1'000'000};
 constexpr RealRange kDelays{0, true, 1e6};
 constexpr RealRange kBucketMibs{0, false, 1e6};
@@ -221,6 +221,7 @@ struct ModelConfig {
   bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
+  double dropout = 0;  // its rate
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

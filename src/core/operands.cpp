@@ -57,6 +57,11 @@ struct Lists {
   Operands operator()(const ActivationGrad& o) const {
     return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"from", &o.from, kReads, 'r', 'n'}};
   }
+  /// The numbers of a part's rows would not be those in the op, so it is not cut.
+  Operands operator()(const Dropout& o) const {
+    return {{"values", &o.values, kUpdates, 'M', 'N'},
+            {"step", &o.step, kReads, '1', '1', DType::kI32}};
+  }
   Operands operator()(const SumRows& o) const {
     return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
   }

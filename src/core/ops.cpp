@@ -52,8 +52,11 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
                           return flops_each(o.values, 1 + traits_of(o.activation).flops);
                         },
                         [](const ActivationGrad& o) {
-                          return flops_each(o.grad, traits_of(o.activation).grad_flops);
+                          return flops_each(o.grad, traits_of(o.activation).grad_flops +
+                                                        (o.from_scale != 1 ? 1 : 0));
                         },
+                        // A comparison and a product; Philox computes with whole numbers.
+                        [](const Dropout& o) { return flops_each(o.values, 2); },
                         [](const SumRows& o) {
                           return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
                         },
@@ -150,6 +153,12 @@ class Rules {
   void operator()(const ActivationGrad& o) {
     fit("grad and what it is found from must have the same shape", o.grad, o.from);
     demand(o.activation != Activation::kNone, "there must be an activation");
+  }
+  void operator()(const Dropout& o) {
+    fit("step must be 1 by 1", o.values, o.step);
+    demand(o.rate >= 0 && o.rate < 1, "rate must be from 0 to below 1");
+    demand(o.layer >= 0 && o.first_row >= 0 && o.row_stride >= 1,
+           "layer and rows must be numbered from 0 on");
   }
   void operator()(const SumRows& o) { fit("out must be 1 by the columns of in", o.in, o.out); }
   void operator()(const PointwiseLoss& o) {

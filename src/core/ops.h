@@ -58,13 +58,31 @@ struct BiasActivation {
   [[nodiscard]] std::string_view label() const { return traits_of(activation).bias_label; }
 };
 
-/// grad *= the activation's derivative; in place. `from` is the activation's output, or where its
-/// traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes.
+/// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
+/// output, or where its traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes.
 struct ActivationGrad {
   Tensor grad, from;
   Activation activation = Activation::kRelu;
+  float from_scale = 1;
 
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
+};
+
+/// values *= mask, in place; a number of the mask is 0 with probability `rate`, else
+/// 1 / (1 - rate). It is a function of the seed, of the step (from 1) that `step` holds, the layer,
+/// the column, and the row among those of the whole step: row i of values is row
+/// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
+/// is stored. Philox4x32-10 with the seed as its key makes of the counter (j, row, layer, step) the
+/// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up; a number is 0 where
+/// its word is below rate * 2^32. values m x n; step 1 x 1, i32.
+struct Dropout {
+  static constexpr std::string_view kLabel = "dropout";
+  Tensor values, step;
+  double rate = 0.5;
+  std::uint64_t seed = 0;
+  std::int64_t layer = 0;
+  std::int64_t first_row = 0;
+  std::int64_t row_stride = 1;
 };
 
 /// out = column sums of in + beta * out. in m x n, out 1 x n.
@@ -325,9 +343,9 @@ struct Delay {
 };
 
 using DeviceOp =
-    std::variant<Gemm, BiasActivation, ActivationGrad, SumRows, PointwiseLoss, CrossEntropy,
-                 CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam, SumSquares,
-                 GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+    std::variant<Gemm, BiasActivation, ActivationGrad, Dropout, SumRows, PointwiseLoss,
+                 CrossEntropy, CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam,
+                 SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

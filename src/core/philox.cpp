@@ -15,13 +15,6 @@ float unit_interval(std::uint32_t word) {
   return std::fma(static_cast<float>(word), 0x1p-32F, 0x1p-33F);
 }
 
-std::uint32_t low(std::uint64_t x) {
-  return static_cast<std::uint32_t>(x);
-}
-std::uint32_t high(std::uint64_t x) {
-  return static_cast<std::uint32_t>(x >> 32U);
-}
-
 /// Draws like the threads of PyTorch's launch; numbers_of(words) gives the four of a draw.
 template <class NumbersOf>
 void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry,
@@ -32,9 +25,9 @@ void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry
   for (std::int64_t first = 0; first < n; first += kWordsPerCounter * threads, ++counter) {
     for (std::int64_t thread = 0; thread < std::min(threads, n - first); ++thread) {
       const auto subsequence = static_cast<std::uint64_t>(thread);
-      const std::array<float, kWordsPerCounter> numbers = numbers_of(
-          philox4x32_10({low(counter), high(counter), low(subsequence), high(subsequence)},
-                        {low(state.seed), high(state.seed)}));
+      const std::array<float, kWordsPerCounter> numbers = numbers_of(philox4x32_10(
+          {low_word(counter), high_word(counter), low_word(subsequence), high_word(subsequence)},
+          {low_word(state.seed), high_word(state.seed)}));
       std::int64_t i = first + thread;
       for (std::size_t k = 0; k < numbers.size() && i < n; ++k, i += threads) {
         at(out, i) = numbers[k];
@@ -45,19 +38,6 @@ void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry
 }
 
 }  // namespace
-
-std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
-                                           std::array<std::uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53} * counter[0];
-    const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
-    counter = {high(product1) ^ counter[1] ^ key[0], low(product1),
-               high(product0) ^ counter[3] ^ key[1], low(product0)};
-    key[0] += 0x9E3779B9U;
-    key[1] += 0xBB67AE85U;
-  }
-  return counter;
-}
 
 std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words) {
   constexpr float kAngleOfOne = 1.46291807e-09F;  // 2 pi / 2^32

@@ -29,9 +29,43 @@ struct CudaGeometry {
   int threads_per_multiprocessor = 2048;
 };
 
-/// The ten rounds of Philox4x32 on one counter.
-std::array<std::uint32_t, 4> philox4x32_10(std::array<std::uint32_t, 4> counter,
-                                           std::array<std::uint32_t, 2> key);
+constexpr std::uint32_t low_word(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x);
+}
+constexpr std::uint32_t high_word(std::uint64_t x) {
+  return static_cast<std::uint32_t>(x >> 32U);
+}
+
+/// Counters, or the words made of them: word by word, those of `kLanes` counters side by side.
+template <std::size_t kLanes>
+using PhiloxLanes = std::array<std::array<std::uint32_t, kLanes>, 4>;
+
+/// The ten rounds of Philox4x32 on every counter. Compilers make vectors of many lanes; a GPU's
+/// thread has one.
+template <std::size_t kLanes>
+constexpr void philox4x32_10(PhiloxLanes<kLanes>& counters, std::array<std::uint32_t, 2> key) {
+  auto& [c0, c1, c2, c3] = counters;
+  for (int round = 0; round < 10; ++round) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const std::uint64_t product0 = std::uint64_t{0xD2511F53} * c0[lane];
+      const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * c2[lane];
+      c0[lane] = high_word(product1) ^ c1[lane] ^ key[0];
+      c1[lane] = low_word(product1);
+      c2[lane] = high_word(product0) ^ c3[lane] ^ key[1];
+      c3[lane] = low_word(product0);
+    }
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+}
+
+/// The same on one counter.
+constexpr std::array<std::uint32_t, 4> philox4x32_10(const std::array<std::uint32_t, 4>& counter,
+                                                     std::array<std::uint32_t, 2> key) {
+  PhiloxLanes<1> lanes = {{{counter[0]}, {counter[1]}, {counter[2]}, {counter[3]}}};
+  philox4x32_10(lanes, key);
+  return {lanes[0][0], lanes[1][0], lanes[2][0], lanes[3][0]};
+}
 
 /// Four normal numbers from four words, as curand_normal4 makes them.
 std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words);

@@ -27,7 +27,14 @@ class Words {
     return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
   }
   std::string operator()(const ActivationGrad& o) const {
-    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), t(o.from));
+    const std::string from =
+        o.from_scale == 1 ? t(o.from) : fmt::format("({} * {})", o.from_scale, t(o.from));
+    return fmt::format(fmt::runtime(traits_of(o.activation).grad_text), t(o.grad), from);
+  }
+  std::string operator()(const Dropout& o) const {
+    return fmt::format("{} *= {}, or 0 by chance {}; drawn by {} for rows {}, {}, ...", t(o.values),
+                       1 / (1 - o.rate), o.rate, t(o.step), o.first_row,
+                       o.first_row + o.row_stride);
   }
   std::string operator()(const SumRows& o) const {
     return fmt::format("{} = column sums of {}{}", t(o.out), t(o.in), old(o.out, o.beta));

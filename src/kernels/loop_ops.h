@@ -4,11 +4,14 @@
 // independent of each other, so any split gives the same bits.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/addresses.h"
+#include "core/philox.h"
 #include "core/tensor.h"
 #include "kernels/formulas.h"
 #include "kernels/host_device.h"
@@ -29,14 +32,16 @@ struct ActivationElement {
   }
 };
 
-/// values += bias, then the activation. Column `col` of the row whose first number is `row`.
+/// values += bias, then the activation.
 template <class Formula>
 struct BiasActivationElement {
   ActivationElement<Formula> activation;
   const float* bias;
+  std::int64_t cols;
 
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t col) const {
-    activation(row + col, activation.values[row + col] + bias[col]);
+    const std::int64_t i = row * cols + col;
+    activation(i, activation.values[i] + bias[col]);
   }
 };
 
@@ -44,8 +49,62 @@ template <class Formula>
 struct ActivationGradElement {
   float* grad;
   const float* from;
+  float from_scale;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = Formula::grad(grad[i], from[i]); }
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    grad[i] = Formula::grad(grad[i], from_scale * from[i]);
+  }
+};
+
+/// The numbers of a row that are drawn together: four for each of kLanes counters, from `group` on.
+struct DropoutElement {
+  float* values;
+  const std::int32_t* step;
+  std::int64_t cols, groups, first_row, row_stride;
+  std::array<std::uint32_t, 2> key;
+  std::uint32_t layer;
+  std::uint32_t first_kept;  // of the words
+  float scale;               // of what is kept
+
+  DropoutElement(const Dropout& op, const Addresses& addresses)
+      : values(addresses.at(op.values)),
+        step(addresses.at<std::int32_t>(op.step)),
+        cols(op.values.cols),
+        groups((op.values.cols + 3) / 4),
+        first_row(op.first_row),
+        row_stride(op.row_stride),
+        key{low_word(op.seed), high_word(op.seed)},
+        layer(static_cast<std::uint32_t>(op.layer)),
+        first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
+        scale(static_cast<float>(1 / (1 - op.rate))) {}
+
+  template <std::size_t kLanes = 1>
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
+    PhiloxLanes<kLanes> words;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      words[0][lane] = static_cast<std::uint32_t>(group) + static_cast<std::uint32_t>(lane);
+      words[1][lane] = static_cast<std::uint32_t>(first_row + row * row_stride);
+      words[2][lane] = layer;
+      words[3][lane] = static_cast<std::uint32_t>(*step);
+    }
+    philox4x32_10(words, key);
+    // Locals: members could lie among the numbers written, for all that the compiler knows, and it
+    // would make no vectors of the loop.
+    float* const numbers = values + row * cols;
+    const std::uint32_t least = first_kept;
+    const float factor = scale;
+    for (std::int64_t word = 0; word < 4; ++word) {
+      const std::int64_t col = word * groups + group;
+      const std::int64_t end =
+          std::min(std::min((word + 1) * groups, cols) - col, static_cast<std::int64_t>(kLanes));
+      for (std::int64_t lane = 0; lane < end; ++lane) {
+        const std::uint32_t drawn =
+            words[static_cast<std::size_t>(word)][static_cast<std::size_t>(lane)];
+        // PyTorch multiplies too, so NaN and infinity do not vanish.
+        numbers[col + lane] *= drawn < least ? 0.0F : factor;
+      }
+    }
+  }
 };
 
 /// A number of a pointwise loss: its gradient by (i), its term by value(i).

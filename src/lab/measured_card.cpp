@@ -296,6 +296,10 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
   memory = Tensors(0);
   ops.push_back(ActivationGrad{.grad = matrix(), .from = matrix()});
   memory = Tensors(0);
+  Tensor step = row(1);
+  step.dtype = DType::kI32;
+  ops.push_back(Dropout{.values = matrix(), .step = step});
+  memory = Tensors(0);
   ops.push_back(SumRows{.out = row(std::min(count, kCols)), .in = matrix()});
   memory = Tensors(0);
   ops.push_back(PointwiseLoss{

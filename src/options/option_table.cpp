@@ -120,6 +120,12 @@ Table model_options() {
        .help = "no activation after the last Linear",
        .value = flag(&ModelConfig::last_relu, false),
        .decides_numbers = true},
+      {.name = "dropout",
+       .help = "share of the numbers that training, not evaluation, sets to 0 after every "
+               "activation but that of the last Linear, as torch.nn.Dropout does; with "
+               "--no-last-relu that is after every activation",
+       .value = number(&ModelConfig::dropout, limits::kShares, "P"),
+       .decides_numbers = true},
       {.name = "loss",
        .help =
            "mse, l1 and huber for numbers, cross-entropy for class labels, bce for one column of "

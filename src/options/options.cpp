@@ -135,7 +135,26 @@ void check_values(const TrainConfig& config, TrainerKind trainer) {
   }
 }
 
+void check_dropout(const ModelConfig& model) {
+  if (model.dropout == 0) return;
+  const auto refuse = [&](const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--dropout",
+                                    .value = fmt::format("{}", model.dropout),
+                                    .why = why,
+                                    .remedy = remedy});
+  };
+  if (model.activation == Activation::kNone) {
+    refuse("follows activations, and --activation none has none",
+           "leave it out, or use --activation relu");
+  }
+  if (widths_of(model, kDefaultDimCpu).size() <= 2) {
+    refuse("nothing is dropped after the last layer, and the model has one layer",
+           "leave it out, or give more layers");
+  }
+}
+
 void check_model(const ModelConfig& model) {
+  check_dropout(model);
   if (model.layers.empty() || (!model.dim && !model.depth)) return;
   fail(ExitCode::kConfiguration,
        {.what = "--layers",

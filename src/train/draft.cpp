@@ -143,6 +143,7 @@ void Draft::input(const Ready& x_ready) {
   tensors.own_loss_host = tensors.loss_host;
   add_scalars();
   add_jitter();
+  if (spec_.model.dropout > 0) add_step_number();
 }
 
 void Draft::keep_generator() {
@@ -169,6 +170,20 @@ void Draft::add_jitter() {
   add(data_node(Copy{.to = *jitter_, .from = *tensors().jitter_host}));
 }
 
+void Draft::add_step_number() {
+  number_ = take_number(buffers_, "step_number", false, DType::kI32);
+  tensors().number_host = take_number(buffers_, "step_number_host", true, DType::kI32);
+  add(data_node(Copy{.to = *number_, .from = *tensors().number_host}));
+}
+
+std::optional<StepRows> Draft::step_rows(const MicroStep& part) const {
+  if (!number_) return std::nullopt;
+  const bool takes_turns = spec_.data != DataKind::kRandn;
+  const StepRows own = takes_turns ? StepRows{*number_, spec_.rank, spec_.ranks}
+                                   : StepRows{*number_, spec_.own_rows(rows()).first};
+  return own.from(part.first_row);
+}
+
 std::vector<MicroStep> Draft::micro_steps() const {
   const Tensor& x = step_.tensors.x;
   const Tensor& y = step_.tensors.y;
@@ -185,7 +200,8 @@ std::vector<MicroStep> Draft::micro_steps() const {
 }
 
 Mlp Draft::model_of(const MicroStep& part) const {
-  return {buffers_, model_, part.x.rows, 0, model_.stores_gradients ? 0 : part.first_row};
+  const std::int64_t kept_rows = model_.stores_gradients ? 0 : part.first_row;
+  return {buffers_, model_, part.x.rows, 0, kept_rows, step_rows(part)};
 }
 
 bool Draft::is_zero(const MicroStep& part) const {

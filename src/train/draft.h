@@ -77,10 +77,11 @@ struct StepTensors {
   std::optional<Tensor> generator{};         // the random stream's state; random data only
   std::optional<Tensor> scalars_host{};      // pinned: what the optimizer reads; training only
   std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; where there is jitter
-  Tensor loss;                               // of this rank's rows, on the device; 1 x 1
-  double own_loss_scale = 1;                 // what own_loss_host is to be multiplied by
-  Tensor own_loss_host;                      // the same, pinned; training only
-  Tensor loss_host;                          // of the rows of all ranks; pinned, 1 x 1
+  std::optional<Tensor> number_host{};  // pinned, 1 x 1, i32: the step's from 1; where it drops
+  Tensor loss;                          // of this rank's rows, on the device; 1 x 1
+  double own_loss_scale = 1;            // what own_loss_host is to be multiplied by
+  Tensor own_loss_host;                 // the same, pinned; training only
+  Tensor loss_host;                     // of the rows of all ranks; pinned, 1 x 1
   // Of an evaluation, pinned. A classifier: how many are right, and where nothing trains the class
   // of each; i32. Others: means, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
@@ -177,6 +178,10 @@ class Draft {
   /// rows.
   void leave_factors();
 
+  /// The rows of a micro-step among those of the step, all ranks together, by which they are
+  /// dropped; none where nothing is. Call it after input().
+  [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part) const;
+
   /// At least one. Of a rank without rows, whose gradients count nothing among those of the others,
   /// loss and gradients are zeros.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
@@ -215,6 +220,7 @@ class Draft {
   void count_correct(const ModelOutput& output);
   void add_scalars();
   void add_jitter();
+  void add_step_number();
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});
   void add_update(DeviceOp op, int layer = -1);
   Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
@@ -230,6 +236,7 @@ class Draft {
   std::int64_t loss_rows_ = 0;  // 0: this rank's
   Tensor scalars_{};
   std::optional<Tensor> jitter_{};
+  std::optional<Tensor> number_{};  // of the step
   std::vector<BufferId> optimizer_state_{};
 };
 

@@ -5,9 +5,10 @@
 
 namespace barestep {
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
-         std::int64_t first_row)
+         std::int64_t first_row, const std::optional<StepRows>& step_rows)
     : spec_(&spec),
       device_(device),
+      step_rows_(step_rows),
       parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
       gradients_(spec.trains && spec.stores_gradients
                      ? buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)
@@ -66,8 +67,32 @@ void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerRea
       add(program, product, phase, layer);
       add(program, rest, phase, layer);
     }
+    add_dropout(program, out, phase, layer);
     if (ready) ready(layer);
   }
+}
+
+void Mlp::add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const {
+  if (!step_rows_ || !spec_->drops_after(layer)) return;
+  add(program,
+      Dropout{.values = values,
+              .step = step_rows_->number,
+              .rate = spec_->dropout,
+              .seed = spec_->dropout_seed,
+              .layer = layer,
+              .first_row = step_rows_->first,
+              .row_stride = step_rows_->stride},
+      phase, layer);
+}
+
+/// The output that a gradient is found from was scaled by dropout, where it was not dropped. Where
+/// it was, the gradient is 0 already. So the activation's own output need not be kept.
+DeviceOp Mlp::activation_grad(int layer, const Tensor& grad) const {
+  const bool scaled = step_rows_ && spec_->drops_after(layer) && !at(pre_activation_, layer);
+  return ActivationGrad{.grad = grad,
+                        .from = at(pre_activation_, layer).value_or(at(out_, layer)),
+                        .activation = spec_->activation_after(layer),
+                        .from_scale = scaled ? static_cast<float>(1 - spec_->dropout) : 1};
 }
 
 void Mlp::backward(Program& program, const Tensor& x, float beta,
@@ -78,11 +103,9 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
   for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
     const Factors of_layer = factors(layer, x);
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
-    if (const Activation activation = spec_->activation_after(layer);
-        activation != Activation::kNone) {
-      add_op(ActivationGrad{.grad = of_layer.grad_y,
-                            .from = at(pre_activation_, layer).value_or(at(out_, layer)),
-                            .activation = activation});
+    add_dropout(program, of_layer.grad_y, Phase::kBackward, layer);
+    if (spec_->activation_after(layer) != Activation::kNone) {
+      add_op(activation_grad(layer, of_layer.grad_y));
     }
     tell(layer, Made::kGradOutput);
     if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);

@@ -19,12 +19,32 @@ struct MlpSpec {
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
-  bool fusion = true;            // bias and activation inside the forward product
-  bool stores_gradients = true;  // else backward leaves their factors
-  bool trains = true;            // else there are no gradients but the loss's own
+  double dropout = 0;              // its rate
+  std::uint64_t dropout_seed = 0;  // the run's, the same on all ranks
+  bool fusion = true;              // bias and activation inside the forward product
+  bool stores_gradients = true;    // else backward leaves their factors
+  bool trains = true;              // else there are no gradients but the loss's own
 
   [[nodiscard]] Activation activation_after(int layer) const {
     return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
+  }
+
+  /// Dropout follows every activation but the last layer's.
+  [[nodiscard]] bool drops_after(int layer) const {
+    return dropout > 0 && layer + 1 < layout.layers();
+  }
+};
+
+/// Rows of a training step as dropout numbers them, whoever computes them: row i of a model is row
+/// first + i * stride of the step. `number` holds the step's; 1 x 1, i32.
+struct StepRows {
+  Tensor number;
+  std::int64_t first = 0;
+  std::int64_t stride = 1;
+
+  /// Those from row `begin` on.
+  [[nodiscard]] StepRows from(std::int64_t begin) const {
+    return {number, first + begin * stride, stride};
   }
 };
 
@@ -54,12 +74,13 @@ class Mlp {
   /// "pre_activation0", ... for an activation whose gradient is found from its input; of a model
   /// that does not train only the last "grad_out", which the loss writes. Its
   /// activations lie in these behind those of `first_row` rows, of models for the rows before.
-  /// `spec` must outlive it.
+  /// `spec` must outlive it. Dropout has its masks by `step_rows`; without these nothing is
+  /// dropped.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
-      std::int64_t first_row = 0);
+      std::int64_t first_row = 0, const std::optional<StepRows>& step_rows = {});
 
-  /// out0 = activation(x W0^T + b0), out1 = ... `ready` hears of each layer's output. An evaluation
-  /// keeps nothing for gradients.
+  /// out0 = activation(x W0^T + b0), dropped in part, out1 = ... `ready` hears of each layer's
+  /// output. An evaluation keeps nothing for gradients.
   void forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready = {}) const;
 
   /// From the gradient of output(): gradients of all parameters, last layer first, if the model
@@ -83,12 +104,16 @@ class Mlp {
  private:
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;
   [[nodiscard]] Tensor input_of(int layer, const Tensor& x) const;
+  /// Of a layer's output or its gradient, where the layer has dropout.
+  void add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const;
+  [[nodiscard]] DeviceOp activation_grad(int layer, const Tensor& grad) const;
 
   const MlpSpec* spec_;
   int device_;
+  std::optional<StepRows> step_rows_;
   BufferId parameters_;
   BufferId gradients_;
-  std::vector<Tensor> out_;       // rows x outputs of each layer, after the activation
+  std::vector<Tensor> out_;       // rows x outputs of each layer, after activation and dropout
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
   std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it
 };

@@ -100,6 +100,9 @@ class Trainer::Input final : public StepInput {
                     {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
+    if (const auto& number = tensors.number_host) {
+      *addresses.at<std::int32_t>(*number) = static_cast<std::int32_t>(batch.number + 1);
+    }
     if (const auto& wishes = tensors.wishes_host) {
       float* const told = addresses.at(*wishes);
       for (std::int64_t i = 0; i < wishes->size(); ++i) {
@@ -148,6 +151,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .last_relu = model.last_relu,
                     .loss = model.loss,
                     .label_smoothing = model.label_smoothing,
+                    .dropout = model.dropout,
+                    .dropout_seed = config.training.seed,
                     .fusion = config.device.fusion,
                     .stores_gradients = config.training.update != Update::kFused},
           .data = config.data.kind,

@@ -150,6 +150,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"layers", {"--layers", "8,4", "--steps", "1"}},
       {"activation", kOneStep + std::vector<std::string>{"--activation", "none"}},
       {"no-last-relu", kOneStep + std::vector<std::string>{"--no-last-relu"}},
+      {"dropout", {"--dim", "8", "--depth", "2", "--steps", "1", "--dropout", "0.5"}},
       {"loss", kOneStep + std::vector<std::string>{"--loss", "mse"}},
       {"label-smoothing",
        files + std::vector<std::string>{"--steps", "1", "--label-smoothing", "0.1"}},

@@ -47,6 +47,7 @@ const std::vector<Factor>& options() {
       // Of 12, 1 to 4 ranks have equal shares. 7 leaves a last batch of 1 of the training set.
       {"--global-batch-size 12", "--global-batch-size 10", "--global-batch-size 7"},
       {"--activation relu", "--activation gelu", "--activation tanh"},
+      {"", "--dropout 0.3"},
       {"", "--test-split 0.25"},
       {"", "--accumulate 3"},
       {"", "--clip-norm 0.05"},

@@ -66,7 +66,8 @@ TEST_F(CheckpointedJobs, GoOnToTheBitWithEveryScheme) {
     SCOPED_TRACE(scheme);
     std::filesystem::remove_all(folder() / "c");
     // 10 rows: the ranks have different shares.
-    const Arguments job = {"--scheme", scheme, "--global-batch-size", "10", "--log-every", "4"};
+    const Arguments job = {"--scheme",    scheme, "--global-batch-size", "10",
+                           "--log-every", "4",    "--dropout",           "0.3"};
     expect_success(ddp(3, job + job_steps(9) + Arguments{"--save", "w", "--metrics", "of_whole"}));
     expect_success(ddp(3, job + job_steps(4) + kResumes));
     const auto rest = ddp(3, job + job_steps(9) + kResumes + Arguments{"--save", "rest"});
@@ -91,7 +92,7 @@ TEST_F(CheckpointedJobs, GoOnWithStreamsOfTheirOwnOnAsManyRanksOnly) {
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
-  const Arguments job = {"--global-batch-size", "12"};
+  const Arguments job = {"--global-batch-size", "12", "--dropout", "0.3"};
   expect_success(ddp(1, job + job_steps(9) + Arguments{"--metrics", "of_whole"}));
   const auto whole = losses("of_whole");
   const std::vector<std::pair<int, const char*>> ranks = {{1, "ddp"}, {4, "ddp"}, {3, "ddp"}};
@@ -108,11 +109,13 @@ TEST_F(CheckpointedJobs, GoOnOnOtherRanksAndByOtherSchemes) {
 }
 
 TEST_F(CheckpointedJobs, GoOnOnOneDeviceAndOnSeveral) {
-  const Arguments batch = {"--batch-size", "12"};
+  const Arguments dropout = {"--dropout", "0.3"};
+  const Arguments batch = dropout + Arguments{"--batch-size", "12"};
   expect_success(run_process(
       Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(9)) + Arguments{"--metrics", "all"},
       {.working_directory = folder()}));
-  expect_success(ddp(2, Arguments{"--global-batch-size", "12"} + job_steps(3) + kResumes));
+  expect_success(
+      ddp(2, dropout + Arguments{"--global-batch-size", "12"} + job_steps(3) + kResumes));
   expect_success(run_process(Arguments{MLP_SINGLE} + on_cpu(kJob + batch + job_steps(6)) + kResumes,
                              {.working_directory = folder()}));
   expect_success(run_process(

@@ -247,6 +247,8 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
        "2",
        "--activation",
        "relu",
+       "--dropout",
+       "0.1",
        "--loss",
        "mse",
        "--label-smoothing",

@@ -32,6 +32,7 @@ std::vector<Op> one_of_each() {
           DeviceOp{gram_product()},
           DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}},
           DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}},
+          DeviceOp{dropout()},
           DeviceOp{SumRows{f32(0, 1, 5), f32(1, 4, 5)}},
           DeviceOp{PointwiseLoss{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), f32(3, 4, 5), 100}},
           DeviceOp{CrossEntropy{f32(0, 1, 1), f32(1, 4, 5), f32(2, 4, 5), i32(3, 4, 1), 100}},

@@ -38,6 +38,9 @@ inline CrossEntropy cross_entropy(float beta = 0) {
 inline CountCorrect count_correct() {
   return {i32(0, 1, 1), f32(1, 4, 5), i32(2, 4, 1)};
 }
+inline Dropout dropout() {
+  return {.values = f32(0, 4, 5), .step = i32(1, 1, 1)};
+}
 inline Adam adam(std::int64_t n = 100) {
   return {f32(0, 1, n), f32(1, 1, n), f32(2, 1, n), f32(3, 1, n), f32(4, 1, 2)};
 }

@@ -280,6 +280,19 @@ TEST_F(CudaTraining, EqualsTheCpuDeviceWithEveryOptimizer) {
   }
 }
 
+TEST_F(CudaTraining, DropsWhatTheCpuDeviceDropsInAGraphToo) {
+  TrainConfig config = small_config();
+  config.model.dropout = 0.3;
+  TrainConfig on_cpu = config;
+  on_cpu.device = {.device = "cpu", .threads = 1, .gemm = GemmProvider::kReference};
+  const TrainingResult eager = train(config);
+  expect_equal_within(eager, train(on_cpu), 1e-6);
+  config.device.graph = true;
+  const TrainingResult captured = train(config);
+  EXPECT_EQ(captured.losses, eager.losses);
+  EXPECT_EQ(captured.weights, eager.weights);
+}
+
 // Each step within 1e-6, so a run within as many times that.
 TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   TrainConfig plain = small_config();

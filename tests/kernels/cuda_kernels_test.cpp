@@ -146,6 +146,7 @@ struct Compare {
 
   void operator()(const BiasActivation& op) const { expect_equal(op.values); }
   void operator()(const ActivationGrad& op) const { expect_equal(op.grad); }
+  void operator()(const Dropout& op) const { expect_equal(op.values); }
   void operator()(const CountCorrect& op) const { expect_equal(op.correct); }
   void operator()(const Cast& op) const { expect_equal(op.to); }
   void operator()(const Fill& op) const { expect_equal(op.out); }

@@ -114,9 +114,27 @@ void add_elementwise(CaseList& list, const Shape& s) {
       return op;
     });
     if (activation == Activation::kNone) continue;
-    list.add("gradient of " + name, [&](Memory& memory) {
-      return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation};
-    });
+    for (const float from_scale : {1.0F, 0.8F}) {
+      list.add(fmt::format("gradient of {} from {} times", name, from_scale), [&](Memory& memory) {
+        return ActivationGrad{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols), activation,
+                              from_scale};
+      });
+    }
+  }
+  for (const double rate : {0.0, 0.2, 0.5}) {
+    Dropout dropout;
+    list.add(
+        fmt::format("dropout {} of {}", rate, text(s)),
+        [&](Memory& memory) {
+          return dropout = Dropout{.values = memory.add(s.rows, s.cols),
+                                   .step = memory.add(1, 1, DType::kI32),
+                                   .rate = rate,
+                                   .seed = 0x123456789ABCDEF0,
+                                   .layer = 3,
+                                   .first_row = 5,
+                                   .row_stride = 2};
+        },
+        [&](Memory& memory) { memory.values<std::int32_t>(dropout.step)[0] = 1'000'000'000; });
   }
   list.add("bias and gelu alone " + text(s), [&](Memory& memory) {
     return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), Activation::kGelu};

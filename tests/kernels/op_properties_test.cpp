@@ -113,6 +113,131 @@ TEST(ActivationGrad, LetsNanPassAllActivations) {
   }
 }
 
+/// What becomes of ones.
+std::vector<float> mask_of(Dropout op, std::int64_t rows, std::int64_t cols, std::int32_t step) {
+  Memory memory;
+  op.values = memory.add(rows, cols);
+  op.step = memory.add(1, 1, DType::kI32);
+  std::ranges::fill(memory.values(op.values), 1.0F);
+  memory.values<std::int32_t>(op.step)[0] = step;
+  run(op, memory);
+  const auto values = memory.values(op.values);
+  return {values.begin(), values.end()};
+}
+
+/// How many of a mask's numbers are dropped where the other's are not, or the other way round.
+std::ptrdiff_t differences(const std::vector<float>& a, const std::vector<float>& b) {
+  std::ptrdiff_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
+  return count;
+}
+
+TEST(Dropout, DropsTheShareThatItIsAskedForAndScalesTheRest) {
+  constexpr std::int64_t kRows = 300;
+  constexpr std::int64_t kCols = 401;
+  for (const double rate : {0.0, 0.01, 0.3, 0.5, 0.9}) {
+    const std::vector<float> mask = mask_of({.rate = rate, .seed = 7}, kRows, kCols, 1);
+    constexpr double kCount = kRows * kCols;
+    const double dropped = static_cast<double>(std::ranges::count(mask, 0.0F));
+    // Five standard deviations of the binomial distribution.
+    EXPECT_NEAR(dropped, kCount * rate, 5 * std::sqrt(kCount * rate * (1 - rate))) << rate;
+    for (const float number : mask) {
+      if (number != 0) ASSERT_EQ(number, static_cast<float>(1 / (1 - rate)));
+    }
+  }
+}
+
+TEST(Dropout, HasAnotherMaskForEverySeedStepLayerRowAndColumn) {
+  const Dropout usual{.rate = 0.5, .seed = 7, .layer = 1, .first_row = 3};
+  const auto changed = [&](auto change, std::int32_t step = 2) {
+    Dropout op = usual;
+    change(op);
+    return mask_of(op, 60, 70, step);
+  };
+  const std::vector<float> mask = changed([](Dropout&) {});
+  const std::vector<std::vector<float>> others = {
+      changed([](Dropout& o) { o.seed = 8; }), changed([](Dropout& o) { o.seed += 1ULL << 32U; }),
+      changed([](Dropout& o) { o.layer = 2; }), changed([](Dropout& o) { o.first_row = 4; }),
+      changed([](Dropout&) {}, 3)};
+  for (const std::vector<float>& other : others) {
+    // Half of 4200 numbers, give or take five standard deviations.
+    EXPECT_NEAR(static_cast<double>(differences(mask, other)), 2100, 163);
+  }
+  const auto row = [&](std::ptrdiff_t i) {
+    return std::vector<float>(mask.begin() + 70 * i, mask.begin() + 70 * (i + 1));
+  };
+  EXPECT_NEAR(static_cast<double>(differences(row(0), row(1))), 35, 21);
+}
+
+TEST(Dropout, HasTheMaskOfTheWholeStepWhoeverHasItsRows) {
+  constexpr std::int64_t kRows = 11;
+  constexpr std::int64_t kCols = 13;
+  const Dropout whole{.rate = 0.4, .seed = 3, .layer = 2};
+  const std::vector<float> mask = mask_of(whole, kRows, kCols, 5);
+  for (const std::int64_t stride : {1, 2, 3}) {
+    for (std::int64_t first = 0; first < kRows; ++first) {
+      Dropout part = whole;
+      part.first_row = first;
+      part.row_stride = stride;
+      const std::int64_t rows = (kRows - first + stride - 1) / stride;
+      const std::vector<float> of_part = mask_of(part, rows, kCols, 5);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        EXPECT_TRUE(std::equal(of_part.begin() + i * kCols, of_part.begin() + (i + 1) * kCols,
+                               mask.begin() + (first + i * stride) * kCols));
+      }
+    }
+  }
+}
+
+TEST(Dropout, LetsNothingVanishThatIsNoNumber) {
+  Memory memory;
+  const Dropout op{.values = memory.add(8, 8), .step = memory.add(1, 1, DType::kI32), .rate = 0.5};
+  std::ranges::fill(memory.values(op.values), kNotANumber);
+  run(op, memory);
+  for (const float number : memory.values(op.values)) EXPECT_TRUE(std::isnan(number));
+}
+
+/// Central differences of what follows a layer, with one mask throughout.
+TEST(Dropout, HasTheGradientOfItsOutputBehindEveryActivation) {
+  constexpr float kStep = 1.0F / 64;
+  constexpr double kRate = 0.2;
+  const std::vector<float> points = {-6.0F, -2.5F, -1.0F, -0.3F, 0.2F, 0.8F, 1.7F, 5.0F};
+  const auto cols = std::ssize(points);
+  for (const Activation activation : kValuesOf<Activation>) {
+    if (activation == Activation::kNone) continue;
+    SCOPED_TRACE(name_of(activation));
+    Memory memory;
+    const bool from_input = traits_of(activation).grad_from_input;
+    const auto forward = [&](float shift) {
+      BiasActivation value{memory.add(1, cols), memory.add(1, cols), activation};
+      if (from_input) value.pre_activation = memory.add(1, cols);
+      const Dropout dropout{
+          .values = value.values, .step = memory.add(1, 1, DType::kI32), .rate = kRate};
+      std::ranges::transform(points, memory.values(value.values).begin(),
+                             [&](float x) { return x + shift; });
+      run(value, memory);
+      run(dropout, memory);
+      return std::pair(value, dropout);
+    };
+    const auto [below, below_mask] = forward(-kStep);
+    const auto [above, above_mask] = forward(kStep);
+    const auto [value, mask] = forward(0);
+    Dropout of_grad = mask;
+    of_grad.values = memory.add(1, cols);
+    std::ranges::fill(memory.values(of_grad.values), 1.0F);
+    run(of_grad, memory);
+    run(ActivationGrad{of_grad.values, from_input ? *value.pre_activation : value.values,
+                       activation, from_input ? 1 : static_cast<float>(1 - kRate)},
+        memory);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const float slope =
+          (memory.values(above.values)[i] - memory.values(below.values)[i]) / (2 * kStep);
+      EXPECT_NEAR(memory.values(of_grad.values)[i], slope, 4e-4) << points[i];
+    }
+    EXPECT_EQ(std::ranges::count(memory.values(value.values), 0.0F) > 0, true);
+  }
+}
+
 TEST(Adam, LeavesPaddingZero) {
   for (const bool decoupled : {false, true}) {
     Memory memory;
@@ -343,7 +468,8 @@ TEST(Slice, GivesPartsThatTogetherDoWhatTheOpDoes) {
         "adam n", "sgd n", "copy m", "cast m", "fill m"}) {
     EXPECT_TRUE(sliced.contains(name)) << name;
   }
-  for (const char* const name : {"adam r", "count_correct r", "cross_entropy n", "linear_adam r"}) {
+  for (const char* const name :
+       {"adam r", "count_correct r", "dropout r", "cross_entropy n", "linear_adam r"}) {
     EXPECT_FALSE(sliced.contains(name)) << name;
   }
 }

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/op_cases.h"
@@ -153,9 +155,30 @@ struct Oracle {
   void operator()(const ActivationGrad& op) const {
     for (std::size_t i = 0; i < before.values(op.grad).size(); ++i) {
       const double grad = before.values(op.grad)[i];
-      const double expected = grad * slope_from(op.activation, before.values(op.from)[i]);
-      ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad))
-          << name_of(op.activation) << " from " << before.values(op.from)[i];
+      const double from = static_cast<double>(op.from_scale) * before.values(op.from)[i];
+      const double expected = grad * slope_from(op.activation, from);
+      ASSERT_NEAR(after.values(op.grad)[i], expected, 8 * kUlp * std::abs(grad) * (1 + from * from))
+          << name_of(op.activation) << " from " << from;
+    }
+  }
+
+  /// The generator's known answers are tested by themselves.
+  void operator()(const Dropout& op) const {
+    const auto step = static_cast<std::uint32_t>(before.values<std::int32_t>(op.step)[0]);
+    for (std::int64_t i = 0; i < op.values.size(); ++i) {
+      const std::int64_t quarter = (op.values.cols + 3) / 4;
+      const std::int64_t col = i % op.values.cols;
+      const auto row =
+          static_cast<std::uint32_t>(op.first_row + i / op.values.cols * op.row_stride);
+      const std::array<std::uint32_t, 4> words = philox4x32_10(
+          {static_cast<std::uint32_t>(col % quarter), row, static_cast<std::uint32_t>(op.layer),
+           step},
+          {static_cast<std::uint32_t>(op.seed), static_cast<std::uint32_t>(op.seed >> 32U)});
+      const std::uint32_t word = words[static_cast<std::size_t>(col / quarter)];
+      const auto at = static_cast<std::size_t>(i);
+      const double mask = word < op.rate * 0x1p32 ? 0 : 1 / (1 - op.rate);
+      ASSERT_FLOAT_EQ(after.values(op.values)[at],
+                      static_cast<float>(mask * before.values(op.values)[at]));
     }
   }
 

@@ -55,6 +55,10 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        "--batch-size '-1': out of range; give a whole number from 1 to 2147483647"},
       {[](auto& c) { c.data.test_split = 1; },
        "--test-split '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.model.dropout = 1; },
+       "--dropout '1': out of range; give a number from 0 to below 1"},
+      {[](auto& c) { c.model.dropout = -0.1; },
+       "--dropout '-0.1': out of range; give a number from 0 to below 1"},
       {[](auto& c) { c.optimizer.lr = std::numeric_limits<double>::quiet_NaN(); },
        "--lr 'nan': out of range; give a number above 0"},
       {[](auto& c) { c.optimizer.eps = std::numeric_limits<double>::infinity(); },
@@ -132,6 +136,24 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
       {[](auto& c) { c.model.label_smoothing = 0.1; },
        "--label-smoothing '0.1': only --loss cross-entropy has it; leave it out, or use --loss "
        "cross-entropy"},
+      {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.activation = Activation::kNone;
+       },
+       "--dropout '0.1': follows activations, and --activation none has none; leave it out, or use "
+       "--activation relu"},
+      {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.layers = {4, 3};
+       },
+       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
+       "leave it out, or give more layers"},
+      {[](auto& c) {
+         c.model.dropout = 0.1;
+         c.model.depth = 1;
+       },
+       "--dropout '0.1': nothing is dropped after the last layer, and the model has one layer; "
+       "leave it out, or give more layers"},
       {[](auto& c) {
          c.model.layers = {4, 3};
          c.model.loss = LossKind::kBce;

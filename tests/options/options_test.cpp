@@ -30,6 +30,7 @@ const std::map<std::string_view, std::string>& samples() {
       {"depth", "3"},
       {"layers", "784,512,10"},
       {"label-smoothing", "0.05"},
+      {"dropout", "0.1"},
       {"data", "npy:x*.npy,a folder/y.npy"},
       {"workers", "0"},
       {"prefetch", "7"},

@@ -30,6 +30,7 @@ std::vector<StepSpec> all_specs() {
                                                                  : Activation::kNone,
                                  .last_relu = (bits & 8) != 0,
                                  .loss = classes ? LossKind::kCrossEntropy : LossKind::kMse,
+                                 .dropout = widths.size() == 4 ? 0.5 : 0,
                                  .fusion = (bits & 16) != 0},
                        .data = files ? DataKind::kIdx : DataKind::kRandn,
                        .batch_size = 4,

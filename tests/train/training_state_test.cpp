@@ -58,6 +58,7 @@ const Change kChanges[] = {
     {"FusedUpdate", [](TrainConfig& c) { c.training.update = Update::kFused; }},
     {"Accumulate", [](TrainConfig& c) { c.training.accumulate = 3; }},
     {"NoZeroGrad", [](TrainConfig& c) { c.training.zero_grad = false; }},
+    {"Dropout", [](TrainConfig& c) { c.model.dropout = 0.3; }},
     {"ClipNorm", [](TrainConfig& c) { c.training.clip_norm = 0.05; }},
     {"OneLayerOfPadding",
      [](TrainConfig& c) {

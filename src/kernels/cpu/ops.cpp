@@ -133,26 +133,41 @@ struct OpRunner {
     });
   }
 
+  /// Calls element(row, i) for the rows of `matrix` and i in [0, n).
+  template <class Element>
+  void for_rows(const Tensor& matrix, std::int64_t n, const Element& element) const {
+    for_ranges(pool, matrix.rows, rows_per_task(matrix.cols),
+               [element, n](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row)
+                   for (std::int64_t i = 0; i < n; ++i) element(row, i);
+               });
+  }
+
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
 
   void operator()(const BiasActivation& op) const {
-    const std::int64_t cols = op.values.cols;
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
-                                                   addresses.at(op.bias)};
-      for_ranges(pool, op.values.rows, rows_per_task(cols),
-                 [=](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row)
-                     for (std::int64_t col = 0; col < cols; ++col) element(row * cols, col);
-                 });
+      const BiasActivationElement<Formula> element{
+          {addresses.at(op.values), at(op.pre_activation)}, addresses.at(op.bias), op.values.cols};
+      for_rows(op.values, op.values.cols, element);
     });
   }
 
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
       for_elements(op.grad.size(),
-                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
+                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from),
+                                                  op.from_scale});
     });
+  }
+
+  void operator()(const Dropout& op) const {
+    constexpr std::int64_t kLanes = 32;  // more than GCC unrolls: it makes vectors of the loop
+    const DropoutElement element(op, addresses);
+    for_rows(op.values, (element.groups + kLanes - 1) / kLanes,
+             [element](std::int64_t row, std::int64_t i) {
+               element.operator()<kLanes>(row, kLanes * i);
+             });
   }
 
   void operator()(const SumRows& op) const {

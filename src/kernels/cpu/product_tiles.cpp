@@ -105,9 +105,9 @@ void activation_tile(const BoundGemm& g, const Tile& tile) {
 void bias_activation_tile(const BoundGemm& g, const Tile& tile) {
   if (g.bias == nullptr) return activation_tile(g, tile);
   with_activation(g.op.activation, [&]<class Formula>(Formula) {
-    const BiasActivationElement<Formula> element{{g.c, g.pre_activation}, g.bias};
+    const BiasActivationElement<Formula> element{{g.c, g.pre_activation}, g.bias, g.n};
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i) {
-      for (std::int64_t j = tile.col; j < tile.col + tile.cols; ++j) element(i * g.n, j);
+      for (std::int64_t j = tile.col; j < tile.col + tile.cols; ++j) element(i, j);
     }
   });
 }

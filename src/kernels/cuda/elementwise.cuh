@@ -21,21 +21,21 @@ struct FillElement {
   BARESTEP_HD void operator()(std::int64_t i) const { out[i] = value; }
 };
 
-/// A block's share of a matrix in bias_activation and sum_rows: a warp reads neighbouring columns.
+/// A block's share of a matrix in each_of_rows and sum_rows: a warp reads neighbouring columns.
 constexpr int kTileCols = kWarpThreads;
 constexpr int kTileRows = kBlockWarps;
 
-/// Every thread stays in its column, whose number needs no division. Grid: column tiles by row
-/// tiles.
-template <class Formula>
+/// Calls element(row, col) for all of them. Every thread stays in its column, whose number needs no
+/// division. Grid: column tiles by row tiles.
+template <class Element>
 __global__ void __launch_bounds__(kBlockThreads)
-    bias_activation(std::int64_t rows, std::int64_t cols, BiasActivationElement<Formula> element) {
+    each_of_rows(std::int64_t rows, std::int64_t cols, Element element) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kTileCols + threadIdx.x;
   if (col >= cols) return;
   const std::int64_t step = std::int64_t{gridDim.y} * kTileRows;
   for (std::int64_t row = std::int64_t{blockIdx.y} * kTileRows + threadIdx.y; row < rows;
        row += step) {
-    element(row * cols, col);
+    element(row, col);
   }
 }
 

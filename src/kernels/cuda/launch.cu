@@ -36,22 +36,23 @@ struct Launcher {
   CudaStream stream;
 
   cudaError_t operator()(const BiasActivation& op) const {
-    constexpr std::int64_t kMaxGridRows = 65535;
-    const auto rows = std::min(kMaxGridRows, std::int64_t{tiles(op.values.rows, kTileRows)});
-    const dim3 grid(tiles(op.values.cols, kTileCols), static_cast<unsigned>(rows));
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{{addresses.at(op.values), at(op.pre_activation)},
-                                                   addresses.at(op.bias)};
-      return start(stream, grid, kTile, bias_activation<Formula>, op.values.rows, op.values.cols,
-                   element);
+      const BiasActivationElement<Formula> element{
+          {addresses.at(op.values), at(op.pre_activation)}, addresses.at(op.bias), op.values.cols};
+      return each_of(op.values.rows, op.values.cols, element);
     });
   }
 
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      return each(op.grad.size(),
-                  ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from)});
+      return each(op.grad.size(), ActivationGradElement<Formula>{
+                                      addresses.at(op.grad), addresses.at(op.from), op.from_scale});
     });
+  }
+
+  cudaError_t operator()(const Dropout& op) const {
+    const DropoutElement element(op, addresses);
+    return each_of(op.values.rows, element.groups, element);
   }
 
   cudaError_t operator()(const SumRows& op) const {
@@ -183,6 +184,14 @@ struct Launcher {
   template <class Element>
   cudaError_t each(std::int64_t n, const Element& element) const {
     return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
+  }
+
+  template <class Element>
+  cudaError_t each_of(std::int64_t rows, std::int64_t cols, const Element& element) const {
+    constexpr std::int64_t kMaxGridRows = 65535;
+    const auto row_tiles = std::min(kMaxGridRows, std::int64_t{tiles(rows, kTileRows)});
+    const dim3 grid(tiles(cols, kTileCols), static_cast<unsigned>(row_tiles));
+    return start(stream, grid, kTile, each_of_rows<Element>, rows, cols, element);
   }
 
   /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how

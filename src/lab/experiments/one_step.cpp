@@ -41,6 +41,7 @@ std::string_view pytorch_name(const OpTime& op) {
   static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
       {"relu_grad", "aten::threshold_backward"},
+      {"dropout", "aten::native_dropout, aten::native_dropout_backward"},
       {"sum_rows", "aten::sum"},
       {"mse_loss", "aten::mse_loss, aten::mse_loss_backward"},
       {"cross_entropy", "aten::cross_entropy_loss"},

@@ -12,17 +12,25 @@ namespace {
 
 constexpr const char* kReducePieceName = "reduce_piece";
 
-/// An Mlp on each device that has rows. The outputs of device 0 lie where those of all are
-/// gathered, and its part of their gradient where the loss leaves it, so neither is copied.
+/// An Mlp on each device that has rows, with dropout by `step_rows` as Mlp has it. The outputs of
+/// device 0 lie where those of all are gathered, and its part of their gradient where the loss
+/// leaves it, so neither is copied.
 class SpreadMlp {
  public:
-  SpreadMlp(Draft& draft, const std::vector<Rows>& split) : draft_(draft), split_(split) {
+  SpreadMlp(Draft& draft, const std::vector<Rows>& split,
+            const std::optional<StepRows>& step_rows = {})
+      : draft_(draft), split_(split) {
     Buffers& buffers = draft.buffers();
     const StepSpec& spec = draft.spec();
     for (std::size_t device = 0; device < split_.size(); ++device) {
       const std::int64_t rows = split_[device].count;
       const auto number = static_cast<int>(device);
-      const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number);
+      std::optional<StepRows> own_rows;
+      if (step_rows) {
+        own_rows = step_rows->from(split_[device].first);
+        if (number > 0) own_rows->number = take_number(step_rows->number, number);
+      }
+      const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number, 0, own_rows);
       parameters_.push_back(spec.model.layout.flat(model.parameters()));
       gradients_.push_back(spec.model.layout.flat(model.gradients()));
       // Device 0 has the rows of all devices, in two slots, before they are scattered.
@@ -44,6 +52,7 @@ class SpreadMlp {
 
   void forward(const Tensor& x, Phase phase) {
     for (std::size_t i = 1; i < split_.size(); ++i) add_copy(i, x_[i - 1], rows_of(x, i));
+    for (std::size_t i = 0; i < numbers_.size(); ++i) add_copy(i + 1, numbers_[i], number_);
     exchange(Broadcast{.tensors = parameters_});
     for (std::size_t i = 0; i < split_.size(); ++i) {
       models_[i].forward(draft_.program(), input_of(i, x), phase);
@@ -74,6 +83,14 @@ class SpreadMlp {
     return device == 0 ? rows_of(x, 0) : x_[device - 1];
   }
 
+  /// Where the step's number comes to on another device.
+  Tensor take_number(const Tensor& number, int device) {
+    number_ = number;
+    numbers_.push_back(
+        draft_.buffers().tensor("step_number", Category::kData, 1, 1, DType::kI32, device));
+    return numbers_.back();
+  }
+
   // On the lanes of communication, so that what other devices are waited for shows as that.
   void exchange(Collective collective) {
     if (split_.size() > 1) draft_.exchange(std::move(collective));
@@ -88,7 +105,9 @@ class SpreadMlp {
   Draft& draft_;
   std::vector<Rows> split_;
   std::vector<Mlp> models_;
-  std::vector<Tensor> x_;  // of the devices behind device 0
+  std::vector<Tensor> x_;        // of the devices behind device 0
+  Tensor number_{};              // of the step
+  std::vector<Tensor> numbers_;  // the same on the devices behind device 0
   std::vector<Tensor> parameters_, gradients_;
   ModelOutput output_;  // of all rows, on device 0
 };
@@ -114,7 +133,7 @@ void DataParallel::build(Draft& draft) const {
       draft.buffers().get(kReducePieceName, Category::kCommunication,
                           std::min(kReducePieceBytes, draft.spec().model.layout.bytes()));
     }
-    SpreadMlp model(draft, pieces);
+    SpreadMlp model(draft, pieces, draft.step_rows(part));
     model.forward(part.x, Phase::kForward);
     draft.loss(part, model.output());
     model.backward(part.x, part.beta);

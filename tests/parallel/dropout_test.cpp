@@ -1,0 +1,260 @@
+// Dropout in whole steps: who drops what, on ranks and devices, in micro-steps and evaluations.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/plan.h"
+#include "core/program.h"
+#include "kernels/make_device.h"
+#include "parallel/schemes/data_parallel.h"
+#include "parallel/schemes/scheme_of.h"
+#include "support/file_runs.h"
+#include "support/rank_run.h"
+#include "support/spread_run.h"
+#include "support/temp_dir.h"
+#include "train/trainer.h"
+
+namespace barestep {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+TrainConfig dropping(double rate = 0.4) {
+  TrainConfig config = rank_config();
+  config.model.dropout = rate;
+  return config;
+}
+
+std::vector<Dropout> dropouts_of(const Program& program, Phase phase) {
+  std::vector<Dropout> found;
+  for (const Node& node : program.nodes()) {
+    const auto* const op = std::get_if<DeviceOp>(&node.op);
+    const auto* const dropout = op == nullptr ? nullptr : std::get_if<Dropout>(op);
+    if (dropout != nullptr && node.phase == phase) found.push_back(*dropout);
+  }
+  return found;
+}
+
+/// How often each row of the step is dropped, layer by layer.
+using RowCounts = std::map<std::pair<std::int64_t, std::int64_t>, int>;
+
+void count_rows(const Program& program, RowCounts& counts) {
+  for (const Dropout& op : dropouts_of(program, Phase::kForward)) {
+    for (std::int64_t row = 0; row < op.values.rows; ++row) {
+      ++counts[{op.layer, op.first_row + row * op.row_stride}];
+    }
+  }
+}
+
+/// Every row of a step once behind each layer but the last.
+RowCounts each_once(const StepProgram& step, int layers) {
+  RowCounts counts;
+  for (int layer = 0; layer + 1 < layers; ++layer) {
+    for (std::int64_t row = 0; row < step.rows; ++row) counts[{layer, row}] = 1;
+  }
+  return counts;
+}
+
+constexpr int kLayers = 3;  // of rank_config()
+
+/// Of 10 rows a micro-step; files leave a last batch of fewer.
+StepSpec spec_of_data(const TrainConfig& config, DataKind data, int rank, int ranks) {
+  StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks);
+  spec.data = data;
+  if (data != DataKind::kRandn) spec.train_rows = 7 + 4 * spec.step_rows();
+  return spec;
+}
+
+TEST(DropoutOfRanks, DropsEachRowOfAStepOnceByItsPlaceAmongThoseOfAllRanks) {
+  for (const RankScheme kind : kValuesOf<RankScheme>) {
+    for (const DataKind data : {DataKind::kRandn, DataKind::kIdx}) {
+      for (const std::int64_t accumulate : {1, 3}) {
+        for (const int ranks : {1, 2, 3, 4}) {
+          SCOPED_TRACE(std::string(name_of(kind)) + " on " + std::to_string(ranks));
+          TrainConfig config = dropping();
+          config.parallel.scheme = kind;
+          config.training.accumulate = accumulate;
+          const auto scheme = scheme_of(config, TrainerKind::kDdp);
+          RowCounts whole, last;
+          for (int rank = 0; rank < ranks; ++rank) {
+            const StepPrograms programs(spec_of_data(config, data, rank, ranks), scheme.get());
+            count_rows(programs.train().program, whole);
+            if (programs.last_batch() != nullptr) count_rows(programs.last_batch()->program, last);
+            if (rank + 1 < ranks) continue;
+            EXPECT_EQ(whole, each_once(programs.train(), kLayers));
+            if (data == DataKind::kIdx) EXPECT_EQ(last, each_once(*programs.last_batch(), kLayers));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DropoutOfRanks, NumbersRowsOfFilesByTheirPlacesInTheStep) {
+  TrainConfig config = dropping();
+  config.training.steps = 5;
+  const auto scheme = scheme_of(config, TrainerKind::kDdp);
+  for (int rank = 0; rank < 3; ++rank) {
+    const StepPrograms programs(spec_of_data(config, DataKind::kIdx, rank, 3), scheme.get());
+    Schedule schedule(config.training, programs);
+    for (int step = 0; step < 5; ++step) {
+      const Batch batch = *schedule.next();
+      const BatchRows rows = schedule.rows_of(batch);
+      for (const Dropout& op : dropouts_of(batch.program->program, Phase::kForward)) {
+        EXPECT_EQ(batch.first + op.first_row, rows.first);
+        EXPECT_EQ(op.row_stride, rows.stride);
+      }
+    }
+  }
+}
+
+TEST(DropoutOfDevices, DropsEachRowOfAStepOnce) {
+  TrainConfig config = dropping();
+  config.training.accumulate = 2;
+  for (const int devices : {1, 2, 3, 4}) {
+    const DataParallel scheme(devices, false);
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
+    RowCounts counts;
+    count_rows(programs.train().program, counts);
+    EXPECT_EQ(counts, each_once(programs.train(), kLayers)) << devices;
+  }
+}
+
+TEST(Dropout, GivesTheGradientTheMaskOfTheOutput) {
+  for (const Update update : {Update::kSeparate, Update::kFused}) {
+    TrainConfig config = dropping();
+    config.training.update = update;
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    const auto forward = dropouts_of(programs.train().program, Phase::kForward);
+    auto backward = dropouts_of(programs.train().program, Phase::kBackward);
+    std::ranges::reverse(backward);
+    ASSERT_THAT(forward, SizeIs(kLayers - 1));
+    ASSERT_THAT(backward, SizeIs(kLayers - 1));
+    for (std::size_t i = 0; i < forward.size(); ++i) {
+      EXPECT_EQ(programs.buffers()[forward[i].values.buffer].name, "out" + std::to_string(i));
+      EXPECT_EQ(programs.buffers()[backward[i].values.buffer].name, "grad_out" + std::to_string(i));
+      EXPECT_EQ(forward[i].step, backward[i].step);
+      EXPECT_EQ(forward[i].layer, backward[i].layer);
+      EXPECT_EQ(forward[i].first_row, backward[i].first_row);
+      EXPECT_EQ(forward[i].rate, backward[i].rate);
+    }
+  }
+}
+
+TEST(Dropout, TakesNoMemoryButTheNumberOfTheStep) {
+  for (const Activation activation : kValuesOf<Activation>) {
+    for (const std::int64_t batch_size : {10, 1000}) {
+      const auto plan_of = [&](double rate) {
+        TrainConfig config = dropping(rate);
+        config.model.activation = activation;
+        config.data.batch_size = batch_size;
+        const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+        return MemoryPlan(programs.buffers());
+      };
+      const MemoryPlan with = plan_of(0.4);
+      const MemoryPlan without = plan_of(0);
+      for (const Category category : kValuesOf<Category>) {
+        // Two slots on 256 bytes each.
+        const std::int64_t more = category == Category::kData ? 512 : 0;
+        EXPECT_EQ(with.category_bytes(0, category), without.category_bytes(0, category) + more)
+            << name_of(category);
+      }
+    }
+  }
+}
+
+TEST(Dropout, OfNothingIsNoOpAndNoNumber) {
+  const StepPrograms programs(spec_of(dropping(0), DeviceKind::kCpu, nullptr));
+  for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+    EXPECT_THAT(dropouts_of(programs.train().program, phase), IsEmpty());
+  }
+  EXPECT_FALSE(programs.train().tensors.number_host.has_value());
+}
+
+class DropoutRun : public TempDirTest {};
+
+TEST_F(DropoutRun, DropsNothingInAnEvaluation) {
+  TrainConfig config = class_run(folder());
+  config.model.dropout = 0.4;
+  const Dataset dataset = load_dataset(config.data, widths_of(config.model, 1), config.model.loss);
+  const DataParallel devices(3, false);
+  const std::array<const Scheme*, 2> schemes = {nullptr, &devices};
+  for (const Scheme* const scheme : schemes) {
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, &dataset), scheme);
+    for (const StepProgram* const step : {programs.evaluate(), programs.last_evaluate()}) {
+      ASSERT_NE(step, nullptr);
+      EXPECT_THAT(dropouts_of(step->program, Phase::kEvaluate), IsEmpty());
+      EXPECT_FALSE(step->tensors.number_host.has_value());
+    }
+  }
+  // Weights that training leaves as they are.
+  config.optimizer.lr = 1e-30;
+  const Trained dropped = train_single(config);
+  config.model.dropout = 0;
+  const Trained whole = train_single(config);
+  EXPECT_EQ(dropped.evaluations, whole.evaluations);
+  EXPECT_NE(dropped.losses, whole.losses);
+}
+
+TEST_F(DropoutRun, HasTheLossesOfOneDeviceOnDevicesAndInMicroSteps) {
+  const auto open = [](const DeviceConfig& device, int index) {
+    return make_cpu_device({.index = index, .threads = 1, .gemm = device.gemm});
+  };
+  std::vector<TrainConfig> configs = {dropping(), class_run(folder())};
+  configs[0].data.batch_size = 12;
+  configs[1].model.dropout = 0.4;
+  for (TrainConfig config : configs) {
+    const SpreadRun one = train_alone(config, open);
+    for (const int devices : {2, 3}) {
+      expect_near(train_spread(config, {.devices = devices}, open), one, config, 1e-6);
+    }
+    config.data.batch_size /= 4;
+    config.training.accumulate = 4;
+    expect_near(train_alone(config, open), one, config, 1e-6);
+    expect_near(train_spread(config, {.devices = 2}, open), one, config, 1e-6);
+    config.training.update = Update::kFused;
+    expect_near(train_alone(config, open), one, config, 1e-6);
+  }
+}
+
+TEST(DropoutOfRanks, HasTheLossesOfOneRankWithEveryScheme) {
+  for (const RankScheme kind : kValuesOf<RankScheme>) {
+    TrainConfig config = dropping();
+    config.parallel.scheme = kind;
+    const Trained one = train_single(config);
+    for (const std::int64_t accumulate : {1, 2}) {
+      config.data.batch_size = 10 / accumulate;
+      config.training.accumulate = accumulate;
+      for (const int ranks : {1, 2, 3, 4}) {
+        SCOPED_TRACE(std::string(name_of(kind)) + " on " + std::to_string(ranks));
+        const auto scheme = scheme_of(config, TrainerKind::kDdp, {.first_bucket_bytes = 100});
+        const auto all = train_threads_by(*scheme, ranks, config);
+        EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
+      }
+    }
+  }
+}
+
+TEST(DropoutOfRanks, OfStreamsOfTheirOwnDropsByTheSeedOfTheRun) {
+  TrainConfig config = dropping();
+  config.parallel.seed_per_rank = true;
+  RowCounts counts;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto scheme = scheme_of(config, TrainerKind::kDdp);
+    const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, 3),
+                                scheme.get());
+    count_rows(programs.train().program, counts);
+    for (const Dropout& op : dropouts_of(programs.train().program, Phase::kForward)) {
+      EXPECT_EQ(op.seed, config.training.seed);
+    }
+    if (rank == 2) EXPECT_EQ(counts, each_once(programs.train(), kLayers));
+  }
+}
+
+}  // namespace
+}  // namespace barestep
