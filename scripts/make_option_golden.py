@@ -154,19 +154,28 @@ class FileRun(Run):
 
     TRAIN, TEST, BATCH, EPOCHS = 24, 8, 6, 2
 
-    def __init__(self, arguments, target, **others):
+    def __init__(self, arguments, target, shuffle=True, standardize=False, **others):
         super().__init__(arguments, **others)
         generator = torch.Generator().manual_seed(11)
         samples = self.TRAIN + self.TEST
         self.x = torch.randn(samples, self.layers[0], generator=generator)
         self.y = target(samples, self.layers[-1], generator)
+        self.shuffle = shuffle
+        self.inputs = self.x  # of the model
+        if standardize:
+            self.x = 3 * self.x + torch.arange(float(self.layers[0]))
+            deviations, means = torch.std_mean(self.x[:self.TRAIN], 0, correction=0)
+            self.inputs = (self.x - means) / deviations
         self.evaluations = []
 
     def batches(self):
         for epoch in range(self.EPOCHS):
-            order = torch.randperm(self.TRAIN, generator=torch.Generator().manual_seed(SEED + epoch))
+            order = torch.arange(self.TRAIN)
+            if self.shuffle:
+                order = torch.randperm(self.TRAIN,
+                                       generator=torch.Generator().manual_seed(SEED + epoch))
             for rows in order.split(self.BATCH):
-                yield self.x[rows], self.y[rows]
+                yield self.inputs[rows], self.y[rows]
 
     def shape(self):
         share = self.TEST / (self.TRAIN + self.TEST)
@@ -176,7 +185,7 @@ class FileRun(Run):
     def after_step(self, step, model):
         if (step + 1) % (self.TRAIN // self.BATCH) != 0:
             return
-        x, y = self.x[self.TRAIN:], self.y[self.TRAIN:]
+        x, y = self.inputs[self.TRAIN:], self.y[self.TRAIN:]
         model.eval()
         with torch.no_grad():
             out = model(x)
@@ -229,6 +238,8 @@ def all_runs():
             ["--activation", activation, "--dropout", str(rate)], activation=activation,
             dropout=rate)
     runs["dropout_files"] = FileRun(["--dropout", "0.25"], numbers, dropout=0.25)
+    runs["data_no_shuffle"] = FileRun(["--no-shuffle"], numbers, shuffle=False)
+    runs["data_standardize"] = FileRun(["--standardize"], numbers, standardize=True)
     optim = torch.optim
     for name, arguments, optimizer in (
             ("adam", ["adam"], optim.Adam),

@@ -231,6 +231,8 @@ struct DataConfig {
   std::filesystem::path x{}, y{};     // of idx:X,Y and npy:X,Y; of safetensors:X, y is empty
   std::int64_t batch_size = 64;       // of a micro-step
   std::vector<std::int64_t> sweep{};  // batch sizes to run one after the other, or none
+  bool shuffle = true;                // --no-shuffle: every epoch in the order of the files
+  bool standardize = false;           // features get mean 0 and variance 1, by the training set's
   bool drop_last = false;             // leave out the smaller last batch of an epoch
   double test_split = 0;              // the last share of the samples is the test set
   int workers = 1;                    // threads that gather batches ahead; 0: inside the step
@@ -268,7 +270,8 @@ struct TrainingConfig {
   std::optional<double> clip_norm{};     // the most the norm of all gradients may be
   Update update = Update::kSeparate;
   std::int64_t log_every = 1;
-  bool evaluate_only = false;  // instead of training
+  std::optional<std::int64_t> early_stop{};  // evaluations without a better test loss
+  bool evaluate_only = false;                // instead of training
 
   friend bool operator==(const TrainingConfig&, const TrainingConfig&) = default;
 };

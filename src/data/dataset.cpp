@@ -178,28 +178,72 @@ std::int64_t Dataset::y_bytes() const {
   return 4 * (has_labels() ? 1 : targets_.front().cols());
 }
 
+namespace {
+
+/// Means and squared distances from them, column by column, of rows that come one by one; Welford
+/// 1962.
+class ColumnMoments {
+ public:
+  explicit ColumnMoments(std::int64_t cols)
+      : means_(static_cast<std::size_t>(cols)), squares_(static_cast<std::size_t>(cols)) {}
+
+  void add(std::span<const float> row) {
+    ++rows_;
+    for (std::size_t col = 0; col < row.size(); ++col) {
+      const double distance = static_cast<double>(row[col]) - means_[col];
+      means_[col] += distance / rows_;
+      squares_[col] += distance * (static_cast<double>(row[col]) - means_[col]);
+    }
+  }
+
+  [[nodiscard]] const std::vector<double>& means() const { return means_; }
+  /// Sums of squared distances.
+  [[nodiscard]] const std::vector<double>& squares() const { return squares_; }
+
+ private:
+  std::vector<double> means_, squares_;
+  double rows_ = 0;
+};
+
+}  // namespace
+
 double Dataset::target_variance(std::int64_t rows) const {
   if (has_labels() || rows == 0) return 0;
   const Shards& targets = targets_.front();
-  const auto cols = static_cast<std::size_t>(targets.cols());
-  std::vector<float> row(cols);
-  std::vector<double> means(cols), squares(cols);  // squared distances; Welford 1962
+  std::vector<float> row(static_cast<std::size_t>(targets.cols()));
+  ColumnMoments moments(targets.cols());
   for (std::int64_t i = 0; i < rows; ++i) {
     targets.read(features_.rows() - rows + i, 1, row.data());
-    for (std::size_t col = 0; col < cols; ++col) {
-      const double distance = static_cast<double>(row[col]) - means[col];
-      means[col] += distance / static_cast<double>(i + 1);
-      squares[col] += distance * (static_cast<double>(row[col]) - means[col]);
-    }
+    moments.add(row);
   }
-  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
+  const double sum = std::accumulate(moments.squares().begin(), moments.squares().end(), 0.0);
   return sum / static_cast<double>(rows * targets.cols());
 }
 
+float Dataset::divisor() const {
+  return features_.type() == ElementType::kU8 ? 255.0F : 1.0F;
+}
+
+void Dataset::standardize() {
+  std::vector<float> row(static_cast<std::size_t>(features()));
+  ColumnMoments moments(features());
+  for (std::int64_t i = 0; i < train_rows(); ++i) {
+    features_.read(i, divisor(), row.data());
+    moments.add(row);
+  }
+  for (std::size_t col = 0; col < row.size(); ++col) {
+    const double variance = moments.squares()[col] / static_cast<double>(train_rows());
+    standard_.mean.push_back(static_cast<float>(moments.means()[col]));
+    standard_.deviation.push_back(variance > 0 ? static_cast<float>(std::sqrt(variance)) : 1.0F);
+  }
+}
+
 void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) const {
-  const float divisor = features_.type() == ElementType::kU8 ? 255.0F : 1.0F;
   for (const std::int64_t row : rows) {
-    features_.read(row, divisor, x);
+    features_.read(row, divisor(), x);
+    for (std::size_t col = 0; col < standard_.mean.size(); ++col) {
+      x[col] = (x[col] - standard_.mean[col]) / standard_.deviation[col];
+    }
     x += features();
   }
   if (!has_labels()) {
@@ -214,8 +258,10 @@ void Dataset::gather(std::span<const std::int64_t> rows, float* x, void* y) cons
   for (const std::int64_t row : rows) *labels++ = at(labels_, row);
 }
 
-Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
-                     std::int64_t memory_bytes) {
+namespace {
+
+Dataset dataset_of(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
+                   std::int64_t memory_bytes) {
   BARESTEP_REQUIRE(widths.size() >= 2, "a model has at least one layer");
   Shards x = open_shards(data.kind, data.x, "x");
   Shards y = open_shards(data.kind, data.kind == DataKind::kSafetensors ? data.x : data.y, "y");
@@ -246,6 +292,15 @@ Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> width
     require_finite(y);
   }
   return {std::move(x), {std::move(y)}, {}, test_rows};
+}
+
+}  // namespace
+
+Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
+                     std::int64_t memory_bytes) {
+  Dataset dataset = dataset_of(data, widths, loss, memory_bytes);
+  if (data.standardize) dataset.standardize();
+  return dataset;
 }
 
 void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order) {

@@ -37,6 +37,11 @@ class Shards {
   std::vector<std::int64_t> first_rows_;  // of each file, and behind the last
 };
 
+/// What is subtracted from each feature, and what the difference is divided by.
+struct Standard {
+  std::vector<float> mean, deviation;
+};
+
 /// N samples as the files hold them, 1 byte a pixel; gather() converts. Row r is sample r of the
 /// files, of several in the order of their names. Rows 0 .. train_rows() - 1 are the training set,
 /// the rest is the test set.
@@ -66,17 +71,27 @@ class Dataset {
   /// False when the samples are read from the files each time they are gathered.
   [[nodiscard]] bool is_loaded() const { return features_.files().front().is_loaded(); }
 
+  /// Has gather() give each feature mean 0 and standard deviation 1 over the training set: of the
+  /// population, as sklearn's StandardScaler has it; a feature that never changes is only moved to
+  /// 0. Reads the training set once. Throws what Shards::read() throws.
+  void standardize();
+  /// Empty before that.
+  [[nodiscard]] const Standard& standard() const { return standard_; }
+
   /// Copies `rows` in their order. `x` takes rows.size() x features() floats: u8 pixels divided by
-  /// 255, other types as they are. `y` takes rows.size() std::int32_t labels, or rows.size() x
-  /// targets floats, numbers as they are. Throws what Shards::read() throws. Allocates nothing;
-  /// several threads may gather at once.
+  /// 255, other types as they are; then standardized, if asked for. `y` takes rows.size()
+  /// std::int32_t labels, or rows.size() x targets floats, numbers as they are. Throws what
+  /// Shards::read() throws. Allocates nothing; several threads may gather at once.
   void gather(std::span<const std::int64_t> rows, float* x, void* y) const;
 
  private:
+  [[nodiscard]] float divisor() const;  // of features
+
   Shards features_;
   std::vector<Shards> targets_;  // one or none
   std::vector<std::int32_t> labels_;
   std::int64_t test_rows_;
+  Standard standard_;
 };
 
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
@@ -86,7 +101,8 @@ class Dataset {
 /// brought into memory and looked through for NaN and infinities; the rest stays in its files, and
 /// its rows are looked through as they are gathered. Throws what the readers throw, kNoInput when a
 /// pattern fits no file, kConfiguration when a test split leaves no sample to test with, and
-/// Error(kBadData) when the files do not fit each other, the model or the loss.
+/// Error(kBadData) when the files do not fit each other, the model or the loss. Standardized where
+/// `data` says so.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                      std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max());
 

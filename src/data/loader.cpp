@@ -40,7 +40,11 @@ Loader::~Loader() {
 
 void Loader::take_order(std::int64_t epoch) {
   if (epoch == ordered_epoch_) return;
-  epoch_order(options_.seed, epoch, order_);
+  if (options_.shuffle) {
+    epoch_order(options_.seed, epoch, order_);
+  } else {
+    std::iota(order_.begin(), order_.end(), std::int64_t{0});
+  }
   ordered_epoch_ = epoch;
 }
 

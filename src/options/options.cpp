@@ -196,6 +196,32 @@ void check_data(const TrainConfig& config) {
   }
 }
 
+/// What needs files, or a test set.
+void check_samples(const TrainConfig& config) {
+  const DataConfig& data = config.data;
+  const auto refuse = [](const char* what, const char* why, const char* remedy) {
+    fail(ExitCode::kConfiguration, {.what = what, .why = why, .remedy = remedy});
+  };
+  const bool random = data.kind == DataKind::kRandn;
+  if (random && !data.shuffle) {
+    refuse("--no-shuffle", "--data randn has no order to keep", "use --data with files");
+  }
+  if (random && data.standardize) {
+    refuse("--standardize", "--data randn is drawn with mean 0 and standard deviation 1",
+           "use --data with files");
+  }
+  const TrainingConfig& training = config.training;
+  if (training.evaluate_only && data.standardize && data.test_split == 0) {
+    refuse("--standardize",
+           "means and deviations are those of the training set, and all of --data "
+           "is evaluated",
+           "give the files and the --test-split of the training");
+  }
+  if (training.early_stop && !training.evaluate_only && data.test_split == 0) {
+    refuse("--early-stop", "there is no test set to tell when to stop", "give --test-split");
+  }
+}
+
 void check_pinning(const TrainConfig& config) {
   if (config.data.pin || !config.device.graph) return;
   fail(ExitCode::kConfiguration, {.what = "--no-pin",
@@ -293,6 +319,7 @@ void check_evaluation(const TrainConfig& config) {
                             : output.monitor                         ? "--monitor"
                             : config.training.epochs                 ? "--epochs"
                             : config.training.steps                  ? "--steps"
+                            : config.training.early_stop             ? "--early-stop"
                             : config.training.accumulate != 1        ? "--accumulate"
                             : config.device.graph                    ? "--graph"
                             : !config.checkpoint.folder.empty()      ? "--checkpoint"
@@ -517,6 +544,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_training(config);
   check_update(config);
   check_data(config);
+  check_samples(config);
   check_pinning(config);
   check_device(config.device);
   check_parallel(config);

@@ -86,15 +86,17 @@ std::string text_of_choices(const fs::path& path) {
 
 /// Reads the text that Checkpoints::state_text() made.
 ResumePoint resume_point_of(const fs::path& file, std::string text) {
-  ResumePoint point{.file = file, .text = std::move(text), .state = {}, .best_test_loss = {}};
+  ResumePoint point{.file = file, .text = std::move(text), .state = {}};
   try {
     const StateJson json = StateJson::parse(point.text);
     point.state.position = {.steps = json.at("steps"), .evaluated = json.at("evaluated")};
     if (json.at("generator") == name_of_generator(Generator::kTorchCuda)) {
       point.generator = Generator::kTorchCuda;
     }
+    Position& position = point.state.position;
     const StateJson& best = json.at("best_test_loss");
-    if (!best.is_null()) point.best_test_loss = best.get<double>();
+    if (!best.is_null()) position.best_test_loss = best.get<double>();
+    position.evaluations_since_best = json.value("evaluations_since_best", std::int64_t{0});
     if (point.state.position.steps < 0 || !json.at("settings").is_object() ||
         !json.at("rounding").is_object()) {
       throw std::out_of_range("a number of steps and two objects");
@@ -251,7 +253,6 @@ Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs
       rounding_(std::move(rounding)),
       last_s_(now_s()) {
   trainer.pause_when(config.checkpoint.every.steps, asks_);
-  if (start != nullptr) best_test_loss_ = start->best_test_loss;
   if (start != nullptr && config.checkpoint.resume) saved_ = start->state.position;
   if (!is_first_) return;
   deciding_ = settings_of_numbers(config, programs.spec());
@@ -268,10 +269,9 @@ void Checkpoints::on_batch() {
   if (is_written) asks_ = true;
 }
 
-void Checkpoints::on_evaluation(const EvaluationReport& report) {
-  if (best_test_loss_ && report.loss >= *best_test_loss_) return;
-  best_test_loss_ = report.loss;
-  if (config_.checkpoint.best) save_into(best_folder_);
+void Checkpoints::on_evaluation(const EvaluationReport& /*report*/) {
+  const bool is_best = trainer_.position().evaluations_since_best == 0;
+  if (is_best && config_.checkpoint.best) save_into(best_folder_);
 }
 
 void Checkpoints::on_pause() {
@@ -299,8 +299,9 @@ std::string Checkpoints::state_text() const {
                     {"epoch", batches == 0 ? 0 : position.steps / batches},
                     {"batch_of_epoch", batches == 0 ? position.steps : position.steps % batches},
                     {"generator", name_of_generator(spec.generator)},
-                    {"best_test_loss", nullptr}};
-  if (best_test_loss_) json["best_test_loss"] = *best_test_loss_;
+                    {"best_test_loss", nullptr},
+                    {"evaluations_since_best", position.evaluations_since_best}};
+  if (position.best_test_loss) json["best_test_loss"] = *position.best_test_loss;
   json["product_choices"] = text_of_choices(config_.device.autotune);
   json["settings"] = json_of_settings(deciding_);
   json["rounding"] = json_of_settings(rounding_);

@@ -31,7 +31,6 @@ struct ResumePoint {
   std::string text;                            // the checkpoint's state, as it was read
   TrainingState state;                         // whose tensors are rank 0's
   Generator generator = Generator::kTorchCpu;  // of random data
-  std::optional<double> best_test_loss;
 };
 
 /// Reads the checkpoint that the options name. For --resume that is the newest whole one; each
@@ -123,7 +122,6 @@ class Checkpoints final : public Observer {
   std::atomic<bool> asks_{false};
   double last_s_;
   std::optional<Position> saved_;  // in the folder
-  std::optional<double> best_test_loss_;
   std::filesystem::path newest_;
   std::int64_t count_ = 0;
   double waited_s_ = 0, written_s_ = 0;

@@ -219,6 +219,7 @@ void Session::train() {
   trainer_->stop_when(stop_is_asked_for());
   try {
     trainer_->run(observers_);
+    note_early_end();
   } catch (const Error& error) {
     // All ranks meet a divergence in the same step; any other error may be of this one alone.
     const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
@@ -237,6 +238,14 @@ void Session::train() {
     }
     throw;
   }
+}
+
+void Session::note_early_end() {
+  if (!trainer_->ended_early() || console_ == nullptr) return;
+  const Position& position = trainer_->position();
+  console_->print(fmt::format(
+      "Ended early after step {}: {} without a smaller test loss than {:.6f}\n", position.steps - 1,
+      counted(position.evaluations_since_best, "evaluation"), position.best_test_loss.value_or(0)));
 }
 
 void Session::end() {

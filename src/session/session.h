@@ -68,6 +68,8 @@ class Session {
   void set_up();
   void note_start(const RankSettings& rounding) const;
   void train();
+  /// Prints that --early-stop has ended the run, if it has.
+  void note_early_end();
   void end();
   void save_weights();
   void save_checkpoint();

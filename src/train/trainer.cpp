@@ -64,6 +64,7 @@ class Trainer::Input final : public StepInput {
     if (dataset == nullptr) return;
     loader_.emplace(*dataset, batches_of(schedule),
                     LoaderOptions{.seed = config.training.seed,
+                                  .shuffle = config.data.shuffle,
                                   .most_rows = spec.most_own_rows(),
                                   .workers = config.data.workers,
                                   .prefetch = config.data.prefetch,
@@ -392,7 +393,7 @@ FlatWeights Trainer::weights() {
 void Trainer::run(TrainObserver& observer) {
   std::optional<Batch> unfinished;
   std::optional<Batch> batch = schedule_.next();
-  while (batch && !was_stopped_) {
+  while (batch && !was_stopped_ && !ended_early()) {
     const std::optional<Batch> next = schedule_.next();
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
@@ -477,7 +478,8 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
         divergence_remedy(config_.optimizer));
   }
   last_loss_ = loss;
-  position_ = {.steps = batch.number + 1};
+  position_.steps = batch.number + 1;
+  position_.evaluated = false;
   // A run that is complete did not stop.
   if (is_wished(Wish::kStop, batch, addresses)) was_stopped_ = position_.steps < schedule_.steps();
   // What ranks wished may have been fetched for the step behind a pause before that pause.
@@ -557,7 +559,20 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
     refuse_divergence("test loss", report.loss, fmt::format("after epoch {}", batch.epoch + 1),
                       divergence_remedy(config_.optimizer));
   }
+  const std::optional<double>& best = position_.best_test_loss;
+  if (!best || report.loss < *best) {
+    position_.best_test_loss = report.loss;
+    position_.evaluations_since_best = 0;
+  } else {
+    ++position_.evaluations_since_best;
+  }
   observer.on_evaluation(report);
+}
+
+// All ranks have the same losses, so all end here, or none.
+bool Trainer::ended_early() const {
+  const std::optional<std::int64_t>& most = config_.training.early_stop;
+  return most && position_.evaluations_since_best >= *most;
 }
 
 }  // namespace barestep

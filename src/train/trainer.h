@@ -117,6 +117,9 @@ class Trainer {
   /// Whether the run ended so, with steps left.
   [[nodiscard]] bool was_stopped() const { return was_stopped_; }
 
+  /// Whether --early-stop ends the run, or has ended it: after an evaluation.
+  [[nodiscard]] bool ended_early() const;
+
   /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, where that is
   /// not 0, and soon after `asked` is true on any rank; never behind the last step. Call it before
   /// run(). `asked` must outlive the trainer.

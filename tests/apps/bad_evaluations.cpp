@@ -16,13 +16,16 @@ std::vector<BadInput> bad_evaluations() {
        {"--evaluate-only", "--load", "w"},
        78,
        "--evaluate-only: there are no samples to evaluate with; give files by --data"},
+      {7, evaluation({"--load", "w", "--standardize"}), 78,
+       "--standardize: means and deviations are those of the training set, and all of --data is "
+       "evaluated; give the files and the --test-split of the training"},
       {12, evaluation({"--load", "w"}), 66,
        "idx file 'images': No such file or directory; check the path"},
   };
   for (const Arguments& other :
        {Arguments{"--save", "v"}, Arguments{"--tensorboard", "t"}, Arguments{"--epochs", "2"},
         Arguments{"--steps", "2"}, Arguments{"--accumulate", "2"}, Arguments{"--graph"},
-        Arguments{"--monitor"}}) {
+        Arguments{"--monitor"}, Arguments{"--early-stop", "2"}}) {
     all.push_back({7, evaluation(Arguments{"--load", "w"} + other), 78, other.front() + beside});
   }
   all.push_back(

@@ -300,6 +300,18 @@ TEST_F(CheckpointedRuns, GoOnInPyTorch) {
   }
 }
 
+/// Of samples that are standardized the same, since they are those of the training.
+TEST_F(CheckpointedRuns, HaveTheTestLossOfTheirWeightsEvaluatedAlone) {
+  const Arguments command = kFiles + Arguments{"--standardize"};
+  const auto trained = single(command + epochs(2) + Arguments{"--save", "w"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto evaluated = single(command + Arguments{"--evaluate-only", "--load", "w"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  const std::size_t at = trained.out.rfind("Test loss: ") + 11;
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_THAT(evaluated.out, HasSubstr(trained.out.substr(at, 8)));
+}
+
 TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
   const auto expect_refused = [&](const Arguments& arguments, const std::string& line) {
     expect_error(kRandomRun + arguments, 78, line);
@@ -401,6 +413,34 @@ TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
       for (const char* name : {"c", "m"}) std::filesystem::remove_all(folder() / name);
     }
   }
+}
+
+/// A learning rate so large that the test loss grows at once.
+TEST_F(CheckpointedRuns, EndEarlyWhereAnUndisturbedOneDoes) {
+  const Arguments command =
+      kFiles + epochs(50) + Arguments{"--lr", "0.5", "--optimizer", "sgd", "--early-stop", "3"};
+  const auto whole = single(command + Arguments{"--save", "whole", "--metrics", "of_whole"});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  ASSERT_THAT(whole.out, ContainsRegex("\nEnded early after step [0-9]+: 3 evaluations without a "
+                                       "smaller test loss than [0-9.]+\n"));
+  const std::size_t losses_of_whole = losses("of_whole").size();
+  EXPECT_LT(losses_of_whole, 200);
+  // Cut after each epoch, between evaluations that count.
+  const Arguments resumes = {"--checkpoint", "c", "--resume", "--metrics", "m", "--save", "rest"};
+  int starts = 0;
+  for (int code = 75; code == 75; ++starts) {
+    ASSERT_LT(starts, 300);
+    const auto part = single(command + resumes + Arguments{"--time-limit", "0.001s"});
+    code = part.exit_code;
+    ASSERT_THAT(code, testing::AnyOf(0, 75)) << part.err;
+  }
+  EXPECT_GT(starts, 2);
+  EXPECT_EQ(bytes("rest"), bytes("whole"));
+  EXPECT_EQ(losses("m"), losses("of_whole"));
+  const auto again = single(command + resumes);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("\nEnded early after step "));
+  EXPECT_EQ(bytes("rest"), bytes("whole"));
 }
 
 TEST_F(CheckpointedRuns, DoNotStartAnewWhereNoCheckpointIsWhole) {

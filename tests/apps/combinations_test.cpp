@@ -49,6 +49,7 @@ const std::vector<Factor>& options() {
       {"--activation relu", "--activation gelu", "--activation tanh"},
       {"", "--dropout 0.3"},
       {"", "--test-split 0.25"},
+      {"", "--no-shuffle", "--standardize"},
       {"", "--accumulate 3"},
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
@@ -127,6 +128,11 @@ constexpr Refusal kRefusals[] = {
     {"--no-zero-grad", "--clip-norm 0.05",
      "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
      "the two"},
+    {"--data randn", "--no-shuffle",
+     "--no-shuffle: --data randn has no order to keep; use --data with files"},
+    {"--data randn", "--standardize",
+     "--standardize: --data randn is drawn with mean 0 and standard deviation 1; use --data with "
+     "files"},
     {"--data randn", "--test-split 0.25",
      "--test-split: --data randn is not a fixed set of samples; use --data with files"},
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <string>
@@ -55,6 +56,45 @@ TEST_F(DatasetFiles, GathersPixelsAsFractionsAndLabelsInTheAskedOrder) {
   EXPECT_THAT(x, ElementsAre(1.0F / 255, 2.0F / 255, 3.0F / 255, 0, 51.0F / 255, 1, 1.0F / 255,
                              2.0F / 255, 3.0F / 255));
   EXPECT_THAT(y, ElementsAre(0, 1, 0));
+}
+
+// Of the training set alone: of 1, 2, 6 the mean is 3 and the variance 14 / 3.
+TEST_F(DatasetFiles, HaveMeanZeroAndDeviationOneWhenStandardized) {
+  const std::string x = idx_bytes<float>(kF32, {4, 2}, {1, 5, 2, 5, 6, 5, 100, 7});
+  const std::string y = idx_bytes<float>(kF32, {4, 1}, {1, 2, 3, 4});
+  for (const std::int64_t memory_bytes : {std::int64_t{1} << 20, std::int64_t{0}}) {
+    DataConfig config{.kind = DataKind::kIdx,
+                      .x = file("x.idx", x),
+                      .y = file("y.idx", y),
+                      .standardize = true,
+                      .test_split = 0.25};
+    const Dataset data =
+        load_dataset(config, std::array<std::int64_t, 2>{2, 1}, LossKind::kMse, memory_bytes);
+    EXPECT_EQ(data.is_loaded(), memory_bytes > 0);
+    const float deviation = std::sqrt(14.0F / 3);
+    EXPECT_THAT(data.standard().mean, ElementsAre(3, 5));
+    EXPECT_THAT(data.standard().deviation, ElementsAre(deviation, 1)) << "the second never changes";
+    std::array<float, 8> gathered{};
+    std::array<float, 4> targets{};
+    data.gather(std::array<std::int64_t, 4>{0, 1, 2, 3}, gathered.data(), targets.data());
+    EXPECT_THAT(gathered, ElementsAre(-2 / deviation, 0, -1 / deviation, 0, 3 / deviation, 0,
+                                      97 / deviation, 2));
+    EXPECT_THAT(targets, ElementsAre(1, 2, 3, 4)) << "as they are";
+  }
+}
+
+TEST_F(DatasetFiles, StandardizePixelsAsFractions) {
+  const DataConfig config{.kind = DataKind::kIdx,
+                          .x = file("x.idx", kTwoImages),
+                          .y = file("y.idx", kTwoLabels),
+                          .standardize = true};
+  const Dataset data =
+      load_dataset(config, std::array<std::int64_t, 2>{3, 2}, LossKind::kCrossEntropy);
+  std::array<float, 6> x{};
+  std::array<std::int32_t, 2> y{};
+  data.gather(std::array<std::int64_t, 2>{0, 1}, x.data(), y.data());
+  const std::array<float, 6> expected = {-1, 1, 1, 1, -1, -1};
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], expected[i], 1e-6) << i;
 }
 
 TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {

@@ -80,6 +80,23 @@ TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
   EXPECT_EQ(y, wanted_y);
 }
 
+TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
+  const TrainConfig config = number_run(folder());
+  const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
+  // Of rank 1 of 2, and behind the end from the start again.
+  const std::vector<std::int64_t> rows{27, 29, 1};
+  std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
+  dataset.gather(rows, wanted_x.data(), wanted_y.data());
+  for (const int epoch : {0, 5}) {
+    Loader loader(dataset,
+                  [&] { return BatchRows{.epoch = epoch, .first = 27, .stride = 2, .count = 3}; },
+                  {.seed = 7, .shuffle = false, .most_rows = 3});
+    loader.take(x.data(), y.data());
+    EXPECT_EQ(x, wanted_x) << epoch;
+    EXPECT_EQ(y, wanted_y) << epoch;
+  }
+}
+
 TEST_F(LoaderOfFiles, TrainsTheSameWhateverTheNumberOfWorkers) {
   for (const auto& write_files : {class_run, number_run}) {
     const TrainConfig config = write_files(folder());

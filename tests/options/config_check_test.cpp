@@ -126,6 +126,8 @@ TEST(Config, RefusesOptionsThatDoNotFitTogether) {
        "--epochs: --data randn is not a fixed set of samples; use --data with files"},
       {[](auto& c) { c.data.test_split = 0.1; },
        "--test-split: --data randn is not a fixed set of samples; use --data with files"},
+      {[](auto& c) { c.training.early_stop = 2; },
+       "--early-stop: there is no test set to tell when to stop; give --test-split"},
       {[](auto& c) {
          c.model.layers = {4, 4};
          c.model.dim = 4;

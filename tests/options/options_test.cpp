@@ -72,6 +72,7 @@ const std::map<std::string_view, std::string>& samples() {
       {"memory", "17179869184"},
       {"save", "s"},
       {"load", "l"},
+      {"early-stop", "3"},
       {"checkpoint", "c"},
       {"checkpoint-every", "1h30m"},
       {"checkpoint-keep", "3"},
