@@ -167,6 +167,17 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
                  "checkpoint and 1 here");
   expect_refused(kRandomRun + steps(2) + Arguments{"--no-zero-grad"},
                  "--no-zero-grad is not given in the checkpoint and given here");
+  // A schedule that ends with the run, whose length decides every step.
+  ASSERT_EQ(
+      single(kRandomRun + steps(4) + Arguments{"--lr-schedule", "cosine", "--checkpoint", "cosine"})
+          .exit_code,
+      0);
+  expect_error(kRandomRun + steps(6) +
+                   Arguments{"--lr-schedule", "cosine", "--checkpoint", "cosine", "--resume"},
+               78,
+               "checkpoint 'cosine/step-000000004.safetensors': is of another run: the number of "
+               "steps of --lr-schedule is 4 in the checkpoint and 6 here; give the options of that "
+               "run, or start a new one from its weights with --load");
   // The same options, and one byte of the data.
   ASSERT_EQ(
       single(kFourEpochs + Arguments{"--checkpoint", "f", "--time-limit", "0.001s"}).exit_code, 75);
@@ -199,10 +210,29 @@ TEST_F(CheckpointedRuns, TakeNoOtherRunsPlace) {
 TEST_F(CheckpointedRuns, TakeOptionsThatChangeNoNumber) {
   ASSERT_EQ(
       single(kFourEpochs + Arguments{"--checkpoint", "c", "--time-limit", "0.001s"}).exit_code, 75);
-  const auto other = single(
-      kFourEpochs + Arguments{"--checkpoint", "c", "--resume", "--workers", "0", "--log-every", "3",
-                              "--accumulate", "1", "--no-pin", "--tensorboard", "runs",
-                              "--checkpoint-keep", "1", "--profile", "--profile-steps", "0:8"});
+  const auto other = single(kFourEpochs + Arguments{"--checkpoint",
+                                                    "c",
+                                                    "--resume",
+                                                    "--workers",
+                                                    "0",
+                                                    "--log-every",
+                                                    "3",
+                                                    "--accumulate",
+                                                    "1",
+                                                    "--no-pin",
+                                                    "--tensorboard",
+                                                    "runs",
+                                                    "--betas",
+                                                    "0.9,0.999",
+                                                    "--lr",
+                                                    "0.001",
+                                                    "--weight-decay",
+                                                    "0",
+                                                    "--checkpoint-keep",
+                                                    "1",
+                                                    "--profile",
+                                                    "--profile-steps",
+                                                    "0:8"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
   EXPECT_THAT(other.out, HasSubstr("Step 15 | "));
 }
