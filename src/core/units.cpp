@@ -220,6 +220,10 @@ std::string percent_text(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
+std::string chosen_percent(double share) {
+  return fmt::format("{:.3g} %", 100 * share);
+}
+
 std::string time_text(double seconds) {
   const double size = std::abs(seconds);
   if (size >= 0.9995) return three_digits(seconds) + " s";

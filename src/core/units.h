@@ -26,6 +26,9 @@ std::string number_text(double number);
 /// "36.2 %", of a share from 0 to 1.
 std::string percent_text(double share);
 
+/// "5 %", of a share that was chosen: it has no digits to be measured.
+std::string chosen_percent(double share);
+
 /// "12.3 ms", "456 us", "1.20 s": three digits.
 std::string time_text(double seconds);
 

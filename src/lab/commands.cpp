@@ -263,7 +263,7 @@ void print_amdahl(double serial, const std::vector<int>& ranks) {
       fmt::format("Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the "
                   "serial share, is "
                   "{}.\n{}{}\n",
-                  percent_text(serial), table.text(2), limit));
+                  chosen_percent(serial), table.text(2), limit));
 }
 
 void print_checkpoint(const std::filesystem::path& file) {

@@ -114,7 +114,7 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
                          a, factor_text(ratio), small);
     case Word::kNoDifference:
       return fmt::format("{} a {} takes as long as {}, within {}: {}.", capitalised(b), noun, a,
-                         percent_text(comparison.margin - 1), factor_text(ratio));
+                         chosen_percent(comparison.margin - 1), factor_text(ratio));
     case Word::kUndecided:
       break;
   }

@@ -188,7 +188,7 @@ std::span<const Experiment> experiments() {
       comm_vs_compute_experiment(), dp_vs_ddp_experiment(),      delay_experiment(),
       batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
       schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
-      accumulation_experiment(),    pytorch_experiment()};
+      accumulation_experiment(),    checkpoint_experiment(),     pytorch_experiment()};
   return all;
 }
 

@@ -199,7 +199,7 @@ std::string Measurement::trouble() const {
   if (4 * disturbed > starts_.size()) {
     return fmt::format("{} of {} of {} lost more than {} of their time to other programs",
                        disturbed, counted(static_cast<std::int64_t>(starts_.size()), "start"),
-                       what_.key, percent_text(kDisturbingShare));
+                       what_.key, chosen_percent(kDisturbingShare));
   }
   const bool is_wide = step_s_.has_interval() && step_s_.high - step_s_.low > 0.5 * step_s_.median;
   if (is_wide && !what_.beyond_cores) {

@@ -17,9 +17,10 @@ namespace barestep {
 struct Case {
   std::string key;  // names it among the cases of its experiment, and its files
   Workload workload{};
-  bool beyond_cores = false;  // more threads than cores, so it tells nothing of scaling
-  bool hash_weights = false;  // the weights at the end are wanted
-  bool record_ops = false;    // and the time of each op
+  bool beyond_cores = false;          // more threads than cores, so it tells nothing of scaling
+  bool hash_weights = false;          // the weights at the end are wanted
+  bool record_ops = false;            // and the time of each op
+  std::int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
 };
 
 /// A start that lost more of its time to others than this is disturbed. It finds 91 % of the starts

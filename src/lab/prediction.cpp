@@ -522,7 +522,7 @@ Findings prediction_findings(const std::vector<const Results*>& all) {
       fmt::format("The simulation's median error over {} within the cores is {} (goal: {}); {} of "
                   "them are within the goal. Cases of one command line count once.",
                   counted(summary->runs, "distinct prediction"),
-                  percent_text(summary->median_error), percent_text(kGoal),
+                  percent_text(summary->median_error), chosen_percent(kGoal),
                   percent_text(summary->within_tenth)),
       cause_sentence(all)};
   if (summary->beyond_cores > 0) {

@@ -148,7 +148,7 @@ std::vector<std::string> method_sentences(double margin) {
       "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As long as, "
       "within {0}, is said where the interval lies within {0} of 1; else the two cannot be told "
       "apart.",
-      percent_text(margin - 1)));
+      chosen_percent(margin - 1)));
   say("Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
       "of 9 and more, agree that the next 5 are slower; noise alone makes it longer in at most 2 % "
       "of cases.");
@@ -156,7 +156,7 @@ std::vector<std::string> method_sentences(double margin) {
       "A start that lost more than {} of its time to other programs (threads that waited for a "
       "core, and cores that the host took) is made again, up to twice; where more than a quarter "
       "of a case's starts stay so, nothing is concluded.",
-      percent_text(kDisturbingShare)));
+      chosen_percent(kDisturbingShare)));
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
       "median of the starts'; the time of all steps is a start's, warm-up included.");

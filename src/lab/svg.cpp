@@ -118,6 +118,11 @@ std::string mark_text(double mark) {
   return mark >= 1000 ? number_text(mark) : fmt::format("{:g}", mark == 0 ? 0 : mark);
 }
 
+/// Three digits at most.
+std::string value_text(double value) {
+  return value >= 1000 ? number_text(value) : fmt::format("{:.3g}", value);
+}
+
 /// 1, 2 and 5 times powers of ten, or where they are many powers alone, from at most `low` to at
 /// least `high`, which are above 0.
 std::vector<double> decade_marks(double low, double high) {
@@ -428,19 +433,19 @@ class Drawing {
     for (const PlotSeries& series : plot_.series) {
       for (const PlotPoint& point : series.points) {
         if (static_cast<std::size_t>(point.x) != category || point.y <= 0) continue;
-        if (plot_.series.size() == 1) return number_text(point.y);
+        if (plot_.series.size() == 1) return value_text(point.y);
         if (point.y > kThin * values_.high) {
           all_are_thin = false;
           continue;
         }
-        thin.push_back(fmt::format("{} {}", series.name, number_text(point.y)));
+        thin.push_back(fmt::format("{} {}", series.name, value_text(point.y)));
         sum += point.y;
       }
     }
     if (thin.empty()) return "";
-    if (all_are_thin) return number_text(sum);
+    if (all_are_thin) return value_text(sum);
     if (thin.size() <= kMostNamed) return fmt::format("+ {}", fmt::join(thin, ", "));
-    return fmt::format("+ {} others, together {}", thin.size(), number_text(sum));
+    return fmt::format("+ {} others, together {}", thin.size(), value_text(sum));
   }
 
   void draw_bars() {

@@ -100,7 +100,7 @@ TEST(Sentence, SaysWhatTheWordSays) {
             "With two ranks a step is faster than with one rank: 1.03x (1.03x to 1.03x) as fast, a "
             "small difference.");
   EXPECT_EQ(says(steady("b", 1)),
-            "With two ranks a step takes as long as with one rank, within 5.0 %: 1.00x (1.00x to "
+            "With two ranks a step takes as long as with one rank, within 5 %: 1.00x (1.00x to "
             "1.00x).");
   EXPECT_EQ(says(wild("b", 1)),
             "A step with two ranks and one with one rank cannot be told apart: from 20.3 % less to "

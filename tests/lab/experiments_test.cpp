@@ -68,14 +68,14 @@ std::vector<Opposites> opposites() {
        by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
        "Whether more ranks make the step faster cannot be told"});
   all.push_back(
-      {"strong-scaling", by_ranks(divided), "stays above 80.0 %: at 4 ranks it is 100",
+      {"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
        by_ranks(communicating),
-       "falls below 80.0 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
+       "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
        "what is lost is exposed communication (100.0 %",
        by_ranks([](int ranks) {
          return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
        }),
-       "Whether efficiency falls below 80.0 % cannot be told"});
+       "Whether efficiency falls below 80 % cannot be told"});
   all.push_back({"strong-scaling", by_ranks(communicating),
                  "most of what is lost is exposed communication", by_ranks([](int ranks) {
                    const double lost = ranks == 1 ? 0 : 0.04;
@@ -95,11 +95,11 @@ std::vector<Opposites> opposites() {
                  by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
                  "which cannot be told apart"});
   all.push_back({"weak-scaling", by_ranks([](int) { return MadeUpStep{.step_s = 0.1}; }),
-                 "stays above 80.0 %: at 4 ranks it is 100", by_ranks(communicating),
-                 "falls below 80.0 % at 2 ranks", by_ranks([](int ranks) {
+                 "stays above 80 %: at 4 ranks it is 100", by_ranks(communicating),
+                 "falls below 80 % at 2 ranks", by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125, .noise = 0.1};
                  }),
-                 "Whether efficiency falls below 80.0 % cannot be told"});
+                 "Whether efficiency falls below 80 % cannot be told"});
   all.push_back(
       {"timing", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.001}; },
        "It shows 1.0 %", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.099}; },
@@ -116,7 +116,7 @@ std::vector<Opposites> opposites() {
                  sync(0.010, 0.012), "a step is faster", sync(0.01, 0.01, 0.3),
                  "cannot be told apart"});
   all.push_back({"sync", sync(0.012, 0.010), "costs 2.00 ms", sync(0.010, 0.010),
-                 "takes as long as with the loss read every 100 steps, within 5.0 %"});
+                 "takes as long as with the loss read every 100 steps, within 5 %"});
   return all;
 }
 
@@ -160,7 +160,7 @@ std::vector<Opposites> opposites_of_data() {
                  "No number of workers is measurably faster"});
   all.push_back({"data-loading", loading(1, 1.5),
                  "Pinned memory makes a step faster: workers-0-pinned 1.50x", loading(1, 1),
-                 "no difference beyond 5.0 %", loading(1, 1, 0.1),
+                 "no difference beyond 5 %", loading(1, 1, 0.1),
                  "Whether pinned memory makes a step faster or slower cannot be told"});
   all.push_back({"data-loading", loading(1, 1.5), "makes a step faster", loading(1, 0.5),
                  "makes a step slower: workers-0-pinned 2.00x"});
@@ -368,7 +368,7 @@ std::vector<Opposites> opposites_of_one_step() {
     };
   };
   all.push_back({"warmup", first_steps(0.03), "The first step takes 3.00x", first_steps(0.01),
-                 "The first step is not slower than others by more than 10.0 %",
+                 "The first step is not slower than others by more than 10 %",
                  first_steps(0.0109, 0.2), "Whether the first step is slower cannot be told"});
   const auto reasons = [](double forward, double data) {
     return [=](const Case&) {
@@ -508,7 +508,7 @@ TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
   starts[2].lost_share = 0.26;
   EXPECT_EQ(
       verdict_on(starts),
-      "INVALID: 3 of 9 starts of a lost more than 25.0 % of their time to other programs; run "
+      "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
       "it again on a quiet machine");
 }
 

@@ -62,7 +62,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
                            "optimisations",  "monitor",      "activations",
-                           "accumulation"}) {
+                           "accumulation",   "checkpoint"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -168,7 +168,7 @@ TEST_F(MlpLab, CalculatesAmdahlsLaw) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out,
             "Calculated, by Amdahl's law: speed-up = 1 / (s + (1 - s) / n), where s, the serial "
-            "share, is 10.0 %.\n"
+            "share, is 10 %.\n"
             "  ranks  speed-up  efficiency\n"
             "      1     1.00x     100.0 %\n"
             "      4     3.08x      76.9 %\n"

@@ -75,7 +75,12 @@ std::vector<Opposites> opposites_of_model_options() {
       {"accumulation", slow_key("parts-8", 1.5),
        "In 8 parts a step is slower than in one part: ", slow_key("parts-8", 0.5),
        "In 8 parts a step is faster than in one part: ", slow_key("parts-8", 1, 0.2),
-       "cannot be told apart"}};
+       "cannot be told apart"},
+      {"checkpoint", slow_key("with-one", 1.1),
+       "checkpoints take less than 3 % of a run (calculated): one makes a run ",
+       slow_key("with-one", 100),
+       "checkpoints take more than 3 % of a run (calculated): one makes a run ",
+       slow_key("with-one", 7, 3), "cannot be told: one makes a run "}};
 }
 
 namespace {

@@ -342,7 +342,7 @@ TEST(Svg, NamesThePartsOfAStackThatAreTooThinToBeSeen) {
   const std::string svg =
       svg_of(two_stacks({{.name = "forward", .points = {plot_point(0, 30), plot_point(1, 10)}},
                          {.name = "loss", .points = {plot_point(0, 0.02), plot_point(1, 10)}}}));
-  EXPECT_THAT(svg, HasSubstr(">+ loss 0.0200<"));
+  EXPECT_THAT(svg, HasSubstr(">+ loss 0.02<"));
   EXPECT_EQ(count_of(svg, ">+ "), 1) << "the other one is seen";
 }
 

@@ -155,7 +155,7 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
   return same ? fmt::format(
                     "Pinned memory makes no difference beyond {}, with any number of "
                     "workers.",
-                    percent_text(pinned.front().margin - 1))
+                    chosen_percent(pinned.front().margin - 1))
               : "Whether pinned memory makes a step faster or slower cannot be told, with any "
                 "number of workers.";
 }

@@ -1,7 +1,10 @@
-// What an option of the model or of the step costs: activations, and accumulating gradients.
+// What an option of the model or of the run costs: activations, accumulating gradients,
+// checkpoints.
 #include <fmt/format.h>
 
 #include <array>
+#include <functional>
+#include <utility>
 
 #include "core/units.h"
 #include "lab/experiments/all.h"
@@ -46,8 +49,8 @@ std::string slower_sentence(const std::vector<Comparison>& against_relu) {
       return "Whether any activation makes a step longer than ReLU does cannot be told.";
     }
   }
-  return fmt::format("No activation makes a step more than {:.0f} % longer than ReLU does.",
-                     100 * (against_relu.front().margin - 1));
+  return fmt::format("No activation makes a step more than {} longer than ReLU does.",
+                     chosen_percent(against_relu.front().margin - 1));
 }
 
 Findings conclude_activations(const Results& results) {
@@ -129,7 +132,66 @@ Findings conclude_accumulation(const Results& results) {
           .plots = {account_plot(results.cases, labels)}};
 }
 
+/// One in the middle of the run, so that all of its writing goes on beside steps.
+std::vector<Case> checkpoint_cases(const Setting& setting) {
+  const Workload workload = base_workload(setting);
+  std::vector<Case> cases = {new_case(setting, "without", workload),
+                             new_case(setting, "with-one", workload)};
+  cases.back().checkpoint_every = std::max<std::int64_t>((setting.steps + 1) / 2, 1);
+  return cases;
+}
+
+std::string checkpoint_sentence(const Estimate& cost) {
+  constexpr double kIntervalS = 600, kMuch = 0.03;
+  const std::string each = fmt::format("one makes a run {} longer", time_text(cost));
+  switch (side_of(cost, kMuch * kIntervalS)) {
+    case Side::kBelow:
+      return fmt::format(
+          "At the default interval of 10 minutes, checkpoints take less than 3 % of "
+          "a run (calculated): {}.",
+          each);
+    case Side::kAbove:
+      return fmt::format(
+          "At the default interval of 10 minutes, checkpoints take more than 3 % of "
+          "a run (calculated): {}.",
+          each);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format(
+      "Whether checkpoints take more than 3 % of a run at the default interval of 10 "
+      "minutes cannot be told: {}.",
+      each);
+}
+
+Findings conclude_checkpoint(const Results& results) {
+  const Measurement &without = results.at("without"), &with = results.at("with-one");
+  const Estimate cost = estimate_of(
+      by_round(with.total_s_by_start(), without.total_s_by_start(), std::minus<double>()));
+  FindingTable table{.title = "All steps of a run",
+                     .columns = {"checkpoints", "time", "slowest step"}};
+  for (const auto& [name, each] : {std::pair{"none", &without}, std::pair{"one", &with}}) {
+    table.rows.push_back(
+        {name, time_text(estimate_of(each->total_s_by_start())), time_text(each->slowest_s())});
+  }
+  const WorkloadPrograms programs(with.workload());
+  constexpr std::int64_t kAdamBytes = 3 * 4;  // a weight and its two moments
+  return {.sentences = {checkpoint_sentence(cost)},
+          .facts = {fmt::format(
+              "A checkpoint holds {}: weights, and Adam's two moments.",
+              human_bytes(kAdamBytes * programs.steps().spec().model.layout.parameters()))},
+          .tables = {table}};
+}
+
 }  // namespace
+
+Experiment checkpoint_experiment() {
+  return {.name = "checkpoint",
+          .title = "Checkpoints",
+          .question = "What does a checkpoint cost, that is written beside training?",
+          .cases = checkpoint_cases,
+          .conclude = conclude_checkpoint};
+}
 
 Experiment activations_experiment() {
   return {.name = "activations",

@@ -235,7 +235,7 @@ Findings conclude_warmup(const Results& results) {
       break;
     case Side::kBelow:
       sentences = {fmt::format("The first step is not slower than others by more than {}: {}.",
-                               percent_text(kSlower - 1), both)};
+                               chosen_percent(kSlower - 1), both)};
       break;
     case Side::kOpen:
       sentences = {fmt::format("Whether the first step is slower cannot be told: {}.", both)};

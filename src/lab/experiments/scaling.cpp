@@ -69,7 +69,7 @@ std::string loss_text(const LargestPart& loss) {
 std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,
                                 bool is_strong) {
   const Measurement& one = results.cases.front();
-  const std::string border = percent_text(kGoodEfficiency);
+  const std::string border = chosen_percent(kGoodEfficiency);
   const Measurement* open = nullptr;
   for (const std::string& key : keys) {
     const Measurement& each = results.at(key);

@@ -80,7 +80,7 @@ class ThreadCommunicator final : public HostCommunicator {
   void broadcast(std::span<std::byte> bytes, int root) override {
     must(host_.meet(rank_, bytes.data(), [&] {
       if (rank_ != root) {
-        std::memcpy(bytes.data(), host_.shown_by<std::byte>(root), bytes.size());
+        std::copy_n(host_.shown_by<std::byte>(root), bytes.size(), bytes.data());
       }
     }));
   }
@@ -92,8 +92,8 @@ class ThreadCommunicator final : public HostCommunicator {
     void* const shown = const_cast<std::byte*>(bytes.data());
     must(host_.meet(rank_, shown, [&] {
       for (int rank = 0; rank < size(); ++rank) {
-        std::memcpy(all.data() + bytes.size() * static_cast<std::size_t>(rank),
-                    host_.shown_by<std::byte>(rank), bytes.size());
+        std::copy_n(host_.shown_by<std::byte>(rank), bytes.size(),
+                    all.data() + bytes.size() * static_cast<std::size_t>(rank));
       }
     }));
   }
