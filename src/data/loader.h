@@ -17,7 +17,7 @@ namespace barestep {
 
 struct LoaderOptions {
   std::uint64_t seed = 0;
-  bool shuffle = true;  // else epochs visit the training set in its order
+  bool shuffle = true;         // else epochs visit the training set in its order
   std::int64_t most_rows = 0;  // of a batch
   int workers = 0;             // threads that gather ahead; 0: take() gathers
   int prefetch = 2;            // batches each worker may be ahead

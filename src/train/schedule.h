@@ -22,8 +22,8 @@ struct Batch {
 
 /// Where a run is, between two batches.
 struct Position {
-  std::int64_t steps = 0;  // training steps done
-  bool evaluated = false;  // if an evaluation follows the last of them, that too
+  std::int64_t steps = 0;                   // training steps done
+  bool evaluated = false;                   // if an evaluation follows the last of them, that too
   std::optional<double> best_test_loss{};   // of all evaluations so far
   std::int64_t evaluations_since_best = 0;  // that were no better
 

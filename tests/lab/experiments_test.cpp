@@ -67,15 +67,14 @@ std::vector<Opposites> opposites() {
        by_ranks(communicating), "More ranks make the step slower",
        by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
        "Whether more ranks make the step faster cannot be told"});
-  all.push_back(
-      {"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
-       by_ranks(communicating),
-       "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
-       "what is lost is exposed communication (100.0 %",
-       by_ranks([](int ranks) {
-         return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
-       }),
-       "Whether efficiency falls below 80 % cannot be told"});
+  all.push_back({"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
+                 by_ranks(communicating),
+                 "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
+                 "what is lost is exposed communication (100.0 %",
+                 by_ranks([](int ranks) {
+                   return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
+                 }),
+                 "Whether efficiency falls below 80 % cannot be told"});
   all.push_back({"strong-scaling", by_ranks(communicating),
                  "most of what is lost is exposed communication", by_ranks([](int ranks) {
                    const double lost = ranks == 1 ? 0 : 0.04;
@@ -506,10 +505,9 @@ TEST(Verdict, IsInvalidWhereMoreThanAQuarterOfTheStartsWereDisturbed) {
   starts[0].lost_share = starts[1].lost_share = 0.4;
   EXPECT_EQ(verdict_on(starts), "");
   starts[2].lost_share = 0.26;
-  EXPECT_EQ(
-      verdict_on(starts),
-      "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
-      "it again on a quiet machine");
+  EXPECT_EQ(verdict_on(starts),
+            "INVALID: 3 of 9 starts of a lost more than 25 % of their time to other programs; run "
+            "it again on a quiet machine");
 }
 
 TEST(Verdict, IsInvalidWhereAFigureIsUncertainByMoreThanHalfOfIt) {

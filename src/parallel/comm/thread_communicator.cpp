@@ -1,5 +1,6 @@
 #include "parallel/comm/thread_communicator.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <limits>
