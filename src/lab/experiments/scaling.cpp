@@ -58,6 +58,12 @@ LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_str
 
 std::string loss_text(const LargestPart& loss) {
   const std::string share = percent_text(loss.share);
+  if (loss.is_alone() && side_of(loss.share, 1) == Side::kAbove) {
+    return fmt::format(
+        "{} alone is longer than what is lost ({} of it), since other parts of a step "
+        "become shorter",
+        loss.names.front(), share);
+  }
   if (loss.is_alone()) {
     return fmt::format("{} is {} ({})",
                        loss.is_most() ? "most of what is lost" : "the largest part of what is lost",
