@@ -182,9 +182,16 @@ template <>
 inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "onednn", "cblas",
                                                               "reference"};
 
-enum class Precision { kFp32, kTf32 };
+enum class Precision { kFp32, kTf32, kInt8 };
 template <>
-inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32"};
+inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32", "int8"};
+
+/// How --precision int8 quantises: weights by outputs and activations by rows, symmetric; or as
+/// torch.ao.quantization.quantize_dynamic does, activations of the whole batch by one scale and
+/// weights too, or by outputs.
+enum class Quantization { kRow, kTorch, kTorchPerChannel };
+template <>
+inline constexpr std::string_view kNamesOf<Quantization>[] = {"row", "torch", "torch-per-channel"};
 
 enum class Transport { kAuto, kNccl, kMpi, kPeer };
 template <>
@@ -281,10 +288,11 @@ struct DeviceConfig {
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
   std::optional<int> threads{};  // of the CPU device; default: one for each CPU of this process
   GemmProvider gemm = GemmProvider::kAuto;
-  bool fusion = true;                      // bias and ReLU inside the forward product
-  bool graph = false;                      // capture the step once, launch it as one piece
-  Precision precision = Precision::kFp32;  // of matrix products; tensors are float32
-  std::filesystem::path autotune{};        // measured choices of product algorithms; a GPU's
+  bool fusion = true;                          // bias and ReLU inside the forward product
+  bool graph = false;                          // capture the step once, launch it as one piece
+  Precision precision = Precision::kFp32;      // of matrix products; tensors are float32
+  std::optional<Quantization> quantization{};  // of int8; default: kRow
+  std::filesystem::path autotune{};            // measured choices of product algorithms; a GPU's
   // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
   // algorithm for so many, so that a row's bits do not depend on how many there are.
   std::int64_t rows_of_products = 0;

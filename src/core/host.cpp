@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -102,6 +103,17 @@ std::optional<double> cpu_quota(const std::filesystem::path& root) {
 int cpus_within(const CpuSet& allowed, std::optional<double> quota) {
   const auto cpus = static_cast<double>(allowed.count());
   return std::max(1, static_cast<int>(quota ? std::min(cpus, std::ceil(*quota)) : cpus));
+}
+
+bool has_vnni(const std::filesystem::path& root) {
+  std::ifstream file(root / "proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream flags(line);
+    const std::istream_iterator<std::string> first(flags), last;
+    return std::find(first, last, "avx512_vnni") != last;
+  }
+  return false;
 }
 
 int usable_cpus() {

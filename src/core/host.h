@@ -28,6 +28,10 @@ std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 /// How many of the `allowed` CPUs a quota keeps busy; rounded up, at least 1.
 int cpus_within(const CpuSet& allowed, std::optional<double> quota);
 
+/// Whether the CPU adds up products of bytes exactly in one instruction (AVX-512 VNNI), as
+/// proc/cpuinfo in `root` says.
+bool has_vnni(const std::filesystem::path& root = "/");
+
 /// How many CPUs this process may use: threads for all of them make sense, more do not. At least 1.
 int usable_cpus();
 

@@ -49,6 +49,30 @@ struct Lists {
             {"bias", optional_tensor(o.bias), kReads, '1', n},
             {"pre_activation", optional_tensor(o.pre_activation), kWrites, m, n}};
   }
+  Operands operator()(const QuantizeWeight& o) const {
+    return {{"to", &o.to, kWrites, 'N', 'K', DType::kI8},
+            {"scales", &o.scales, kWrites, '1', o.scales.cols == 1 ? '1' : 'N'},
+            {"sums", &o.sums, kWrites, '1', 'N', DType::kI32},
+            {"from", &o.from, kReads, 'N', 'K'}};
+  }
+  /// A scale is of whole rows, or of all of them.
+  Operands operator()(const Quantize& o) const {
+    const char rows = o.zero_point ? 'M' : 'r';
+    return {{"to", &o.to, kWrites, rows, 'K', DType::kI8},
+            {"scales", &o.scales, kWrites, o.zero_point ? '1' : rows, '1'},
+            {"from", &o.from, kReads, rows, 'K'},
+            {"zero_point", optional_tensor(o.zero_point), kWrites, '1', '1', DType::kI32}};
+  }
+  Operands operator()(const QuantizedGemm& o) const {
+    return {{"c", &o.c, kWrites, 'r', 'N'},
+            {"a", &o.a, kReads, 'r', 'K', DType::kI8},
+            {"b", &o.b, kReads, 'N', 'K', DType::kI8},
+            {"a_scales", &o.a_scales, kReads, o.a_zero_point ? '1' : 'r', '1'},
+            {"b_scales", &o.b_scales, kReads, '1', o.b_scales.cols == 1 ? '1' : 'N'},
+            {"b_sums", &o.b_sums, kReads, '1', 'N', DType::kI32},
+            {"bias", &o.bias, kReads, '1', 'N'},
+            {"a_zero_point", optional_tensor(o.a_zero_point), kReads, '1', '1', DType::kI32}};
+  }
   Operands operator()(const BiasActivation& o) const {
     return {{"values", &o.values, kUpdates, 'r', 'n'},
             {"bias", &o.bias, kReads, '1', 'n'},

@@ -48,6 +48,14 @@ std::int64_t flops_of(const CrossEntropy& op) {
 std::int64_t flops_of_device_op(const DeviceOp& op) {
   return std::visit(Overloaded{
                         [](const Gemm& o) { return flops_of(o); },
+                        // A magnitude and a comparison, then a product and its rounding.
+                        [](const QuantizeWeight& o) { return flops_each(o.from, 4); },
+                        [](const Quantize& o) { return flops_each(o.from, 4); },
+                        // Multiply-adds of whole numbers count as those of floats; behind them the
+                        // product of the scales, and that with the sum, to which the bias is added.
+                        [](const QuantizedGemm& o) {
+                          return flops_each(o.c, 2 * o.a.cols + 3 + traits_of(o.activation).flops);
+                        },
                         [](const BiasActivation& o) {
                           return flops_each(o.values, 1 + traits_of(o.activation).flops);
                         },
@@ -104,6 +112,8 @@ std::string_view name_of(DType dtype) {
       return "bf16";
     case DType::kU8:
       return "u8";
+    case DType::kI8:
+      return "i8";
   }
   return "?";
 }
@@ -145,6 +155,27 @@ class Rules {
     fit("bias must be 1 by the columns of c", o.bias);
     fit("pre_activation must have the shape of c", o.pre_activation);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
+  }
+  void operator()(const QuantizeWeight& o) {
+    fit("to and from must have the same shape", o.to, o.from);
+    fit("scales must be 1 by 1, or 1 by the rows of from", o.scales);
+    fit("sums must be 1 by the rows of from", o.sums);
+  }
+  void operator()(const Quantize& o) {
+    fit("to and from must have the same shape", o.to, o.from);
+    fit("scales must be the rows of from by 1, or with a zero point 1 by 1", o.scales);
+    fit("zero_point must be 1 by 1", o.zero_point);
+    demand(o.bits == 7 || o.bits == 8, "bits must be 7 or 8");
+  }
+  void operator()(const QuantizedGemm& o) {
+    fit("a must have as many columns as b", o.a, o.b);
+    fit("c must be the rows of a by the rows of b", o.c);
+    fit("a_scales must be the rows of a by 1, or with a zero point 1 by 1", o.a_scales);
+    fit("a_zero_point must be 1 by 1", o.a_zero_point);
+    fit("b_scales must be 1 by 1, or 1 by the rows of b", o.b_scales);
+    fit("b_sums and bias must be 1 by the rows of b", o.b_sums, o.bias);
+    demand(o.bits == 7 || o.bits == 8, "bits must be 7 or 8");
+    demand(o.a.cols <= kMostInt8Inputs, "a sum of so many products may overflow");
   }
   void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);

@@ -48,6 +48,50 @@ struct Gemm {
   std::optional<Tensor> pre_activation{};
 };
 
+/// A weight in int8: to = from / scale, rounded to the nearest whole number, ties to even, from
+/// -128 to 127. A scale is the largest magnitude among its numbers over 127.5, as PyTorch's
+/// observers of weights have it: of each row, or of all where `scales` is a single one. `sums` are
+/// the sums of the rows of `to`. to and from n x k, scales 1 x n or 1 x 1, sums 1 x n i32.
+struct QuantizeWeight {
+  static constexpr std::string_view kLabel = "quantize_weight";
+  Tensor to, scales, sums, from;
+};
+
+/// Activations in int8, in whole numbers of `bits` bits, 7 or 8.
+///
+/// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and
+/// to = from / scale, rounded to the nearest, ties to even. So a row's numbers depend on nothing
+/// but the row. scales m x 1.
+///
+/// With a `zero_point`, one scale for all, affine, as torch.ao.quantization's dynamic modules have
+/// it: numbers from the least, at most 0, to the largest, at least 0, fill 2^bits values, and
+/// to = from / scale + zero_point. PyTorch's numbers begin with 0, these with -2^(bits - 1).
+/// scales 1 x 1, zero_point 1 x 1 i32.
+///
+/// What is not finite makes its scale so, and with it all that is computed from it.
+struct Quantize {
+  static constexpr std::string_view kLabel = "quantize";
+  Tensor to, scales, from;
+  std::optional<Tensor> zero_point{};
+  int bits = 8;
+};
+
+/// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The product is
+/// one of whole numbers, exact in int32, and becomes fp32 once; the bias is added in the same
+/// rounding as the scale is multiplied. a is from Quantize with the same `bits`, b from
+/// QuantizeWeight. c m x n, a m x k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
+struct QuantizedGemm {
+  static constexpr std::string_view kLabel = "quantized_gemm";
+  Tensor c, a, b;
+  Tensor a_scales, b_scales, b_sums, bias;
+  std::optional<Tensor> a_zero_point{};
+  Activation activation = Activation::kNone;
+  int bits = 8;
+};
+
+/// So many products of 8 bits by 8 always fit into an int32.
+constexpr std::int64_t kMostInt8Inputs = 65'536;
+
 /// values += bias on every row, then the activation; in place. What the activation is applied to is
 /// kept in `pre_activation`, where there is one. values and pre_activation m x n, bias 1 x n.
 struct BiasActivation {
@@ -342,10 +386,10 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp =
-    std::variant<Gemm, BiasActivation, ActivationGrad, Dropout, SumRows, PointwiseLoss,
-                 CrossEntropy, CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam,
-                 SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp = std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation,
+                              ActivationGrad, Dropout, SumRows, PointwiseLoss, CrossEntropy,
+                              CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam,
+                              SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

@@ -23,6 +23,20 @@ class Words {
     if (o.bias) text += " + " + t(*o.bias);
     return text + old(o.c, o.beta) + then(o);
   }
+  std::string operator()(const QuantizeWeight& o) const {
+    return fmt::format("{} = {} / {} in int8, sums of its rows in {}", t(o.to), t(o.from),
+                       t(o.scales), t(o.sums));
+  }
+  std::string operator()(const Quantize& o) const {
+    const std::string zero = o.zero_point ? " + " + t(*o.zero_point) : "";
+    return fmt::format("{} = {} / {}{} in {} bits", t(o.to), t(o.from), t(o.scales), zero, o.bits);
+  }
+  std::string operator()(const QuantizedGemm& o) const {
+    const std::string a =
+        o.a_zero_point ? fmt::format("({} - {})", t(o.a), t(*o.a_zero_point)) : t(o.a);
+    return fmt::format("{} = {} * {}^T in int32, times {} * {}, + {}{}", t(o.c), a, t(o.b),
+                       t(o.a_scales), t(o.b_scales), t(o.bias), then_text(o.activation));
+  }
   std::string operator()(const BiasActivation& o) const {
     return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
   }
@@ -131,9 +145,11 @@ class Words {
   /// What becomes of the sum of a Gemm or a BiasActivation.
   template <class ActivatingOp>
   [[nodiscard]] std::string then(const ActivatingOp& o) const {
-    if (o.activation == Activation::kNone) return "";
-    const std::string kept = o.pre_activation ? fmt::format(" of {}", t(*o.pre_activation)) : "";
-    return fmt::format(", {}{}", name_of(o.activation), kept);
+    const bool keeps = o.activation != Activation::kNone && o.pre_activation;
+    return then_text(o.activation) + (keeps ? fmt::format(" of {}", t(*o.pre_activation)) : "");
+  }
+  static std::string then_text(Activation activation) {
+    return activation == Activation::kNone ? "" : fmt::format(", {}", name_of(activation));
   }
 
   const Buffers& buffers_;

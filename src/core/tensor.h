@@ -39,10 +39,12 @@ enum class DType {
   kBF16,  // Bf16
   kI32,
   kU8,  // raw bytes, e.g. the state of a random generator
+  kI8,
 };
 
 constexpr std::int64_t bytes_of(DType dtype) {
-  return dtype == DType::kU8 ? 1 : dtype == DType::kBF16 ? 2 : 4;
+  const bool is_byte = dtype == DType::kU8 || dtype == DType::kI8;
+  return is_byte ? 1 : dtype == DType::kBF16 ? 2 : 4;
 }
 
 using BufferId = int;

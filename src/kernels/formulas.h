@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -487,5 +488,65 @@ BARESTEP_HD inline float clip_factor(double max_norm, double squares) {
 BARESTEP_HD inline double gram_term(float gram_y, float gram_x) {
   return static_cast<double>(gram_y) * (static_cast<double>(gram_x) + 1);
 }
+
+// Int8: see QuantizeWeight and Quantize.
+
+/// A whole number for a float, in the order of the floats; NaN is beyond infinity, on the side of
+/// its sign. So the extremes of an array tell whether it holds one.
+BARESTEP_HD inline std::int32_t order_of(float x) {
+  const auto bits = std::bit_cast<std::int32_t>(x);
+  return bits ^ (bits < 0 ? INT32_MAX : 0);
+}
+BARESTEP_HD inline float float_of_order(std::int32_t order) {
+  return std::bit_cast<float>(order ^ (order < 0 ? INT32_MAX : 0));
+}
+
+/// order_of(|x|)
+BARESTEP_HD inline std::int32_t order_of_magnitude(float x) {
+  return std::bit_cast<std::int32_t>(x) & INT32_MAX;
+}
+
+/// How numbers become int8: `to` = from / scale + zero_point within [low, high].
+struct Int8Range {
+  float scale;
+  std::int32_t zero_point, low, high;
+
+  BARESTEP_HD static Int8Range of_weights(float largest) {
+    constexpr float kLeast = 1.1920929e-07F;  // PyTorch's observers allow no smaller one
+    const float scale = largest / 127.5F;
+    return {scale < kLeast ? kLeast : scale, 0, -128, 127};
+  }
+  BARESTEP_HD static Int8Range of_row(float largest, int bits) {
+    constexpr float kLeast = 0x1p-126F;  // a row of zeros may have any scale
+    const std::int32_t most = (1 << (bits - 1)) - 1;
+    const float scale = largest / static_cast<float>(most);
+    return {scale < kLeast ? kLeast : scale, 0, -most, most};
+  }
+  /// As PyTorch's ChooseQuantizationParams (quant_utils.h) has it, but for where numbers begin.
+  BARESTEP_HD static Int8Range of_batch(float least, float largest, int bits) {
+    const double top = (1 << bits) - 1;
+    const std::int32_t begin = -(1 << (bits - 1));
+    double scale = (static_cast<double>(largest) - static_cast<double>(least)) / top;
+    if (static_cast<float>(scale) < 0x1p-126F) scale = 0.1;
+    const double below = static_cast<double>(least) / scale;
+    const double above = static_cast<double>(largest) / scale;
+    const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;
+    const double inside = zero > top ? top : zero >= 0 ? zero : 0;  // NaN is 0
+    return {static_cast<float>(scale), begin + static_cast<std::int32_t>(std::rint(inside)), begin,
+            begin == -128 ? 127 : -begin};
+  }
+
+  /// `inverse` is 1 / scale, which PyTorch multiplies by. To the nearest whole number, ties to
+  /// even, as floats of 2^23 and more have no others. NaN becomes `low`.
+  [[nodiscard]] BARESTEP_HD std::int8_t quantized(float x, float inverse) const {
+    constexpr float kMost = 1024;
+    constexpr float kNoFractions = 0x1.8p23F;
+    const float scaled = x * inverse;
+    const float bounded = scaled > kMost ? kMost : scaled >= -kMost ? scaled : -kMost;
+    const std::int32_t whole =
+        static_cast<std::int32_t>((bounded + kNoFractions) - kNoFractions) + zero_point;
+    return static_cast<std::int8_t>(whole > high ? high : whole < low ? low : whole);
+  }
+};
 
 }  // namespace barestep

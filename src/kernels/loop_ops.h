@@ -265,4 +265,51 @@ struct CorrectRow {
   }
 };
 
+/// Numbers that have one scale.
+struct QuantizeElement {
+  std::int8_t* to;
+  const float* from;
+  Int8Range range;
+  float inverse;
+
+  BARESTEP_HD QuantizeElement(std::int8_t* to_numbers, const float* from_numbers,
+                              const Int8Range& int8_range)
+      : to(to_numbers), from(from_numbers), range(int8_range), inverse(1.0F / int8_range.scale) {}
+
+  BARESTEP_HD void operator()(std::int64_t i) const { to[i] = range.quantized(from[i], inverse); }
+};
+
+/// What becomes of a sum of products in a QuantizedGemm.
+template <class Formula>
+struct DequantizeElement {
+  float* c;
+  const float* a_scales;
+  const float* b_scales;
+  const std::int32_t* b_sums;
+  const float* bias;
+  const std::int32_t* a_zero_point;  // null: 0
+  std::int64_t cols;
+  std::int64_t a_step, b_step;  // 0: one scale for all
+
+  DequantizeElement(const QuantizedGemm& op, const Addresses& addresses)
+      : c(addresses.at(op.c)),
+        a_scales(addresses.at(op.a_scales)),
+        b_scales(addresses.at(op.b_scales)),
+        b_sums(addresses.at<std::int32_t>(op.b_sums)),
+        bias(addresses.at(op.bias)),
+        a_zero_point(op.a_zero_point ? addresses.at<std::int32_t>(*op.a_zero_point) : nullptr),
+        cols(op.c.cols),
+        a_step(op.a_zero_point ? 0 : 1),
+        b_step(op.b_scales.cols == 1 ? 0 : 1) {}
+
+  /// `sum` is of the products of `a` and `b` as they are; `offset` was added to each of `a`.
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t col, std::int32_t sum,
+                              std::int32_t offset = 0) const {
+    const std::int32_t zero = a_zero_point == nullptr ? 0 : *a_zero_point;
+    const std::int32_t exact = sum - (zero + offset) * b_sums[col];
+    const float scale = a_scales[row * a_step] * b_scales[col * b_step];
+    c[row * cols + col] = Formula::value(std::fma(static_cast<float>(exact), scale, bias[col]));
+  }
+};
+
 }  // namespace barestep

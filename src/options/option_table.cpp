@@ -364,7 +364,8 @@ Table device_options() {
        .help = "bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
-       .help = "of matrix products; tf32 is a GPU's, faster and rounder",
+       .help = "of matrix products; tf32 is a GPU's, faster and rounder; int8 is for "
+               "--evaluate-only, which shows it beside fp32",
        .value = one_of(&DeviceConfig::precision),
        .decides_numbers = true},
       {.name = "graph",
@@ -592,6 +593,15 @@ Table file_options() {
                "on the test set (--test-split), or on all samples of --data, for each of "
                "--batch-size; --warmup batches come before",
        .value = flag(&TrainingConfig::evaluate_only),
+       .trainers = {kSingle, kDdp}},
+      {.name = "quantization",
+       .help =
+           "of --precision int8. row: weights have a scale for each output, activations one for "
+           "each row; both symmetric. torch: as torch.ao.quantization.quantize_dynamic, one "
+           "scale for the activations of a batch, in 7 bits, and one for a layer's weights, or "
+           "with torch-per-channel one for each output",
+       .value = one_of(&DeviceConfig::quantization),
+       .unset = std::string(name_of(Quantization::kRow)),
        .trainers = {kSingle, kDdp}},
   };
 }

@@ -13,6 +13,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "core/ops.h"
 
 namespace barestep {
 
@@ -332,6 +333,43 @@ void check_evaluation(const TrainConfig& config) {
                                   .remedy = "leave one of the two out"});
 }
 
+void check_int8(const TrainConfig& config, TrainerKind trainer) {
+  const DeviceConfig& device = config.device;
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  if (device.precision != Precision::kInt8) {
+    if (!device.quantization) return;
+    refuse("--quantization", std::string(name_of(*device.quantization)),
+           "only --precision int8 quantises", "leave it out, or add --precision int8");
+  }
+  if (!config.training.evaluate_only) {
+    const bool can = trainer != TrainerKind::kDataParallel;
+    refuse("--precision", "int8", "nothing is trained in int8, only evaluated",
+           can ? "add --evaluate-only --load FILE, or use --precision fp32"
+               : "use --precision fp32, or mlp_single --evaluate-only");
+  }
+  if (!device.fusion) {
+    refuse("--fusion", "off", "a product in int8 ends in its bias and activation",
+           "leave it out, or use --precision fp32");
+  }
+  if (!device.autotune.empty()) {
+    refuse("--autotune", device.autotune.string(), "there is no choice of int8 products",
+           "leave it out, or use --precision fp32");
+  }
+  const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCpu);
+  const std::int64_t most = *std::max_element(widths.begin(), widths.end() - 1);
+  if (most > kMostInt8Inputs) {
+    refuse("--precision", "int8",
+           fmt::format("a layer has {} inputs, and sums of more than {} products may overflow",
+                       most, kMostInt8Inputs),
+           "use --precision fp32");
+  }
+}
+
 void check_checkpoints(const TrainConfig& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   const CheckpointConfig usual;
@@ -551,6 +589,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_factors(config);
   check_output(config.output);
   check_evaluation(config);
+  check_int8(config, trainer);
   check_sweep(config);
   check_checkpoints(config);
   check_micro_steps(config);

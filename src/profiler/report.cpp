@@ -214,28 +214,37 @@ std::string sweep_table(std::span<const SweepRow> rows) {
   return table.text();
 }
 
-std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch) {
-  const OrderedJson record = {{"batch_size", batch_size},
-                              {"batch", batch.number},
-                              {"samples", batch.samples},
-                              {"latency_s", batch.latency_s},
-                              {"rank", batch.rank}};
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
+                              std::optional<Precision> precision) {
+  OrderedJson record = {{"batch_size", batch_size},
+                        {"batch", batch.number},
+                        {"samples", batch.samples},
+                        {"latency_s", batch.latency_s},
+                        {"rank", batch.rank}};
+  if (precision) record["precision"] = name_of(*precision);
   return record.dump();
 }
 
 std::string evaluation_table(std::span<const Evaluation> runs) {
   const EvaluationReport first = runs.empty() ? EvaluationReport{} : runs.front().total;
+  const bool compares = std::ranges::any_of(
+      runs, [&](const Evaluation& run) { return run.precision != runs.front().precision; });
+  const bool classifies = compares && runs.front().classes > 0;
   std::vector<TextTable::Column> columns = {{"Batch size", Align::kRight}, {"Loss", Align::kRight}};
+  if (compares) columns.insert(columns.begin(), {"Precision"});
   if (first.accuracy) columns.push_back({"Accuracy", Align::kRight});
   if (first.r2) columns.push_back({"R2", Align::kRight});
   if (first.mean_absolute_error) columns.push_back({"Mean absolute error", Align::kRight});
   for (const char* title : {"Latency p50 (s)", "p95", "p99", "Throughput (samples/sec)"}) {
     columns.push_back({title, Align::kRight});
   }
+  if (classifies) columns.push_back({"Answers changed", Align::kRight});
+  if (compares) columns.push_back({"Weights (bytes)", Align::kRight});
   TextTable table(columns);
   for (const Evaluation& run : runs) {
     std::vector<std::string> row = {std::to_string(run.batch_size),
                                     fmt::format("{:.6f}", run.total.loss)};
+    if (compares) row.insert(row.begin(), std::string(name_of(run.precision)));
     const EvaluationReport& total = run.total;
     if (total.accuracy) row.push_back(fmt::format("{:.2f}%", 100 * *total.accuracy));
     if (total.r2) row.push_back(fmt::format("{:.4f}", *total.r2));
@@ -244,6 +253,8 @@ std::string evaluation_table(std::span<const Evaluation> runs) {
       row.push_back(seconds_text(seconds));
     }
     row.push_back(fmt::format("{:.2f}", run.samples_per_s));
+    if (classifies) row.push_back(run.changed ? grouped(*run.changed) : "-");
+    if (compares) row.push_back(grouped(run.weight_bytes));
     table.add_row(row);
   }
   return table.text();

@@ -92,10 +92,13 @@ struct SweepRow {
 /// median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
 
-/// A line of JSON about a batch of an evaluation, without its newline.
-std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch);
+/// A line of JSON about a batch of an evaluation, without its newline; it tells the precision where
+/// there is one to tell.
+std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
+                              std::optional<Precision> precision = std::nullopt);
 
-/// Batch size, loss, accuracy or errors, latency and throughput of every run.
+/// Batch size, loss, accuracy or errors, latency and throughput of every run. Of runs in several
+/// precisions also these, the answers that are not fp32's, and the bytes of the weights.
 std::string evaluation_table(std::span<const Evaluation> runs);
 
 /// Of a classifier: what samples of each class were taken for, and how many of them are right.

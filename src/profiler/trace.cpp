@@ -75,6 +75,8 @@ const char* type_of(DType dtype) {
       return "int";
     case DType::kU8:
       return "unsigned char";
+    case DType::kI8:
+      return "signed char";
   }
   return "";
 }

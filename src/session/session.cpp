@@ -143,6 +143,9 @@ std::string Session::preview() const {
   if (config_.output.explain) {
     if (!text.empty()) text += "\n";
     text += explain(programs_->all().front()->program);
+    if (programs_->quantize() != nullptr) {
+      text += "\n" + explain(programs_->quantize()->program) + "It is run once, at the start.\n";
+    }
   }
   return text;
 }
@@ -324,10 +327,26 @@ FlatWeights Session::weights_of_all() {
   return weights;
 }
 
-Evaluation Session::evaluate(MetricsLog* metrics) {
+namespace {
+
+/// Of a classifier: how many samples of all ranks are taken for another class than in `first`.
+std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evaluation& other,
+                                            Communicator* ranks) {
+  if (!first.total.accuracy) return std::nullopt;
+  std::int64_t mine = 0;
+  for (std::size_t i = 0; i < first.found.size(); ++i) mine += first.found[i] != other.found[i];
+  return sum_over_ranks(ranks, mine);
+}
+
+}  // namespace
+
+Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Evaluation* first) {
   Evaluation evaluation;
+  const Precision precision = config_.device.precision;
   const auto write = [&](const EvaluatedBatch& batch) {
-    if (metrics != nullptr) metrics->write(evaluation_record(config_.data.batch_size, batch));
+    if (metrics == nullptr) return;
+    metrics->write(evaluation_record(config_.data.batch_size, batch,
+                                     tells_precision ? std::optional(precision) : std::nullopt));
   };
   job_.or_end_all([&] {
     const FlatWeights weights = weights_of_all();
@@ -338,6 +357,8 @@ Evaluation Session::evaluate(MetricsLog* metrics) {
       if (job_.ranks() == nullptr) write(batch);
     };
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
+    evaluation.precision = precision;
+    if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);
@@ -346,30 +367,74 @@ Evaluation Session::evaluate(MetricsLog* metrics) {
   return evaluation;
 }
 
+namespace {
+
+/// fp32 and what is to be held against it, or what was asked for alone.
+std::vector<Precision> precisions_of(const TrainConfig& config) {
+  const bool only_shows = config.output.plan || config.output.explain;
+  const Precision asked = config.device.precision;
+  if (asked != Precision::kInt8 || only_shows) return {asked};
+  return {Precision::kFp32, asked};
+}
+
+/// Precisions are compared for one sample as for many, where there is no batch size to keep to.
+std::vector<std::int64_t> evaluated_sizes_of(const TrainConfig& config, TrainerKind trainer) {
+  const bool is_usual =
+      config.data.sweep.empty() && config.data.batch_size == DataConfig{}.batch_size;
+  if (trainer != TrainerKind::kSingle || !is_usual || precisions_of(config).size() == 1) {
+    return batch_sizes_of(config);
+  }
+  return {1, 8, 64, 512};
+}
+
+/// Empty but in int8.
+std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
+  if (!spec.model.int8) return "";
+  const char* const why = spec.model.int8->scheme != Quantization::kRow ? ", as PyTorch's"
+                          : spec.model.int8->bits == 7
+                              ? ", since this CPU has no instructions that add 8 exactly (VNNI)"
+                              : "";
+  return fmt::format("int8: quantization {}, activations of {} bits{}; accumulated in int32\n",
+                     name_of(config.device.quantization.value_or(Quantization::kRow)),
+                     spec.model.int8->bits, why);
+}
+
+}  // namespace
+
 void evaluate(Place& place, TrainConfig config, Job& job) {
   std::shared_ptr<const Dataset> data;
   std::optional<MetricsLog> metrics;
   std::vector<Evaluation> rows;
-  for (const std::int64_t size : batch_sizes_of(config)) {
-    config.data.batch_size = size;
-    Session session(place, config, job, data);
-    data = session.data();
-    if (!session.answer().empty()) {
-      if (job.is_first()) print_now(session.answer());
-      continue;
+  std::string int8;
+  const std::vector<Precision> precisions = precisions_of(config);
+  const std::optional<Quantization> quantization = config.device.quantization;
+  for (const std::int64_t size : evaluated_sizes_of(config, place.trainer())) {
+    const std::size_t first = rows.size();
+    for (const Precision precision : precisions) {
+      config.data.batch_size = size;
+      config.device.precision = precision;
+      config.device.quantization = precision == Precision::kInt8 ? quantization : std::nullopt;
+      Session session(place, config, job, data);
+      data = session.data();
+      if (!session.answer().empty()) {
+        if (job.is_first()) print_now(session.answer());
+        continue;
+      }
+      if (job.is_first() && !metrics && !config.output.metrics.empty()) {
+        metrics.emplace(place.trainer(), session.config(), job.ranks());
+      }
+      rows.push_back(session.evaluate(metrics ? &*metrics : nullptr, precisions.size() > 1,
+                                      rows.size() > first ? &rows[first] : nullptr));
+      int8 = int8_text(config, session.spec());
     }
-    if (job.is_first() && !metrics && !config.output.metrics.empty()) {
-      metrics.emplace(place.trainer(), session.config(), job.ranks());
-    }
-    rows.push_back(session.evaluate(metrics ? &*metrics : nullptr));
   }
   if (rows.empty() || !job.is_first()) return;
   const std::int64_t samples = rows.front().total.samples;
   const std::string ranks =
       job.ranks() == nullptr ? "" : " on " + counted(job.ranks()->size(), "rank");
-  show(fmt::format("{} of {} {}{}\n{}{}", config.output.load.string(), grouped(samples),
-                   noun_for(samples, "sample"), ranks, evaluation_table(rows),
-                   confusion_table(rows.front())));
+  show(fmt::format("{} of {} {}{}\n{}{}{}", config.output.load.string(), grouped(samples),
+                   noun_for(samples, "sample"), ranks, evaluation_table(rows), int8,
+                   confusion_table(rows[precisions.size() - 1])));
   if (metrics) metrics->close();
 }
 

@@ -50,9 +50,15 @@ class Session {
   /// Of run(): the times of its steps.
   [[nodiscard]] SweepRow row() const;
 
-  /// For --evaluate-only: evaluates the weights of --load. `metrics` takes a record of each batch;
-  /// it may be null. Throws what Evaluator::run() throws. Every rank calls it. Blocks.
-  Evaluation evaluate(MetricsLog* metrics);
+  /// For --evaluate-only: evaluates the weights of --load. `metrics` takes a record of each batch,
+  /// which may tell the precision; it may be null. Where there is a `first`, of the same samples in
+  /// another precision, answers are compared with its. Throws what Evaluator::run() throws. Every
+  /// rank calls it. Blocks.
+  Evaluation evaluate(MetricsLog* metrics, bool tells_precision = false,
+                      const Evaluation* first = nullptr);
+
+  /// What its programs are built from.
+  [[nodiscard]] const StepSpec& spec() const { return programs_->spec(); }
 
   /// As resolve() left it, with what the devices took.
   [[nodiscard]] const TrainConfig& config() const { return config_; }

@@ -55,7 +55,18 @@ std::vector<std::int64_t> sum_over_ranks(Communicator& ranks, std::vector<std::i
   return sum;
 }
 
+/// For a program without input.
+class NoInput final : public StepInput {
+ public:
+  void fill(std::int64_t /*step*/, const Program& /*program*/,
+            const Addresses& /*addresses*/) override {}
+};
+
 }  // namespace
+
+std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine) {
+  return ranks == nullptr ? mine : sum_over_ranks(*ranks, std::vector{mine}).front();
+}
 
 StepSpec evaluation_spec_of(StepSpec training) {
   StepSpec spec = std::move(training);
@@ -110,6 +121,10 @@ Evaluator::Evaluator(const StepPrograms& programs, Device& device, const Dataset
   device.copy(runner_.addresses(0).at<std::byte>(parameters), weights.data(), parameters.bytes(),
               stream);
   stream.synchronize();
+  if (programs.quantize() != nullptr) {
+    NoInput none;
+    runner_.step(programs.quantize()->program, nullptr, none);
+  }
 }
 
 Evaluator::~Evaluator() = default;
@@ -126,7 +141,8 @@ Evaluation Evaluator::run(std::int64_t warmup,
   for (std::int64_t i = 0; i < warmup && samples > 0; ++i)
     runner_.step(step(0).program, nullptr, *input_);
 
-  Evaluation evaluation{.batch_size = programs_.spec().batch_size};
+  Evaluation evaluation{.batch_size = programs_.spec().batch_size,
+                        .weight_bytes = state_bytes_of(programs_.evaluate()->program)};
   EvaluationPart part;
   while (part.samples < samples) {
     const StepProgram& program = step(part.samples);
@@ -171,6 +187,7 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     ++at(evaluation.confusion, evaluation.classes * labels[row] + found[row]);
   }
+  evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
 }
 
 /// Makes of what this rank found in its part what all found.

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/communicator.h"
+#include "core/config.h"
 #include "core/statistics.h"
 #include "data/dataset.h"
 #include "train/runner.h"
@@ -38,11 +40,21 @@ struct Evaluation {
   std::vector<EvaluatedBatch> batches{};  // rank by rank
   Statistics latency_s{};                 // of the batches
   double samples_per_s = 0;
+  std::int64_t weight_bytes = 0;      // of the parameters that each batch reads
+  std::vector<std::int32_t> found{};  // of a classifier: the class of each sample of this rank
+  // What is set by who evaluates the same weights in several precisions: this one's, and the
+  // samples of all ranks whose class is not that of the first precision.
+  Precision precision = Precision::kFp32;
+  std::optional<std::int64_t> changed{};
 };
+
+/// The sum over all ranks of a number of each. Every rank calls it; `ranks` may be null for one.
+std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine);
 
 class Evaluator {
  public:
-  /// Allocates what evaluation takes: weights, and the activations of a batch. `programs` are built
+  /// Allocates what evaluation takes: weights, and the activations of a batch; quantises weights
+  /// where the programs compute in int8. `programs` are built
   /// for evaluation_spec_of(). `ranks` joins the ranks that they are built for, each of which
   /// evaluates its share of the samples; it may be null for one. All that is referred to must
   /// outlive the evaluator. Blocks.

@@ -26,7 +26,63 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
     grad_out_.push_back(spec.trains || last ? take("grad_out") : Tensor{});
     const bool keeps = spec.trains && traits_of(spec.activation_after(layer)).grad_from_input;
     pre_activation_.push_back(keeps ? std::optional(take("pre_activation")) : std::nullopt);
+    if (spec.int8) int8_.push_back(take_int8_layer(buffers, spec, layer, rows, device));
   }
+}
+
+Mlp::Int8Layer Mlp::take_int8_layer(Buffers& buffers, const MlpSpec& spec, int layer,
+                                    std::int64_t rows, int device) {
+  const std::int64_t outputs = spec.layout.outputs(layer);
+  const std::int64_t inputs = spec.layout.inputs(layer);
+  const bool one_scale = spec.int8->scheme == Quantization::kTorch;
+  const bool by_rows = spec.int8->scheme == Quantization::kRow;
+  const auto of_weight = [&](const char* name, std::int64_t count, std::int64_t cols, DType dtype) {
+    return buffers.tensor(name + std::to_string(layer), Category::kParameters, count, cols, dtype,
+                          device);
+  };
+  const auto of_input = [&](const char* name, std::int64_t count, std::int64_t cols, DType dtype) {
+    return buffers.tensor(name, Category::kActivations, count, cols, dtype, device);
+  };
+  Quantize input{.to = of_input("int8_x", rows, inputs, DType::kI8),
+                 .scales = of_input("x_scales", by_rows ? rows : 1, 1, DType::kF32),
+                 .from = {},
+                 .bits = spec.int8->bits};
+  if (!by_rows) input.zero_point = of_input("x_zero_point", 1, 1, DType::kI32);
+  return {.weight = of_weight("int8_weight", outputs, inputs, DType::kI8),
+          .scales = of_weight("weight_scales", 1, one_scale ? 1 : outputs, DType::kF32),
+          .sums = of_weight("weight_sums", 1, outputs, DType::kI32),
+          .input = input};
+}
+
+void Mlp::quantize(Program& program) const {
+  for (int layer = 0; layer < spec_->layout.layers(); ++layer) {
+    const Int8Layer& own = at(int8_, layer);
+    add(program,
+        QuantizeWeight{.to = own.weight,
+                       .scales = own.scales,
+                       .sums = own.sums,
+                       .from = spec_->layout.weight(parameters_, layer)},
+        Phase::kEvaluate, layer);
+  }
+}
+
+void Mlp::add_int8_layer(Program& program, const Tensor& x, int layer) const {
+  const Int8Layer& own = at(int8_, layer);
+  Quantize input = own.input;
+  input.from = input_of(layer, x);
+  add(program, input, Phase::kEvaluate, layer);
+  add(program,
+      QuantizedGemm{.c = at(out_, layer),
+                    .a = input.to,
+                    .b = own.weight,
+                    .a_scales = input.scales,
+                    .b_scales = own.scales,
+                    .b_sums = own.sums,
+                    .bias = spec_->layout.bias(parameters_, layer),
+                    .a_zero_point = input.zero_point,
+                    .activation = spec_->activation_after(layer),
+                    .bits = input.bits},
+      Phase::kEvaluate, layer);
 }
 
 void Mlp::add(Program& program, DeviceOp op, Phase phase, int layer) const {
@@ -48,6 +104,10 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
   const ParameterLayout& layout = spec_->layout;
   for (int layer = 0; layer < layout.layers(); ++layer) {
+    if (phase == Phase::kEvaluate && !int8_.empty()) {
+      add_int8_layer(program, x, layer);
+      continue;
+    }
     const Tensor& out = at(out_, layer);
     Gemm product{.c = out,
                  .a = input_of(layer, x),

@@ -12,6 +12,12 @@
 
 namespace barestep {
 
+/// How an evaluation in int8 quantises; see QuantizeWeight and Quantize.
+struct Int8Spec {
+  Quantization scheme = Quantization::kRow;
+  int bits = 8;  // of activations
+};
+
 /// What a model computes, without batch size or memory.
 struct MlpSpec {
   ParameterLayout layout;
@@ -24,6 +30,7 @@ struct MlpSpec {
   bool fusion = true;              // bias and activation inside the forward product
   bool stores_gradients = true;    // else backward leaves their factors
   bool trains = true;              // else there are no gradients but the loss's own
+  std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] Activation activation_after(int layer) const {
     return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
@@ -72,7 +79,8 @@ class Mlp {
  public:
   /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., and
   /// "pre_activation0", ... for an activation whose gradient is found from its input; of a model
-  /// that does not train only the last "grad_out", which the loss writes. Its
+  /// that does not train only the last "grad_out", which the loss writes; in int8 "int8_weight0",
+  /// "weight_scales0", "weight_sums0", ... and one "int8_x" with its scales for all layers. Its
   /// activations lie in these behind those of `first_row` rows, of models for the rows before.
   /// `spec` must outlive it. Dropout has its masks by `step_rows`; without these nothing is
   /// dropped.
@@ -82,6 +90,10 @@ class Mlp {
   /// out0 = activation(x W0^T + b0), dropped in part, out1 = ... `ready` hears of each layer's
   /// output. An evaluation keeps nothing for gradients.
   void forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready = {}) const;
+
+  /// Makes the int8 weights that forward() reads, once after the parameters have come. Only of a
+  /// model in int8.
+  void quantize(Program& program) const;
 
   /// From the gradient of output(): gradients of all parameters, last layer first, if the model
   /// stores them, and those of the layers' outputs. `beta` 1 adds to what is there. `ready` hears
@@ -102,6 +114,15 @@ class Mlp {
   [[nodiscard]] ModelOutput output() const { return {out_.back(), grad_out_.back()}; }
 
  private:
+  /// What a layer has beside its parameters and its output where it computes in int8.
+  struct Int8Layer {
+    Tensor weight, scales, sums;
+    Quantize input;  // its `from` is known in forward()
+  };
+
+  [[nodiscard]] static Int8Layer take_int8_layer(Buffers& buffers, const MlpSpec& spec, int layer,
+                                                 std::int64_t rows, int device);
+  void add_int8_layer(Program& program, const Tensor& x, int layer) const;
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;
   [[nodiscard]] Tensor input_of(int layer, const Tensor& x) const;
   /// Of a layer's output or its gradient, where the layer has dropout.
@@ -116,6 +137,7 @@ class Mlp {
   std::vector<Tensor> out_;       // rows x outputs of each layer, after activation and dropout
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
   std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it
+  std::vector<Int8Layer> int8_;                        // empty where products are of floats
 };
 
 }  // namespace barestep

@@ -64,6 +64,12 @@ StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
       last_evaluate_ = new_step(StepKind::kEvaluation, "last evaluate", rest);
     }
   }
+  if (spec.model.int8) {
+    quantize_ = std::make_unique<StepProgram>(
+        StepProgram{.program = Program("quantize", buffers_), .tensors = {}});
+    Mlp(buffers_, spec_.model, 0).quantize(quantize_->program);
+    order(quantize_->program);
+  }
 }
 
 void StepPrograms::build_training() {
@@ -101,7 +107,8 @@ StepPrograms::Step StepPrograms::new_step(StepKind kind, const char* name, std::
 
 std::vector<const StepProgram*> StepPrograms::all() const {
   std::vector<const StepProgram*> found;
-  for (const Step* step : {&train_, &first_, &last_batch_, &evaluate_, &last_evaluate_}) {
+  for (const Step* step :
+       {&train_, &first_, &last_batch_, &evaluate_, &last_evaluate_, &quantize_}) {
     if (*step != nullptr) found.push_back(step->get());
   }
   return found;

@@ -77,6 +77,8 @@ class StepPrograms {
   /// Of this rank's rows of the test set; of none, where there are fewer rows than ranks.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
   [[nodiscard]] const StepProgram* last_evaluate() const { return last_evaluate_.get(); }
+  /// What is run once, after the parameters have come, of a model whose evaluations are in int8.
+  [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
   /// The flat buffers, for initialisation, loading and saving.
   [[nodiscard]] BufferId parameters() const { return parameters_; }
@@ -108,7 +110,7 @@ class StepPrograms {
   BufferId gradients_ = kNoBuffer;
   std::vector<BufferId> optimizer_state_;
   std::optional<Tensor> state_host_, state_snapshot_;
-  Step train_, first_, last_batch_, evaluate_, last_evaluate_;
+  Step train_, first_, last_batch_, evaluate_, last_evaluate_, quantize_;
 };
 
 }  // namespace barestep

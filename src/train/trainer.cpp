@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/index.h"
 #include "core/philox.h"
 #include "core/program.h"
@@ -138,6 +139,15 @@ double io_delay_in_step_s(const DataConfig& data) {
   return in_worker ? 0 : data.io_delay_ms / 1e3;
 }
 
+/// PyTorch's x86 kernels take 7 bits on every processor; ours 8 wherever products of them are
+/// exact.
+std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind) {
+  if (config.precision != Precision::kInt8) return std::nullopt;
+  const Quantization scheme = config.quantization.value_or(Quantization::kRow);
+  const bool is_exact = kind == DeviceKind::kCuda || has_vnni();
+  return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
+}
+
 /// Of the test set, whose rows are the last ones.
 double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
   return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
@@ -155,7 +165,8 @@ StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* data
                     .dropout = model.dropout,
                     .dropout_seed = config.training.seed,
                     .fusion = config.device.fusion,
-                    .stores_gradients = config.training.update != Update::kFused},
+                    .stores_gradients = config.training.update != Update::kFused,
+                    .int8 = int8_spec_of(config.device, kind)},
           .data = config.data.kind,
           .generator = generator_of(kind),
           .batch_size = config.data.batch_size,

@@ -144,6 +144,11 @@ struct OpRunner {
   }
 
   void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
+  void operator()(const QuantizeWeight& op) const { run_quantize_weight(op, addresses, pool); }
+  void operator()(const Quantize& op) const { run_quantize(op, addresses, pool); }
+  void operator()(const QuantizedGemm& op) const {
+    run_quantized_gemm(op, addresses, product.int8(op.bits), pool);
+  }
 
   void operator()(const BiasActivation& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {

@@ -89,6 +89,10 @@ class ReferenceProduct final : public Product {
 
   void prepare(const Gemm&, const ThreadPool&) override {}
 
+  [[nodiscard]] Int8Kernel int8(int bits) const override {
+    return int8_kernel(bits, Int8Isa::kPlain);
+  }
+
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
     const Matrix a{p.a, p.stride_a, p.transpose_a};
     const Matrix b{p.b, p.stride_b, p.transpose_b};

@@ -9,6 +9,7 @@
 #include "core/addresses.h"
 #include "core/config.h"
 #include "core/ops.h"
+#include "kernels/cpu/int8_product.h"
 #include "kernels/cpu/product_tiles.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -28,6 +29,9 @@ class Product {
   /// Computes a tile on the calling thread, which may be any thread of a pool, once a product of
   /// its kind is prepared. k is at least 1. False when the library failed.
   [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
+
+  /// What sums up products in int8 beside this provider, for activations of so many bits.
+  [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
 
   /// Computes the whole op, with its bias, beta and ReLU; blocks. Any extent may be 0: with k = 0
   /// an element is bias or beta * c. c must not overlap the other tensors.

@@ -5,6 +5,7 @@
 #include "kernels/cuda/clock.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/int8.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_adam.cuh"
 #include "kernels/cuda/optimizers.cuh"
@@ -34,6 +35,57 @@ struct Launcher {
   double* partials;
   const CudaGeometry& geometry;
   CudaStream stream;
+
+  cudaError_t operator()(const QuantizeWeight& op) const {
+    const bool one_scale = op.scales.cols == 1;
+    float* const scales = addresses.at(op.scales);
+    if (one_scale) {
+      const int blocks = partial_blocks(op.from.size());
+      const cudaError_t error = find_ranges_of(op.from, blocks);
+      if (error != cudaSuccess) return error;
+      const cudaError_t found = start(stream, 1, find_weight_scale, scales, ranges(), blocks);
+      if (found != cudaSuccess) return found;
+    }
+    return start(stream, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_weight,
+                 addresses.at<std::int8_t>(op.to), scales, addresses.at<std::int32_t>(op.sums),
+                 addresses.at(op.from), op.from.rows, op.from.cols, one_scale);
+  }
+
+  cudaError_t operator()(const Quantize& op) const {
+    auto* const to = addresses.at<std::int8_t>(op.to);
+    const float* const from = addresses.at(op.from);
+    float* const scales = addresses.at(op.scales);
+    if (!op.zero_point) {
+      return start(stream, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_rows, to,
+                   scales, from, op.from.rows, op.from.cols, op.bits);
+    }
+    const std::int64_t n = op.from.size();
+    auto* const zero_point = addresses.at<std::int32_t>(*op.zero_point);
+    const int blocks = partial_blocks(n);
+    const cudaError_t error = find_ranges_of(op.from, blocks);
+    if (error != cudaSuccess) return error;
+    const cudaError_t found =
+        start(stream, 1, find_batch_scale, scales, zero_point, ranges(), blocks, op.bits);
+    if (found != cudaSuccess) return found;
+    return start(stream, blocks_for(n, geometry), quantize_batch, to, from, n, scales, zero_point,
+                 op.bits);
+  }
+
+  cudaError_t operator()(const QuantizedGemm& op) const {
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return start(stream, blocks_for(op.c.size() * kWarpThreads, geometry),
+                   quantized_gemm<Formula>, addresses.at<std::int8_t>(op.a),
+                   addresses.at<std::int8_t>(op.b), op.a.rows, op.a.cols,
+                   DequantizeElement<Formula>(op, addresses));
+    });
+  }
+
+  [[nodiscard]] cudaError_t dequantize(const QuantizedGemm& op) const {
+    return with_activation(op.activation, [&]<class Formula>(Formula) {
+      return each_of(op.c.rows, op.c.cols,
+                     DequantizeInPlace<Formula>{DequantizeElement<Formula>(op, addresses)});
+    });
+  }
 
   cudaError_t operator()(const BiasActivation& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
@@ -173,6 +225,12 @@ struct Launcher {
     return tensor ? addresses.at(*tensor) : nullptr;
   }
 
+  [[nodiscard]] OrderRange* ranges() const { return reinterpret_cast<OrderRange*>(partials); }
+
+  [[nodiscard]] cudaError_t find_ranges_of(const Tensor& tensor, int blocks) const {
+    return start(stream, blocks, find_ranges, ranges(), addresses.at(tensor), tensor.size());
+  }
+
   /// out = the sum of term(i) over [0, n).
   template <class Term>
   cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
@@ -230,6 +288,11 @@ int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
            const CudaGeometry& geometry, CudaStream stream) {
   return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), geometry, stream},
                     op);
+}
+
+int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
+                      const CudaGeometry& geometry, CudaStream stream) {
+  return Launcher{addresses, nullptr, geometry, stream}.dequantize(op);
 }
 
 }  // namespace barestep

@@ -33,6 +33,10 @@ constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 [[nodiscard]] int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
                          const CudaGeometry& geometry, CudaStream stream);
 
+/// Queues; as launch(), for an op whose c holds the sums of products of a and b, as int32.
+[[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
+                                    const CudaGeometry& geometry, CudaStream stream);
+
 /// Queues; as launch(), for Generator::kTorchCuda. It stands in a source of its own, which is
 /// compiled otherwise: cuRAND's uniform numbers have PyTorch's bits only where nvcc may fuse
 /// multiply-adds, our own formulas only where not.

@@ -1,0 +1,171 @@
+#include "kernels/cpu/int8_product.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/loop_ops.h"
+
+namespace barestep {
+namespace {
+
+void sum_plainly(const Int8Tile& tile, std::int32_t* sums) {
+  for (std::int64_t i = 0; i < tile.rows; ++i) {
+    const std::int8_t* const a = tile.a + i * tile.depth;
+    for (std::int64_t j = 0; j < tile.cols; ++j) {
+      const std::int8_t* const b = tile.b + j * tile.depth;
+      std::int32_t sum = 0;
+      for (std::int64_t k = 0; k < tile.depth; ++k) sum += std::int32_t{a[k]} * b[k];
+      sums[i * kInt8TileCols + j] = sum;
+    }
+  }
+}
+
+std::int32_t largest_magnitude(const float* values, std::int64_t n) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, order_of_magnitude(values[i]));
+  return largest;
+}
+
+/// In the order of floats; 0 is always among the numbers.
+struct Extremes {
+  std::int32_t least = 0, largest = 0;
+};
+
+Extremes extremes_of(const float* values, std::int64_t n) {
+  Extremes found;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int32_t order = order_of(values[i]);
+    found.least = std::min(found.least, order);
+    found.largest = std::max(found.largest, order);
+  }
+  return found;
+}
+
+/// So many parts of an array are looked through side by side.
+constexpr std::int64_t kInt8Pieces = 16;
+
+/// look(values, how many) of each part.
+template <class Found, class Look>
+std::array<Found, kInt8Pieces> look_through(const float* values, std::int64_t n, ThreadPool& pool,
+                                            const Look& look) {
+  std::array<Found, kInt8Pieces> found{};
+  const std::int64_t length = (n + kInt8Pieces - 1) / kInt8Pieces;
+  pool.run(kInt8Pieces, [&](std::int64_t piece, int) {
+    const std::int64_t begin = std::min(n, piece * length);
+    found[static_cast<std::size_t>(piece)] = look(values + begin, std::min(n - begin, length));
+  });
+  return found;
+}
+
+void quantize_numbers(const QuantizeElement& element, std::int64_t n) {
+  const QuantizeElement own = element;  // what is written cannot be a part of it
+  for (std::int64_t i = 0; i < n; ++i) own(i);
+}
+
+/// Rows that make up about a task: some microseconds of work.
+std::int64_t int8_rows_per_task(std::int64_t cols) {
+  constexpr std::int64_t kNumbers = 16384;
+  return std::max(std::int64_t{1}, kNumbers / cols);
+}
+
+}  // namespace
+
+Int8Kernel int8_kernel(int bits, Int8Isa most) {
+  if (most >= Int8Isa::kVnni) {
+    if (const Int8Kernel kernel = vnni_kernel(bits); kernel.sum != nullptr) return kernel;
+  }
+  if (most >= Int8Isa::kAvx2 && bits == 7) {
+    if (const Int8Kernel kernel = avx2_kernel(); kernel.sum != nullptr) return kernel;
+  }
+  return {"plain loops", sum_plainly, 0};
+}
+
+void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, ThreadPool& pool) {
+  const float* const from = addresses.at(op.from);
+  auto* const to = addresses.at<std::int8_t>(op.to);
+  float* const scales = addresses.at(op.scales);
+  auto* const sums = addresses.at<std::int32_t>(op.sums);
+  const std::int64_t cols = op.from.cols;
+  const bool by_rows = op.scales.cols > 1;
+  if (!by_rows) {
+    const auto found = look_through<std::int32_t>(from, op.from.size(), pool, largest_magnitude);
+    scales[0] = Int8Range::of_weights(float_of_order(*std::ranges::max_element(found))).scale;
+  }
+  for_ranges(
+      pool, op.from.rows, int8_rows_per_task(cols), [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          Int8Range range = Int8Range::of_weights(0);
+          if (by_rows) {
+            range =
+                Int8Range::of_weights(float_of_order(largest_magnitude(from + row * cols, cols)));
+            scales[row] = range.scale;
+          } else {
+            range.scale = scales[0];
+          }
+          std::int8_t* const numbers = to + row * cols;
+          quantize_numbers({numbers, from + row * cols, range}, cols);
+          std::int32_t sum = 0;
+          for (std::int64_t i = 0; i < cols; ++i) sum += numbers[i];
+          sums[row] = sum;
+        }
+      });
+}
+
+void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& pool) {
+  const float* const from = addresses.at(op.from);
+  auto* const to = addresses.at<std::int8_t>(op.to);
+  float* const scales = addresses.at(op.scales);
+  const std::int64_t cols = op.from.cols;
+  const int bits = op.bits;
+  if (op.zero_point) {
+    Extremes all;
+    for (const Extremes& each : look_through<Extremes>(from, op.from.size(), pool, extremes_of)) {
+      all = {std::min(all.least, each.least), std::max(all.largest, each.largest)};
+    }
+    const Int8Range range =
+        Int8Range::of_batch(float_of_order(all.least), float_of_order(all.largest), bits);
+    scales[0] = range.scale;
+    *addresses.at<std::int32_t>(*op.zero_point) = range.zero_point;
+    for_ranges(
+        pool, op.from.rows, int8_rows_per_task(cols), [=](std::int64_t begin, std::int64_t end) {
+          quantize_numbers({to + begin * cols, from + begin * cols, range}, (end - begin) * cols);
+        });
+    return;
+  }
+  for_ranges(pool, op.from.rows, int8_rows_per_task(cols),
+             [=](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin; row < end; ++row) {
+                 const float* const numbers = from + row * cols;
+                 const Int8Range range =
+                     Int8Range::of_row(float_of_order(largest_magnitude(numbers, cols)), bits);
+                 scales[row] = range.scale;
+                 quantize_numbers({to + row * cols, numbers, range}, cols);
+               }
+             });
+}
+
+void run_quantized_gemm(const QuantizedGemm& op, const Addresses& addresses,
+                        const Int8Kernel& kernel, ThreadPool& pool) {
+  const auto* const a = addresses.at<std::int8_t>(op.a);
+  const auto* const b = addresses.at<std::int8_t>(op.b);
+  const std::int64_t depth = op.a.cols;
+  const std::int64_t down = (op.c.rows + kInt8TileRows - 1) / kInt8TileRows;
+  const std::int64_t across = (op.c.cols + kInt8TileCols - 1) / kInt8TileCols;
+  with_activation(op.activation, [&]<class Formula>(Formula) {
+    const DequantizeElement<Formula> element(op, addresses);
+    pool.run(down * across, [&](std::int64_t task, int) {
+      const std::int64_t row = task / across * kInt8TileRows;
+      const std::int64_t col = task % across * kInt8TileCols;
+      const std::int64_t rows = std::min(kInt8TileRows, op.c.rows - row);
+      const std::int64_t cols = std::min(kInt8TileCols, op.c.cols - col);
+      alignas(64) std::int32_t sums[kInt8TileRows * kInt8TileCols];
+      kernel.sum({a + row * depth, b + col * depth, depth, rows, cols}, sums);
+      const DequantizeElement<Formula> own = element;
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < cols; ++j)
+          own(row + i, col + j, sums[i * kInt8TileCols + j], kernel.offset);
+    });
+  });
+}
+
+}  // namespace barestep

@@ -1,0 +1,14 @@
+// For processors whose instructions for int8 nothing here is written for.
+#include "kernels/cpu/int8_product.h"
+
+namespace barestep {
+
+Int8Kernel vnni_kernel(int /*bits*/) {
+  return {"", nullptr, 0};
+}
+
+Int8Kernel avx2_kernel() {
+  return {"", nullptr, 0};
+}
+
+}  // namespace barestep
