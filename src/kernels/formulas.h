@@ -537,15 +537,17 @@ struct Int8Range {
   }
 
   /// `inverse` is 1 / scale, which PyTorch multiplies by. To the nearest whole number, ties to
-  /// even, as floats of 2^23 and more have no others. NaN becomes `low`.
+  /// even, as floats of 2^23 and more have no others. NaN becomes `high`.
   [[nodiscard]] BARESTEP_HD std::int8_t quantized(float x, float inverse) const {
     constexpr float kMost = 1024;
     constexpr float kNoFractions = 0x1.8p23F;
     const float scaled = x * inverse;
-    const float bounded = scaled > kMost ? kMost : scaled >= -kMost ? scaled : -kMost;
+    const float below = scaled < kMost ? scaled : kMost;
+    const float bounded = below > -kMost ? below : -kMost;
     const std::int32_t whole =
         static_cast<std::int32_t>((bounded + kNoFractions) - kNoFractions) + zero_point;
-    return static_cast<std::int8_t>(whole > high ? high : whole < low ? low : whole);
+    const std::int32_t not_above = whole < high ? whole : high;
+    return static_cast<std::int8_t>(not_above > low ? not_above : low);
   }
 };
 

@@ -30,6 +30,19 @@ class CpuQuota : public TempDirTest {
   [[nodiscard]] std::optional<double> quota() const { return cpu_quota(folder()); }
 };
 
+class Vnni : public CpuQuota {};
+
+TEST_F(Vnni, IsThereWhereTheCpuSaysSo) {
+  EXPECT_FALSE(has_vnni(folder()));
+  const auto says = [&](const std::string& flags) {
+    add("proc/cpuinfo", "model name\t: One\nflags\t\t: " + flags + "\n");
+    return has_vnni(folder());
+  };
+  EXPECT_TRUE(says("fpu avx512_vnni avx512_bitalg"));
+  EXPECT_FALSE(says("fpu avx2 avx_vnni avx512f"));
+  EXPECT_FALSE(says(""));
+}
+
 TEST_F(CpuQuota, IsNoneWithoutGroupsAndWithoutALimit) {
   EXPECT_EQ(quota(), std::nullopt);
   add("proc/self/cgroup", "0::/job\n");

@@ -30,6 +30,11 @@ std::vector<Op> one_of_each() {
           DeviceOp{gemm_with_bias()},
           DeviceOp{weight_gradient()},
           DeviceOp{gram_product()},
+          DeviceOp{quantize_weight()},
+          DeviceOp{quantize()},
+          DeviceOp{quantize_batch()},
+          DeviceOp{quantized_gemm()},
+          DeviceOp{quantized_gemm_of_batch()},
           DeviceOp{BiasActivation{f32(0, 4, 5), f32(1, 1, 5)}},
           DeviceOp{ActivationGrad{f32(0, 4, 5), f32(1, 4, 5)}},
           DeviceOp{dropout()},
@@ -220,6 +225,7 @@ TEST(Addresses, RefuseATypeThatTheTensorDoesNotHold) {
   EXPECT_EQ(static_cast<void*>(addresses.at<Bf16>(bf16(1, 1, 1))), memory);
   EXPECT_EQ(static_cast<void*>(addresses.at<std::int32_t>(i32(2, 1, 1))), memory);
   EXPECT_EQ(static_cast<void*>(addresses.at<TorchGenerator>(state(3))), memory);
+  EXPECT_EQ(static_cast<void*>(addresses.at<std::int8_t>(i8(3, 1, 1))), memory);
   for (const Tensor& tensor : {f32(0, 1, 1), bf16(1, 1, 1), i32(2, 1, 1), state(3)}) {
     EXPECT_EQ(addresses.at<std::byte>(tensor), memory);
   }
@@ -232,6 +238,8 @@ TEST(Addresses, RefuseATypeThatTheTensorDoesNotHold) {
   refuses([&] { static_cast<void>(addresses.at<Bf16>(f32(0, 1, 1))); });
   refuses([&] { static_cast<void>(addresses.at<std::int32_t>(f32(0, 1, 1))); });
   refuses([&] { static_cast<void>(addresses.at<TorchGenerator>(f32(0, 1, 1))); });
+  refuses([&] { static_cast<void>(addresses.at<std::int8_t>(state(3))); });
+  refuses([&] { static_cast<void>(addresses.at<TorchGenerator>(i8(3, 1, 1))); });
 }
 
 TEST(Addresses, RefuseABufferThatIsNotBound) {

@@ -102,6 +102,9 @@ TEST(TextOf, WritesEachOpAsAFormula) {
   const Tensor square = tensor("square", 3, 3);
   const Tensor state = tensor("state", 1, 2512, DType::kU8);
   const Tensor pair = tensor("pair", 1, 2);
+  const Tensor i8 = tensor("i8", 3, 3, DType::kI8);
+  const Tensor sums = tensor("sums", 1, 3, DType::kI32);
+  const Tensor column = tensor("column", 3, 1);
   const Tensor far = tensor("a", 4, 3, DType::kF32, 1);
   const auto flat = [&](const char* name) { return tensor(name, 1, 8); };
   const Adam adam{flat("p"), flat("g"), flat("m"), flat("v"), pair};
@@ -113,6 +116,32 @@ TEST(TextOf, WritesEachOpAsAFormula) {
       {DeviceOp{Gemm{square, a, b, true, false, 0.5F}},
        "square[3x3] = a[4x3]^T * b[4x3] + 0.5 * square[3x3]"},
       {DeviceOp{Gemm{a, b, square}}, "a[4x3] = b[4x3] * square[3x3]"},
+      {DeviceOp{QuantizeWeight{i8, row, sums, square}},
+       "i8[3x3] = square[3x3] / row[1x3] in int8, sums of its rows in sums[1x3]"},
+      {DeviceOp{Quantize{.to = i8, .scales = column, .from = square}},
+       "i8[3x3] = square[3x3] / column[3x1] in 8 bits"},
+      {DeviceOp{Quantize{.to = i8, .scales = one, .from = square, .zero_point = count, .bits = 7}},
+       "i8[3x3] = square[3x3] / one[1x1] + count[1x1] in 7 bits"},
+      {DeviceOp{QuantizedGemm{.c = square,
+                              .a = i8,
+                              .b = i8,
+                              .a_scales = column,
+                              .b_scales = row,
+                              .b_sums = sums,
+                              .bias = row,
+                              .activation = Activation::kRelu}},
+       "square[3x3] = i8[3x3] * i8[3x3]^T in int32, times column[3x1] * row[1x3], + row[1x3], "
+       "relu"},
+      {DeviceOp{QuantizedGemm{.c = square,
+                              .a = i8,
+                              .b = i8,
+                              .a_scales = one,
+                              .b_scales = one,
+                              .b_sums = sums,
+                              .bias = row,
+                              .a_zero_point = count}},
+       "square[3x3] = (i8[3x3] - count[1x1]) * i8[3x3]^T in int32, times one[1x1] * one[1x1], + "
+       "row[1x3]"},
       {DeviceOp{BiasActivation{a, row}}, "a[4x3] += row[1x3], relu"},
       {DeviceOp{BiasActivation{a, row, Activation::kNone}}, "a[4x3] += row[1x3]"},
       {DeviceOp{BiasActivation{a, row, Activation::kGelu, b}},

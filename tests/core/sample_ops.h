@@ -16,6 +16,9 @@ inline Tensor i32(BufferId id, std::int64_t rows, std::int64_t cols) {
 inline Tensor bf16(BufferId id, std::int64_t rows, std::int64_t cols) {
   return {id, 0, rows, cols, DType::kBF16};
 }
+inline Tensor i8(BufferId id, std::int64_t rows, std::int64_t cols) {
+  return {id, 0, rows, cols, DType::kI8};
+}
 inline Tensor state(BufferId id) {
   return {id, 0, 1, sizeof(TorchGenerator), DType::kU8};
 }
@@ -26,6 +29,33 @@ inline Gemm gemm(float beta = 0) {
 inline Gemm gemm_with_bias() {
   Gemm op = gemm();
   op.bias = f32(3, 1, 5);
+  op.activation = Activation::kRelu;
+  return op;
+}
+inline QuantizeWeight quantize_weight() {
+  return {.to = i8(0, 5, 3), .scales = f32(1, 1, 5), .sums = i32(2, 1, 5), .from = f32(3, 5, 3)};
+}
+inline Quantize quantize() {
+  return {.to = i8(0, 4, 3), .scales = f32(1, 4, 1), .from = f32(2, 4, 3)};
+}
+inline Quantize quantize_batch() {
+  return {
+      .to = i8(0, 4, 3), .scales = f32(1, 1, 1), .from = f32(2, 4, 3), .zero_point = i32(3, 1, 1)};
+}
+inline QuantizedGemm quantized_gemm() {
+  return {.c = f32(0, 4, 5),
+          .a = i8(1, 4, 3),
+          .b = i8(2, 5, 3),
+          .a_scales = f32(3, 4, 1),
+          .b_scales = f32(4, 1, 5),
+          .b_sums = i32(5, 1, 5),
+          .bias = f32(6, 1, 5)};
+}
+inline QuantizedGemm quantized_gemm_of_batch() {
+  QuantizedGemm op = quantized_gemm();
+  op.a_scales = f32(3, 1, 1);
+  op.b_scales = f32(4, 1, 1);
+  op.a_zero_point = i32(7, 1, 1);
   op.activation = Activation::kRelu;
   return op;
 }

@@ -60,6 +60,10 @@ void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
       ASSERT_EQ(number_at<std::uint16_t>(actual, tensor, i),
                 number_at<std::uint16_t>(expected, tensor, i))
           << "element " << i;
+    } else if (tensor.dtype == DType::kI8) {
+      ASSERT_EQ(number_at<std::int8_t>(actual, tensor, i),
+                number_at<std::int8_t>(expected, tensor, i))
+          << "element " << i;
     } else if (tensor.dtype == DType::kI32) {
       ASSERT_EQ(number_at<std::int32_t>(actual, tensor, i),
                 number_at<std::int32_t>(expected, tensor, i))

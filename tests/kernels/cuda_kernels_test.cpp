@@ -144,6 +144,14 @@ struct Compare {
   Memory& cpu;
   Memory& cuda;
 
+  void operator()(const QuantizeWeight& op) const {
+    for (const Tensor& tensor : {op.to, op.scales, op.sums}) expect_equal(tensor);
+  }
+  void operator()(const Quantize& op) const {
+    for (const Tensor& tensor : {op.to, op.scales}) expect_equal(tensor);
+    if (op.zero_point) expect_equal(*op.zero_point);
+  }
+  void operator()(const QuantizedGemm& op) const { expect_equal(op.c); }
   void operator()(const BiasActivation& op) const { expect_equal(op.values); }
   void operator()(const ActivationGrad& op) const { expect_equal(op.grad); }
   void operator()(const Dropout& op) const { expect_equal(op.values); }
@@ -230,6 +238,30 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
     run_as_cuda(op_case.op, backward, kSmall);
     host_cuda::set_order(Order::kFirstThread);
     EXPECT_EQ(forward.bytes(), backward.bytes());
+  }
+}
+
+/// What cuBLASLt leaves is made of the sums in their place what our product makes of them.
+TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
+  for (OpCase& op_case : kernel_cases()) {
+    const auto* const op = std::get_if<QuantizedGemm>(&op_case.op);
+    if (op == nullptr) continue;
+    SCOPED_TRACE(op_case.name);
+    Memory whole = input_of(op_case);
+    Memory in_place = whole;
+    run_as_cuda(*op, whole);
+    const auto a = in_place.values<std::int8_t>(op->a);
+    const auto b = in_place.values<std::int8_t>(op->b);
+    for (std::int64_t i = 0; i < op->c.size(); ++i) {
+      std::int32_t sum = 0;
+      for (std::int64_t k = 0; k < op->a.cols; ++k) {
+        sum += a[static_cast<std::size_t>(i / op->c.cols * op->a.cols + k)] *
+               b[static_cast<std::size_t>(i % op->c.cols * op->a.cols + k)];
+      }
+      std::memcpy(&in_place.values(op->c)[static_cast<std::size_t>(i)], &sum, sizeof(sum));
+    }
+    ASSERT_EQ(launch_dequantize(*op, in_place.addresses(), kSmall, nullptr), 0);
+    EXPECT_EQ(in_place.bytes(), whole.bytes());
   }
 }
 

@@ -105,6 +105,85 @@ void add_gemms(CaseList& list) {
   }
 }
 
+/// Any of the values that Quantize writes; the sums of QuantizeWeight.
+void draw_int8(CaseList& list, Memory& memory, const QuantizedGemm& op) {
+  const std::int32_t most = 1 << (op.bits - 1);
+  const auto draw = [&](std::int32_t low, std::int32_t high) {
+    const auto values = static_cast<std::uint32_t>(high - low + 1);
+    return static_cast<std::int8_t>(low + static_cast<std::int32_t>(list.random()() % values));
+  };
+  for (std::int8_t& number : memory.values<std::int8_t>(op.a)) {
+    number = draw(-most, std::min(most, 127));
+  }
+  for (std::int8_t& number : memory.values<std::int8_t>(op.b)) number = draw(-128, 127);
+  for (std::int64_t row = 0; row < op.b.rows; ++row) {
+    std::int32_t sum = 0;
+    for (const std::int8_t number : memory.values<std::int8_t>(op.b.row_slice(row, 1))) {
+      sum += number;
+    }
+    memory.values<std::int32_t>(op.b_sums)[static_cast<std::size_t>(row)] = sum;
+  }
+  if (op.a_zero_point) memory.values<std::int32_t>(*op.a_zero_point)[0] = 5 - most;
+}
+
+void add_quantized_gemm(CaseList& list, const GemmShape& s, int bits, bool of_batch,
+                        Activation activation) {
+  QuantizedGemm op;
+  list.add(
+      fmt::format("quantized gemm {}x{}x{} {} {} {}", s.m, s.n, s.k, bits, of_batch,
+                  name_of(activation)),
+      [&](Memory& memory) {
+        op = QuantizedGemm{.c = memory.add(s.m, s.n),
+                           .a = memory.add(s.m, s.k, DType::kI8),
+                           .b = memory.add(s.n, s.k, DType::kI8),
+                           .a_scales = memory.add(of_batch ? 1 : s.m, 1),
+                           .b_scales = memory.add(1, of_batch ? 1 : s.n),
+                           .b_sums = memory.add(1, s.n, DType::kI32),
+                           .bias = memory.add(1, s.n),
+                           .activation = activation,
+                           .bits = bits};
+        if (of_batch) op.a_zero_point = memory.add(1, 1, DType::kI32);
+        return op;
+      },
+      [&](Memory& memory) { draw_int8(list, memory, op); });
+}
+
+/// Beyond a tile of the CPU's in each direction. Where threads are fibers a warp for each sum is slow.
+constexpr GemmShape kInt8Shapes[] = {{1, 1, 1},   {31, 9, 257}, {3, 67, 40},
+                                     {66, 3, 31}, {1, 70, 9},   {0, 33, 31}};
+
+void add_int8(CaseList& list) {
+  for (const GemmShape& s : kInt8Shapes) {
+    for (const int bits : {7, 8}) {
+      add_quantized_gemm(list, s, bits, false, Activation::kNone);
+      add_quantized_gemm(list, s, bits, true, Activation::kRelu);
+    }
+  }
+  add_quantized_gemm(list, {5, 9, 33}, 8, false, Activation::kGelu);
+  for (const Shape& s : kShapes) {
+    for (const bool one_scale : {false, true}) {
+      // A weight has outputs.
+      if (s.rows > 0)
+        list.add(fmt::format("quantize weight {} {}", text(s), one_scale), [&](Memory& memory) {
+          return QuantizeWeight{.to = memory.add(s.rows, s.cols, DType::kI8),
+                                .scales = memory.add(1, one_scale ? 1 : s.rows),
+                                .sums = memory.add(1, s.rows, DType::kI32),
+                                .from = memory.add(s.rows, s.cols)};
+        });
+      for (const int bits : {7, 8}) {
+        list.add(fmt::format("quantize {} {} {}", text(s), bits, one_scale), [&](Memory& memory) {
+          Quantize op{.to = memory.add(s.rows, s.cols, DType::kI8),
+                      .scales = memory.add(one_scale ? 1 : s.rows, 1),
+                      .from = memory.add(s.rows, s.cols),
+                      .bits = bits};
+          if (one_scale) op.zero_point = memory.add(1, 1, DType::kI32);
+          return op;
+        });
+      }
+    }
+  }
+}
+
 void add_elementwise(CaseList& list, const Shape& s) {
   for (const Activation activation : kValuesOf<Activation>) {
     const std::string name = fmt::format("{} {}", name_of(activation), text(s));
@@ -423,6 +502,7 @@ void add_reductions(CaseList& list, const Shape& s) {
 std::vector<OpCase> all_op_cases() {
   CaseList list;
   add_gemms(list);
+  add_int8(list);
   for (const Shape& shape : kShapes) {
     add_elementwise(list, shape);
     add_optimizers(list, std::max(std::int64_t{1}, shape.rows * shape.cols));

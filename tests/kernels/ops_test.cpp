@@ -137,6 +137,90 @@ struct Oracle {
     }
   }
 
+  void operator()(const QuantizeWeight& op) const {
+    const Matrix from(before, op.from);
+    const auto scales = after.values(op.scales);
+    double largest_of_all = 0;
+    for (const double x : from.values) largest_of_all = std::max(largest_of_all, std::abs(x));
+    for (std::int64_t i = 0; i < from.rows; ++i) {
+      double largest = 0;
+      for (std::int64_t k = 0; k < from.cols; ++k)
+        largest = std::max(largest, std::abs(from.at(i, k)));
+      const bool one_scale = op.scales.cols == 1;
+      const auto row = static_cast<std::size_t>(i);
+      const double scale = scales[one_scale ? 0 : row];
+      const double exact = std::max((one_scale ? largest_of_all : largest) / 127.5, kUlp);
+      ASSERT_NEAR(scale, exact, kUlp * exact);
+      std::int32_t sum = 0;
+      for (std::int64_t k = 0; k < from.cols; ++k) {
+        const std::int8_t number =
+            after.values<std::int8_t>(op.to)[static_cast<std::size_t>(i * from.cols + k)];
+        ASSERT_NEAR(scale * number, from.at(i, k), 0.5001 * scale);
+        sum += number;
+      }
+      ASSERT_EQ(after.values<std::int32_t>(op.sums)[row], sum);
+    }
+  }
+
+  void operator()(const Quantize& op) const {
+    const Matrix from(before, op.from);
+    const double values = op.zero_point ? (1 << op.bits) - 1 : (1 << (op.bits - 1)) - 1;
+    const std::int32_t begin = -(1 << (op.bits - 1));
+    const std::int32_t zero = op.zero_point ? after.values<std::int32_t>(*op.zero_point)[0] : 0;
+    if (op.zero_point) {
+      double least = 0;
+      double largest = 0;
+      for (const double x : from.values) {
+        least = std::min(least, x);
+        largest = std::max(largest, x);
+      }
+      const double exact =
+          from.values.empty() || least == largest ? 0.1 : (largest - least) / values;
+      ASSERT_NEAR(after.values(op.scales)[0], exact, kUlp * exact);
+      ASSERT_NEAR(zero, begin - least / exact, 1.001);
+    }
+    for (std::int64_t i = 0; i < from.rows; ++i) {
+      double largest = 0;
+      for (std::int64_t k = 0; k < from.cols; ++k)
+        largest = std::max(largest, std::abs(from.at(i, k)));
+      const double scale = after.values(op.scales)[op.zero_point ? 0 : static_cast<std::size_t>(i)];
+      if (!op.zero_point && largest > 0)
+        ASSERT_NEAR(scale, largest / values, kUlp * largest / values);
+      for (std::int64_t k = 0; k < from.cols; ++k) {
+        const std::int8_t number =
+            after.values<std::int8_t>(op.to)[static_cast<std::size_t>(i * from.cols + k)];
+        ASSERT_GE(number, begin + (op.zero_point ? 0 : 1));
+        ASSERT_LE(number, -begin);
+        // A zero point is rounded too, which may cost the extremes half a number more.
+        const double error = op.zero_point ? 1.001 : 0.5001;
+        ASSERT_NEAR(scale * (number - zero), from.at(i, k), error * scale);
+      }
+    }
+  }
+
+  void operator()(const QuantizedGemm& op) const {
+    const auto a = before.values<std::int8_t>(op.a);
+    const auto b = before.values<std::int8_t>(op.b);
+    const auto depth = static_cast<std::size_t>(op.a.cols);
+    const std::int32_t zero =
+        op.a_zero_point ? before.values<std::int32_t>(*op.a_zero_point)[0] : 0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(op.c.rows); ++i) {
+      for (std::size_t j = 0; j < static_cast<std::size_t>(op.c.cols); ++j) {
+        std::int64_t sum = 0;
+        const std::int8_t* const a_row = a.data() + i * depth;
+        const std::int8_t* const b_row = b.data() + j * depth;
+        for (std::size_t k = 0; k < depth; ++k) sum += (a_row[k] - zero) * b_row[k];
+        const double scale =
+            static_cast<double>(before.values(op.a_scales)[op.a_zero_point ? 0 : i]) *
+            before.values(op.b_scales)[op.b_scales.cols == 1 ? 0 : j];
+        const double value = static_cast<double>(sum) * scale + before.values(op.bias)[j];
+        const double size = std::abs(static_cast<double>(sum) * scale) + 1;
+        ASSERT_NEAR(after.values(op.c)[i * static_cast<std::size_t>(op.c.cols) + j],
+                    activated(op.activation, value), 4 * kUlp * size);
+      }
+    }
+  }
+
   void operator()(const BiasActivation& op) const {
     const Matrix bias(before, op.bias);
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {

@@ -14,12 +14,15 @@ struct Matmul {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const float* bias = nullptr;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+
+  [[nodiscard]] bool is_int8() const { return compute == CUBLAS_COMPUTE_32I; }
 };
 
 /// Column-major.
 struct Layout {
   std::uint64_t rows = 0, cols = 0;
   std::int64_t leading = 0;
+  cudaDataType type = CUDA_R_32F;
 };
 
 struct Preference {
@@ -83,6 +86,16 @@ bool fits(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& 
          (tb ? b.rows : b.cols) == c.cols && (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows);
 }
 
+/// Floats, or bytes into int32, which takes one order of operands and multiples of four.
+bool takes_types(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& c) {
+  const auto types = [&](cudaDataType of_operands, cudaDataType of_result) {
+    return a.type == of_operands && b.type == of_operands && c.type == of_result;
+  };
+  if (!matmul.is_int8()) return types(CUDA_R_32F, CUDA_R_32F);
+  return types(CUDA_R_8I, CUDA_R_32I) && matmul.transpose_a == CUBLAS_OP_T &&
+         matmul.transpose_b == CUBLAS_OP_N && c.rows % 4 == 0 && a.rows % 4 == 0;
+}
+
 bool has_bias(cublasLtEpilogue_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
 }
@@ -107,7 +120,23 @@ struct Product {
     return values[static_cast<std::int64_t>(col) * layout.leading + static_cast<std::int64_t>(row)];
   }
 
+  /// c = a^T b in whole numbers.
+  void multiply_bytes() const {
+    const auto* const x = reinterpret_cast<const std::int8_t*>(from_a);
+    const auto* const y = reinterpret_cast<const std::int8_t*>(from_b);
+    auto* const sums = reinterpret_cast<std::int32_t*>(to);
+    for (std::int64_t col = 0; col < static_cast<std::int64_t>(c.cols); ++col) {
+      for (std::int64_t row = 0; row < static_cast<std::int64_t>(c.rows); ++row) {
+        std::int32_t sum = 0;
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(a.rows); ++i)
+          sum += x[row * a.leading + i] * y[col * b.leading + i];
+        sums[col * c.leading + row] = sum;
+      }
+    }
+  }
+
   void operator()() const {
+    if (matmul.is_int8()) return multiply_bytes();
     const bool ta = matmul.transpose_a == CUBLAS_OP_T;
     const bool tb = matmul.transpose_b == CUBLAS_OP_T;
     const std::uint64_t k = ta ? a.rows : a.cols;
@@ -170,7 +199,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
   FAKE_LT_CALL();
-  if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool is_int8 = compute == CUBLAS_COMPUTE_32I;
+  if (scale != (is_int8 ? CUDA_R_32I : CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
   Matmul matmul;
   matmul.compute = compute;
   return create(desc, matmul);
@@ -203,8 +233,9 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
                                           std::uint64_t rows, std::uint64_t cols,
                                           std::int64_t leading) {
   FAKE_LT_CALL();
-  if (type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return create(layout, Layout{rows, cols, leading});
+  const bool is_known = type == CUDA_R_32F || type == CUDA_R_8I || type == CUDA_R_32I;
+  if (!is_known) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return create(layout, Layout{rows, cols, leading, type});
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -255,6 +286,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   }
   if (has_bias(matmul.epilogue) && matmul.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
+  if (!takes_types(matmul, mine<Layout>(a), mine<Layout>(b), mine<Layout>(c))) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   if (matmul.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !state().machine.fused_products) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }

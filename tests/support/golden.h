@@ -72,7 +72,7 @@ Golden load_golden(const std::string& name);
 std::filesystem::path golden_path(const std::string& name);
 
 /// The names of all golden files of plain training runs, in alphabetical order: all but rng_cpu,
-/// clip_*, ddp_* and the predictions cuda_*, which PyTorch did not make.
+/// clip_*, ddp_*, int8_* and the predictions cuda_*, which PyTorch did not make.
 std::vector<std::string> golden_runs();
 
 /// XXH3-64 of the numbers' bytes, little-endian.

@@ -2,6 +2,9 @@
 // those that it uses, and taken only where they are.
 #include <immintrin.h>
 
+#include <cstddef>
+#include <cstring>
+
 #include "kernels/cpu/int8_product.h"
 
 namespace barestep {
@@ -17,6 +20,24 @@ constexpr int kInt8Cols = 4;
 [[gnu::target("avx2")]] inline __m128i sums_of(__m256i v0, __m256i v1, __m256i v2, __m256i v3) {
   const __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v0, v1), _mm256_hadd_epi32(v2, v3));
   return _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+}
+
+/// All of them, or the first.
+template <int kCols>
+[[gnu::target("avx2")]] inline void store_sums(__m128i row, std::int32_t* sums) {
+  if constexpr (kCols == kInt8Cols) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), row);
+  } else {
+    *sums = _mm_cvtsi128_si32(row);
+  }
+}
+
+/// 32 numbers, zeros where only `left` are left.
+[[gnu::target("avx2")]] inline __m256i load_avx2(const std::int8_t* from, std::int64_t left) {
+  if (left >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  alignas(32) std::int8_t part[32] = {};
+  std::memcpy(part, from, static_cast<std::size_t>(left));
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(part));
 }
 
 /// kRows x kCols sums. What is missing at the end of a row is 0 in b.
@@ -46,12 +67,7 @@ template <int kRows, int kCols, std::int32_t kOffset>
       half[j] = _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(kAll, acc[i][j], 0),
                                  _mm512_maskz_extracti64x4_epi64(kAll, acc[i][j], 1));
     }
-    const __m128i row = sums_of(half[0], half[1], half[2], half[3]);
-    if constexpr (kCols == kInt8Cols) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + i * kInt8TileCols), row);
-    } else {
-      sums[i * kInt8TileCols] = _mm_cvtsi128_si32(row);
-    }
+    store_sums<kCols>(sums_of(half[0], half[1], half[2], half[3]), sums + i * kInt8TileCols);
   }
 }
 
@@ -64,16 +80,13 @@ template <int kRows, int kCols>
   __m256i acc[kAvx2Rows][kInt8Cols];
   for (int i = 0; i < kRows; ++i)
     for (int j = 0; j < kInt8Cols; ++j) acc[i][j] = _mm256_setzero_si256();
-  const std::int64_t whole = depth / 32 * 32;
-  for (std::int64_t k = 0; k < whole; k += 32) {
+  for (std::int64_t k = 0; k < depth; k += 32) {
+    const std::int64_t left = depth - k;
     __m256i a_part[kAvx2Rows];
-    for (int i = 0; i < kRows; ++i) {
-      const auto* const from = reinterpret_cast<const __m256i*>(a + i * depth + k);
-      a_part[i] = _mm256_add_epi8(_mm256_loadu_si256(from), offset);
-    }
+    for (int i = 0; i < kRows; ++i)
+      a_part[i] = _mm256_add_epi8(load_avx2(a + i * depth + k, left), offset);
     for (int j = 0; j < kCols; ++j) {
-      const __m256i b_part =
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + j * depth + k));
+      const __m256i b_part = load_avx2(b + j * depth + k, left);
       for (int i = 0; i < kRows; ++i) {
         const __m256i pairs = _mm256_maddubs_epi16(a_part[i], b_part);
         acc[i][j] = _mm256_add_epi32(acc[i][j], _mm256_madd_epi16(pairs, ones));
@@ -81,15 +94,8 @@ template <int kRows, int kCols>
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    alignas(16) std::int32_t row[kInt8Cols];
-    _mm_store_si128(reinterpret_cast<__m128i*>(row),
-                    sums_of(acc[i][0], acc[i][1], acc[i][2], acc[i][3]));
-    for (int j = 0; j < kCols; ++j) {
-      std::int32_t sum = row[j];
-      for (std::int64_t k = whole; k < depth; ++k)
-        sum += (std::int32_t{a[i * depth + k]} + 64) * b[j * depth + k];
-      sums[i * kInt8TileCols + j] = sum;
-    }
+    store_sums<kCols>(sums_of(acc[i][0], acc[i][1], acc[i][2], acc[i][3]),
+                      sums + i * kInt8TileCols);
   }
 }
 

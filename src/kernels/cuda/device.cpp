@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "core/program.h"
 #include "core/units.h"
+#include "kernels/cuda/int8_product.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/ranges.h"
@@ -63,7 +64,8 @@ class CudaDevice final : public Device {
         geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
                   .threads_per_multiprocessor =
                       attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
-        product_(context_, model_, config) {
+        product_(context_, model_, config),
+        int8_product_(context_) {
     run_first_kernel();
   }
 
@@ -86,6 +88,7 @@ class CudaDevice final : public Device {
 
   void prepare(const DeviceOp& op) override {
     if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
+    if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) int8_product_.prepare(*gemm);
   }
   void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override;
 
@@ -113,6 +116,7 @@ class CudaDevice final : public Device {
   std::string model_;
   CudaGeometry geometry_;
   CudaProduct product_;
+  CudaInt8Product int8_product_;
 };
 
 /// A kernel that cannot run here, for want of code for this architecture, shows now and not in a
@@ -210,6 +214,10 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
                                    .pre_activation = gemm->pre_activation},
                     addresses, queue);
     }
+  } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
+             of_bytes != nullptr && int8_product_.run(*of_bytes, addresses, queue)) {
+    const int status = launch_dequantize(*of_bytes, addresses, geometry_, queue.handle());
+    context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
   } else {
     launch_kernel(op, addresses, queue);
   }
