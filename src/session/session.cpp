@@ -402,6 +402,8 @@ std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
 }  // namespace
 
 void evaluate(Place& place, TrainConfig config, Job& job) {
+  // Of what was asked for as a whole: each session below has one precision.
+  job.together([&] { validate(config, place.trainer()); });
   std::shared_ptr<const Dataset> data;
   std::optional<MetricsLog> metrics;
   std::vector<Evaluation> rows;
@@ -421,7 +423,10 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
         continue;
       }
       if (job.is_first() && !metrics && !config.output.metrics.empty()) {
-        metrics.emplace(place.trainer(), session.config(), job.ranks());
+        TrainConfig asked = session.config();
+        asked.device.precision = precisions.back();
+        asked.device.quantization = quantization;
+        metrics.emplace(place.trainer(), asked, job.ranks());
       }
       rows.push_back(session.evaluate(metrics ? &*metrics : nullptr, precisions.size() > 1,
                                       rows.size() > first ? &rows[first] : nullptr));

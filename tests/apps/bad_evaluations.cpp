@@ -22,6 +22,33 @@ std::vector<BadInput> bad_evaluations() {
       {12, evaluation({"--load", "w"}), 66,
        "idx file 'images': No such file or directory; check the path"},
   };
+  const Arguments int8 = {"--load", "w", "--precision", "int8"};
+  const std::vector<BadInput> of_int8 = {
+      {7,
+       {"--precision", "int8"},
+       78,
+       "--precision 'int8': nothing is trained in int8, only evaluated; add --evaluate-only --load "
+       "FILE, or use --precision fp32"},
+      {7, evaluation({"--load", "w", "--quantization", "torch"}), 78,
+       "--quantization 'torch': only --precision int8 quantises; leave it out, or add --precision "
+       "int8"},
+      {7,
+       {"--quantization", "tourch"},
+       2,
+       "--quantization 'tourch': not one of the choices; did you mean 'torch'? use row or torch or "
+       "torch-per-channel"},
+      {7, evaluation(int8 + Arguments{"--fusion", "off"}), 78,
+       "--fusion 'off': a product in int8 ends in its bias and activation; leave it out, or use "
+       "--precision fp32"},
+      {7, evaluation(int8 + Arguments{"--device", "cuda", "--autotune", "f"}), 78,
+       "--autotune 'f': there is no choice of int8 products; leave it out, or use --precision "
+       "fp32"},
+      {7, Arguments{"--data", "idx:images,labels", "--layers", "65537,3", "--evaluate-only"} + int8,
+       78,
+       "--precision 'int8': a layer has 65537 inputs, and sums of more than 65536 products may "
+       "overflow; use --precision fp32"},
+  };
+  all.insert(all.end(), of_int8.begin(), of_int8.end());
   for (const Arguments& other :
        {Arguments{"--save", "v"}, Arguments{"--tensorboard", "t"}, Arguments{"--epochs", "2"},
         Arguments{"--steps", "2"}, Arguments{"--accumulate", "2"}, Arguments{"--graph"},

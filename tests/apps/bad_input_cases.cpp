@@ -322,7 +322,7 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--precision", "bf16"},
        2,
-       "--precision 'bf16': not one of the choices; use fp32 or tf32"},
+       "--precision 'bf16': not one of the choices; use fp32 or tf32 or int8"},
       {9,
        {"--seed", "18446744073709551616"},
        2,

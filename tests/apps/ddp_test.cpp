@@ -394,6 +394,32 @@ TEST_F(MlpDdp, EvaluatesWhatMlpSingleDoes) {
   }
 }
 
+TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
+  class_run(folder());
+  const Arguments evaluation = {
+      "--data",        "idx:x.idx,y.idx", "--layers",     "6,12,4", "--loss",
+      "cross-entropy", "--no-last-relu",  "--test-split", "0.25",   "--gemm",
+      "reference",     "--evaluate-only", "--load",       "w",      "--precision",
+      "int8"};
+  const auto single = [&](const Arguments& arguments) {
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()})
+        .out;
+  };
+  single(Arguments(evaluation.begin(), evaluation.begin() + 11) +
+         Arguments{"--epochs", "2", "--save", "w"});
+  const std::string table = single(evaluation + Arguments{"--batch-size", "4"});
+  // Rows have one scale each, so they do not depend on who else is in a batch.
+  const std::string row = table.substr(table.find("\nint8 ") + 1, 42);
+  ASSERT_THAT(row, ContainsRegex("^int8 +4 +[0-9.]+ +[0-9.]+% "));
+  const std::string end = table.substr(table.find("\nint8: "));
+  for (const int ranks : {1, 3}) {
+    const auto result = mpirun(ranks, evaluation + Arguments{"--global-batch-size", "4"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("\n" + row));
+    EXPECT_THAT(result.out, HasSubstr(end)) << "the words, and what classes were found";
+  }
+}
+
 TEST_F(MlpDdp, RefusesInOneLineWhatItCannotEvaluate) {
   const auto refused = [&](const Arguments& arguments) {
     const auto result = mpirun(2, Arguments{"--evaluate-only"} + arguments);

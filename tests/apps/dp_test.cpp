@@ -452,6 +452,10 @@ TEST(DevicesOption, RefusesBadInputInOneLine) {
        78,
        "--devices 'cpu': does not go with --device; give one of the two"},
       {{"--devices", many}, 78, "--devices '" + many + "': names 65 devices; give at most 64"},
+      {{"--devices", "cpu,cpu", "--precision", "int8"},
+       78,
+       "--precision 'int8': nothing is trained in int8, only evaluated; use --precision fp32, or "
+       "mlp_single --evaluate-only"},
       {{"--devices", "cpu,cpu", "--precision", "tf32"},
        78,
        "--precision 'tf32': the CPU computes in fp32 only; use --precision fp32, or --device cuda"},

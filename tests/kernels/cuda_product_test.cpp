@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
+#include "core/index.h"
 #include "kernels/on_fake.h"
 #include "support/expect_error.h"
 #include "support/fake_cuda.h"
@@ -40,6 +41,58 @@ TEST_F(ProductOnFake, FallsBackToKernelsOfOurOwnWithTheSameResult) {
   EXPECT_EQ(fake_cuda::calls("kernel"), kernels + 1) << "our bias and ReLU";
   EXPECT_EQ(device->info().product_library,
             "cuBLASLt 13.1.0, bias and ReLU apart: it has no kernel that fuses them here");
+}
+
+/// Aligned as a program's buffers are, which the common cases are not.
+class Int8OnFake : public OnFake {
+ protected:
+  /// c, a, b, their scales, sums and bias behind one another.
+  QuantizedGemm op_of(std::int64_t m, std::int64_t n, std::int64_t k) {
+    const auto add = [&](std::int64_t rows, std::int64_t cols, DType dtype) {
+      const Tensor tensor{0, offset, rows, cols, dtype};
+      offset = (tensor.end_bytes() + 255) / 256 * 256;
+      return tensor;
+    };
+    QuantizedGemm op{.c = add(m, n, DType::kF32),
+                     .a = add(m, k, DType::kI8),
+                     .b = add(n, k, DType::kI8),
+                     .a_scales = add(m, 1, DType::kF32),
+                     .b_scales = add(1, n, DType::kF32),
+                     .b_sums = add(1, n, DType::kI32),
+                     .bias = add(1, n, DType::kF32),
+                     .activation = Activation::kRelu};
+    memory.bytes().resize(static_cast<std::size_t>(offset));
+    for (std::int64_t i = 0; i < op.a.size(); ++i)
+      at(memory.values<std::int8_t>(op.a), i) = static_cast<std::int8_t>(37 * i % 251 - 125);
+    for (std::int64_t i = 0; i < op.b.size(); ++i)
+      at(memory.values<std::int8_t>(op.b), i) = static_cast<std::int8_t>(91 * i % 253 - 126);
+    for (const Tensor& tensor : {op.a_scales, op.b_scales, op.bias}) {
+      float next = -0.5F;
+      for (float& value : memory.values(tensor)) value = next += 0.25F;
+    }
+    return op;
+  }
+
+  std::int64_t offset = 0;
+  Memory memory;
+};
+
+TEST_F(Int8OnFake, TakesTheLibrarysSumsWhereItHasThemWithTheBitsOfOurOwnKernel) {
+  const QuantizedGemm op = op_of(3, 8, 12);
+  const auto by_library = run(op, memory);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1);
+  restart({});
+  fake_cuda::fail("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(run(op, memory), by_library);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 0);
+  EXPECT_NE(by_library, memory.bytes());
+}
+
+TEST_F(Int8OnFake, LeavesShapesThatTheLibraryDoesNotTakeToOurOwnKernel) {
+  const QuantizedGemm op = op_of(3, 10, 12);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 0);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 0);
 }
 
 TEST_F(ProductOnFake, AsksTheHeuristicOnceForAShape) {

@@ -112,7 +112,7 @@ struct Product {
   const float* from_b;
   const float* from_c;
   float* to;
-  float alpha, beta;
+  float alpha, beta;  // of floats
 
   [[nodiscard]] static float at(const float* values, const Layout& layout, bool transpose,
                                 std::uint64_t row, std::uint64_t col) {

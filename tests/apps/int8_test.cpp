@@ -1,0 +1,161 @@
+// --evaluate-only --precision int8: the table beside fp32, what it keeps of a trained classifier,
+// and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <sstream>
+
+#include "apps/on_cpu.h"
+#include "support/arguments.h"
+#include "support/file_runs.h"
+#include "support/process.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// A row of the table of a classifier.
+struct Int8Row {
+  std::string precision;
+  int batch_size = 0;
+  double loss = 0, accuracy = 0;  // in percent
+  std::string changed;
+  std::string weights;
+};
+
+std::vector<Int8Row> rows_of(const std::string& table) {
+  std::vector<Int8Row> rows;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("fp32 ") && !line.starts_with("int8 ")) continue;
+    Int8Row row;
+    std::string p50, p95, p99, throughput;
+    char percent = 0;
+    std::istringstream(line) >> row.precision >> row.batch_size >> row.loss >> row.accuracy >>
+        percent >> p50 >> p95 >> p99 >> throughput >> row.changed >> row.weights;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+class Int8 : public TempDirTest {
+ protected:
+  ProcessResult single(const Arguments& arguments) {
+    return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
+  }
+};
+
+class Int8OfMnist : public Int8 {
+ protected:
+  const Arguments kClassifier = {"--data",
+                                 "idx:" BARESTEP_TEST_DATA
+                                 "/mnist/t10k-images-idx3-ubyte.gz," BARESTEP_TEST_DATA
+                                 "/mnist/t10k-labels-idx1-ubyte.gz",
+                                 "--layers",
+                                 "784,512,512,10",
+                                 "--loss",
+                                 "cross-entropy",
+                                 "--no-last-relu",
+                                 "--test-split",
+                                 "0.2"};
+};
+
+TEST_F(Int8OfMnist, KeepsTheAccuracyOfATrainedClassifierAndAllButAFewAnswers) {
+  const auto trained =
+      single(kClassifier + Arguments{"--epochs", "3", "--log-every", "1000", "--save", "w"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const char* const scheme : {"row", "torch", "torch-per-channel"}) {
+    SCOPED_TRACE(scheme);
+    const auto result =
+        single(kClassifier + Arguments{"--evaluate-only", "--load", "w", "--precision", "int8",
+                                       "--quantization", scheme, "--batch-size", "64,512"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const std::vector<Int8Row> rows = rows_of(result.out);
+    ASSERT_EQ(rows.size(), 4U) << result.out;
+    for (std::size_t i = 0; i < rows.size(); i += 2) {
+      const Int8Row &fp32 = rows[i], &int8 = rows[i + 1];
+      EXPECT_EQ(fp32.precision, "fp32");
+      EXPECT_EQ(int8.precision, "int8");
+      EXPECT_EQ(fp32.batch_size, int8.batch_size);
+      EXPECT_GT(fp32.accuracy, 90);
+      EXPECT_NEAR(int8.accuracy, fp32.accuracy, 0.2);
+      EXPECT_NE(int8.loss, fp32.loss);
+      EXPECT_NEAR(int8.loss, fp32.loss, 1e-3);
+      EXPECT_EQ(fp32.changed, "-");
+      EXPECT_LE(std::stoi(int8.changed), 10);
+      EXPECT_EQ(fp32.weights, "2,678,824");  // 669,706 parameters
+      // A byte a weight, and for each output a bias, a sum and a scale, or one scale a layer.
+      EXPECT_EQ(int8.weights, std::string(scheme) == "torch" ? "676,956" : "681,080");
+    }
+  }
+}
+
+/// A classifier of a few samples with weights in "w".
+class SmallInt8 : public Int8 {
+ protected:
+  void SetUp() override {
+    class_run(folder());
+    ASSERT_EQ(single(kFiles + Arguments{"--epochs", "2", "--save", "w"}).exit_code, 0);
+  }
+  const Arguments kFiles = {"--data",        "idx:x.idx,y.idx", "--layers",     "6,12,4", "--loss",
+                            "cross-entropy", "--no-last-relu",  "--test-split", "0.25"};
+  const Arguments kInt8 =
+      kFiles + Arguments{"--evaluate-only", "--load", "w", "--precision", "int8"};
+};
+
+TEST_F(SmallInt8, IsShownBesideFp32ForFourBatchSizesUnlessAnotherIsGiven) {
+  const auto usual = single(kInt8);
+  EXPECT_EQ(usual.exit_code, 0) << usual.err;
+  EXPECT_THAT(usual.out, StartsWith("w of 10 samples\nPrecision  Batch size "));
+  EXPECT_THAT(usual.out, HasSubstr("Answers changed  Weights (bytes)\n"));
+  EXPECT_THAT(usual.out, HasSubstr("int8: quantization row, activations of "));
+  std::vector<int> sizes;
+  for (const Int8Row& row : rows_of(usual.out)) sizes.push_back(row.batch_size);
+  EXPECT_EQ(sizes, (std::vector{1, 1, 8, 8, 64, 64, 512, 512}));
+  EXPECT_EQ(rows_of(single(kInt8 + Arguments{"--batch-size", "5"}).out).size(), 2U);
+}
+
+TEST_F(SmallInt8, HasTheNumbersOfThePlainLoopWhateverMultiplies) {
+  const auto losses = [&](const char* gemm) {
+    const auto result =
+        single(kInt8 + Arguments{"--gemm", gemm, "--batch-size", "3", "--quantization", "torch"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return rows_of(result.out).at(1);
+  };
+  EXPECT_EQ(losses("auto").loss, losses("reference").loss);
+}
+
+TEST_F(SmallInt8, TellsThePrecisionOfEveryBatchInItsMetrics) {
+  const auto result = single(kInt8 + Arguments{"--batch-size", "5", "--metrics", "m"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(read_file(folder() / "m"));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(nlohmann::json::parse(line).at("configuration").at("precision"), "int8");
+  std::vector<std::string> precisions;
+  while (std::getline(lines, line)) {
+    precisions.push_back(nlohmann::json::parse(line).at("precision"));
+  }
+  EXPECT_EQ(precisions, (std::vector<std::string>{"fp32", "fp32", "int8", "int8"}));
+}
+
+TEST_F(SmallInt8, ShowsItsProgramItsPriceAndItsMemory) {
+  const auto result = single(kInt8 + Arguments{"--plan", "--explain", "--batch-size", "5"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* const text :
+       {"\n  parameters                 2,304 B  2.25 KiB\n", "Program 'evaluate'", " quantize  ",
+        " quantized_gemm  ", "int8_x[5x6] = x[5x6] / x_scales[5x1] in ", "Program 'quantize'",
+        " quantize_weight  ", "It is run once, at the start.\n"}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+  EXPECT_THAT(result.out, Not(ContainsRegex("\n *[0-9]+ +evaluate +[0-9]+ +compute +gemm")));
+}
+
+}  // namespace
+}  // namespace barestep
