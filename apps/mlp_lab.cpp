@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -178,10 +179,11 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
       option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
              "how a step is shared; data-parallel is mlp_dp's (ddp)",
              [&](const Given& given) { choose_scheme(model, choice(given, scheme_names())); }));
-  predicts.add(option("--precision", fmt::format("{}", fmt::join(kNamesOf<Precision>, "|")),
-                      "of matrix products (fp32)", [&](const Given& given) {
-                        model.precision =
-                            static_cast<Precision>(choice(given, kNamesOf<Precision>));
+  // Nothing is trained in int8, the last of them.
+  const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
+  predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
+                      "of matrix products (fp32)", [&model, trained](const Given& given) {
+                        model.precision = static_cast<Precision>(choice(given, trained));
                       }));
   predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const Given& given) {
     model.delay_ms = real_number(given, limits::kDelays);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 
@@ -106,6 +107,67 @@ TEST_F(EvaluatorTest, TakesTheMemoryOfWeightsAndActivationsAlone) {
   const MemoryPlan plan(programs.buffers());
   EXPECT_EQ(plan.category_bytes(0, Category::kGradients), 0);
   EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 0);
+}
+
+/// What evaluates `run` in int8.
+StepSpec int8_spec(const TrainerHarness& run, Quantization scheme, int bits) {
+  StepSpec spec = evaluation_spec_of(spec_of(run.config, DeviceKind::kCpu, &*run.dataset));
+  spec.model.int8 = Int8Spec{.scheme = scheme, .bits = bits};
+  return spec;
+}
+
+// Also with 7 bits, which a CPU without VNNI takes, whatever this one has.
+TEST_F(EvaluatorTest, FindsAboutTheSameInInt8) {
+  TrainerHarness run(number_run(folder()));
+  run.run();
+  const double loss = run.evaluations.back().loss;
+  for (const Quantization scheme : kValuesOf<Quantization>) {
+    for (const int bits : {7, 8}) {
+      const StepPrograms programs(int8_spec(run, scheme, bits));
+      for (const StepProgram* step : programs.all()) expect_ordered(step->program);
+      const auto device = make_cpu_device({.threads = 1});
+      const auto found = Evaluator(programs, *device, *run.dataset, run.trainer->weights())
+                             .run(0, [](const EvaluatedBatch&) {});
+      EXPECT_NE(found.total.loss, loss);
+      EXPECT_NEAR(found.total.loss, loss, 0.03 * loss) << name_of(scheme) << ", " << bits;
+    }
+  }
+}
+
+TEST_F(EvaluatorTest, QuantizesWeightsOnceAndReadsTheirBytesAlone) {
+  TrainerHarness run(class_run(folder()));
+  const StepPrograms programs(int8_spec(run, Quantization::kRow, 8));
+  const auto count = [](const Program& program, std::string_view label) {
+    return std::ranges::count_if(program.nodes(),
+                                 [&](const Node& node) { return label_of(node.op) == label; });
+  };
+  const int layers = programs.spec().model.layout.layers();
+  EXPECT_EQ(count(programs.quantize()->program, "quantize_weight"), layers);
+  const Program& evaluates = programs.evaluate()->program;
+  EXPECT_EQ(count(evaluates, "quantize_weight"), 0);
+  EXPECT_EQ(count(evaluates, "gemm"), 0);
+  EXPECT_EQ(count(evaluates, "quantize"), layers);
+  EXPECT_EQ(count(evaluates, "quantized_gemm"), layers);
+  // A byte for each weight; a bias, a sum and a scale for each output.
+  std::int64_t bytes = 0;
+  for (int layer = 0; layer < layers; ++layer) {
+    const ParameterLayout& layout = programs.spec().model.layout;
+    bytes += layout.outputs(layer) * (layout.inputs(layer) + 3 * 4);
+  }
+  EXPECT_EQ(state_bytes_of(evaluates), bytes);
+}
+
+TEST_F(EvaluatorTest, RefusesALossThatIsNoNumberInInt8Too) {
+  TrainerHarness run(number_run(folder()));
+  FlatWeights weights = run.trainer->weights();
+  const Tensor weight = run.trainer->programs().spec().model.layout.weight(0, 0);
+  weights[static_cast<std::size_t>(weight.offset_bytes / 4)] =
+      std::numeric_limits<float>::quiet_NaN();
+  const StepPrograms programs(int8_spec(run, Quantization::kRow, 8));
+  const auto device = make_cpu_device({.threads = 1});
+  Evaluator evaluator(programs, *device, *run.dataset, weights);
+  expect_error(ExitCode::kDiverged, "evaluation: the loss over 10 samples is nan",
+               [&] { evaluator.run(0, [](const EvaluatedBatch&) {}); });
 }
 
 TEST_F(EvaluatorTest, RefusesALossThatIsNoNumber) {
