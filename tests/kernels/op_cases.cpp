@@ -148,7 +148,8 @@ void add_quantized_gemm(CaseList& list, const GemmShape& s, int bits, bool of_ba
       [&](Memory& memory) { draw_int8(list, memory, op); });
 }
 
-/// Beyond a tile of the CPU's in each direction. Where threads are fibers a warp for each sum is slow.
+/// Beyond a tile of the CPU's in each direction. A warp for each sum is slow where its threads are
+/// fibers.
 constexpr GemmShape kInt8Shapes[] = {{1, 1, 1},   {31, 9, 257}, {3, 67, 40},
                                      {66, 3, 31}, {1, 70, 9},   {0, 33, 31}};
 
