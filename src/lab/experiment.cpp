@@ -19,9 +19,9 @@ namespace barestep {
 namespace {
 
 /// Version 1.0; the elements begin at a multiple of 64 bytes.
-std::string npy_header(std::int64_t rows, std::int64_t dim) {
-  std::string text =
-      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, dim);
+std::string npy_header(std::int64_t rows, std::int64_t dim, const char* type) {
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}",
+                                 type, rows, dim);
   constexpr std::size_t kBeforeText = 10;
   text.append(63 - (kBeforeText + text.size()) % 64, ' ');
   text += '\n';
@@ -32,30 +32,58 @@ std::string npy_header(std::int64_t rows, std::int64_t dim) {
   return header + text;
 }
 
-void write_npy(const std::filesystem::path& path, std::int64_t rows, std::int64_t dim,
-               unsigned seed) {
-  if (std::filesystem::exists(path)) return;
+template <class T>
+void write_npy(const std::filesystem::path& path, std::span<const T> numbers, std::int64_t rows,
+               const char* type) {
+  const std::string header =
+      npy_header(rows, static_cast<std::int64_t>(numbers.size()) / rows, type);
+  const std::array parts = {std::as_bytes(std::span(header)), std::as_bytes(numbers)};
+  replace_file(path, parts);
+}
+
+std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   std::minstd_rand random(seed);
-  std::vector<float> numbers(static_cast<std::size_t>(rows * dim));
+  std::vector<float> numbers(static_cast<std::size_t>(count));
   const auto range = static_cast<float>(std::minstd_rand::max());
   for (float& each : numbers) each = 2 * (static_cast<float>(random()) / range) - 1;
-  const std::string header = npy_header(rows, dim);
-  const std::array parts = {std::as_bytes(std::span(header)), std::as_bytes(std::span(numbers))};
-  replace_file(path, parts);
+  return numbers;
+}
+
+/// Which of the first ten numbers of a row is the largest: something to be learned.
+std::vector<std::int32_t> classes_of(std::span<const float> x, std::int64_t dim) {
+  constexpr std::int64_t kClasses = 10;
+  std::vector<std::int32_t> classes;
+  for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(dim)) {
+    const auto first = x.subspan(row, static_cast<std::size_t>(std::min(kClasses, dim)));
+    classes.push_back(static_cast<std::int32_t>(std::ranges::max_element(first) - first.begin()));
+  }
+  return classes;
 }
 
 }  // namespace
 
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim) {
   std::filesystem::create_directories(folder);
-  write_npy(folder / "x.npy", rows, dim, 1);
-  write_npy(folder / "y.npy", rows, dim, 2);
+  const auto write = [&]<class T>(const char* name, const std::vector<T>& numbers,
+                                  const char* type) {
+    if (std::filesystem::exists(folder / name)) return;
+    write_npy(folder / name, std::span<const T>(numbers), rows, type);
+  };
+  const std::vector<float> x = random_numbers(rows * dim, 1);
+  write("x.npy", x, "<f4");
+  write("y.npy", random_numbers(rows * dim, 2), "<f4");
+  write("classes.npy", classes_of(x, dim), "<i4");
 }
 
 void read_data_set(DataConfig& data, const std::filesystem::path& folder) {
   data.kind = DataKind::kNpy;
   data.x = folder / "x.npy";
   data.y = folder / "y.npy";
+}
+
+void read_classes(DataConfig& data, const std::filesystem::path& folder) {
+  read_data_set(data, folder);
+  data.y = folder / "classes.npy";
 }
 
 std::string text_of(const SettingOptions& options) {
@@ -188,7 +216,8 @@ std::span<const Experiment> experiments() {
       comm_vs_compute_experiment(), dp_vs_ddp_experiment(),      delay_experiment(),
       batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
       schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
-      accumulation_experiment(),    checkpoint_experiment(),     pytorch_experiment()};
+      accumulation_experiment(),    checkpoint_experiment(),     int8_experiment(),
+      pytorch_experiment()};
   return all;
 }
 

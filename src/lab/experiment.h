@@ -22,12 +22,15 @@
 
 namespace barestep {
 
-/// Writes x.npy and y.npy, `rows` x `dim` numbers between -1 and 1 each, into the folder, which is
-/// made; unless they are there already. Throws Error: kCannotCreate, kInputOutput.
+/// Writes x.npy and y.npy, `rows` x `dim` numbers between -1 and 1 each, and classes.npy, a class
+/// for each row of x, into the folder, which is made; unless they are there already. Throws Error:
+/// kCannotCreate, kInputOutput.
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim);
 
 /// Makes a run read such a folder: its --data.
 void read_data_set(DataConfig& data, const std::filesystem::path& folder);
+/// The same with the classes for targets.
+void read_classes(DataConfig& data, const std::filesystem::path& folder);
 
 /// What somebody asked for in place of a setting's own; nothing is left as it is. Each holds where
 /// an experiment does not vary it itself.

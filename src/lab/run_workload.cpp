@@ -225,6 +225,27 @@ bool has_fabric() {
 
 }  // namespace
 
+namespace {
+
+/// The weights that an evaluation loads are trained once, by the same program.
+void train_for_evaluation(const Case& what, const Programs& programs) {
+  constexpr std::int64_t kEpochs = 5;
+  const std::filesystem::path weights = what.workload.config.output.load;
+  if (!what.workload.config.training.evaluate_only || std::filesystem::exists(weights)) return;
+  Case training = what;
+  TrainConfig& config = training.workload.config;
+  config.training.evaluate_only = false;
+  config.training.epochs = kEpochs;
+  config.data.batch_size = DataConfig{}.batch_size;
+  config.device.precision = Precision::kFp32;
+  config.output.load.clear();
+  config.output.save = weights;
+  const ChildResult child = run_child(command_of(training, programs), mpi_environment());
+  if (child.exit_code != 0) refuse_run(training, child);
+}
+
+}  // namespace
+
 const std::vector<std::string>& mpi_environment() {
   static const std::vector<std::string> variables = [] {
     std::vector<std::string> all = {"OMPI_ALLOW_RUN_AS_ROOT=1",
@@ -274,6 +295,7 @@ Start run_workload(const Case& what, const Programs& programs,
   const std::filesystem::path metrics = scratch / "metrics.jsonl";
   const std::filesystem::path weights = scratch / "weights.safetensors";
   const std::filesystem::path trace = scratch / "trace.json";
+  train_for_evaluation(what, programs);
   std::vector<std::string> command = command_of(what, programs);
   command.insert(command.end(), {"--metrics", metrics.string()});
   if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
@@ -296,6 +318,7 @@ Start run_workload(const Case& what, const Programs& programs,
   start.configuration = configuration_of_metrics(records, metrics.string());
   start.library = library_of_metrics(records, metrics.string());
   start.watched = parse_monitor(records, metrics.string());
+  start.evaluated = evaluated_of_metrics(records, metrics.string());
   if (what.hash_weights) start.weights_hash = hash_of_bytes(whole_file(weights));
   if (what.record_ops) start.ops = op_times_of_trace(whole_file(trace), trace.string());
   return start;

@@ -44,7 +44,7 @@ void for_records(std::string_view lines, const std::string& name, const Visit& v
 
 bool is_of_step(const JsonValue& record) {
   return !record.has("monitor") && !record.has("monitor_summary") && !record.has("configuration") &&
-         !record.has("lost_time");
+         !record.has("lost_time") && !record.has("evaluation");
 }
 
 double seconds_of_record(const JsonValue& from) {
@@ -52,6 +52,12 @@ double seconds_of_record(const JsonValue& from) {
 }
 
 void append_record(const JsonValue& record, RankSteps& steps) {
+  if (record.has("latency_s")) {  // a batch of an evaluation
+    steps.step_s.push_back(seconds_of_record(record.at("latency_s")));
+    steps.loss.push_back(0);
+    steps.queued_s.push_back(0);
+    return;
+  }
   steps.step_s.push_back(seconds_of_record(record.at("step_time_s")));
   steps.loss.push_back(record.at("loss").number(-kMostFigure, kMostFigure));
   steps.queued_s.push_back(seconds_of_record(record.at("queued_s")));
@@ -113,14 +119,41 @@ RankSteps rank_of_json(const JsonValue& from) {
 
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name) {
   std::vector<RankSteps> ranks;
+  std::string precision;
   for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("configuration") && record.at("configuration").has("precision")) {
+      precision = record.at("configuration").at("precision").text();
+    }
     if (!is_of_step(record)) return;
+    if (record.has("precision") && record.at("precision").text() != precision) return;
     const auto rank = static_cast<std::size_t>(record.at("rank").whole(0, kMostRunRanks));
     if (rank >= ranks.size()) ranks.resize(rank + 1);
     append_record(record, ranks[rank]);
   });
   if (ranks.empty()) refuse_records(name, "there are none");
   return ranks;
+}
+
+namespace {
+
+Evaluated evaluated_of_json(const JsonValue& from) {
+  constexpr std::int64_t kMostCount = std::int64_t{1} << 50;
+  return {.precision = from.at("precision").text(),
+          .samples = from.at("samples").whole(0, kMostCount),
+          .loss = from.at("loss").number(-kMostFigure, kMostFigure),
+          .accuracy = from.has("accuracy") ? from.at("accuracy").number(0, 1) : 0,
+          .changed = from.has("changed") ? from.at("changed").whole(0, kMostCount) : 0,
+          .weight_bytes = from.at("weight_bytes").whole(0, kMostCount)};
+}
+
+}  // namespace
+
+std::vector<Evaluated> evaluated_of_metrics(std::string_view lines, const std::string& name) {
+  std::vector<Evaluated> all;
+  for_records(lines, name, [&](const JsonValue& record) {
+    if (record.has("evaluation")) all.push_back(evaluated_of_json(record.at("evaluation")));
+  });
+  return all;
 }
 
 std::vector<Watched> parse_monitor(std::string_view lines, const std::string& name) {
@@ -132,7 +165,7 @@ std::vector<Watched> parse_monitor(std::string_view lines, const std::string& na
   bool is_warm = false;
   for_records(lines, name, [&](const JsonValue& record) {
     if (is_of_step(record)) {
-      is_warm = is_warm || !record.at("warmup").boolean();
+      is_warm = is_warm || record.has("latency_s") || !record.at("warmup").boolean();
     } else if (record.has("monitor_summary")) {
       Watched& watched = source_of(record.at("monitor_summary").text());
       const JsonValue energy = record.at("energy_j_per_sample");
@@ -203,11 +236,21 @@ std::string json_of(const Start& start) {
   }
   json watched = json::array();
   for (const Watched& each : start.watched) watched.push_back(json_of_watched(each));
+  json evaluated = json::array();
+  for (const Evaluated& each : start.evaluated) {
+    evaluated.push_back({{"precision", each.precision},
+                         {"samples", each.samples},
+                         {"loss", each.loss},
+                         {"accuracy", each.accuracy},
+                         {"changed", each.changed},
+                         {"weight_bytes", each.weight_bytes}});
+  }
   json all = {{"command", start.command},           {"wall_s", start.wall_s},
               {"lost_share", start.lost_share},     {"attempts", start.attempts},
               {"weights_hash", start.weights_hash}, {"library", start.library},
               {"ranks", std::move(ranks)},          {"ops", std::move(ops)},
               {"watched", std::move(watched)}};
+  if (!start.evaluated.empty()) all["evaluated"] = std::move(evaluated);
   if (!start.configuration.empty()) all["configuration"] = json::parse(start.configuration);
   return all.dump();
 }
@@ -232,6 +275,11 @@ Start parse_start(std::string_view text, const std::string& name) {
   }
   for (const JsonValue& watched : from.at("watched").items()) {
     start.watched.push_back(watched_of_json(watched));
+  }
+  if (from.has("evaluated")) {
+    for (const JsonValue& each : from.at("evaluated").items()) {
+      start.evaluated.push_back(evaluated_of_json(each));
+    }
   }
   if (start.ranks.empty()) from.at("ranks").refuse("is empty");
   if (from.has("configuration")) start.configuration = configuration_of(from);

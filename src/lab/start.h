@@ -38,6 +38,16 @@ struct Watched {
   std::vector<std::string> marks{};  // why its figures are to be taken with care
 };
 
+/// What an evaluation of several precisions found in one of them.
+struct Evaluated {
+  std::string precision{};
+  std::int64_t samples = 0;
+  double loss = 0;
+  double accuracy = 0;            // of a classifier
+  std::int64_t changed = 0;       // its answers that are not those of the first precision
+  std::int64_t weight_bytes = 0;  // that a batch reads
+};
+
 struct Start {
   std::string command{};
   double wall_s = 0;
@@ -49,11 +59,17 @@ struct Start {
   std::vector<RankSteps> ranks{};
   std::vector<OpTime> ops{};       // where the case asks for them
   std::vector<Watched> watched{};  // by source; where the case asks for it
+  std::vector<Evaluated> evaluated{};
 };
 
-/// The records of a `--metrics` file. Throws Error(kBadData) naming `name` if there are none or one
+/// The records of a `--metrics` file; of an evaluation of several precisions those of the one that
+/// was asked for, a batch for a step. Throws Error(kBadData) naming `name` if there are none or one
 /// is not as report.h makes it.
 std::vector<RankSteps> parse_metrics(std::string_view lines, const std::string& name);
+
+/// What such a file says of each precision of an evaluation; nothing of others. Throws as
+/// parse_metrics() does.
+std::vector<Evaluated> evaluated_of_metrics(std::string_view lines, const std::string& name);
 
 /// What such a file says of the machine, in the order of its first records. Throws as
 /// parse_metrics() does for a record that is not as profiler/monitor.h makes it.

@@ -10,6 +10,7 @@
 #include "parallel/schemes/data_parallel.h"
 #include "parallel/schemes/ddp.h"
 #include "parallel/schemes/scheme_of.h"
+#include "train/evaluator.h"
 #include "train/memory_check.h"
 #include "train/trainer.h"
 
@@ -64,9 +65,12 @@ WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind traine
   validate(config, trainer);
   scheme_ =
       scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
-  const StepSpec spec = trainer == TrainerKind::kDdp
-                            ? spec_of_rank(config, kind, nullptr, rank, ranks)
-                            : spec_of(config, kind, nullptr);
+  StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)
+                                               : spec_of(config, kind, nullptr);
+  if (config.training.evaluate_only) {
+    spec.train_rows = config.data.batch_size;
+    spec = evaluation_spec_of(spec);
+  }
   steps_ = std::make_unique<StepPrograms>(spec, scheme_.get());
 }
 

@@ -25,7 +25,9 @@ struct Workload {
   [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
   [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
   [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
-  [[nodiscard]] std::int64_t steps() const { return config.training.steps.value(); }
+  [[nodiscard]] std::int64_t steps() const {
+    return config.training.steps.value_or(kDefaultSteps);  // an evaluation has none
+  }
 
   friend bool operator==(const Workload&, const Workload&) = default;
 };
@@ -52,7 +54,8 @@ class WorkloadPrograms {
                    int rank = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }
-  [[nodiscard]] const Program& step() const { return steps_->train().program; }
+  /// A training step, or a batch of an evaluation.
+  [[nodiscard]] const Program& step() const { return steps_->all().front()->program; }
 
  private:
   std::unique_ptr<Scheme> scheme_;

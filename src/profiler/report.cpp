@@ -225,6 +225,18 @@ std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& bat
   return record.dump();
 }
 
+std::string evaluation_summary_record(const Evaluation& run) {
+  OrderedJson found = {{"precision", name_of(run.precision)},
+                       {"batch_size", run.batch_size},
+                       {"samples", run.total.samples},
+                       {"loss", run.total.loss},
+                       {"weight_bytes", run.weight_bytes}};
+  if (run.total.accuracy) found["accuracy"] = *run.total.accuracy;
+  if (run.total.r2) found["r2"] = *run.total.r2;
+  if (run.changed) found["changed"] = *run.changed;
+  return OrderedJson({{"evaluation", found}}).dump();
+}
+
 std::string evaluation_table(std::span<const Evaluation> runs) {
   const EvaluationReport first = runs.empty() ? EvaluationReport{} : runs.front().total;
   const bool compares = std::ranges::any_of(

@@ -97,6 +97,9 @@ std::string sweep_table(std::span<const SweepRow> rows);
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
                               std::optional<Precision> precision = std::nullopt);
 
+/// A line of JSON about an evaluation in one of several precisions, without its newline.
+std::string evaluation_summary_record(const Evaluation& run);
+
 /// Batch size, loss, accuracy or errors, latency and throughput of every run. Of runs in several
 /// precisions also these, the answers that are not fp32's, and the bytes of the weights.
 std::string evaluation_table(std::span<const Evaluation> runs);

@@ -359,6 +359,9 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Ev
     evaluation = evaluator.run(*config_.training.warmup, on_batch);
     evaluation.precision = precision;
     if (first != nullptr) evaluation.changed = answers_changed(*first, evaluation, job_.ranks());
+    if (metrics != nullptr && tells_precision) {
+      metrics->write(evaluation_summary_record(evaluation));
+    }
     job_.enter(Activity::kEnd);
     if (job_.ranks() != nullptr) {
       for (const EvaluatedBatch& batch : evaluation.batches) write(batch);
@@ -375,16 +378,6 @@ std::vector<Precision> precisions_of(const TrainConfig& config) {
   const Precision asked = config.device.precision;
   if (asked != Precision::kInt8 || only_shows) return {asked};
   return {Precision::kFp32, asked};
-}
-
-/// Precisions are compared for one sample as for many, where there is no batch size to keep to.
-std::vector<std::int64_t> evaluated_sizes_of(const TrainConfig& config, TrainerKind trainer) {
-  const bool is_usual =
-      config.data.sweep.empty() && config.data.batch_size == DataConfig{}.batch_size;
-  if (trainer != TrainerKind::kSingle || !is_usual || precisions_of(config).size() == 1) {
-    return batch_sizes_of(config);
-  }
-  return {1, 8, 64, 512};
 }
 
 /// Empty but in int8.
@@ -410,7 +403,7 @@ void evaluate(Place& place, TrainConfig config, Job& job) {
   std::string int8;
   const std::vector<Precision> precisions = precisions_of(config);
   const std::optional<Quantization> quantization = config.device.quantization;
-  for (const std::int64_t size : evaluated_sizes_of(config, place.trainer())) {
+  for (const std::int64_t size : batch_sizes_of(config)) {
     const std::size_t first = rows.size();
     for (const Precision precision : precisions) {
       config.data.batch_size = size;

@@ -109,8 +109,8 @@ class SmallInt8 : public Int8 {
       kFiles + Arguments{"--evaluate-only", "--load", "w", "--precision", "int8"};
 };
 
-TEST_F(SmallInt8, IsShownBesideFp32ForFourBatchSizesUnlessAnotherIsGiven) {
-  const auto usual = single(kInt8);
+TEST_F(SmallInt8, IsShownBesideFp32ForEachBatchSize) {
+  const auto usual = single(kInt8 + Arguments{"--batch-size", "1,8,64,512"});
   EXPECT_EQ(usual.exit_code, 0) << usual.err;
   EXPECT_THAT(usual.out, StartsWith("w of 10 samples\nPrecision  Batch size "));
   EXPECT_THAT(usual.out, HasSubstr("Answers changed  Weights (bytes)\n"));
@@ -118,7 +118,7 @@ TEST_F(SmallInt8, IsShownBesideFp32ForFourBatchSizesUnlessAnotherIsGiven) {
   std::vector<int> sizes;
   for (const Int8Row& row : rows_of(usual.out)) sizes.push_back(row.batch_size);
   EXPECT_EQ(sizes, (std::vector{1, 1, 8, 8, 64, 64, 512, 512}));
-  EXPECT_EQ(rows_of(single(kInt8 + Arguments{"--batch-size", "5"}).out).size(), 2U);
+  EXPECT_EQ(rows_of(single(kInt8).out).size(), 2U);
 }
 
 TEST_F(SmallInt8, HasTheNumbersOfThePlainLoopWhateverMultiplies) {
@@ -139,10 +139,25 @@ TEST_F(SmallInt8, TellsThePrecisionOfEveryBatchInItsMetrics) {
   std::getline(lines, line);
   EXPECT_EQ(nlohmann::json::parse(line).at("configuration").at("precision"), "int8");
   std::vector<std::string> precisions;
+  std::vector<nlohmann::json> evaluations;
   while (std::getline(lines, line)) {
-    precisions.push_back(nlohmann::json::parse(line).at("precision"));
+    const auto record = nlohmann::json::parse(line);
+    if (record.contains("evaluation")) {
+      evaluations.push_back(record.at("evaluation"));
+    } else {
+      precisions.push_back(record.at("precision"));
+    }
   }
   EXPECT_EQ(precisions, (std::vector<std::string>{"fp32", "fp32", "int8", "int8"}));
+  ASSERT_EQ(evaluations.size(), 2U);
+  EXPECT_EQ(evaluations[0].at("precision"), "fp32");
+  EXPECT_FALSE(evaluations[0].contains("changed"));
+  EXPECT_EQ(evaluations[1].at("precision"), "int8");
+  EXPECT_EQ(evaluations[1].at("samples"), 10);
+  EXPECT_EQ(evaluations[1].at("weight_bytes"), 6 * 12 + 12 * 4 + 16 * 12);
+  for (const char* const name : {"loss", "accuracy", "changed"}) {
+    EXPECT_TRUE(evaluations[1].contains(name)) << name;
+  }
 }
 
 TEST_F(SmallInt8, ShowsItsProgramItsPriceAndItsMemory) {

@@ -433,6 +433,9 @@ INSTANTIATE_TEST_SUITE_P(OfMonitor, Sentences, testing::ValuesIn(opposites_of_mo
 INSTANTIATE_TEST_SUITE_P(OfModelOptions, Sentences, testing::ValuesIn(opposites_of_model_options()),
                          name_of_opposites);
 
+INSTANTIATE_TEST_SUITE_P(OfInt8, Sentences, testing::ValuesIn(opposites_of_int8()),
+                         name_of_opposites);
+
 INSTANTIATE_TEST_SUITE_P(OfPytorch, Sentences, testing::ValuesIn(opposites_of_pytorch()),
                          name_of_opposites);
 
@@ -440,7 +443,8 @@ TEST(Experiments, AreAllAskedForOppositeSentences) {
   std::vector<Opposites> all = opposites();
   for (const auto& more :
        {opposites_of_data(), opposites_of_devices(), opposites_of_ranks(), opposites_of_one_step(),
-        opposites_of_monitor(), opposites_of_model_options(), opposites_of_pytorch()}) {
+        opposites_of_monitor(), opposites_of_model_options(), opposites_of_int8(),
+        opposites_of_pytorch()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   for (const Experiment& experiment : experiments()) {

@@ -27,6 +27,7 @@ struct MadeUpStep {
   std::vector<Watched> watched{};
   std::string weights_hash{};
   double loss = 1;
+  std::vector<Evaluated> evaluated{};
 };
 
 /// Of a model on the CPU.

@@ -62,7 +62,43 @@ HowCasesWent slow_key(const std::string& slow, double times, double noise = 0.00
   };
 }
 
+/// Batches in int8 take so much of the time of those in fp32, and change so many answers.
+HowCasesWent in_int8(double times, std::int64_t changed, double noise = 0.003) {
+  return [=](const Case& what) {
+    const bool is_int8 = what.key.starts_with("int8-");
+    MadeUpStep step{.step_s = is_int8 ? 0.01 * times : 0.01, .noise = noise};
+    if (is_int8) {
+      step.evaluated = {{.precision = "fp32",
+                         .samples = 4096,
+                         .accuracy = 0.9,
+                         .weight_bytes = std::int64_t{4} << 20},
+                        {.precision = "int8",
+                         .samples = 4096,
+                         .accuracy = 0.895,
+                         .changed = changed,
+                         .weight_bytes = std::int64_t{1} << 20}};
+    }
+    return step;
+  };
+}
+
 }  // namespace
+
+std::vector<Opposites> opposites_of_int8() {
+  std::vector<Opposites> all;
+  for (const int batch : {1, 8, 64, 512}) {
+    const std::string what = "In int8 a batch of " + std::to_string(batch);
+    all.push_back({"int8", in_int8(0.5, 3), what + " is faster than in fp32: 2.00x", in_int8(2, 3),
+                   what + " is slower than in fp32: ", in_int8(1, 3, 0.2), "cannot be told apart"});
+  }
+  all.push_back(
+      {"int8", in_int8(1, 1),
+       "In int8 1 of 4,096 answers is another; the accuracy is 89.50 % instead of 90.00 %",
+       in_int8(1, 7), "In int8 7 of 4,096 answers are another"});
+  all.push_back({"int8", in_int8(1, 1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
+                 slow_key("none", 1), "What int8 changes of the answers was not told."});
+  return all;
+}
 
 std::vector<Opposites> opposites_of_model_options() {
   return {

@@ -26,6 +26,9 @@ std::vector<Opposites> opposites_of_monitor();
 /// Those of the experiments "activations", "accumulation" and "checkpoint".
 std::vector<Opposites> opposites_of_model_options();
 
+/// Those of the experiment "int8".
+std::vector<Opposites> opposites_of_int8();
+
 /// Those of the experiment "pytorch".
 std::vector<Opposites> opposites_of_pytorch();
 

@@ -351,6 +351,30 @@ class MadeUpSource final : public MonitorSource {
                                 {.name = "core_percent", .column = "", .is_part = true}};
 };
 
+TEST(MetricsOfAnEvaluation, AreThoseOfThePrecisionThatWasAskedForAndWhatEachFound) {
+  const std::string lines = R"({"configuration":{"precision":"int8"}}
+{"batch_size":4,"batch":0,"samples":4,"latency_s":0.25,"rank":0,"precision":"fp32"}
+{"evaluation":{"precision":"fp32","batch_size":4,"samples":4,"loss":0.5,"weight_bytes":400,"accuracy":0.75}}
+{"batch_size":4,"batch":0,"samples":4,"latency_s":0.125,"rank":0,"precision":"int8"}
+{"evaluation":{"precision":"int8","batch_size":4,"samples":4,"loss":0.625,"weight_bytes":100,"accuracy":0.5,"changed":1}}
+)";
+  const std::vector<RankSteps> ranks = parse_metrics(lines, "m");
+  ASSERT_EQ(ranks.size(), 1U);
+  EXPECT_EQ(ranks[0].step_s, std::vector{0.125});
+  Start start{.command = "a", .ranks = ranks, .evaluated = evaluated_of_metrics(lines, "m")};
+  start = parse_start(json_of(start), "start");
+  ASSERT_EQ(start.evaluated.size(), 2U);
+  EXPECT_EQ(start.evaluated[0].precision, "fp32");
+  EXPECT_EQ(start.evaluated[0].changed, 0);
+  const Evaluated& int8 = start.evaluated[1];
+  EXPECT_EQ(int8.precision, "int8");
+  EXPECT_EQ(int8.samples, 4);
+  EXPECT_EQ(int8.loss, 0.625);
+  EXPECT_EQ(int8.accuracy, 0.5);
+  EXPECT_EQ(int8.changed, 1);
+  EXPECT_EQ(int8.weight_bytes, 100);
+}
+
 TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   const MadeUpSource source;
   const auto look = [&](double percent, double watts) {
