@@ -364,8 +364,23 @@ Table device_options() {
        .help = "bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
-       .help = "of matrix products; tf32 is a GPU's, faster and rounder",
+       .help =
+           "of matrix products; tf32 is a GPU's, faster and less exact; bf16 and fp16 are those "
+           "of torch.autocast: what products read and write has 16 bits, weights and all that "
+           "the optimizer keeps stay fp32",
        .value = one_of(&DeviceConfig::precision),
+       .decides_numbers = true},
+      {.name = "loss-scale",
+       .help = "of fp16: gradients are computed so many times as large, as with "
+               "torch.amp.GradScaler; dynamic from INIT on, or always X",
+       .value = value_at(&TrainingConfig::loss_scale, JsonKind::kNumberOrString, "dynamic[:INIT]|X",
+                         "", &loss_scaling, &text_of_loss_scaling),
+       .unset = "dynamic:65536 with --precision fp16",
+       .decides_numbers = true},
+      {.name = "loss-scale-window",
+       .help = "steps without an overflow after which a dynamic loss scale doubles",
+       .value = number(&TrainingConfig::loss_scale_window, limits::kCounts),
+       .unset = "2000",
        .decides_numbers = true},
       {.name = "graph",
        .help = "capture a step once, then launch it as one piece",

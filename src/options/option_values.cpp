@@ -250,6 +250,25 @@ SlowRank slow_rank(const Given& given) {
   return slow;
 }
 
+LossScaling loss_scaling(const Given& given) {
+  constexpr std::string_view kDynamic = "dynamic";
+  LossScaling scaling{.dynamic = std::string_view(given.text).starts_with(kDynamic)};
+  std::string_view number = given.text;
+  if (given.text == kDynamic) return scaling;
+  if (scaling.dynamic && number.starts_with("dynamic:")) number.remove_prefix(kDynamic.size() + 1);
+  if (read(number, scaling.initial) != Reading::kWhole ||
+      !limits::kPositive.contains(scaling.initial)) {
+    refuse(given, "not a loss scale", "give dynamic, dynamic:65536 or a number above 0");
+  }
+  return scaling;
+}
+
+std::string text_of_loss_scaling(const LossScaling& scaling) {
+  if (!scaling.dynamic) return text_of_number(scaling.initial);
+  if (scaling.initial == LossScaling{}.initial) return "dynamic";
+  return fmt::format("dynamic:{}", scaling.initial);
+}
+
 std::size_t choice(const Given& given, std::span<const std::string_view> names) {
   const auto found = std::ranges::find(names, given.text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());

@@ -70,6 +70,10 @@ void data_source(const Given& given, DataConfig& data);
 /// "1:20": rank 1, 20 ms.
 SlowRank slow_rank(const Given& given);
 
+/// "dynamic", "dynamic:1024" or "128".
+LossScaling loss_scaling(const Given& given);
+std::string text_of_loss_scaling(const LossScaling& scaling);
+
 /// The index of the text in `names`.
 std::size_t choice(const Given& given, std::span<const std::string_view> names);
 

@@ -13,6 +13,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
+#include "options/option_values.h"
 
 namespace barestep {
 
@@ -420,10 +421,49 @@ void check_update(const TrainConfig& config) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
            "use --update separate");
   }
-  if (training.clip_norm && config.device.precision == Precision::kTf32) {
+  if (training.clip_norm && config.device.precision != Precision::kFp32) {
     refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
-           "--update fused would find the norm from products in tf32",
+           fmt::format("--update fused would find the norm from products in {}",
+                       name_of(config.device.precision)),
            "use --update separate, or --precision fp32");
+  }
+}
+
+/// What goes with 16-bit numbers, and with loss scaling.
+void check_precision(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  const Precision precision = config.device.precision;
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  const bool is_fp16 = precision == Precision::kFp16;
+  if (training.loss_scale && !is_fp16) {
+    refuse("--loss-scale", text_of_loss_scaling(*training.loss_scale),
+           fmt::format("gradients of {} need none", name_of(precision)),
+           "leave it out, or use --precision fp16");
+  }
+  if (training.loss_scale_window && (!is_fp16 || !loss_scaling_of(config)->dynamic)) {
+    refuse("--loss-scale-window", std::to_string(*training.loss_scale_window),
+           "there is no dynamic loss scale", "use --precision fp16 and --loss-scale dynamic");
+  }
+  if (type_of(precision) != DType::kF32 && !config.device.fusion) {
+    refuse("--fusion", "off",
+           fmt::format("with --precision {} a product is rounded once, after its bias",
+                       name_of(precision)),
+           "use --fusion on, or --precision fp32");
+  }
+  if (!is_fp16 || training.evaluate_only) return;
+  if (training.update != Update::kSeparate) {
+    refuse("--update", std::string(name_of(training.update)),
+           "with --precision fp16 no weight may change before all gradients are known to be finite",
+           "use --update separate, or --precision bf16");
+  }
+  if (!training.zero_grad) {
+    refuse("--no-zero-grad", "", "gradients of different loss scales would add up",
+           "use --precision bf16");
   }
 }
 
@@ -543,6 +583,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_model(config.model);
   check_training(config);
   check_update(config);
+  check_precision(config);
   check_data(config);
   check_samples(config);
   check_pinning(config);

@@ -104,6 +104,7 @@ void TensorBoardLog::on_step(const StepFigures& step) {
                                  {"utilisation", utilisation(step.account)}}) {
       file.add(report.step, now_s, scalar);
     }
+    if (report.scaling) file.add(report.step, now_s, {"loss_scale", report.scaling->used});
   });
 }
 

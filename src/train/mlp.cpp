@@ -6,20 +6,37 @@
 namespace barestep {
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
          std::int64_t first_row, const std::optional<StepRows>& step_rows)
-    : spec_(&spec),
-      device_(device),
-      step_rows_(step_rows),
-      parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
-      gradients_(spec.trains && spec.stores_gradients
-                     ? buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)
-                     : kNoBuffer) {
+    : spec_(&spec), device_(device), step_rows_(step_rows) {
+  const bool rounds = spec.numbers != DType::kF32;
+  if (!rounds || device == 0) {
+    parameters_ = buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device);
+  }
+  operands_ = rounds ? buffers.get("rounded_parameters", Category::kParameters,
+                                   spec.layout.bytes(spec.numbers), device)
+                     : parameters_;
+  if (spec.trains && spec.stores_gradients) {
+    gradients_ = buffers.get("gradients", Category::kGradients,
+                             spec.layout.bytes(spec.gradient_type()), device);
+    if (spec.gradient_type() != spec.numbers) {
+      rounded_gradient_ =
+          buffers.get("rounded_gradient", Category::kGradients,
+                      spec.layout.largest_tensor() * bytes_of(spec.numbers), device);
+    }
+  }
+  if (rounds) {
+    const std::int64_t cols = spec.layout.widths().front();
+    const std::int64_t row_bytes = cols * bytes_of(spec.numbers);
+    const BufferId buffer =
+        buffers.get("rounded_x", Category::kActivations, (first_row + rows) * row_bytes, device);
+    rounded_x_ = Tensor{buffer, first_row * row_bytes, rows, cols, spec.numbers};
+  }
   for (int layer = 0; layer < spec.layout.layers(); ++layer) {
     const std::int64_t cols = spec.layout.outputs(layer);
     const auto take = [&](const std::string& name) {
-      const std::int64_t row_bytes = cols * bytes_of(DType::kF32);
+      const std::int64_t row_bytes = cols * bytes_of(spec.numbers);
       const BufferId buffer = buffers.get(name + std::to_string(layer), Category::kActivations,
                                           (first_row + rows) * row_bytes, device);
-      return Tensor{buffer, first_row * row_bytes, rows, cols};
+      return Tensor{buffer, first_row * row_bytes, rows, cols, spec.numbers};
     };
     out_.push_back(take("out"));
     const bool last = layer + 1 == spec.layout.layers();
@@ -38,7 +55,8 @@ void Mlp::add(Program& program, DeviceOp op, Phase phase, int layer) const {
 }
 
 Tensor Mlp::input_of(int layer, const Tensor& x) const {
-  return layer == 0 ? x : out_[static_cast<std::size_t>(layer) - 1];
+  if (layer > 0) return at(out_, layer - 1);
+  return rounded_x_.value_or(x);
 }
 
 Factors Mlp::factors(int layer, const Tensor& x) const {
@@ -47,15 +65,16 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
   const ParameterLayout& layout = spec_->layout;
+  if (rounded_x_) add(program, Cast{.to = *rounded_x_, .from = x}, phase, 0);
   for (int layer = 0; layer < layout.layers(); ++layer) {
     const Tensor& out = at(out_, layer);
     Gemm product{.c = out,
                  .a = input_of(layer, x),
-                 .b = layout.weight(parameters_, layer),
+                 .b = layout.weight(operands_, layer, spec_->numbers),
                  .transpose_b = true};
     const BiasActivation rest{
         .values = out,
-        .bias = layout.bias(parameters_, layer),
+        .bias = layout.bias(operands_, layer, spec_->numbers),
         .activation = spec_->activation_after(layer),
         .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
     if (spec_->fusion) {
@@ -115,7 +134,7 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
                   .a = of_layer.grad_y,
-                  .b = spec_->layout.weight(parameters_, layer)});
+                  .b = spec_->layout.weight(operands_, layer, spec_->numbers)});
     }
     tell(layer, Made::kGradInput);
   }
@@ -123,20 +142,32 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
 
 void Mlp::add_gradient_of_bias(Program& program, int layer, const Factors& factors,
                                float beta) const {
-  add(program,
-      SumRows{.out = spec_->layout.bias(gradients_, layer), .in = factors.grad_y, .beta = beta},
-      Phase::kBackward, layer);
+  add_gradient(program, layer, spec_->layout.bias(gradients_, layer, spec_->gradient_type()), beta,
+               [&](const Tensor& out, float old) {
+                 return SumRows{.out = out, .in = factors.grad_y, .beta = old};
+               });
 }
 
 void Mlp::add_gradient_of_weight(Program& program, int layer, const Factors& factors,
                                  float beta) const {
-  add(program,
-      Gemm{.c = spec_->layout.weight(gradients_, layer),
-           .a = factors.grad_y,
-           .b = factors.x,
-           .transpose_a = true,
-           .beta = beta},
-      Phase::kBackward, layer);
+  add_gradient(
+      program, layer, spec_->layout.weight(gradients_, layer, spec_->gradient_type()), beta,
+      [&](const Tensor& out, float old) {
+        return Gemm{
+            .c = out, .a = factors.grad_y, .b = factors.x, .transpose_a = true, .beta = old};
+      });
+}
+
+/// Rounded before it is added to others, as each backward of autocast rounds it.
+template <class Make>
+void Mlp::add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
+                       const Make& make) const {
+  if (rounded_gradient_ == kNoBuffer) {
+    return add(program, make(gradient, beta), Phase::kBackward, layer);
+  }
+  const Tensor rounded{rounded_gradient_, 0, gradient.rows, gradient.cols, spec_->numbers};
+  add(program, make(rounded, 0), Phase::kBackward, layer);
+  add(program, Cast{.to = gradient, .from = rounded, .beta = beta}, Phase::kBackward, layer);
 }
 
 }  // namespace barestep

@@ -24,10 +24,17 @@ struct MlpSpec {
   bool fusion = true;              // bias and activation inside the forward product
   bool stores_gradients = true;    // else backward leaves their factors
   bool trains = true;              // else there are no gradients but the loss's own
+  // Of products: their operands, the layers' outputs and the gradients of these. Parameters are
+  // fp32; of 16 bits, products read a rounded copy of them, as under torch.autocast.
+  DType numbers = DType::kF32;
+  bool wide_gradients = true;  // those of parameters are stored in fp32, whatever `numbers` are
 
   [[nodiscard]] Activation activation_after(int layer) const {
     return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
   }
+
+  /// The type of the stored gradients of the parameters.
+  [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
 
   /// Dropout follows every activation but the last layer's.
   [[nodiscard]] bool drops_after(int layer) const {
@@ -70,9 +77,11 @@ using BackwardReady = std::function<void(int layer, Made made)>;
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp {
  public:
-  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., and
-  /// "pre_activation0", ... for an activation whose gradient is found from its input; of a model
-  /// that does not train only the last "grad_out", which the loss writes. Its
+  /// Takes its buffers: "parameters" on device 0, "gradients" if it stores them, "out0",
+  /// "grad_out0", ..., and "pre_activation0", ... for an activation whose gradient is found from
+  /// its input; of a model that does not train only the last "grad_out", which the loss writes.
+  /// Where products are of 16 bits "rounded_parameters" and "rounded_x" too, and where gradients
+  /// are not, "rounded_gradient". Other devices than 0 have no others than these parameters. Its
   /// activations lie in these behind those of `first_row` rows, of models for the rows before.
   /// `spec` must outlive it. Dropout has its masks by `step_rows`; without these nothing is
   /// dropped.
@@ -95,6 +104,8 @@ class Mlp {
                               float beta) const;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
+  /// What products read: the parameters, or their rounded copy; flat.
+  [[nodiscard]] Tensor operands() const { return spec_->layout.flat(operands_, spec_->numbers); }
   /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
   /// Of its rows' part of a layer's gradients, after backward. `x` is the model's input.
@@ -104,6 +115,10 @@ class Mlp {
  private:
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;
   [[nodiscard]] Tensor input_of(int layer, const Tensor& x) const;
+  /// The gradient of a parameter, by make(where to, beta).
+  template <class Make>
+  void add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
+                    const Make& make) const;
   /// Of a layer's output or its gradient, where the layer has dropout.
   void add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const;
   [[nodiscard]] DeviceOp activation_grad(int layer, const Tensor& grad) const;
@@ -111,8 +126,11 @@ class Mlp {
   const MlpSpec* spec_;
   int device_;
   std::optional<StepRows> step_rows_;
-  BufferId parameters_;
-  BufferId gradients_;
+  BufferId parameters_ = kNoBuffer;
+  BufferId operands_ = kNoBuffer;  // the parameters, or their rounded copy
+  BufferId gradients_ = kNoBuffer;
+  BufferId rounded_gradient_ = kNoBuffer;  // where gradients are wider than what makes them
+  std::optional<Tensor> rounded_x_{};      // where products are of 16 bits
   std::vector<Tensor> out_;       // rows x outputs of each layer, after activation and dropout
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
   std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it

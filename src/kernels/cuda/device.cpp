@@ -203,13 +203,8 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
     copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
-    if (!product_.run(*gemm, addresses, queue)) {
-      launch_kernel(BiasActivation{.values = gemm->c,
-                                   .bias = *gemm->bias,
-                                   .activation = gemm->activation,
-                                   .pre_activation = gemm->pre_activation},
-                    addresses, queue);
-    }
+    const auto rest = product_.run(*gemm, addresses, queue);
+    if (rest) launch_kernel(*rest, addresses, queue);
   } else {
     launch_kernel(op, addresses, queue);
   }
