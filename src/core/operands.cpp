@@ -29,6 +29,11 @@ Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
   return list;
 }
 
+/// Parts of a sum do not add up once they are rounded to 16 bits.
+OperandUse sum_into(DType type) {
+  return type == DType::kF32 ? OperandUse::kAccumulates : OperandUse::kWrites;
+}
+
 /// The lists, which are all there is to say about an op's tensors.
 struct Lists {
   using enum OperandUse;
@@ -42,9 +47,9 @@ struct Lists {
     const char k = o.transpose_a ? 'r' : 'k';
     // Parts of a sum that end in a bias or an activation do not add up.
     const bool only_adds = !o.bias && o.activation == Activation::kNone;
-    const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
     const DType from = real_type(o.a);
     const DType to = o.c.dtype == from ? from : DType::kF32;
+    const OperandUse use = only_adds ? sum_into(to) : o.beta == 0 ? kWrites : kUpdates;
     return {{"c", &o.c, use, m, n, to},
             {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k, from},
             {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n, from},
@@ -69,7 +74,7 @@ struct Lists {
   Operands operator()(const SumRows& o) const {
     const DType from = real_type(o.in);
     const DType to = o.out.dtype == from ? from : DType::kF32;
-    return {{"out", &o.out, kAccumulates, '1', 'n', to}, {"in", &o.in, kReads, 'r', 'n', from}};
+    return {{"out", &o.out, sum_into(to), '1', 'n', to}, {"in", &o.in, kReads, 'r', 'n', from}};
   }
   Operands operator()(const PointwiseLoss& o) const {
     const DType type = real_type(o.output);
@@ -130,7 +135,8 @@ struct Lists {
       return tensor.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
     };
     const bool narrows = o.from.dtype == DType::kF32;
-    return {{"to", &o.to, kAccumulates, 'm', 'n', narrows ? narrow(o.to) : DType::kF32},
+    const DType to = narrows ? narrow(o.to) : DType::kF32;
+    return {{"to", &o.to, sum_into(to), 'm', 'n', to},
             {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(o.from)}};
   }
   Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }

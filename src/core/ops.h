@@ -184,8 +184,8 @@ concept OptimizerOp = requires(const Op& op) {
 ///
 /// So it is in all optimizers: where there is `clip` (1 x 1), the gradient is multiplied by it
 /// first. Where there is `rounded` (1 x n, of 16 bits), it gets the new weights too, rounded; then
-/// grads are f32 or of its type. With `loss_scale` nothing changes where found_inf is above 0, the
-/// gradient is divided by the scale before all else, and `scalars` has a row for each of some
+/// grads are f32 or of its type. With `loss_scale` no weight changes where found_inf is above 0,
+/// the gradient is divided by the scale before all else, and `scalars` has a row for each of some
 /// updates, of which the first has the number that `first_update` (1 x 1, i32) holds.
 struct Adam {
   static constexpr std::string_view kLabel = "adam";

@@ -231,8 +231,9 @@ template <class To, class From>
 struct CastElement {
   To* to;
   const From* from;
-  float scale, beta;
+  float scale = 1, beta = 0;
 
+  BARESTEP_HD CastElement(To* into, const From* source) : to(into), from(source) {}
   CastElement(const Cast& op, const Addresses& addresses)
       : to(addresses.at<To>(op.to)),
         from(addresses.at<From>(op.from)),

@@ -54,6 +54,7 @@ const std::vector<Factor>& options() {
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
       {"", "--grad-dtype bf16"},
+      {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:67108864"},
       {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},
@@ -125,6 +126,14 @@ constexpr Refusal kRefusals[] = {
     {"--update per-bucket", "--clip-norm 0.05",
      "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
      "separate"},
+    {"--precision fp16", "--update fused",
+     "--update 'fused': with --precision fp16 no weight may change before all gradients are known "
+     "to be finite; use --update separate, or --precision bf16"},
+    {"--precision fp16", "--update per-bucket",
+     "--update 'per-bucket': with --precision fp16 no weight may change before all gradients are "
+     "known to be finite; use --update separate, or --precision bf16"},
+    {"--precision fp16", "--no-zero-grad",
+     "--no-zero-grad: gradients of different loss scales would add up; use --precision bf16"},
     {"--no-zero-grad", "--clip-norm 0.05",
      "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
      "the two"},
@@ -269,7 +278,9 @@ constexpr double kBf16Bound = 1.0 / 256;
 constexpr double kBf16WeightBound = 1.0 / 64;
 
 void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
-  const bool bf16 = run.config.parallel.bf16_gradients;
+  // Of 16 bits, each rank's gradients are rounded before they are added to the others'.
+  const bool bf16 =
+      run.config.parallel.bf16_gradients || type_of(run.config.device.precision) != DType::kF32;
   const double bound = bf16 ? kBf16Bound : kBound;
   ASSERT_EQ(rank.losses.size(), one.losses.size());  // with those of evaluations
   for (std::size_t i = 0; i < one.losses.size(); ++i) {

@@ -56,6 +56,8 @@ const std::map<std::string_view, std::string>& samples() {
       {"device", "cuda:1"},
       {"threads", "2"},
       {"autotune", "choices.json"},
+      {"loss-scale", "dynamic:1024"},
+      {"loss-scale-window", "500"},
       {"devices", "cuda:0,cuda:2"},
       {"bucket-mib", "0.25"},
       {"timeout", "60"},

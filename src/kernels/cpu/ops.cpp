@@ -259,7 +259,7 @@ struct OpRunner {
   void operator()(const Update& op) const {
     with_update_numbers(op, [&]<class Grad, class Number>(Grad, Number) {
       const UpdateCommons<Number> commons(op, addresses);
-      if (commons.skips()) return;
+      if (commons.skips()) return round_weights(op, commons);
       with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
         for_elements(op.weights.size(),
                      UpdateElement<Rule, Grad, Number>{
@@ -269,6 +269,14 @@ struct OpRunner {
                          commons.rounded_weights, commons.unscale()});
       });
     });
+  }
+
+  /// What is left of a step that changes no weight.
+  template <class Update, class Number>
+  void round_weights(const Update& op, const UpdateCommons<Number>& commons) const {
+    if (commons.rounded_weights == nullptr) return;
+    for_elements(op.weights.size(),
+                 CastElement<Number, float>{commons.rounded_weights, addresses.at(op.weights)});
   }
 
   void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }

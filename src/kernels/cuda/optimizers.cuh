@@ -50,7 +50,13 @@ __global__ void __launch_bounds__(kBlockThreads)
     update(std::int64_t n, std::int64_t vectors, float* weights, const Grad* grads,
            StateArrays<Rule> state, const float* scalars, UpdateCommons<Number> commons,
            Rule rule) {
-  if (commons.skips()) return;
+  if (commons.skips()) {
+    if constexpr (!std::is_same_v<Number, float>) {
+      const CastElement<Number, float> round(commons.rounded_weights, weights);
+      for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) round(i);
+    }
+    return;
+  }
   const auto step = rule.at_step(commons.row_of(scalars), commons.clip);
   const float unscale = commons.unscale();
   auto* const weights4 = reinterpret_cast<float4*>(weights);

@@ -35,6 +35,10 @@ struct dim3 : host_cuda::Index {
       : Index{x_size, y_size, z_size} {}
 };
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+
 struct alignas(16) float4 {
   float x, y, z, w;
 };
