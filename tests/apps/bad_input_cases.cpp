@@ -322,8 +322,7 @@ std::vector<BadInput> bad_command_lines() {
       {7,
        {"--precision", "fp8"},
        2,
-       "--precision 'fp8': not one of the choices; did you mean 'fp16'? use fp32 or tf32 or bf16 "
-       "or fp16"},
+       "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"},
       {7,
        {"--loss-scale", "dynamic:0"},
        2,

@@ -54,7 +54,7 @@ const std::vector<Factor>& options() {
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
       {"", "--grad-dtype bf16"},
-      {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:67108864"},
+      {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:1024"},
       {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},

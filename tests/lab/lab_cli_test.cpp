@@ -256,8 +256,8 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
       {predict_with({"--precison", "tf32"}),
        "unknown option '--precison': mlp_lab predict has no such option; did you mean "
        "--precision?"},
-      {predict_with({"--precision", "bf16"}),
-       "--precision 'bf16': not one of the choices; use fp32 or tf32"},
+      {predict_with({"--precision", "fp8"}),
+       "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"},
       {predict_with({"--delay", "5"}),
        "unknown option '--delay': mlp_lab predict has no such option; did you mean --delay-ms?"},
       {predict_with({"--delay-ms", "-1"}),

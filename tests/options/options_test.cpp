@@ -243,6 +243,7 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       {"betas", "not two numbers; give two numbers from 0 to below 1, as 0.9,0.999"},
       {"device", "not a device; use auto, cpu, cuda or cuda:N"},
       {"devices", "'-9' is not a device; list cpu, cuda or cuda:N, as cuda:0,cuda:1"},
+      {"loss-scale", "not a loss scale; give dynamic, dynamic:65536 or a number above 0"},
       {"slow-rank", "not a rank and milliseconds; give them as 1:20"},
       {"profile-steps", "not two numbers; give first:end, as 10:20 for the steps 10 to 19"},
       {"memory", "is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB"},
