@@ -361,8 +361,9 @@ namespace {
 constexpr double kGoal = 0.1;
 
 /// What simulator and account both tell of a step.
-constexpr std::array kComparedPhases = {Phase::kInjected, Phase::kForward, Phase::kLoss,
-                                        Phase::kBackward, Phase::kReduce,  Phase::kOptimizer};
+constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
+                                        Phase::kRecompute, Phase::kBackward, Phase::kReduce,
+                                        Phase::kOptimizer};
 
 struct Deviation {
   std::string name;
