@@ -44,6 +44,7 @@ json json_of_options(const SettingOptions& options) {
   add("depth", options.depth);
   add("batch_size", options.batch_size);
   add("steps", options.steps);
+  add("recompute", options.recompute);
   if (!options.ranks.empty()) all["ranks"] = options.ranks;
   return all;
 }
@@ -58,6 +59,7 @@ SettingOptions options_of_json(const JsonValue& from) {
   read("depth", options.depth);
   read("batch_size", options.batch_size);
   read("steps", options.steps);
+  read("recompute", options.recompute);
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {
     options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));

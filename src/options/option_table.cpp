@@ -325,8 +325,9 @@ Table gradient_options() {
            "cut the layers into S segments, as torch.utils.checkpoint.checkpoint_sequential does: "
            "backward computes the outputs inside each but the last once more, so that segments "
            "share memory; auto, with --plan and --memory, names the cheapest S that fits",
-       .value = value_at(&TrainingConfig::recompute, JsonKind::kNumberOrString, "S|auto", "",
-                         &segment_count, &text_of_segments)},
+       .value =
+           value_at(&TrainingConfig::recompute, JsonKind::kNumberOrString, "S|auto",
+                    text_of(limits::kDepths) + ", or auto", &segment_count, &text_of_segments)},
       {.name = "no-zero-grad",
        .help = "gradients add up from step to step",
        .value = flag(&TrainingConfig::zero_grad, false),

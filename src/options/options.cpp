@@ -578,7 +578,6 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_model(config.model);
   check_training(config);
   check_update(config);
-  check_recomputation(config);
   check_data(config);
   check_samples(config);
   check_pinning(config);
@@ -590,6 +589,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_sweep(config);
   check_checkpoints(config);
   check_micro_steps(config);
+  check_recomputation(config);
   check_size(config, config.data.batch_size);
   for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }

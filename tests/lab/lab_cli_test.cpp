@@ -62,7 +62,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
                            "optimisations",  "monitor",      "activations",
-                           "accumulation",   "checkpoint"}) {
+                           "accumulation",   "checkpoint",   "recompute"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +20,13 @@
 #include "support/spread_run.h"
 #include "support/temp_dir.h"
 #include "support/trainer_harness.h"
+#include "train/recomputation.h"
 
 namespace barestep {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 /// Seven layers of unequal widths.
@@ -259,6 +264,90 @@ TEST(Recompute, CostsTheProductsOfItsLayersOnceMore) {
     const auto products = static_cast<double>((segments - 1) * (12 / segments - 1));
     EXPECT_NEAR(more / (2.0 * 64 * 512 * 512), products, 0.01 * products) << segments;
   }
+}
+
+TrainConfig equal_layers(std::int64_t dim, std::int64_t depth, std::int64_t batch_size,
+                         std::int64_t segments) {
+  TrainConfig config;
+  config.model.dim = dim;
+  config.model.depth = depth;
+  config.data.batch_size = batch_size;
+  config.training.recompute = segments;
+  return config;
+}
+
+/// Activations a B L D, state 16 L D^2: as much at B = 16 D / a, here 4 D.
+TEST(Recomputation, PaysFromTheBatchAtWhichActivationsAreAsLargeAsTheState) {
+  for (const std::int64_t dim : {1024, 8192}) {
+    const Recomputation found = recomputation_of(programs_of(equal_layers(dim, 6, 64, 2)));
+    EXPECT_NEAR(static_cast<double>(found.paying_batch_size) / static_cast<double>(4 * dim), 1,
+                2e-3);
+  }
+}
+
+/// Worked out by hand: 64 layers of 1024 at a batch of 16,384 keep 64 outputs of 64 MiB, and as
+/// many gradients; in 8 segments 15 and two. 49 products more than 3 * 64 - 1.
+TEST(Recomputation, SavesAndCostsWhatIsWorkedOutByHand) {
+  const StepPrograms programs = programs_of(equal_layers(1024, 64, 16384, 8));
+  const Recomputation found = recomputation_of(programs);
+  constexpr std::int64_t kUnit = std::int64_t{64} << 20;
+  EXPECT_EQ(found.activation_bytes_without, 128 * kUnit);
+  EXPECT_EQ(found.activation_bytes, 17 * kUnit);
+  EXPECT_NEAR(static_cast<double>(found.flops) / static_cast<double>(found.flops_without) - 1,
+              49.0 / 191, 1e-3);
+  const std::string text = recomputation_text(found);
+  EXPECT_THAT(text, HasSubstr("Recomputation in 8 segments (calculated)\n"
+                              "  saves 6.94 GiB of activations (86.7 %): 1.06 GiB instead of 8.00 "
+                              "GiB\n"));
+  EXPECT_THAT(text, HasSubstr("flops more in a step (25.7 %)\n"));
+  EXPECT_THAT(text, HasSubstr("  pays from a batch size of 4,10"));
+  EXPECT_THAT(text, HasSubstr("optimizer together; this one is 16,384\n"));
+}
+
+TEST(Recomputation, OfSingleLayersSaysThatItSavesAndCostsNothing) {
+  EXPECT_EQ(recomputation_text(recomputation_of(programs_of(deep(5)))),
+            "Recomputation in 5 segments (calculated)\n"
+            "  saves nothing and costs nothing: a segment of one layer keeps its output\n");
+}
+
+/// Every number of segments, tried one by one.
+TEST(Recomputation, TakesTheSegmentsWithTheFewestFlopsThatFit) {
+  const TrainConfig config = equal_layers(16, 12, 64, 1);
+  const StepSpec spec = spec_of(config, DeviceKind::kCpu, nullptr);
+  struct Choice {
+    std::int64_t bytes, flops;
+  };
+  std::map<int, Choice> all;
+  for (int segments = 1; segments <= 12; ++segments) {
+    StepSpec trial = spec;
+    trial.model.segments = segments;
+    const StepPrograms programs(trial);
+    all[segments] = {MemoryPlan(programs.buffers()).device_bytes(0),
+                     price_of(programs.train().program).total.flops};
+  }
+  std::set<int> taken;
+  std::int64_t least = all[1].bytes;
+  for (const auto& [segments, choice] : all) least = std::min(least, choice.bytes);
+  for (std::int64_t available = all[1].bytes; available >= least; available -= 1024) {
+    const int found = cheapest_segments(spec, nullptr, [&](const StepPrograms& programs) {
+      return MemoryPlan(programs.buffers()).device_bytes(0) <= available;
+    });
+    EXPECT_LE(all[found].bytes, available);
+    for (const auto& [segments, choice] : all) {
+      if (choice.bytes <= available) EXPECT_LE(all[found].flops, choice.flops) << segments;
+    }
+    taken.insert(found);
+  }
+  EXPECT_GT(taken.size(), 2U) << "less memory asks for other segments";
+  const int nearest = cheapest_segments(spec, nullptr, [](const StepPrograms&) { return false; });
+  EXPECT_EQ(all[nearest].bytes, least) << "where none fits, the one that needs least";
+}
+
+TEST(Recomputation, PlansFewOfTheManyNumbersOfSegmentsOfADeepModel) {
+  const StepSpec spec = spec_of(equal_layers(4, 1000, 2, 1), DeviceKind::kCpu, nullptr);
+  int planned = 0;
+  cheapest_segments(spec, nullptr, [&](const StepPrograms&) { return ++planned < 0; });
+  EXPECT_LT(planned, 15);
 }
 
 }  // namespace
