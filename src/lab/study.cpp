@@ -218,12 +218,14 @@ void Study::require_memory(const std::vector<const Experiment*>& wanted,
       try {
         barestep::require_memory(workload, free_bytes);
       } catch (const Error& error) {
-        fail(error.code(),
-             {.what = "experiment",
-              .value = experiment->name,
-              .why = fmt::format("{} has {}", command_line_of(workload), error.what()),
-              .remedy = identity_.quick ? "free some, or leave this experiment out"
-                                        : "--quick takes a smaller model"});
+        const bool is_memory = error.code() == ExitCode::kMemory;
+        fail(error.code(), {.what = "experiment",
+                            .value = experiment->name,
+                            .why = fmt::format("{} {} {}", command_line_of(workload),
+                                               is_memory ? "has" : "is refused:", error.what()),
+                            .remedy = !is_memory        ? "leave out the option, or this experiment"
+                                      : identity_.quick ? "free some, or leave this experiment out"
+                                                        : "--quick takes a smaller model"});
       }
     }
   }

@@ -506,6 +506,11 @@ TEST(Predictions, TakeRecomputation) {
   const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
   EXPECT_THAT(table.title, HasSubstr("batch 4096, recomputed in 3 segments, on"));
   EXPECT_EQ(table.columns.at(3), "recompute");
+  expect_error(ExitCode::kConfiguration, "--recompute '7': the model has 6 layers; give at most 6",
+               [&] { predict_scaling({.recompute = 7}, h200, {1}); });
+  expect_error(ExitCode::kConfiguration, "--scheme factor gathers and keeps the activations", [&] {
+    predict_scaling({.scheme = RankScheme::kFactor, .recompute = 2}, h200, {2});
+  });
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 

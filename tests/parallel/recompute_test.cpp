@@ -285,6 +285,17 @@ TEST(Recomputation, PaysFromTheBatchAtWhichActivationsAreAsLargeAsTheState) {
   }
 }
 
+/// Each rank and device has its share of the rows, and the whole state.
+TEST(Recomputation, PaysFromAsManyTimesTheBatchOnRanksAndDevices) {
+  const TrainConfig config = equal_layers(64, 6, 64, 2);
+  const std::int64_t one = recomputation_of(programs_of(config)).paying_batch_size;
+  const DataParallel devices(4, false);
+  EXPECT_EQ(recomputation_of(programs_of(config, &devices)).paying_batch_size, 4 * one);
+  const auto ddp = scheme_of(config, TrainerKind::kDdp);
+  const StepPrograms rank(spec_of_rank(config, DeviceKind::kCpu, nullptr, 1, 4), ddp.get());
+  EXPECT_EQ(recomputation_of(rank).paying_batch_size, 4 * one);
+}
+
 /// Worked out by hand: 64 layers of 1024 at a batch of 16,384 keep 64 outputs of 64 MiB, and as
 /// many gradients; in 8 segments 15 and two. 49 products more than 3 * 64 - 1.
 TEST(Recomputation, SavesAndCostsWhatIsWorkedOutByHand) {
