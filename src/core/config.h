@@ -113,6 +113,9 @@ constexpr std::int64_t kDefaultRowLimit = 100;
 constexpr std::int64_t kDefaultLrStep = 30;
 constexpr double kDefaultLrGamma = 0.1;
 
+/// --recompute auto: as many segments as --memory asks for.
+constexpr std::int64_t kAutoRecompute = 0;
+
 /// The programs that train.
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
@@ -286,6 +289,7 @@ struct TrainingConfig {
   std::optional<std::int64_t> warmup{};     // the first of the steps; read it through warmup_of()
   std::uint64_t seed = 0;                   // -1 is 2^64 - 1
   std::int64_t accumulate = 1;              // micro-steps of batch_size samples in a step
+  std::int64_t recompute = 1;               // segments; 1: none is recomputed; or kAutoRecompute
   bool zero_grad = true;                    // --no-zero-grad: gradients add up from step to step
   std::optional<double> clip_norm{};        // the most the norm of all gradients may be
   std::optional<LossScaling> loss_scale{};  // default: dynamic with fp16, else none

@@ -320,6 +320,14 @@ Table gradient_options() {
        .help = "micro-steps of --batch-size samples whose gradients add up to one step; needs the "
                "activations of one only, but of all with --update fused",
        .value = number(&TrainingConfig::accumulate, limits::kMicroSteps)},
+      {.name = "recompute",
+       .help =
+           "cut the layers into S segments, as torch.utils.checkpoint.checkpoint_sequential does: "
+           "backward computes the outputs inside each but the last once more, so that segments "
+           "share memory; auto, with --plan and --memory, names the cheapest S that fits",
+       .value =
+           value_at(&TrainingConfig::recompute, JsonKind::kNumberOrString, "S|auto",
+                    text_of(limits::kDepths) + ", or auto", &segment_count, &text_of_segments)},
       {.name = "no-zero-grad",
        .help = "gradients add up from step to step",
        .value = flag(&TrainingConfig::zero_grad, false),

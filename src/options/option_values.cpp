@@ -166,6 +166,19 @@ std::string text_of(const CheckpointEvery& every) {
   return every.steps > 0 ? text_of_number(every.steps) : duration_text(every.seconds);
 }
 
+std::int64_t segment_count(const Given& given) {
+  if (given.text == "auto") return kAutoRecompute;
+  std::int64_t number = 0;
+  const Reading reading = read(given.text, number);
+  if (reading == Reading::kWhole && limits::kDepths.contains(number)) return number;
+  refuse(given, reading == Reading::kIllFormed ? "not a number of segments" : "out of range",
+         fmt::format("give {}, or auto", text_of(limits::kDepths)));
+}
+
+std::string text_of_segments(std::int64_t segments) {
+  return segments == kAutoRecompute ? "auto" : text_of_number(segments);
+}
+
 StepRange step_range(const Given& given) {
   const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
   const auto parts = split(given.text, ':');

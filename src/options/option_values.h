@@ -50,6 +50,10 @@ double duration(const Given& given);
 CheckpointEvery checkpoint_every(const Given& given);
 std::string text_of(const CheckpointEvery& every);
 
+/// "4", a number of segments, or "auto", which is kAutoRecompute.
+std::int64_t segment_count(const Given& given);
+std::string text_of_segments(std::int64_t segments);
+
 /// "10:20", the steps 10 to 19: `first` below `end`.
 StepRange step_range(const Given& given);
 

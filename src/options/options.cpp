@@ -322,6 +322,7 @@ void check_evaluation(const TrainConfig& config) {
                             : config.training.steps                  ? "--steps"
                             : config.training.early_stop             ? "--early-stop"
                             : config.training.accumulate != 1        ? "--accumulate"
+                            : config.training.recompute != 1         ? "--recompute"
                             : config.device.graph                    ? "--graph"
                             : !config.checkpoint.folder.empty()      ? "--checkpoint"
                             : !config.checkpoint.resume_from.empty() ? "--resume-from"
@@ -381,6 +382,40 @@ void check_micro_steps(const TrainConfig& config) {
           .why = fmt::format("{} samples in each micro-step make {} in a step", batch,
                              batch * accumulate),
           .remedy = fmt::format("a step has at most {}", limits::kBatchSizes.last)});
+  }
+}
+
+/// Recomputation frees the memory of what the gradients were made of, so they must be stored.
+void check_recomputation(const TrainConfig& config) {
+  const std::int64_t segments = config.training.recompute;
+  const bool is_auto = segments == kAutoRecompute;
+  if (segments == 1) return;
+  const auto refuse = [&](std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--recompute",
+                                    .value = text_of_segments(segments),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  const auto layers = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
+  if (segments > layers) {
+    refuse(fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
+           fmt::format("give at most {}", layers));
+  }
+  if (is_auto && !config.output.plan) {
+    refuse("is a question that --plan answers", "give --plan too, or a number of segments");
+  }
+  if (is_auto && !config.output.memory) {
+    refuse("there is no memory to fit into", "give --memory too, as 16GiB");
+  }
+  if (config.training.update == Update::kFused) {
+    refuse(
+        "--update fused makes gradients and update from the activations of all layers at the end "
+        "of the step",
+        "use --update separate");
+  }
+  if (config.parallel.scheme == RankScheme::kFactor) {
+    refuse("--scheme factor gathers and keeps the activations of all layers",
+           "use --scheme ddp or zero1");
   }
 }
 
@@ -595,6 +630,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_sweep(config);
   check_checkpoints(config);
   check_micro_steps(config);
+  check_recomputation(config);
   check_size(config, config.data.batch_size);
   for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }

@@ -40,6 +40,7 @@ const std::vector<PhaseKey>& phase_keys() {
       {"injected", {Part::kInjected}},
       {"forward", {Part::kForward}},
       {"loss", {Part::kLoss}},
+      {"recompute", {Part::kRecompute}},
       {"backward", {Part::kBackward}},
       {"reduce", {Part::kExposedCommunication}},
       {"optimizer", {Part::kOptimizer}},

@@ -4,6 +4,23 @@
 #include <utility>
 
 namespace barestep {
+namespace {
+
+/// The buffer of what a layer's forward pass leaves for backward.
+std::string buffer_name(const MlpSpec& spec, const std::string& what, int layer) {
+  const Segment segment = spec.segment_of(layer);
+  if (!spec.recomputes() || layer == segment.last) return what + std::to_string(layer);
+  return "segment_" + what + std::to_string(layer - segment.first);
+}
+
+/// Where all parts of a layer's gradient are made before the next layer's, two buffers take turns.
+std::string grad_buffer_name(const MlpSpec& spec, int layer) {
+  if (!spec.recomputes()) return "grad_out" + std::to_string(layer);
+  return layer % 2 == 0 ? "grad_out_even" : "grad_out_odd";
+}
+
+}  // namespace
+
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
          std::int64_t first_row, const std::optional<StepRows>& step_rows)
     : spec_(&spec), device_(device), step_rows_(step_rows) {
@@ -34,15 +51,16 @@ Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
     const std::int64_t cols = spec.layout.outputs(layer);
     const auto take = [&](const std::string& name) {
       const std::int64_t row_bytes = cols * bytes_of(spec.numbers);
-      const BufferId buffer = buffers.get(name + std::to_string(layer), Category::kActivations,
-                                          (first_row + rows) * row_bytes, device);
+      const BufferId buffer =
+          buffers.get(name, Category::kActivations, (first_row + rows) * row_bytes, device);
       return Tensor{buffer, first_row * row_bytes, rows, cols, spec.numbers};
     };
-    out_.push_back(take("out"));
+    out_.push_back(take(buffer_name(spec, "out", layer)));
     const bool last = layer + 1 == spec.layout.layers();
-    grad_out_.push_back(spec.trains || last ? take("grad_out") : Tensor{});
+    grad_out_.push_back(spec.trains || last ? take(grad_buffer_name(spec, layer)) : Tensor{});
     const bool keeps = spec.trains && traits_of(spec.activation_after(layer)).grad_from_input;
-    pre_activation_.push_back(keeps ? std::optional(take("pre_activation")) : std::nullopt);
+    pre_activation_.push_back(
+        keeps ? std::optional(take(buffer_name(spec, "pre_activation", layer))) : std::nullopt);
   }
 }
 
@@ -64,30 +82,42 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
 }
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
-  const ParameterLayout& layout = spec_->layout;
   if (rounded_x_) add(program, Cast{.to = *rounded_x_, .from = x}, phase, 0);
-  for (int layer = 0; layer < layout.layers(); ++layer) {
-    const Tensor& out = at(out_, layer);
-    Gemm product{.c = out,
-                 .a = input_of(layer, x),
-                 .b = layout.weight(operands_, layer, spec_->numbers),
-                 .transpose_b = true};
-    const BiasActivation rest{
-        .values = out,
-        .bias = layout.bias(operands_, layer, spec_->numbers),
-        .activation = spec_->activation_after(layer),
-        .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
-    if (spec_->fusion) {
-      product.bias = rest.bias;
-      product.activation = rest.activation;
-      product.pre_activation = rest.pre_activation;
-      add(program, product, phase, layer);
-    } else {
-      add(program, product, phase, layer);
-      add(program, rest, phase, layer);
-    }
-    add_dropout(program, out, phase, layer);
+  for (int layer = 0; layer < spec_->layout.layers(); ++layer) {
+    add_forward(program, x, phase, layer);
     if (ready) ready(layer);
+  }
+}
+
+void Mlp::add_forward(Program& program, const Tensor& x, Phase phase, int layer) const {
+  const Tensor& out = at(out_, layer);
+  Gemm product{.c = out,
+               .a = input_of(layer, x),
+               .b = spec_->layout.weight(operands_, layer, spec_->numbers),
+               .transpose_b = true};
+  const BiasActivation rest{
+      .values = out,
+      .bias = spec_->layout.bias(operands_, layer, spec_->numbers),
+      .activation = spec_->activation_after(layer),
+      .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
+  if (spec_->fusion) {
+    product.bias = rest.bias;
+    product.activation = rest.activation;
+    product.pre_activation = rest.pre_activation;
+    add(program, product, phase, layer);
+  } else {
+    add(program, product, phase, layer);
+    add(program, rest, phase, layer);
+  }
+  add_dropout(program, out, phase, layer);
+}
+
+/// Before a layer's backward, what its segment has overwritten since forward.
+void Mlp::add_recomputation(Program& program, const Tensor& x, int layer) const {
+  const Segment segment = spec_->segment_of(layer);
+  if (!segment.is_recomputed || layer != segment.last) return;
+  for (int each = segment.first; each < segment.last; ++each) {
+    add_forward(program, x, Phase::kRecompute, each);
   }
 }
 
@@ -120,6 +150,7 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (ready) ready(layer, made);
   };
   for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
+    add_recomputation(program, x, layer);
     const Factors of_layer = factors(layer, x);
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
     add_dropout(program, of_layer.grad_y, Phase::kBackward, layer);

@@ -188,6 +188,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       {"clip-norm", kOneStep + std::vector<std::string>{"--clip-norm", "0.5"}},
       {"update", kOneStep + std::vector<std::string>{"--update", "fused"}},
       {"accumulate", kOneStep + std::vector<std::string>{"--accumulate", "2"}},
+      {"recompute", {"--dim", "8", "--depth", "4", "--steps", "1", "--recompute", "2"}},
       {"delay-ms", kOneStep + std::vector<std::string>{"--delay-ms", "1.5"}},
       {"io-delay-ms", kOneStep + std::vector<std::string>{"--io-delay-ms", "1.5"}},
       {"no-zero-grad", kOneStep + std::vector<std::string>{"--no-zero-grad"}},

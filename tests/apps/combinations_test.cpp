@@ -39,7 +39,7 @@ const std::vector<Factor>& options() {
        "--data idx:x.idx,classes.idx --loss cross-entropy",
        "--data npy:x.npy,classes.npy --loss cross-entropy --label-smoothing 0.1",
        "--data npy:x.npy,y.npy --loss huber",
-       "--data npy:x.npy,bits.npy --loss bce --layers 6,12,7,1"},
+       "--data npy:x.npy,bits.npy --loss bce --layers 6,12,7,9,1"},
       {"--update separate", "--update fused", "--update per-bucket"},
       {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9",
        "--optimizer adamw --amsgrad", "--optimizer rmsprop --momentum 0.5 --eps 0.1",
@@ -51,6 +51,7 @@ const std::vector<Factor>& options() {
       {"", "--test-split 0.25"},
       {"", "--no-shuffle", "--standardize"},
       {"", "--accumulate 3"},
+      {"", "--recompute 2"},
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
       {"", "--grad-dtype bf16"},
@@ -120,6 +121,13 @@ constexpr Refusal kRefusals[] = {
     {"--update fused", "--clip-norm 0.05",
      "--clip-norm '0.05': --scheme factor clips stored gradients only; use --update separate",
      "--scheme factor"},
+    {"--update fused", "--recompute 2",
+     "--recompute '2': --update fused makes gradients and update from the activations of all "
+     "layers "
+     "at the end of the step; use --update separate"},
+    {"--scheme factor", "--recompute 2",
+     "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
+     "--scheme ddp or zero1"},
     {"--no-zero-grad", "--grad-dtype bf16",
      "--no-zero-grad: --grad-dtype bf16 rounds the whole sum in each step, which loses the "
      "gradients added; use --grad-dtype fp32"},
@@ -212,7 +220,7 @@ RankCase Combinations::parsed(const std::string& command) const {
   RankCase run;
   std::vector<std::string> arguments;
   const bool has_layers = command.find("--layers") != std::string::npos;
-  std::istringstream words(command + (has_layers ? " " : " --layers 6,12,7,4 ") + kSame);
+  std::istringstream words(command + (has_layers ? " " : " --layers 6,12,7,9,4 ") + kSame);
   for (std::string word; words >> word;) {
     if (word == "-np") {
       words >> run.ranks;

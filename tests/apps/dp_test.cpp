@@ -368,6 +368,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--devices", "cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers", "6,4", "--test-split",
        "0.25", "--no-shuffle", "--standardize", "--resume-from", "c/step-000000020.safetensors"},
       {"--devices", "cpu,cpu", "--plan", "--explain"},
+      {"--devices", "cpu,cpu", "--dim", "8", "--depth", "4", "--steps", "2", "--recompute", "2"},
       {"--version"},
       {"--help"},
   };

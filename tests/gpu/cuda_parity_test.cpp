@@ -298,6 +298,21 @@ TEST_F(CudaTraining, DropsWhatTheCpuDeviceDropsInAGraphToo) {
   EXPECT_EQ(captured.weights, eager.weights);
 }
 
+TEST_F(CudaTraining, HasTheSameBitsWithRecomputationInAGraphToo) {
+  TrainConfig config = small_config();
+  config.model.layers = {9, 33, 12, 20, 6};
+  config.model.dropout = 0.3;
+  config.training.accumulate = 2;
+  const TrainingResult none = train(config);
+  config.training.recompute = 2;
+  for (const bool graph : {false, true}) {
+    config.device.graph = graph;
+    const TrainingResult recomputed = train(config);
+    EXPECT_EQ(recomputed.losses, none.losses) << graph;
+    EXPECT_EQ(recomputed.weights, none.weights) << graph;
+  }
+}
+
 // Each step within 1e-6, so a run within as many times that.
 TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   TrainConfig plain = small_config();

@@ -62,7 +62,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
                            "optimisations",  "monitor",      "activations",
-                           "accumulation",   "checkpoint"}) {
+                           "accumulation",   "checkpoint",   "recompute"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -271,6 +271,8 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
        "--ranks '0': out of range; give a whole number from 1 to 1048576"},
       {predict_with({"--dim", "wide"}),
        "--dim 'wide': not a whole number; give a whole number from 1 to 131072"},
+      {predict_with({"--recompute", "0"}),
+       "--recompute '0': out of range; give a whole number from 1 to 1000"},
       {predict_with({"--depth", "1e99"}),
        "--depth '1e99': not a whole number; give a whole number from 1 to 1000"},
   };
@@ -309,6 +311,19 @@ TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
   expect_refused({"run", "sync", "--memory", "much"}, 2,
                  "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
                  "16GiB, 500MB, 1.5 GiB or 1048576");
+  EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
+}
+
+TEST_F(MlpLab, RefusesAStudyWhoseRunsCannotRecomputeBeforeItsFirstRun) {
+  const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
+    std::vector<std::string> arguments = {"run", "--quick", "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(arguments, 78,
+                   "experiment " + line + "; leave out the option, or this experiment");
+  };
+  refuse({"timing", "--recompute", "3"},
+         "'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --device cpu is "
+         "refused: --recompute '3': the model has 2 layers; give at most 2");
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 

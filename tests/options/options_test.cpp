@@ -52,6 +52,7 @@ const std::map<std::string_view, std::string>& samples() {
       {"momentum", "0.9"},
       {"weight-decay", "0.1"},
       {"accumulate", "2"},
+      {"recompute", "4"},
       {"clip-norm", "0.30000000000000004"},
       {"device", "cuda:1"},
       {"threads", "2"},
