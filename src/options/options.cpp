@@ -456,10 +456,9 @@ void check_update(const TrainConfig& config) {
     refuse("--no-zero-grad", "", "--update fused stores no gradients that could add up",
            "use --update separate");
   }
-  if (training.clip_norm && config.device.precision != Precision::kFp32) {
+  if (training.clip_norm && config.device.precision == Precision::kTf32) {
     refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
-           fmt::format("--update fused would find the norm from products in {}",
-                       name_of(config.device.precision)),
+           "--update fused would find the norm from products in tf32",
            "use --update separate, or --precision fp32");
   }
 }

@@ -1,4 +1,6 @@
 // The end of a step: how gradients become new weights.
+#include <fmt/format.h>
+
 #include "core/error.h"
 #include "train/draft.h"
 
@@ -40,6 +42,13 @@ void Draft::update(const UpdateOptions& options) {
   const Tensor grads = state.updated(tensors.gradients);
   if (tensors.loss_scale) find_inf(grads, options);
   if (spec_.clip_norm) {
+    if (!stored && spec_.model.numbers != DType::kF32) {
+      fail(ExitCode::kConfiguration,
+           {.what = "--clip-norm",
+            .value = fmt::format("{}", *spec_.clip_norm),
+            .why = "--update fused would find the norm of gradients that are not yet rounded",
+            .remedy = "use --update separate, or --precision fp32"});
+    }
     const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors);
     tensors.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
     add_update(

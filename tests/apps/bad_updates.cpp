@@ -62,6 +62,11 @@ std::vector<BadInput> bad_updates() {
        78,
        "--clip-norm '1': --update fused would find the norm from products in tf32; use --update "
        "separate, or --precision fp32"},
+      {7,
+       {"--update", "fused", "--precision", "bf16", "--clip-norm", "1"},
+       78,
+       "--clip-norm '1': --update fused would find the norm of gradients that are not yet rounded; "
+       "use --update separate, or --precision fp32"},
   };
 }
 
