@@ -60,11 +60,14 @@ constexpr float float_of(Bf16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16U);
 }
 constexpr float float_of(F16 x) {
+  constexpr std::uint32_t kExponents = (127U - 15U) << 23U;  // the difference of the biases
   const std::uint32_t size = static_cast<std::uint32_t>(x.bits & 0x7FFFU) << 13U;
-  // As a float's bits it is too small by 2^112, the difference of the exponents' biases.
-  const float finite = std::bit_cast<float>(size) * 0x1p112F;
-  const std::uint32_t bits =
-      size >= (0x7C00U << 13U) ? size | 0x7F800000U : std::bit_cast<std::uint32_t>(finite);
+  // Of a subnormal the exponent is one more, and the leading 1 that it lacks is taken off. Floats
+  // that are subnormal would be slow.
+  const float subnormal = std::bit_cast<float>(size + kExponents + (1U << 23U)) - 0x1p-14F;
+  std::uint32_t bits =
+      size < (1U << 23U) ? std::bit_cast<std::uint32_t>(subnormal) : size + kExponents;
+  bits = size >= (0x7C00U << 13U) ? size | 0x7F800000U : bits;
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000U) << 16U;
   return std::bit_cast<float>(bits | sign);
 }

@@ -109,10 +109,13 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
 }
 
 void require_precision(const PredictedModel& model, const MachineCard& card) {
-  if (model.precision == Precision::kFp32 || card.tf32_flops_per_s > 0) return;
+  if (model.precision == Precision::kFp32) return;
+  const bool is_half = type_of(model.precision) != DType::kF32;
+  if ((is_half ? card.half_flops_per_s : card.tf32_flops_per_s) > 0) return;
   refuse_prediction("--precision", std::string(name_of(model.precision)),
                     fmt::format("the card of {} has no rate of products for it", card.name),
-                    "use --precision fp32, or a card that states device.tf32_flops_per_s");
+                    fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
+                                is_half ? "half" : "tf32"));
 }
 
 void require_ranks(const PredictedModel& model, const MachineCard& card,

@@ -374,6 +374,9 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "tf32"}, 78,
                  "--precision 'tf32': the card of one T4 has no rate of products for it; use "
                  "--precision fp32, or a card that states device.tf32_flops_per_s");
+  expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "bf16"}, 78,
+                 "--precision 'bf16': the card of one T4 has no rate of products for it; use "
+                 "--precision fp32, or a card that states device.half_flops_per_s");
   expect_refused(
       {"predict", "--machine", "h100-nvlnik"}, 2,
       "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a file's name "

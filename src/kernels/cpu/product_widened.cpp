@@ -17,6 +17,8 @@ constexpr std::int64_t kWidenedOfA = kWidenedOfB / 2;
 /// A tile of c while its sums grow, in the cache beside that.
 constexpr std::int64_t kWidenedTileRows = 128;
 constexpr std::int64_t kWidenedTileCols = 256;
+/// Of a transposed b, whose rows are read in longer runs then.
+constexpr std::int64_t kWidenedTileColsOfRows = 128;
 constexpr std::int64_t kLeastWidenedCols = 64;
 static_assert(kWidenedTileRows <= kMostTileRows && kWidenedTileCols <= kMostTileCols);
 
@@ -101,8 +103,9 @@ void run_widened(const Product& product, const Gemm& op, const Addresses& addres
   if (down == 0) return;
   // Narrower tiles where there would be fewer than threads.
   const std::int64_t share = op.c.cols * down / pool.threads();
-  const std::int64_t width = std::clamp(share / kLeastWidenedCols * kLeastWidenedCols,
-                                        kLeastWidenedCols, kWidenedTileCols);
+  const std::int64_t most = op.transpose_b ? kWidenedTileColsOfRows : kWidenedTileCols;
+  const std::int64_t width =
+      std::clamp(share / kLeastWidenedCols * kLeastWidenedCols, kLeastWidenedCols, most);
   const std::int64_t across = (op.c.cols + width - 1) / width;
   std::atomic<bool> failed{false};
   pool.run(down * across, [&](std::int64_t task, int) {
