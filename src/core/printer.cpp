@@ -69,7 +69,7 @@ class Words {
     return fmt::format("{} = 1 where {} is not finite", t(o.found_inf), t(o.in));
   }
   std::string operator()(const UpdateLossScale& o) const {
-    const std::string counted =
+    std::string counted =
         fmt::format("{} += 1 unless {}", t(o.state.updates), t(o.state.found_inf));
     if (o.fixed) return counted;
     return fmt::format("{}; {} *= {} if so, {} after {} steps without, counted in {}", counted,
