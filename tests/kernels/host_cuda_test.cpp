@@ -78,7 +78,7 @@ TEST(HostCuda, FindsABarrierThatNotAllThreadsReach) {
                 });
               }),
               ThrowsMessage<std::runtime_error>("of 64 threads 16 wait at __syncthreads, 0 at a "
-                                                "shuffle, and 48 are done"));
+                                                "shuffle, 0 at an mma, and 48 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
@@ -88,7 +88,7 @@ TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
                 });
               }),
               ThrowsMessage<std::runtime_error>("of 32 threads 0 wait at __syncthreads, 31 at a "
-                                                "shuffle, and 1 are done"));
+                                                "shuffle, 0 at an mma, and 1 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatReadsALaneOutsideItsMask) {
