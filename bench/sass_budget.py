@@ -13,7 +13,6 @@ constants below, published or assumed, so every figure is calculated, not measur
 Exit: 0; 1 where a check failed or the code is not as expected; 77 where nvcc or cuobjdump is missing.
 """
 import argparse
-import glob
 import json
 import os
 import pathlib
@@ -75,16 +74,14 @@ def skip(what):
 
 
 def find_cuobjdump(nvcc):
-    """Beside nvcc, in PATH, or the one that Triton brings with PyTorch."""
-    beside = pathlib.Path(os.path.realpath(nvcc)).parent / "cuobjdump"
-    if beside.exists():
-        return str(beside)
-    if shutil.which("cuobjdump"):
-        return shutil.which("cuobjdump")
-    for folder in sys.path + glob.glob(str(pathlib.Path.home() / "*env*/lib/python*/site-packages")):
-        file = pathlib.Path(folder) / "triton/backends/nvidia/bin/cuobjdump"
-        if file.exists():
-            return str(file)
+    """Of $CUOBJDUMP, beside nvcc, in PATH, or the one that Triton brings with the PyTorch of $PYTHON."""
+    beside = pathlib.Path(os.path.realpath(shutil.which(nvcc))).parent / "cuobjdump"
+    triton = "import triton; print(triton.__path__[0])"
+    asked = subprocess.run([os.environ.get("PYTHON", "/usr/bin/python3"), "-c", triton], capture_output=True, text=True)
+    brought = pathlib.Path(asked.stdout.strip()) / "backends/nvidia/bin/cuobjdump"
+    for file in (os.environ.get("CUOBJDUMP"), beside, "cuobjdump", brought):
+        if file and shutil.which(file):
+            return shutil.which(file)
     return None
 
 
