@@ -283,9 +283,10 @@ struct Lion {
 /// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
 /// their gradients, which are never stored: grad_y^T x and the column sums of grad_y. With these,
 /// it computes what Adam does. weight and its moments are out x in, bias and its moments 1 x out,
-/// grad_y n x out, x n x in, for any n. The sums are in fp32 on every device, also where products
-/// are not. Of factors of 16 bits, gradients are rounded to their type, and so are the new weights
-/// in `rounded_weight` and `rounded_bias`, which have the shapes of weight and bias.
+/// grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device, also
+/// where products are not. Of factors of 16 bits, gradients are rounded to their type, and so are
+/// the new weights in `rounded_weight` and `rounded_bias`, which have the shapes of weight and
+/// bias.
 struct LinearAdam {
   static constexpr std::string_view kLabel = "linear_adam";
   Tensor weight, weight_moments1, weight_moments2;

@@ -317,9 +317,16 @@ struct AdamScalars {
         clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
+/// Roots and quotients as the language has them.
+struct PlainArithmetic {
+  BARESTEP_HD static float divide(float a, float b) { return a / b; }
+  BARESTEP_HD static float root(float x) { return std::sqrt(x); }
+};
+
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
 /// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
 /// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does.
+template <class Arithmetic = PlainArithmetic>
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
                                   float& weight, float& moment1, float& moment2,
                                   float* max_moment2 = nullptr) {
@@ -332,8 +339,8 @@ BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, 
     if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
     largest = *max_moment2;
   }
-  const float denominator = std::sqrt(largest) / s.root + c.eps;
-  weight = shrunk + s.scale * moment1 / denominator;
+  const float denominator = Arithmetic::divide(Arithmetic::root(largest), s.root) + c.eps;
+  weight = shrunk + Arithmetic::divide(s.scale * moment1, denominator);
 }
 
 /// SGD's constants as they meet float32 tensors.

@@ -104,6 +104,21 @@ TEST_F(CudaDevice, ComputesEveryOpAsTheCpuDoes) {
   }
 }
 
+TEST_F(CudaDevice, UpdatesFromFactorsInTf32AsExactlyAsInFp32) {
+  std::vector<OpCase> cases = all_op_cases();
+  std::erase_if(
+      cases, [](const OpCase& op_case) { return !std::holds_alternative<LinearAdam>(op_case.op); });
+  std::vector<std::vector<std::byte>> in_fp32;
+  for (OpCase& op_case : cases) in_fp32.push_back(run(op_case.op, op_case.memory));
+  open({.device = "cuda", .precision = Precision::kTf32});
+  std::size_t other_bits = 0;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    expect_parity(cases[i]);
+    if (run(cases[i].op, cases[i].memory) != in_fp32[i]) ++other_bits;
+  }
+  EXPECT_GT(other_bits, cases.size() / 2) << "as if by the same instructions";
+}
+
 TEST_F(CudaDevice, ComputesProductsInTf32RoughlyAsInFp32) {
   open({.device = "cuda", .precision = Precision::kTf32});
   EXPECT_NE(device->info().product_library.find("tf32"), std::string::npos);

@@ -60,7 +60,7 @@ class Fences {
 void run_as_cuda(const DeviceOp& op, Memory& memory, const CudaGeometry& geometry = kSmall) {
   const auto workspace = std::make_unique<Workspace>();
   const Fences fences(op, memory);
-  ASSERT_EQ(launch(op, memory.addresses(), workspace->bytes, geometry, nullptr), 0);
+  ASSERT_EQ(launch(op, memory.addresses(), workspace->bytes, {.geometry = geometry}, nullptr), 0);
 }
 
 void run_on_cpu(const DeviceOp& op, Memory& memory) {
@@ -312,7 +312,7 @@ TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
                      << label_of(op) << ", " << n << " numbers, moved by " << shift);
         CpuOps(pool, *product).run(op, cpu.addresses());
         const int before = host_cuda::launches();
-        ASSERT_EQ(launch(op, cuda.addresses(), nullptr, kSmall, nullptr), 0);
+        ASSERT_EQ(launch(op, cuda.addresses(), nullptr, {.geometry = kSmall}, nullptr), 0);
         EXPECT_EQ(host_cuda::launches() - before, n == 0 ? 0 : 1);
         EXPECT_EQ(cuda.arrays(), cpu.arrays());
       }
@@ -406,7 +406,7 @@ TEST(CudaLaunch, RefusesWhatLibrariesDoAndStreamsOfTheCpu) {
        {DeviceOp{Gemm{square, square, square}}, DeviceOp{Copy{square, square}},
         DeviceOp{Randn{square, state}}, DeviceOp{Fill{memory.add(1, 1, DType::kI32), 1}}}) {
     try {
-      (void)launch(op, memory.addresses(), nullptr, kSmall, nullptr);
+      (void)launch(op, memory.addresses(), nullptr, {.geometry = kSmall}, nullptr);
       ADD_FAILURE() << label_of(op);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kBug);

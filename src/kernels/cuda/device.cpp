@@ -22,6 +22,7 @@ namespace barestep {
 namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
+constexpr int kFirstWithTf32 = 8;  // compute capability
 
 cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
@@ -60,9 +61,13 @@ class CudaDevice final : public Device {
         index_(index),
         properties_(properties_of(context_)),
         model_(properties_.name),
-        geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
-                  .threads_per_multiprocessor =
-                      attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+        target_{
+            .geometry = {.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
+                         .threads_per_multiprocessor =
+                             attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+            .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
+            .tf32 = config.precision == Precision::kTf32 &&
+                    attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
         product_(context_, model_, config) {
     run_first_kernel();
   }
@@ -111,7 +116,7 @@ class CudaDevice final : public Device {
   int index_;
   cudaDeviceProp properties_;
   std::string model_;
-  CudaGeometry geometry_;
+  KernelTarget target_;
   CudaProduct product_;
 };
 
@@ -138,8 +143,8 @@ DeviceInfo CudaDevice::info() const {
           .ordinal = context_.ordinal(),
           .driver = driver_text(),
           .multiprocessors = {
-              .count = geometry_.multiprocessors,
-              .threads = geometry_.threads_per_multiprocessor,
+              .count = target_.geometry.multiprocessors,
+              .threads = target_.geometry.threads_per_multiprocessor,
               .registers = properties_.regsPerMultiprocessor,
               .shared_bytes = static_cast<std::int64_t>(properties_.sharedMemPerMultiprocessor)}};
 }
@@ -189,7 +194,7 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                const CudaDeviceStream& stream) {
   const int status =
-      barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
+      barestep::launch(op, addresses, stream.workspace().data(), target_, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
 }
 

@@ -32,8 +32,9 @@ constexpr dim3 kTile(kTileCols, kTileRows);
 struct Launcher {
   const Addresses& addresses;
   double* partials;
-  const CudaGeometry& geometry;
+  const KernelTarget& target;
   CudaStream stream;
+  const CudaGeometry& geometry = target.geometry;
 
   cudaError_t operator()(const BiasActivation& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
@@ -148,11 +149,10 @@ struct Launcher {
                                   .x = addresses.at(op.x),
                                   .scalars = addresses.at(op.scalars),
                                   .clip = at(op.clip)};
-    const bool vectors = arrays.in % 4 == 0 && is_vector(arrays.weight) &&
-                         is_vector(arrays.weight_moments1) && is_vector(arrays.weight_moments2);
-    const dim3 grid(tiles(arrays.out, kUpdateRows) * tiles(arrays.in, kUpdateCols));
-    return start(stream, grid, dim3(kBlockThreads),
-                 vectors ? linear_adam<true> : linear_adam<false>, arrays, AdamConstants(op));
+    const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
+    BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
+    return with_tile_product(
+        [&]<class Product>(Product) { return fused_update<Product>(arrays, AdamConstants(op)); });
   }
 
   cudaError_t operator()(const SumSquares& op) const {
@@ -219,6 +219,28 @@ struct Launcher {
     return tensor ? addresses.at<Number>(*tensor) : nullptr;
   }
 
+  /// Calls use(product) with the product that LinearAdam's kernel is to use.
+  template <class Use>
+  cudaError_t with_tile_product(const Use& use) const {
+    using Fma = FmaProduct<64>;
+    const auto needed = static_cast<std::int64_t>(
+        std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<TensorProduct<>>)));
+    if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
+    return target.tf32 ? use(TensorProduct<>{}) : use(Fma{});
+  }
+
+  template <class Product>
+  cudaError_t fused_update(const LinearAdamArrays& a, const AdamConstants& constants) const {
+    const auto aligned = {static_cast<const float*>(a.weight),
+                          static_cast<const float*>(a.weight_moments1),
+                          static_cast<const float*>(a.weight_moments2), a.grad_y, a.x};
+    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 && std::ranges::all_of(aligned, is_vector);
+    const std::int64_t most = std::int64_t{tiles(a.out, Product::kRows)} * tiles(a.in, kStripCols);
+    return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),
+                            vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
+                            constants);
+  }
+
   /// out = the sum of term(i) over [0, n).
   template <class Term>
   cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
@@ -274,9 +296,8 @@ struct Launcher {
 }  // namespace
 
 int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
-           const CudaGeometry& geometry, CudaStream stream) {
-  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), geometry, stream},
-                    op);
+           const KernelTarget& target, CudaStream stream) {
+  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), target, stream}, op);
 }
 
 }  // namespace barestep
