@@ -106,8 +106,9 @@ TEST_F(CudaDevice, ComputesEveryOpAsTheCpuDoes) {
 
 TEST_F(CudaDevice, UpdatesFromFactorsInTf32AsExactlyAsInFp32) {
   std::vector<OpCase> cases = all_op_cases();
-  std::erase_if(
-      cases, [](const OpCase& op_case) { return !std::holds_alternative<LinearAdam>(op_case.op); });
+  std::erase_if(cases, [](const OpCase& op_case) {
+    return !std::holds_alternative<LinearAdam>(op_case.op) || is_narrow(op_case.op);
+  });
   std::vector<std::vector<std::byte>> in_fp32;
   for (OpCase& op_case : cases) in_fp32.push_back(run(op_case.op, op_case.memory));
   open({.device = "cuda", .precision = Precision::kTf32});
