@@ -85,6 +85,9 @@ void add_study_options(Command& run, StudyOptions& study) {
                  to_choice(study.setting.batch_size, 1 << 20)));
   run.add(option("--steps", "N", "of a start, likewise (30, 20 with --quick)",
                  to_choice(study.setting.steps, 1 << 20)));
+  run.add(option("--recompute", "S",
+                 "segments of layers whose activations are recomputed, likewise (1)",
+                 to_choice(study.setting.recompute, 1000)));
   run.add(option("--ranks", "N,N,...", "of experiments that scale, 1 always among them (1,2,4,...)",
                  [&study](const Given& given) {
                    std::vector<int>& ranks = study.setting.ranks;
@@ -185,6 +188,8 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
                       "of matrix products (fp32)", [&model, trained](const Given& given) {
                         model.precision = static_cast<Precision>(choice(given, trained));
                       }));
+  predicts.add(option("--recompute", "S", "segments of layers, all but the last recomputed (1)",
+                      to_number(model.recompute, 1000)));
   predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const Given& given) {
     model.delay_ms = real_number(given, limits::kDelays);
   }));

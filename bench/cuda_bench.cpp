@@ -194,10 +194,10 @@ void cuda_adam(benchmark::State& state) {
       static_cast<double>(cost_of(DeviceOp{op}).bytes - 8) / static_cast<double>(n);
 }
 
-/// A layer of the practical's, of so many inputs and outputs.
+/// A layer of the practical's, of so many inputs and outputs; in tf32 where the second is 1.
 void cuda_linear_adam(benchmark::State& state) {
   const std::int64_t dim = state.range(0);
-  Gpu gpu(Precision::kFp32,
+  Gpu gpu(state.range(1) == 0 ? Precision::kFp32 : Precision::kTf32,
           3 * Gpu::padded(dim * dim) + 3 * Gpu::padded(dim) + 2 * Gpu::padded(kBatch * dim) + 64);
   const LinearAdam op{.weight = gpu.take(dim, dim),
                       .weight_moments1 = gpu.take(dim, dim),
@@ -293,7 +293,7 @@ void add_all() {
   add("cuda_fill", cuda_fill)->Arg(kLarge);
   add("cuda_sum_rows", cuda_sum_rows)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_adam", cuda_adam)->Arg(kSmall)->Arg(kLarge);
-  add("cuda_linear_adam", cuda_linear_adam)->Arg(1024)->Arg(8192);
+  add("cuda_linear_adam", cuda_linear_adam)->ArgsProduct({{1024, 8192}, {0, 1}});
   add("cuda_randn", cuda_randn)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_mse", cuda_mse)->Arg(kBatches[0])->Arg(kBatches[1]);
   add("cuda_product", cuda_product)

@@ -30,6 +30,7 @@ collect() {
     bench)
       file_field bench ops "$work/bench.json"
       file_field bench epilogues "$work/epilogues.json"
+      file_field bench fused_update "$work/fused_update.json"
       ;;
     profile) file_field profile step_by_ncu "$work/ncu.json" ;;
   esac
@@ -138,7 +139,7 @@ stage_build() {
   configured=$((SECONDS - begin))
   # What other stages need comes first; an error in one program leaves the others.
   ninja -C "$build" -k 0 mlp_single
-  for target in cuda_parity_test barestep_cuda_bench barestep_cuda_epilogues barestep_bench; do
+  for target in cuda_parity_test barestep_cuda_bench barestep_cuda_epilogues barestep_cuda_fused_update barestep_bench; do
     if has_target "$target"; then ninja -C "$build" -k 0 "$target"; fi
   done
   ninja -C "$build" -k 0 >"$work/ninja" 2>&1
@@ -255,7 +256,7 @@ step_ms() {
 }
 
 stage_bench() {
-  local program=barestep_cuda_bench chosen timed name line="" status=0
+  local program=barestep_cuda_bench chosen timed fused name line="" status=0
   if [ -n "$no_gpu" ]; then program=barestep_bench; fi
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
   if ! has_target $program; then said "Google Benchmark is not here"; return 69; fi
@@ -270,11 +271,16 @@ stage_bench() {
   if has_target barestep_cuda_epilogues && built barestep_cuda_epilogues >/dev/null; then
     timeout 60 "$build/barestep_cuda_epilogues" "$work/epilogues.json" || status=1
   fi
+  if has_target barestep_cuda_fused_update && built barestep_cuda_fused_update >/dev/null; then
+    timeout 60 "$build/barestep_cuda_fused_update" "$work/fused_update.json" || status=1
+  fi
   for name in fp32 tf32; do
     chosen=$(step_ms --precision $name)
     timed=$(step_ms --precision $name --autotune "$work/choices.$name")
-    field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null}}"
-    line+=", step $name ${chosen:-?} ms, autotuned ${timed:-?} ms"
+    fused=$(step_ms --precision $name --update fused)
+    field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null},
+      \"fused_ms\": ${fused:-null}}"
+    line+=", step $name ${chosen:-?} ms, autotuned ${timed:-?} ms, fused ${fused:-?} ms"
   done
   said "$("$python" - "$work/bench.json" <<'END'
 import json, sys

@@ -9,8 +9,8 @@ import json
 import sys
 
 WIDTH, ROW, LEFT, TOP = 1000, 30, 110, 40
-COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "backward": "#f58518", "optimizer": "#54a24b",
-           "data": "#9d755d", "reduce": "#e45756", "host": "#bab0ac"}
+COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
+           "optimizer": "#54a24b", "data": "#9d755d", "reduce": "#e45756", "host": "#bab0ac"}
 
 
 def main():

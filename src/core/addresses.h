@@ -38,6 +38,7 @@ class Addresses {
     if constexpr (std::is_same_v<T, std::byte>) return true;
     if constexpr (std::is_same_v<T, float>) return dtype == DType::kF32;
     if constexpr (std::is_same_v<T, Bf16>) return dtype == DType::kBF16;
+    if constexpr (std::is_same_v<T, F16>) return dtype == DType::kF16;
     if constexpr (std::is_same_v<T, std::int32_t>) return dtype == DType::kI32;
     if constexpr (std::is_same_v<T, std::int8_t>) return dtype == DType::kI8;
     return dtype == DType::kU8;

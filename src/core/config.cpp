@@ -47,8 +47,8 @@ void require_fit_for_cpu(const DeviceConfig& device) {
   if (device.precision == Precision::kTf32) {
     fail(ExitCode::kConfiguration, {.what = "--precision",
                                     .value = "tf32",
-                                    .why = "the CPU computes in fp32 only",
-                                    .remedy = "use --precision fp32, or --device cuda"});
+                                    .why = "the CPU has no tf32",
+                                    .remedy = "use --precision fp32 or bf16, or --device cuda"});
   }
   if (!device.autotune.empty()) {
     fail(ExitCode::kConfiguration, {.what = "--autotune",
@@ -62,6 +62,15 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
   if (!model.layers.empty()) return model.layers;
   const auto count = static_cast<std::size_t>(model.depth.value_or(kDefaultDepth)) + 1;
   return std::vector<std::int64_t>(count, model.dim.value_or(default_dim));
+}
+
+std::optional<LossScaling> loss_scaling_of(const TrainConfig& config) {
+  if (config.device.precision != Precision::kFp16 || config.training.evaluate_only) {
+    return std::nullopt;
+  }
+  LossScaling scaling = config.training.loss_scale.value_or(LossScaling{});
+  scaling.window = config.training.loss_scale_window.value_or(scaling.window);
+  return scaling;
 }
 
 OptimizerNumbers numbers_of(const OptimizerConfig& optimizer) {

@@ -15,6 +15,7 @@
 #include "core/activation.h"
 #include "core/index.h"
 #include "core/loss.h"
+#include "core/tensor.h"
 
 namespace barestep {
 
@@ -112,6 +113,9 @@ constexpr std::int64_t kDefaultRowLimit = 100;
 constexpr std::int64_t kDefaultLrStep = 30;
 constexpr double kDefaultLrGamma = 0.1;
 
+/// --recompute auto: as many segments as --memory asks for.
+constexpr std::int64_t kAutoRecompute = 0;
+
 /// The programs that train.
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
@@ -182,9 +186,29 @@ template <>
 inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "onednn", "cblas",
                                                               "reference"};
 
-enum class Precision { kFp32, kTf32, kInt8 };
+/// Of matrix products. With 16 bits also of what they read and write, with the rounding points of
+/// torch.autocast; weights and all that the optimizer keeps stay fp32. int8 is for
+/// evaluations.
+enum class Precision { kFp32, kTf32, kBf16, kFp16, kInt8 };
 template <>
-inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32", "int8"};
+inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32", "bf16", "fp16", "int8"};
+
+/// The type of the numbers that products read and write.
+constexpr DType type_of(Precision precision) {
+  return precision == Precision::kBf16   ? DType::kBF16
+         : precision == Precision::kFp16 ? DType::kF16
+                                         : DType::kF32;
+}
+
+/// How many times as large gradients of fp16 are computed; the defaults are those of
+/// torch.amp.GradScaler.
+struct LossScaling {
+  bool dynamic = true;  // halved after an overflow, doubled after `window` steps without one
+  double initial = 65536;
+  std::int64_t window = 2000;
+
+  friend bool operator==(const LossScaling&, const LossScaling&) = default;
+};
 
 /// How --precision int8 quantises: weights by outputs and activations by rows, symmetric; or as
 /// torch.ao.quantization.quantize_dynamic does, activations of the whole batch by one scale and
@@ -268,13 +292,16 @@ struct OptimizerConfig {
 };
 
 struct TrainingConfig {
-  std::optional<std::int64_t> steps{};   // default: 20
-  std::optional<std::int64_t> epochs{};  // instead of steps; needs files
-  std::optional<std::int64_t> warmup{};  // the first of the steps; read it through warmup_of()
-  std::uint64_t seed = 0;                // -1 is 2^64 - 1
-  std::int64_t accumulate = 1;           // micro-steps of batch_size samples in a step
-  bool zero_grad = true;                 // --no-zero-grad: gradients add up from step to step
-  std::optional<double> clip_norm{};     // the most the norm of all gradients may be
+  std::optional<std::int64_t> steps{};      // default: 20
+  std::optional<std::int64_t> epochs{};     // instead of steps; needs files
+  std::optional<std::int64_t> warmup{};     // the first of the steps; read it through warmup_of()
+  std::uint64_t seed = 0;                   // -1 is 2^64 - 1
+  std::int64_t accumulate = 1;              // micro-steps of batch_size samples in a step
+  std::int64_t recompute = 1;               // segments; 1: none is recomputed; or kAutoRecompute
+  bool zero_grad = true;                    // --no-zero-grad: gradients add up from step to step
+  std::optional<double> clip_norm{};        // the most the norm of all gradients may be
+  std::optional<LossScaling> loss_scale{};  // default: dynamic with fp16, else none
+  std::optional<std::int64_t> loss_scale_window{};  // default: 2000; of a dynamic one
   Update update = Update::kSeparate;
   std::int64_t log_every = 1;
   std::optional<std::int64_t> early_stop{};  // evaluations without a better test loss
@@ -288,11 +315,11 @@ struct DeviceConfig {
   std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
   std::optional<int> threads{};  // of the CPU device; default: one for each CPU of this process
   GemmProvider gemm = GemmProvider::kAuto;
-  bool fusion = true;                          // bias and ReLU inside the forward product
-  bool graph = false;                          // capture the step once, launch it as one piece
-  Precision precision = Precision::kFp32;      // of matrix products; tensors are float32
+  bool fusion = true;  // bias and ReLU inside the forward product
+  bool graph = false;  // capture the step once, launch it as one piece
+  Precision precision = Precision::kFp32;
   std::optional<Quantization> quantization{};  // of int8; default: kRow
-  std::filesystem::path autotune{};            // measured choices of product algorithms; a GPU's
+  std::filesystem::path autotune{};  // measured choices of product algorithms; a GPU's
   // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
   // algorithm for so many, so that a row's bits do not depend on how many there are.
   std::int64_t rows_of_products = 0;
@@ -410,6 +437,9 @@ std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t defau
 
 /// As asked for, else the optimizer's defaults.
 OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
+
+/// The loss scaling of a run: none but with fp16.
+std::optional<LossScaling> loss_scaling_of(const TrainConfig& config);
 
 /// The same optimizer with every default written out.
 OptimizerConfig with_defaults(const OptimizerConfig& optimizer);

@@ -29,6 +29,11 @@ Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
   return list;
 }
 
+/// Parts of a sum do not add up once they are rounded to 16 bits.
+OperandUse sum_into(DType type) {
+  return type == DType::kF32 ? OperandUse::kAccumulates : OperandUse::kWrites;
+}
+
 /// The lists, which are all there is to say about an op's tensors.
 struct Lists {
   using enum OperandUse;
@@ -42,12 +47,14 @@ struct Lists {
     const char k = o.transpose_a ? 'r' : 'k';
     // Parts of a sum that end in a bias or an activation do not add up.
     const bool only_adds = !o.bias && o.activation == Activation::kNone;
-    const OperandUse use = only_adds ? kAccumulates : o.beta == 0 ? kWrites : kUpdates;
-    return {{"c", &o.c, use, m, n},
-            {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k},
-            {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n},
-            {"bias", optional_tensor(o.bias), kReads, '1', n},
-            {"pre_activation", optional_tensor(o.pre_activation), kWrites, m, n}};
+    const DType from = real_type(o.a);
+    const DType to = o.c.dtype == from ? from : DType::kF32;
+    const OperandUse use = only_adds ? sum_into(to) : o.beta == 0 ? kWrites : kUpdates;
+    return {{"c", &o.c, use, m, n, to},
+            {"a", &o.a, kReads, o.transpose_a ? k : m, o.transpose_a ? m : k, from},
+            {"b", &o.b, kReads, o.transpose_b ? n : k, o.transpose_b ? k : n, from},
+            {"bias", optional_tensor(o.bias), kReads, '1', n, to},
+            {"pre_activation", optional_tensor(o.pre_activation), kWrites, m, n, to}};
   }
   Operands operator()(const QuantizeWeight& o) const {
     return {{"to", &o.to, kWrites, 'N', 'K', DType::kI8},
@@ -74,37 +81,45 @@ struct Lists {
             {"a_zero_point", optional_tensor(o.a_zero_point), kReads, '1', '1', DType::kI32}};
   }
   Operands operator()(const BiasActivation& o) const {
-    return {{"values", &o.values, kUpdates, 'r', 'n'},
-            {"bias", &o.bias, kReads, '1', 'n'},
-            {"pre_activation", optional_tensor(o.pre_activation), kWrites, 'r', 'n'}};
+    const DType type = real_type(o.values);
+    return {{"values", &o.values, kUpdates, 'r', 'n', type},
+            {"bias", optional_tensor(o.bias), kReads, '1', 'n', type},
+            {"pre_activation", optional_tensor(o.pre_activation), kWrites, 'r', 'n', type}};
   }
   Operands operator()(const ActivationGrad& o) const {
-    return {{"grad", &o.grad, kUpdates, 'r', 'n'}, {"from", &o.from, kReads, 'r', 'n'}};
+    const DType type = real_type(o.grad);
+    return {{"grad", &o.grad, kUpdates, 'r', 'n', type}, {"from", &o.from, kReads, 'r', 'n', type}};
   }
   /// The numbers of a part's rows would not be those in the op, so it is not cut.
   Operands operator()(const Dropout& o) const {
-    return {{"values", &o.values, kUpdates, 'M', 'N'},
+    return {{"values", &o.values, kUpdates, 'M', 'N', real_type(o.values)},
             {"step", &o.step, kReads, '1', '1', DType::kI32}};
   }
   Operands operator()(const SumRows& o) const {
-    return {{"out", &o.out, kAccumulates, '1', 'n'}, {"in", &o.in, kReads, 'r', 'n'}};
+    const DType from = real_type(o.in);
+    const DType to = o.out.dtype == from ? from : DType::kF32;
+    return {{"out", &o.out, sum_into(to), '1', 'n', to}, {"in", &o.in, kReads, 'r', 'n', from}};
   }
   Operands operator()(const PointwiseLoss& o) const {
-    return {
-        {"loss", &o.loss, kAccumulates, '1', '1'},
-        {"grad", &o.grad, kWrites, 'r', 'n'},
-        {"output", &o.output, kReads, 'r', 'n'},
-        {"target", &o.target, kReads, 'r', 'n', takes_labels(o.kind) ? DType::kI32 : DType::kF32}};
+    const DType type = real_type(o.output);
+    const DType of_target = takes_labels(o.kind) ? DType::kI32 : DType::kF32;
+    return {{"loss", &o.loss, kAccumulates, '1', '1'},
+            {"grad", &o.grad, kWrites, 'r', 'n', type},
+            {"output", &o.output, kReads, 'r', 'n', type},
+            {"target", &o.target, kReads, 'r', 'n', of_target},
+            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
   }
   Operands operator()(const CrossEntropy& o) const {
+    const DType type = real_type(o.logits);
     return {{"loss", &o.loss, kAccumulates, '1', '1'},
-            {"grad", &o.grad, kWrites, 'r', 'N'},
-            {"logits", &o.logits, kReads, 'r', 'N'},
-            {"labels", &o.labels, kReads, 'r', '1', DType::kI32}};
+            {"grad", &o.grad, kWrites, 'r', 'N', type},
+            {"logits", &o.logits, kReads, 'r', 'N', type},
+            {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
+            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
   }
   Operands operator()(const CountCorrect& o) const {
     return {{"correct", &o.correct, kWrites, '1', '1', DType::kI32},
-            {"logits", &o.logits, kReads, 'r', 'N'},
+            {"logits", &o.logits, kReads, 'r', 'N', real_type(o.logits)},
             {"labels", &o.labels, kReads, 'r', '1', DType::kI32},
             {"classes", optional_tensor(o.classes), kWrites, 'r', '1', DType::kI32}};
   }
@@ -113,7 +128,19 @@ struct Lists {
     return o.operands();
   }
   Operands operator()(const SumSquares& o) const {
-    return {{"out", &o.out, kWrites, '1', '1'}, {"in", &o.in, kReads, 'm', 'n'}};
+    return {{"out", &o.out, kWrites, '1', '1'},
+            {"in", &o.in, kReads, 'm', 'n', real_type(o.in)},
+            {"scale", optional_tensor(o.scale), kReads, '1', '1'}};
+  }
+  Operands operator()(const CheckFinite& o) const {
+    return {{"found_inf", &o.found_inf, kUpdates, '1', '1'},
+            {"in", &o.in, kReads, '*', '*', real_type(o.in)}};
+  }
+  Operands operator()(const UpdateLossScale& o) const {
+    return {{"scale", &o.state.scale, kUpdates, '1', '1'},
+            {"found_inf", &o.state.found_inf, kReads, '1', '1'},
+            {"updates", &o.state.updates, kUpdates, '1', '1', DType::kI32},
+            {"good_steps", &o.good_steps, kUpdates, '1', '1', DType::kI32}};
   }
   Operands operator()(const GramSquares& o) const {
     return {{"out", &o.out, kWrites, '1', '1'},
@@ -128,9 +155,13 @@ struct Lists {
             {"from", &o.from, kReads, 'm', 'n', o.from.dtype}};
   }
   Operands operator()(const Cast& o) const {
-    const bool narrows = o.to.dtype == DType::kBF16;
-    return {{"to", &o.to, kWrites, 'm', 'n', narrows ? DType::kBF16 : DType::kF32},
-            {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : DType::kBF16}};
+    const auto narrow = [](const Tensor& tensor) {
+      return tensor.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+    };
+    const bool narrows = o.from.dtype == DType::kF32;
+    const DType to = narrows ? narrow(o.to) : DType::kF32;
+    return {{"to", &o.to, sum_into(to), 'm', 'n', to},
+            {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(o.from)}};
   }
   Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }
   /// Numbers are drawn one after the other. The state's size is a rule of its own.

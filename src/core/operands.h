@@ -39,6 +39,11 @@ inline const Tensor* optional_tensor(const std::optional<Tensor>& tensor) {
   return tensor ? &*tensor : nullptr;
 }
 
+/// The type of an operand that may be of any real one: the tensor's own, if it is.
+constexpr DType real_type(const Tensor& tensor) {
+  return is_real(tensor.dtype) ? tensor.dtype : DType::kF32;
+}
+
 /// In the order of the op's members. They point into the op.
 std::vector<Operand> operands_of(const Op& op);
 std::vector<Operand> operands_of(const Op&& op) = delete;

@@ -41,54 +41,60 @@ std::int64_t flops_of(const Gemm& op) {
 std::int64_t flops_of(const CrossEntropy& op) {
   const bool smooths = op.smoothing > 0;
   const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
-  return checked_add(flops_each(op.logits, smooths ? 8 : 6), rows + 1 + flops_of_beta(op.beta),
-                     kFlops);
+  return checked_add(flops_each(op.logits, (smooths ? 8 : 6) + (op.scale ? 1 : 0)),
+                     rows + 1 + flops_of_beta(op.beta), kFlops);
 }
 
 std::int64_t flops_of_device_op(const DeviceOp& op) {
-  return std::visit(Overloaded{
-                        [](const Gemm& o) { return flops_of(o); },
-                        // A magnitude and a comparison, then a product and its rounding.
-                        [](const QuantizeWeight& o) { return flops_each(o.from, 4); },
-                        [](const Quantize& o) { return flops_each(o.from, 4); },
-                        // Multiply-adds of whole numbers count as those of floats; behind them the
-                        // product of the scales, and that with the sum, to which the bias is added.
-                        [](const QuantizedGemm& o) {
-                          return flops_each(o.c, 2 * o.a.cols + 3 + traits_of(o.activation).flops);
-                        },
-                        [](const BiasActivation& o) {
-                          return flops_each(o.values, 1 + traits_of(o.activation).flops);
-                        },
-                        [](const ActivationGrad& o) {
-                          return flops_each(o.grad, traits_of(o.activation).grad_flops +
-                                                        (o.from_scale != 1 ? 1 : 0));
-                        },
-                        // A comparison and a product; Philox computes with whole numbers.
-                        [](const Dropout& o) { return flops_each(o.values, 2); },
-                        [](const SumRows& o) {
-                          return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
-                        },
-                        // Once: the division by count.
-                        [](const PointwiseLoss& o) {
-                          return checked_add(flops_each(o.output, traits_of(o.kind).flops),
-                                             1 + flops_of_beta(o.beta), kFlops);
-                        },
-                        [](const CrossEntropy& o) { return flops_of(o); },
-                        [](const CountCorrect& o) { return flops_each(o.logits, 1); },
-                        []<OptimizerOp Update>(const Update& o) { return o.flops(); },
-                        [](const SumSquares& o) { return flops_each(o.in, 2); },
-                        [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
-                        // A sum for each, a root, a sum, a division and a comparison.
-                        [](const ClipFactor& o) { return o.squares.size() + 4; },
-                        [](const Copy&) { return std::int64_t{0}; },
-                        [](const Cast& o) { return o.scale == 1 ? 0 : flops_each(o.to, 1); },
-                        [](const Fill&) { return std::int64_t{0}; },
-                        // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2,
-                        // root, times 2 pi, cosine, sine and two products.
-                        [](const Randn& o) { return flops_each(o.out, 11) / 2; },
-                        [](const Delay&) { return std::int64_t{0}; },
-                    },
-                    op);
+  return std::visit(
+      Overloaded{
+          [](const Gemm& o) { return flops_of(o); },
+          // A magnitude and a comparison, then a product and its rounding.
+          [](const QuantizeWeight& o) { return flops_each(o.from, 4); },
+          [](const Quantize& o) { return flops_each(o.from, 4); },
+          // Multiply-adds of whole numbers count as those of floats; after them come the product of
+          // the scales, and that with the sum, to which the bias is added.
+          [](const QuantizedGemm& o) {
+            return flops_each(o.c, 2 * o.a.cols + 3 + traits_of(o.activation).flops);
+          },
+          [](const BiasActivation& o) {
+            return flops_each(o.values, (o.bias ? 1 : 0) + traits_of(o.activation).flops);
+          },
+          [](const ActivationGrad& o) {
+            return flops_each(o.grad,
+                              traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0));
+          },
+          // A comparison and a product; Philox computes with whole numbers.
+          [](const Dropout& o) { return flops_each(o.values, 2); },
+          [](const SumRows& o) {
+            return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
+          },
+          // Once: the division by count.
+          [](const PointwiseLoss& o) {
+            return checked_add(flops_each(o.output, traits_of(o.kind).flops + (o.scale ? 1 : 0)),
+                               1 + flops_of_beta(o.beta), kFlops);
+          },
+          [](const CrossEntropy& o) { return flops_of(o); },
+          [](const CountCorrect& o) { return flops_each(o.logits, 1); },
+          []<OptimizerOp Update>(const Update& o) { return o.flops(); },
+          [](const SumSquares& o) { return flops_each(o.in, o.scale ? 3 : 2); },
+          [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
+          // A sum for each, a root, a sum, a division and a comparison.
+          [](const ClipFactor& o) { return o.squares.size() + 4; },
+          [](const CheckFinite& o) { return flops_each(o.in, 1); },
+          // Two comparisons, a count and a product.
+          [](const UpdateLossScale&) { return std::int64_t{4}; },
+          [](const Copy&) { return std::int64_t{0}; },
+          [](const Cast& o) {
+            return flops_each(o.to, (o.scale == 1 ? 0 : 1) + flops_of_beta(o.beta));
+          },
+          [](const Fill&) { return std::int64_t{0}; },
+          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2,
+          // root, times 2 pi, cosine, sine and two products.
+          [](const Randn& o) { return flops_each(o.out, 11) / 2; },
+          [](const Delay&) { return std::int64_t{0}; },
+      },
+      op);
 }
 
 constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
@@ -101,22 +107,6 @@ constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
 
 // Rules: shapes and types are in an op's list of operands; here are the words for what goes
 // together, and the rules for numbers that are not tensors.
-
-std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kI32:
-      return "i32";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kU8:
-      return "u8";
-    case DType::kI8:
-      return "i8";
-  }
-  return "?";
-}
 
 /// The rules of one op. Each check throws with the op's label and all its tensors.
 class Rules {
@@ -155,6 +145,7 @@ class Rules {
     fit("bias must be 1 by the columns of c", o.bias);
     fit("pre_activation must have the shape of c", o.pre_activation);
     demand(!o.bias || o.beta == 0, "a bias needs beta == 0");
+    demand(o.c.dtype == DType::kF32 || o.beta == 0, "c of 16 bits needs beta == 0");
   }
   void operator()(const QuantizeWeight& o) {
     fit("to and from must have the same shape", o.to, o.from);
@@ -180,6 +171,7 @@ class Rules {
   void operator()(const BiasActivation& o) {
     fit("bias must be 1 by the columns of values", o.values, o.bias);
     fit("pre_activation must have the shape of values", o.pre_activation);
+    demand(!o.bias || o.values.dtype == DType::kF32, "a bias needs values of fp32");
   }
   void operator()(const ActivationGrad& o) {
     fit("grad and what it is found from must have the same shape", o.grad, o.from);
@@ -198,6 +190,7 @@ class Rules {
     demand(o.count >= 1 && o.count >= o.output.size(),
            "count must be at least 1 and at least the size of output");
     demand(is_pointwise(o.kind), "the loss must be a mean over single numbers");
+    fit("scale must be 1 by 1", o.scale);
   }
   void operator()(const CrossEntropy& o) {
     fit("loss must be 1 by 1", o.loss);
@@ -206,6 +199,7 @@ class Rules {
     demand(o.count >= 1 && o.count >= o.logits.rows,
            "count must be at least 1 and at least the rows of logits");
     demand(o.smoothing >= 0 && o.smoothing < 1, "smoothing must be from 0 to below 1");
+    fit("scale must be 1 by 1", o.scale);
   }
   void operator()(const CountCorrect& o) {
     fit("correct must be 1 by 1", o.correct);
@@ -222,7 +216,17 @@ class Rules {
       }
     }
   }
-  void operator()(const SumSquares& o) { fit("out must be 1 by 1", o.out); }
+  void operator()(const SumSquares& o) {
+    fit("out must be 1 by 1", o.out);
+    fit("scale must be 1 by 1", o.scale);
+  }
+  void operator()(const CheckFinite& o) { fit("found_inf must be 1 by 1", o.found_inf); }
+  void operator()(const UpdateLossScale& o) {
+    fit("the state of loss scaling must be 1 by 1", o.state.scale, o.state.found_inf,
+        o.state.updates, o.good_steps);
+    demand(o.growth >= 1 && o.backoff > 0 && o.backoff <= 1, "growth and backoff must be around 1");
+    demand(o.window >= 1, "window must be at least 1");
+  }
   void operator()(const GramSquares& o) {
     fit("out must be 1 by 1", o.out);
     fit("gram_y and gram_x must be square and have the same shape", o.gram_y, o.gram_x);
@@ -233,7 +237,10 @@ class Rules {
     demand(std::isfinite(o.max_norm) && o.max_norm > 0, "max_norm must be above zero");
   }
   void operator()(const Copy& o) { fit("to and from must have the same shape", o.to, o.from); }
-  void operator()(const Cast& o) { fit("to and from must have the same shape", o.to, o.from); }
+  void operator()(const Cast& o) {
+    fit("to and from must have the same shape", o.to, o.from);
+    demand(o.to.dtype == DType::kF32 || o.beta == 0, "to of 16 bits needs beta == 0");
+  }
   void operator()(const Fill&) {}
   void operator()(const Randn& o) {
     demand(o.state.bytes() == state_bytes(o.generator),
@@ -371,34 +378,85 @@ std::string clip_words(const std::optional<Tensor>& factor, const TensorText& t)
   return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
 }
 
-OpRule clip_rule(const std::optional<Tensor>& clip) {
-  return {"clip must be 1 by 1", {optional_tensor(clip)}};
+/// What all steps over flat buffers have in common: clip, the rounded weights, loss scaling.
+template <class Update>
+std::vector<Operand> with_common_operands(std::vector<Operand> list, const Update& op) {
+  const DType narrow = op.rounded ? real_type(*op.rounded) : DType::kF32;
+  list.push_back({"clip", optional_tensor(op.clip), kReads, '1', '1'});
+  list.push_back({"rounded", optional_tensor(op.rounded), kWrites, '1', 'n', narrow});
+  if (!op.loss_scale) return list;
+  list.push_back({"scale", &op.loss_scale->scale, kReads, '1', '1'});
+  list.push_back({"found_inf", &op.loss_scale->found_inf, kReads, '1', '1'});
+  list.push_back({"updates", &op.loss_scale->updates, kReads, '1', '1', DType::kI32});
+  list.push_back({"first_update", optional_tensor(op.first_update), kReads, '1', '1', DType::kI32});
+  return list;
+}
+
+/// The scalars of an op that may have a row for each of some updates.
+template <class Update>
+Operand scalars_operand(const Update& op, char cols) {
+  return {"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1', cols};
+}
+
+template <class Update>
+std::vector<OpRule> with_common_rules(std::vector<OpRule> rules, const Update& op) {
+  const bool scales = op.loss_scale.has_value();
+  rules.push_back({"clip must be 1 by 1", {optional_tensor(op.clip)}});
+  rules.push_back({"rounded must have the shape of weights", {optional_tensor(op.rounded)}});
+  rules.push_back(
+      {"grads must be f32 or of the type of rounded",
+       {},
+       op.grads.dtype == DType::kF32 || (op.rounded && op.rounded->dtype == op.grads.dtype)});
+  rules.push_back(
+      {"rounded must be of 16 bits", {}, !op.rounded || op.rounded->dtype != DType::kF32});
+  rules.push_back({"first_update goes with loss_scale", {}, op.first_update.has_value() == scales});
+  if (!scales) return rules;
+  rules.push_back({"the state of loss scaling must be 1 by 1",
+                   {&op.loss_scale->scale, &op.loss_scale->found_inf, &op.loss_scale->updates,
+                    optional_tensor(op.first_update)}});
+  return rules;
+}
+
+/// Flops for each weight.
+template <class Update>
+std::int64_t common_flops(const Update& op) {
+  return (op.clip ? 1 : 0) + (op.loss_scale ? 1 : 0);
+}
+
+template <class Update>
+std::string common_words(const Update& op, const TensorText& t) {
+  std::string text = clip_words(op.clip, t);
+  if (op.rounded) text += fmt::format(", rounded in {}", t(*op.rounded));
+  if (op.loss_scale) {
+    text += fmt::format(", gradient / {}, unless {}", t(op.loss_scale->scale),
+                        t(op.loss_scale->found_inf));
+  }
+  return text;
 }
 
 /// For each weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
 template <class AdamOp>
 std::int64_t flops_of_adam(const AdamOp& op) {
   const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;
-  return 13 + decay + (op.clip ? 1 : 0);
+  return 13 + decay;
 }
 
 template <class AdamOp>
 void add_adam_rules(const AdamOp& op, std::vector<OpRule>& rules) {
   rules.push_back({"scalars must be 1 by 2, or by 3 with decoupled weight decay", {&op.scalars}});
   rules.push_back({"weight_decay must be zero or more", {}, op.weight_decay >= 0});
-  rules.push_back(clip_rule(op.clip));
 }
 
 }  // namespace
 
 std::vector<Operand> Adam::operands() const {
-  return {{"weights", &weights, kUpdates, '1', 'n'},
-          {"grads", &grads, kReads, '1', 'n'},
-          {"moments1", &moments1, kUpdates, '1', 'n'},
-          {"moments2", &moments2, kUpdates, '1', 'n'},
-          {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'},
-          {"max_moments2", optional_tensor(max_moments2), kUpdates, '1', 'n'}};
+  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
+                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
+                               {"moments1", &moments1, kUpdates, '1', 'n'},
+                               {"moments2", &moments2, kUpdates, '1', 'n'},
+                               scalars_operand(*this, decoupled ? '3' : '2'),
+                               {"max_moments2", optional_tensor(max_moments2), kUpdates, '1', 'n'}},
+                              *this);
 }
 
 std::vector<OpRule> Adam::rules() const {
@@ -406,147 +464,152 @@ std::vector<OpRule> Adam::rules() const {
                                {"weights, grads, moments1 and moments2 must have the same shape",
                                 {&grads, &moments1, &moments2, optional_tensor(max_moments2)}}};
   add_adam_rules(*this, rules);
-  return rules;
+  return with_common_rules(std::move(rules), *this);
 }
 
 std::int64_t Adam::flops() const {
-  return flops_for_each(weights, flops_of_adam(*this) + (max_moments2 ? 1 : 0));
+  return flops_for_each(weights,
+                        flops_of_adam(*this) + common_flops(*this) + (max_moments2 ? 1 : 0));
 }
 
 std::string Adam::text(const TensorText& t) const {
   const std::string largest = max_moments2 ? fmt::format(", {}", t(*max_moments2)) : "";
   return fmt::format("{} from {}, {}, {}{}, {}{}{}{}", t(weights), t(grads), t(moments1),
-                     t(moments2), largest, t(scalars), clip_words(clip, t),
+                     t(moments2), largest, t(scalars), common_words(*this, t),
                      decoupled ? ", decoupled" : "", decay_words(weight_decay));
 }
 
 std::vector<Operand> Sgd::operands() const {
-  return {{"weights", &weights, kUpdates, '1', 'n'},
-          {"grads", &grads, kReads, '1', 'n'},
-          {"scalars", &scalars, kReads, '1', '1'},
-          {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
+                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
+                               scalars_operand(*this, '1'),
+                               {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'}},
+                              *this);
 }
 
 std::vector<OpRule> Sgd::rules() const {
-  return {
-      {"weights must be flat, 1 by n", {&weights}},
-      {"weights, grads and velocities must have the same shape",
-       {&grads, optional_tensor(velocities)}},
-      {"scalars must be 1 by 1", {&scalars}},
-      {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
-      {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
-      {"nesterov needs momentum", {}, !nesterov || momentum > 0},
-      clip_rule(clip)};
+  return with_common_rules(
+      {{"weights must be flat, 1 by n", {&weights}},
+       {"weights, grads and velocities must have the same shape",
+        {&grads, optional_tensor(velocities)}},
+       {"scalars must be 1 by 1", {&scalars}},
+       {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
+       {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
+       {"nesterov needs momentum", {}, !nesterov || momentum > 0}},
+      *this);
 }
 
 /// Each of decay, momentum, Nesterov's step and the weight is a product and a sum.
 std::int64_t Sgd::flops() const {
   return flops_for_each(weights, 2 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) +
-                                     (nesterov ? 2 : 0) + (clip ? 1 : 0));
+                                     (nesterov ? 2 : 0) + common_flops(*this));
 }
 
 std::string Sgd::text(const TensorText& t) const {
   std::string text = fmt::format("{} from {}, {}", t(weights), t(grads), t(scalars));
   if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
-  return text + clip_words(clip, t) + (nesterov ? ", Nesterov" : "") + decay_words(weight_decay);
+  return text + common_words(*this, t) + (nesterov ? ", Nesterov" : "") + decay_words(weight_decay);
 }
 
 std::vector<Operand> RmsProp::operands() const {
-  return {{"weights", &weights, kUpdates, '1', 'n'},
-          {"grads", &grads, kReads, '1', 'n'},
-          {"squares", &squares, kUpdates, '1', 'n'},
-          {"scalars", &scalars, kReads, '1', '1'},
-          {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
+                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
+                               {"squares", &squares, kUpdates, '1', 'n'},
+                               scalars_operand(*this, '1'),
+                               {"velocities", optional_tensor(velocities), kUpdates, '1', 'n'}},
+                              *this);
 }
 
 std::vector<OpRule> RmsProp::rules() const {
-  return {
-      {"weights must be flat, 1 by n", {&weights}},
-      {"weights, grads, squares and velocities must have the same shape",
-       {&grads, &squares, optional_tensor(velocities)}},
-      {"scalars must be 1 by 1", {&scalars}},
-      {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
-      {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)},
-      clip_rule(clip)};
+  return with_common_rules(
+      {{"weights must be flat, 1 by n", {&weights}},
+       {"weights, grads, squares and velocities must have the same shape",
+        {&grads, &squares, optional_tensor(velocities)}},
+       {"scalars must be 1 by 1", {&scalars}},
+       {"momentum and weight_decay must be zero or more", {}, momentum >= 0 && weight_decay >= 0},
+       {"velocities go with momentum", {}, velocities.has_value() == (momentum > 0)}},
+      *this);
 }
 
 /// The squares take 4, their root and eps 2, the weight 3.
 std::int64_t RmsProp::flops() const {
-  return flops_for_each(weights,
-                        9 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) + (clip ? 1 : 0));
+  return flops_for_each(
+      weights, 9 + (weight_decay != 0 ? 2 : 0) + (velocities ? 2 : 0) + common_flops(*this));
 }
 
 std::string RmsProp::text(const TensorText& t) const {
   std::string text =
       fmt::format("{} from {}, {}, {}", t(weights), t(grads), t(squares), t(scalars));
   if (velocities) text += fmt::format(", {}, momentum {}", t(*velocities), momentum);
-  return text + clip_words(clip, t) + decay_words(weight_decay);
+  return text + common_words(*this, t) + decay_words(weight_decay);
 }
 
 std::vector<Operand> Adagrad::operands() const {
-  return {{"weights", &weights, kUpdates, '1', 'n'},
-          {"grads", &grads, kReads, '1', 'n'},
-          {"sum", &sum, kUpdates, '1', 'n'},
-          {"scalars", &scalars, kReads, '1', '1'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
+                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
+                               {"sum", &sum, kUpdates, '1', 'n'},
+                               scalars_operand(*this, '1')},
+                              *this);
 }
 
 std::vector<OpRule> Adagrad::rules() const {
-  return {{"weights must be flat, 1 by n", {&weights}},
-          {"weights, grads and sum must have the same shape", {&grads, &sum}},
-          {"scalars must be 1 by 1", {&scalars}},
-          {"weight_decay must be zero or more", {}, weight_decay >= 0},
-          clip_rule(clip)};
+  return with_common_rules({{"weights must be flat, 1 by n", {&weights}},
+                            {"weights, grads and sum must have the same shape", {&grads, &sum}},
+                            {"scalars must be 1 by 1", {&scalars}},
+                            {"weight_decay must be zero or more", {}, weight_decay >= 0}},
+                           *this);
 }
 
 /// The sum takes 2, its root and eps 2, the weight 3.
 std::int64_t Adagrad::flops() const {
-  return flops_for_each(weights, 7 + (weight_decay != 0 ? 2 : 0) + (clip ? 1 : 0));
+  return flops_for_each(weights, 7 + (weight_decay != 0 ? 2 : 0) + common_flops(*this));
 }
 
 std::string Adagrad::text(const TensorText& t) const {
   return fmt::format("{} from {}, {}, {}{}{}", t(weights), t(grads), t(sum), t(scalars),
-                     clip_words(clip, t), decay_words(weight_decay));
+                     common_words(*this, t), decay_words(weight_decay));
 }
 
 std::vector<Operand> Lion::operands() const {
-  return {{"weights", &weights, kUpdates, '1', 'n'},
-          {"grads", &grads, kReads, '1', 'n'},
-          {"moments", &moments, kUpdates, '1', 'n'},
-          {"scalars", &scalars, kReads, '1', '2'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+  return with_common_operands({{"weights", &weights, kUpdates, '1', 'n'},
+                               {"grads", &grads, kReads, '1', 'n', real_type(grads)},
+                               {"moments", &moments, kUpdates, '1', 'n'},
+                               scalars_operand(*this, '2')},
+                              *this);
 }
 
 std::vector<OpRule> Lion::rules() const {
-  return {{"weights must be flat, 1 by n", {&weights}},
-          {"weights, grads and moments must have the same shape", {&grads, &moments}},
-          {"scalars must be 1 by 2", {&scalars}},
-          clip_rule(clip)};
+  return with_common_rules(
+      {{"weights must be flat, 1 by n", {&weights}},
+       {"weights, grads and moments must have the same shape", {&grads, &moments}},
+       {"scalars must be 1 by 2", {&scalars}}},
+      *this);
 }
 
 /// Each of the two means takes 3, the sign 1, the weight 3.
 std::int64_t Lion::flops() const {
-  return flops_for_each(weights, 10 + (clip ? 1 : 0));
+  return flops_for_each(weights, 10 + common_flops(*this));
 }
 
 std::string Lion::text(const TensorText& t) const {
   return fmt::format("{} from {}, {}, {}{}", t(weights), t(grads), t(moments), t(scalars),
-                     clip_words(clip, t));
+                     common_words(*this, t));
 }
 
 std::vector<Operand> LinearAdam::operands() const {
+  const DType type = real_type(x);
   return {{"weight", &weight, kUpdates, 'm', 'n'},
           {"weight_moments1", &weight_moments1, kUpdates, 'm', 'n'},
           {"weight_moments2", &weight_moments2, kUpdates, 'm', 'n'},
           {"bias", &bias, kUpdates, '1', 'm'},
           {"bias_moments1", &bias_moments1, kUpdates, '1', 'm'},
           {"bias_moments2", &bias_moments2, kUpdates, '1', 'm'},
-          {"grad_y", &grad_y, kReads, 'r', 'm'},
-          {"x", &x, kReads, 'r', 'n'},
+          {"grad_y", &grad_y, kReads, 'r', 'm', type},
+          {"x", &x, kReads, 'r', 'n', type},
           {"scalars", &scalars, kReads, '1', decoupled ? '3' : '2'},
-          {"clip", optional_tensor(clip), kReads, '1', '1'}};
+          {"clip", optional_tensor(clip), kReads, '1', '1'},
+          {"rounded_weight", optional_tensor(rounded_weight), kWrites, 'm', 'n', type},
+          {"rounded_bias", optional_tensor(rounded_bias), kWrites, '1', 'm', type}};
 }
 
 std::vector<OpRule> LinearAdam::rules() const {
@@ -555,23 +618,33 @@ std::vector<OpRule> LinearAdam::rules() const {
        {&grad_y, &x, &weight}},
       {"bias must be 1 by the rows of weight", {&bias}},
       {"moments must have the shapes of weight and bias",
-       {&weight_moments1, &weight_moments2, &bias_moments1, &bias_moments2}}};
+       {&weight_moments1, &weight_moments2, &bias_moments1, &bias_moments2}},
+      {"rounded_weight and rounded_bias must have the shapes of weight and bias",
+       {optional_tensor(rounded_weight), optional_tensor(rounded_bias)}},
+      {"clip must be 1 by 1", {optional_tensor(clip)}},
+      {"factors of 16 bits go with rounded weights",
+       {},
+       rounded_weight.has_value() == (x.dtype != DType::kF32) &&
+           rounded_bias.has_value() == rounded_weight.has_value()}};
   add_adam_rules(*this, rules);
   return rules;
 }
 
 std::int64_t LinearAdam::flops() const {
   constexpr std::string_view kWhat = "the flops of an op";
-  const std::int64_t step = flops_of_adam(*this);
+  const std::int64_t step = flops_of_adam(*this) + (clip ? 1 : 0);
   const std::int64_t of_bias =
       checked_add(flops_for_each(grad_y, 1), flops_for_each(bias, step), kWhat);
   return checked_add(flops_for_each(weight, 2 * x.rows + step), of_bias, kWhat);
 }
 
 std::string LinearAdam::text(const TensorText& t) const {
-  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}", t(weight),
+  const std::string rounded =
+      rounded_weight ? fmt::format(", rounded in {}, {}", t(*rounded_weight), t(*rounded_bias))
+                     : "";
+  return fmt::format("{}, {} from {}^T * {}, column sums, {}, {}, {}, {}, {}{}{}{}{}", t(weight),
                      t(bias), t(grad_y), t(x), t(weight_moments1), t(weight_moments2),
-                     t(bias_moments1), t(bias_moments2), t(scalars), clip_words(clip, t),
+                     t(bias_moments1), t(bias_moments2), t(scalars), clip_words(clip, t), rounded,
                      decoupled ? ", decoupled" : "", decay_words(weight_decay));
 }
 

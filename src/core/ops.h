@@ -37,6 +37,10 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 /// What the activation is applied to is kept in `pre_activation`, where there is one.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n, pre_activation m x n. A bias needs
 /// beta == 0.
+///
+/// Types: a and b are both f32, bf16 or f16; c is of that type or f32, bias and pre_activation are
+/// of c's. Sums and bias are added in fp32 and rounded once to c's type; the activation is applied
+/// to that number, and rounded too. c of 16 bits needs beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
   Tensor c, a, b;
@@ -92,10 +96,13 @@ struct QuantizedGemm {
 /// So many products of 8 bits by 8 always fit into an int32.
 constexpr std::int64_t kMostInt8Inputs = 65'536;
 
-/// values += bias on every row, then the activation; in place. What the activation is applied to is
-/// kept in `pre_activation`, where there is one. values and pre_activation m x n, bias 1 x n.
+/// values += bias on every row, where there is a bias, then the activation; in place. What the
+/// activation is applied to is kept in `pre_activation`, where there is one. values and
+/// pre_activation m x n and of one real type; bias 1 x n, of f32 values only: others would be
+/// rounded twice.
 struct BiasActivation {
-  Tensor values, bias;
+  Tensor values;
+  std::optional<Tensor> bias{};
   Activation activation = Activation::kRelu;
   std::optional<Tensor> pre_activation{};
 
@@ -103,7 +110,8 @@ struct BiasActivation {
 };
 
 /// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
-/// output, or where its traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes.
+/// output, or where its traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes and
+/// real types; computed in fp32, rounded once.
 struct ActivationGrad {
   Tensor grad, from;
   Activation activation = Activation::kRelu;
@@ -118,7 +126,7 @@ struct ActivationGrad {
 /// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
 /// is stored. Philox4x32-10 with the seed as its key makes of the counter (j, row, layer, step) the
 /// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up; a number is 0 where
-/// its word is below rate * 2^32. values m x n; step 1 x 1, i32.
+/// its word is below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
   Tensor values, step;
@@ -129,7 +137,8 @@ struct Dropout {
   std::int64_t row_stride = 1;
 };
 
-/// out = column sums of in + beta * out. in m x n, out 1 x n.
+/// out = column sums of in + beta * out. in m x n, out 1 x n; out is f32 or of in's real type, and
+/// then rounded from sums in fp32.
 struct SumRows {
   static constexpr std::string_view kLabel = "sum_rows";
   Tensor out, in;
@@ -139,12 +148,15 @@ struct SumRows {
 /// A mean over `count` numbers (those of the whole step, which may be more than this op's):
 /// loss = sum of the terms of (output, target) / count + beta * loss, grad = its derivative by the
 /// output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n;
-/// the target of a loss that takes labels is i32, of 0 and 1.
+/// the target of a loss that takes labels is i32, of 0 and 1. output and grad are of one real type,
+/// the gradient is rounded to it last. Where there is `scale` (1 x 1, f32), the gradient is
+/// multiplied by it before that; the loss is not.
 struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
   float beta = 0;
   LossKind kind = LossKind::kMse;
+  std::optional<Tensor> scale{};
 
   [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };
@@ -153,19 +165,20 @@ struct PointwiseLoss {
 /// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
 /// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
 /// labels m x 1 i32, each in [0, n). With smoothing the label counts 1 - smoothing + smoothing / n
-/// and every other class smoothing / n (Szegedy et al. 2016).
+/// and every other class smoothing / n (Szegedy et al. 2016). Types and `scale` as PointwiseLoss.
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
   std::int64_t count = 0;
   float beta = 0;
   float smoothing = 0;
+  std::optional<Tensor> scale{};
 };
 
 /// correct = number of rows whose class is the label's: that of the largest logit (the first of
 /// equals), or of a binary classifier, which has one logit, 1 where that is above 0.
-/// `classes`, where there are any, are the classes. correct 1 x 1 i32, logits m x n, labels and
-/// classes m x 1 i32.
+/// `classes`, where there are any, are the classes. correct 1 x 1 i32, logits m x n of a real type,
+/// labels and classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
   Tensor correct, logits, labels;
@@ -186,6 +199,14 @@ struct OpRule {
 /// The words for a tensor; see core/printer.h.
 using TensorText = std::function<std::string(const Tensor&)>;
 
+/// The state of loss scaling, which keeps small gradients from becoming zeros of fp16: they are
+/// computed `scale` times as large. On the device, as torch.amp.GradScaler has it.
+struct LossScale {
+  Tensor scale;      // 1 x 1, f32
+  Tensor found_inf;  // 1 x 1, f32: above 0 where one of the step's gradients is not finite
+  Tensor updates;    // 1 x 1, i32: those applied so far; skipped steps do not count
+};
+
 /// An op of an optimizer. It says of itself, at the end of ops.cpp, what the sources above say of
 /// the other ops.
 template <class Op>
@@ -205,8 +226,11 @@ concept OptimizerOp = requires(const Op& op) {
 /// With AMSGrad (Reddi et al. 2018) `max_moments2` (1 x n), the largest of all second moments so
 /// far, takes the second moment's place in the step.
 ///
-/// Where there is `clip` (1 x 1), the gradient is multiplied by it first; so it is in all
-/// optimizers.
+/// So it is in all optimizers: where there is `clip` (1 x 1), the gradient is multiplied by it
+/// first. Where there is `rounded` (1 x n, of 16 bits), it gets the new weights too, rounded; then
+/// grads are f32 or of its type. With `loss_scale` no weight changes where found_inf is above 0,
+/// the gradient is divided by the scale before all else, and `scalars` has a row for each of some
+/// updates, of which the first has the number that `first_update` (1 x 1, i32) holds.
 struct Adam {
   static constexpr std::string_view kLabel = "adam";
   Tensor weights, grads, moments1, moments2, scalars;
@@ -215,7 +239,8 @@ struct Adam {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded{}, first_update{};
+  std::optional<LossScale> loss_scale{};
   std::optional<Tensor> max_moments2{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
@@ -235,7 +260,8 @@ struct Sgd {
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded{}, first_update{};
+  std::optional<LossScale> loss_scale{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -255,7 +281,8 @@ struct RmsProp {
   double eps = 1e-8;
   double momentum = 0;
   double weight_decay = 0;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded{}, first_update{};
+  std::optional<LossScale> loss_scale{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -271,7 +298,8 @@ struct Adagrad {
   Tensor weights, grads, sum, scalars;
   double eps = 1e-10;
   double weight_decay = 0;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded{}, first_update{};
+  std::optional<LossScale> loss_scale{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -287,7 +315,8 @@ struct Lion {
   Tensor weights, grads, moments, scalars;
   double beta1 = 0.9;
   double beta2 = 0.99;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded{}, first_update{};
+  std::optional<LossScale> loss_scale{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -298,8 +327,10 @@ struct Lion {
 /// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
 /// their gradients, which are never stored: grad_y^T x and the column sums of grad_y. With these,
 /// it computes what Adam does. weight and its moments are out x in, bias and its moments 1 x out,
-/// grad_y n x out, x n x in, for any n. The sums are in fp32 on every device, also where products
-/// are not.
+/// grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device, also
+/// where products are not. Of factors of 16 bits, gradients are rounded to their type, and so are
+/// the new weights in `rounded_weight` and `rounded_bias`, which have the shapes of weight and
+/// bias.
 struct LinearAdam {
   static constexpr std::string_view kLabel = "linear_adam";
   Tensor weight, weight_moments1, weight_moments2;
@@ -310,7 +341,7 @@ struct LinearAdam {
   double eps = 1e-8;
   double weight_decay = 0;
   bool decoupled = false;
-  std::optional<Tensor> clip{};
+  std::optional<Tensor> clip{}, rounded_weight{}, rounded_bias{};
 
   [[nodiscard]] std::vector<Operand> operands() const;
   [[nodiscard]] std::vector<OpRule> rules() const;
@@ -318,10 +349,33 @@ struct LinearAdam {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// out = sum of the squares of the numbers of `in`. out 1 x 1.
+/// out = sum of the squares of the numbers of `in`, which is of a real type; each is divided by
+/// `scale` (1 x 1, f32) first where there is one. out 1 x 1.
 struct SumSquares {
   static constexpr std::string_view kLabel = "sum_squares";
   Tensor out, in;
+  std::optional<Tensor> scale{};
+};
+
+/// found_inf = 1 where a number of `in` is not finite; else it stays. found_inf 1 x 1, `in` of a
+/// real type.
+struct CheckFinite {
+  static constexpr std::string_view kLabel = "check_finite";
+  Tensor found_inf, in;
+};
+
+/// The end of a step with loss scaling. Where found_inf is above 0, the scale is multiplied by
+/// `backoff` and the count of good steps begins anew. Else the update counts; after `window` good
+/// steps in a row the scale is multiplied by `growth`, unless that is infinite. A `fixed` scale
+/// never changes. As torch.amp.GradScaler.update(). All 1 x 1; good_steps i32.
+struct UpdateLossScale {
+  static constexpr std::string_view kLabel = "update_loss_scale";
+  LossScale state;
+  Tensor good_steps;
+  double growth = 2;
+  double backoff = 0.5;
+  std::int64_t window = 2000;
+  bool fixed = false;
 };
 
 /// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors:
@@ -349,12 +403,13 @@ struct Copy {
   Tensor to, from;
 };
 
-/// to = scale * from, rounded to the nearest number of to's type, ties to even; equal shapes. One
-/// is f32, the other bf16.
+/// to = scale * from + beta * to, rounded to the nearest number of to's type, ties to even; equal
+/// shapes. One is f32, the other bf16 or f16; `to` of 16 bits needs beta == 0.
 struct Cast {
   static constexpr std::string_view kLabel = "cast";
   Tensor to, from;
   float scale = 1;
+  float beta = 0;
 };
 
 struct Fill {
@@ -386,10 +441,11 @@ struct Delay {
   std::optional<Tensor> more_seconds{};
 };
 
-using DeviceOp = std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation,
-                              ActivationGrad, Dropout, SumRows, PointwiseLoss, CrossEntropy,
-                              CountCorrect, Adam, Sgd, RmsProp, Adagrad, Lion, LinearAdam,
-                              SumSquares, GramSquares, ClipFactor, Copy, Cast, Fill, Randn, Delay>;
+using DeviceOp =
+    std::variant<Gemm, QuantizeWeight, Quantize, QuantizedGemm, BiasActivation, ActivationGrad,
+                 Dropout, SumRows, PointwiseLoss, CrossEntropy, CountCorrect, Adam, Sgd, RmsProp,
+                 Adagrad, Lion, LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite,
+                 UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
 
 /// A collective has one tensor per part: those that live in this process, one per device. Its parts
 /// have equal sizes on every rank.

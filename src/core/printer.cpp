@@ -38,7 +38,7 @@ class Words {
                        t(o.a_scales), t(o.b_scales), t(o.bias), then_text(o.activation));
   }
   std::string operator()(const BiasActivation& o) const {
-    return fmt::format("{} += {}{}", t(o.values), t(o.bias), then(o));
+    return t(o.values) + (o.bias ? fmt::format(" += {}", t(*o.bias)) : "") + then(o);
   }
   std::string operator()(const ActivationGrad& o) const {
     const std::string from =
@@ -57,14 +57,14 @@ class Words {
     const std::string term =
         fmt::format(fmt::runtime(traits_of(o.kind).text), t(o.output), t(o.target));
     return fmt::format("{} = sum of {} / {}{}, gradient in {}", t(o.loss), term, o.count,
-                       old(o.loss, o.beta), t(o.grad));
+                       old(o.loss, o.beta), grad_of(o));
   }
   std::string operator()(const CrossEntropy& o) const {
     const std::string smoothing =
         o.smoothing == 0 ? "" : fmt::format(" smoothed by {}", o.smoothing);
     return fmt::format("{} = cross entropy of {} with labels {}{} / {}{}, gradient in {}",
                        t(o.loss), t(o.logits), t(o.labels), smoothing, o.count, old(o.loss, o.beta),
-                       t(o.grad));
+                       grad_of(o));
   }
   std::string operator()(const CountCorrect& o) const {
     const std::string classes = o.classes ? fmt::format(", classes in {}", t(*o.classes)) : "";
@@ -76,7 +76,18 @@ class Words {
     return o.text([this](const Tensor& tensor) { return t(tensor); });
   }
   std::string operator()(const SumSquares& o) const {
+    if (o.scale) return fmt::format("{} = sum of ({} / {})^2", t(o.out), t(o.in), t(*o.scale));
     return fmt::format("{} = sum of {}^2", t(o.out), t(o.in));
+  }
+  std::string operator()(const CheckFinite& o) const {
+    return fmt::format("{} = 1 where {} is not finite", t(o.found_inf), t(o.in));
+  }
+  std::string operator()(const UpdateLossScale& o) const {
+    std::string counted =
+        fmt::format("{} += 1 unless {}", t(o.state.updates), t(o.state.found_inf));
+    if (o.fixed) return counted;
+    return fmt::format("{}; {} *= {} if so, {} after {} steps without, counted in {}", counted,
+                       t(o.state.scale), o.backoff, o.growth, o.window, t(o.good_steps));
   }
   std::string operator()(const GramSquares& o) const {
     return fmt::format("{} = sum of {} * ({} + 1)", t(o.out), t(o.gram_y), t(o.gram_x));
@@ -87,9 +98,11 @@ class Words {
   }
   std::string operator()(const Copy& o) const { return fmt::format("{} = {}", t(o.to), t(o.from)); }
   std::string operator()(const Cast& o) const {
-    const char* const type = o.to.dtype == DType::kBF16 ? "bf16" : "fp32";
+    const char* const type = o.to.dtype == DType::kBF16  ? "bf16"
+                             : o.to.dtype == DType::kF16 ? "fp16"
+                                                         : "fp32";
     const std::string scale = o.scale == 1 ? "" : fmt::format("{} * ", o.scale);
-    return fmt::format("{} = {}{} in {}", t(o.to), scale, t(o.from), type);
+    return fmt::format("{} = {}{} in {}{}", t(o.to), scale, t(o.from), type, old(o.to, o.beta));
   }
   std::string operator()(const Fill& o) const { return fmt::format("{} = {}", t(o.out), o.value); }
   std::string operator()(const Randn& o) const {
@@ -129,6 +142,12 @@ class Words {
     text += buffer.name;
     if (tensor.offset_bytes != 0) text += fmt::format("@{}", tensor.offset_bytes);
     return text + fmt::format("[{}x{}]", tensor.rows, tensor.cols);
+  }
+
+  /// Where a loss leaves its gradient, and times what.
+  template <class LossOp>
+  [[nodiscard]] std::string grad_of(const LossOp& o) const {
+    return t(o.grad) + (o.scale ? fmt::format(" times {}", t(*o.scale)) : "");
   }
 
   [[nodiscard]] std::string list(const std::vector<Tensor>& tensors) const {

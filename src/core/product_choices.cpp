@@ -63,21 +63,28 @@ std::string transpose_text(const ProductShape& shape) {
 }
 
 OrderedJson to_json(const ProductShape& shape, const AlgorithmBytes& algorithm) {
-  return {{"m", shape.m},
-          {"n", shape.n},
-          {"k", shape.k},
-          {"transpose", transpose_text(shape)},
-          {"bias", shape.bias},
-          {"relu", shape.relu},
-          {"alignment",
-           {shape.alignment_a, shape.alignment_b, shape.alignment_c, shape.alignment_bias}},
-          {"algorithm", hexadecimal(algorithm)}};
+  OrderedJson json = {{"m", shape.m},       {"n", shape.n},
+                      {"k", shape.k},       {"transpose", transpose_text(shape)},
+                      {"bias", shape.bias}, {"relu", shape.relu}};
+  if (shape.type != DType::kF32) json["types"] = {name_of(shape.type), name_of(shape.type_of_c)};
+  json["alignment"] = {shape.alignment_a, shape.alignment_b, shape.alignment_c,
+                       shape.alignment_bias};
+  json["algorithm"] = hexadecimal(algorithm);
+  return json;
+}
+
+DType parse_type(const std::string& name) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == name_of(type)) return type;
+  }
+  throw std::invalid_argument("not a type");
 }
 
 /// Throws what nlohmann or the standard library has for whatever is not as it should be.
 std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
   const auto transpose = json.at("transpose").get<std::string>();
   const auto alignment = json.at("alignment").get<std::array<std::int32_t, 4>>();
+  const auto types = json.value("types", std::array<std::string, 2>{"f32", "f32"});
   const ProductShape shape{.m = json.at("m").get<std::int64_t>(),
                            .n = json.at("n").get<std::int64_t>(),
                            .k = json.at("k").get<std::int64_t>(),
@@ -85,6 +92,8 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
                            .transpose_b = transpose.at(1) == 'T',
                            .bias = json.at("bias").get<bool>(),
                            .relu = json.at("relu").get<bool>(),
+                           .type = parse_type(types[0]),
+                           .type_of_c = parse_type(types[1]),
                            .alignment_a = alignment[0],
                            .alignment_b = alignment[1],
                            .alignment_c = alignment[2],
@@ -108,6 +117,8 @@ ProductShape shape_of(const Gemm& op) {
           .transpose_b = op.transpose_b,
           .bias = op.bias.has_value(),
           .relu = op.activation == Activation::kRelu,
+          .type = op.a.dtype,
+          .type_of_c = op.c.dtype,
           .alignment_a = alignment_of(op.a),
           .alignment_b = alignment_of(op.b),
           .alignment_c = alignment_of(op.c),
@@ -118,13 +129,14 @@ ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows) {
   if (shape.transpose_a) return shape;
   ProductShape of_rows = shape;
   of_rows.m = rows;
-  of_rows.alignment_a = alignment_of(shape.k * bytes_of(DType::kF32));
-  of_rows.alignment_c = alignment_of(shape.n * bytes_of(DType::kF32));
+  of_rows.alignment_a = alignment_of(shape.k * bytes_of(shape.type));
+  of_rows.alignment_c = alignment_of(shape.n * bytes_of(shape.type_of_c));
   return of_rows;
 }
 
 std::string text_of(const ProductShape& shape) {
-  return fmt::format("{}x{}x{} {}{}{}", shape.m, shape.n, shape.k, transpose_text(shape),
+  const std::string type = shape.type == DType::kF32 ? "" : fmt::format(" {}", name_of(shape.type));
+  return fmt::format("{}x{}x{} {}{}{}{}", shape.m, shape.n, shape.k, transpose_text(shape), type,
                      shape.bias ? " bias" : "", shape.relu ? " relu" : "");
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/ops.h"
+#include "core/tensor.h"
 
 namespace barestep {
 
@@ -21,6 +22,8 @@ struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   bool bias = false, relu = false;
+  DType type = DType::kF32;       // of a and b
+  DType type_of_c = DType::kF32;  // and of a bias
   // What the operands' addresses are multiples of, at most 256.
   std::int32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_bias = 256;
 
@@ -52,8 +55,9 @@ struct ProductPlace {
 using AlgorithmBytes = std::array<std::byte, 64>;
 
 /// The file in memory. JSON: {"format": "barestep product choices 1", "device", "library",
-/// "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "alignment":
-/// [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]}.
+/// "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types": [of a and
+/// b, of c], "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]}; without
+/// "types" both are f32.
 class ProductChoices {
  public:
   /// Reads `file` if there is one. Throws Error: kConfiguration, in one line, for a file that is no

@@ -51,14 +51,16 @@ enum class Phase {
   kInjected,
   kForward,
   kLoss,
+  kRecompute,
   kBackward,
   kReduce,
   kOptimizer,
   kEvaluate,
 };
 template <>
-inline constexpr std::string_view kNamesOf<Phase>[] = {
-    "data", "injected", "forward", "loss", "backward", "reduce", "optimizer", "evaluate"};
+inline constexpr std::string_view kNamesOf<Phase>[] = {"data",   "injected",  "forward",
+                                                       "loss",   "recompute", "backward",
+                                                       "reduce", "optimizer", "evaluate"};
 
 /// A named piece of memory. With two slots, step t uses slot t mod 2, so that the next step's input
 /// can arrive while this step's is read. `bytes` is the size of one slot.

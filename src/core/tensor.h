@@ -7,6 +7,8 @@
 
 #include <bit>
 #include <cstdint>
+#include <string_view>
+#include <type_traits>
 
 namespace barestep {
 
@@ -26,17 +28,65 @@ constexpr Bf16 bf16_of(float x) {
   return {static_cast<std::uint16_t>((bits + half) >> 16U)};
 }
 
+/// IEEE 754's binary16: 5 bits of exponent, 11 of precision; from 6e-8 to 65504.
+struct F16 {
+  std::uint16_t bits;
+
+  friend constexpr bool operator==(const F16&, const F16&) = default;
+};
+
+/// The nearest one, ties to even: infinity from 65520 on. Without branches, so that loops over it
+/// become vectors.
+constexpr F16 f16_of(float x) {
+  constexpr std::uint32_t kLeastNormal = 0x38800000U;  // 2^-14
+  constexpr std::uint32_t kInfinite = 0x477FF000U;     // 65520
+  constexpr std::uint32_t kInfinity = 0x7C00U;
+  constexpr std::uint32_t kNan = 0x7E00U;
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t size = bits & 0x7FFFFFFFU;
+  const std::uint32_t normal =
+      (size + 0xFFFU + ((size >> 13U) & 1U) - ((127U - 15U) << 23U)) >> 13U;
+  // Beside 0.5 the last bit of a float counts 2^-24, as that of a subnormal does.
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) -
+                                  std::bit_cast<std::uint32_t>(0.5F);
+  std::uint32_t half = size < kLeastNormal ? subnormal : normal;
+  half = size >= kInfinite ? kInfinity : half;
+  half = x != x ? kNan : half;
+  return {static_cast<std::uint16_t>(half | ((bits >> 16U) & 0x8000U))};
+}
+
 /// Exact.
 constexpr float float_of(Bf16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16U);
+}
+constexpr float float_of(F16 x) {
+  constexpr std::uint32_t kExponents = (127U - 15U) << 23U;  // the difference of the biases
+  const std::uint32_t size = static_cast<std::uint32_t>(x.bits & 0x7FFFU) << 13U;
+  // Of a subnormal the exponent is one more, and the leading 1 that it lacks is taken off. Floats
+  // that are subnormal would be slow.
+  const float subnormal = std::bit_cast<float>(size + kExponents + (1U << 23U)) - 0x1p-14F;
+  std::uint32_t bits =
+      size < (1U << 23U) ? std::bit_cast<std::uint32_t>(subnormal) : size + kExponents;
+  bits = size >= (0x7C00U << 13U) ? size | 0x7F800000U : bits;
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000U) << 16U;
+  return std::bit_cast<float>(bits | sign);
 }
 constexpr float float_of(float x) {
   return x;
 }
 
+/// `x` as a Number, which is float, Bf16 or F16.
+template <class Number>
+constexpr Number rounded(float x) {
+  if constexpr (std::is_same_v<Number, Bf16>) return bf16_of(x);
+  if constexpr (std::is_same_v<Number, F16>) return f16_of(x);
+  if constexpr (std::is_same_v<Number, float>) return x;
+}
+
 enum class DType {
   kF32,
   kBF16,  // Bf16
+  kF16,   // F16
   kI32,
   kU8,  // raw bytes, e.g. the state of a random generator
   kI8,
@@ -44,7 +94,38 @@ enum class DType {
 
 constexpr std::int64_t bytes_of(DType dtype) {
   const bool is_byte = dtype == DType::kU8 || dtype == DType::kI8;
-  return is_byte ? 1 : dtype == DType::kBF16 ? 2 : 4;
+  return is_byte ? 1 : dtype == DType::kBF16 || dtype == DType::kF16 ? 2 : 4;
+}
+
+constexpr std::string_view name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "f16";
+    case DType::kI32:
+      return "i32";
+    case DType::kU8:
+      return "u8";
+    case DType::kI8:
+      return "i8";
+  }
+  return "?";
+}
+
+/// Whether rounded() makes such numbers.
+constexpr bool is_real(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+/// use(a number of that type), which must be real.
+template <class Use>
+auto with_number(DType dtype, const Use& use) {
+  if (dtype == DType::kBF16) return use(Bf16{});
+  if (dtype == DType::kF16) return use(F16{});
+  return use(float{});
 }
 
 using BufferId = int;

@@ -250,6 +250,38 @@ BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, fl
   return (weights.of_label - weights.of_others) * of_label + weights.of_others * of_all;
 }
 
+/// Neither infinite nor NaN.
+BARESTEP_HD inline bool is_finite(float x) {
+  return x - x == 0.0F;
+}
+
+/// What gradients that were computed *scale times as large are multiplied by; 1 where `scale` is
+/// null (torch.amp.GradScaler.unscale_).
+BARESTEP_HD inline float inverse_scale(const float* scale) {
+  return scale == nullptr ? 1.0F : static_cast<float>(1.0 / static_cast<double>(*scale));
+}
+
+/// The state of loss scaling after a step; see UpdateLossScale.
+struct LossScaleNumbers {
+  float scale;
+  std::int32_t good_steps, updates;
+};
+
+BARESTEP_HD inline void update_loss_scale(const UpdateLossScale& op, bool found_inf,
+                                          LossScaleNumbers& numbers) {
+  if (!found_inf) ++numbers.updates;
+  if (op.fixed) return;
+  if (found_inf) {
+    numbers.scale = static_cast<float>(static_cast<double>(numbers.scale) * op.backoff);
+    numbers.good_steps = 0;
+    return;
+  }
+  if (++numbers.good_steps < op.window) return;
+  numbers.good_steps = 0;
+  const auto grown = static_cast<float>(static_cast<double>(numbers.scale) * op.growth);
+  if (is_finite(grown)) numbers.scale = grown;
+}
+
 /// The gradient with weight decay as a penalty on large weights.
 BARESTEP_HD inline float decayed_grad(float decay, float grad, float weight) {
   return decay == 0.0F ? grad : std::fma(weight, decay, grad);
@@ -286,9 +318,16 @@ struct AdamScalars {
         clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
+/// Roots and quotients as the language has them.
+struct PlainArithmetic {
+  BARESTEP_HD static float divide(float a, float b) { return a / b; }
+  BARESTEP_HD static float root(float x) { return std::sqrt(x); }
+};
+
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
 /// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
 /// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does.
+template <class Arithmetic = PlainArithmetic>
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
                                   float& weight, float& moment1, float& moment2,
                                   float* max_moment2 = nullptr) {
@@ -301,8 +340,8 @@ BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, 
     if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
     largest = *max_moment2;
   }
-  const float denominator = std::sqrt(largest) / s.root + c.eps;
-  weight = shrunk + s.scale * moment1 / denominator;
+  const float denominator = Arithmetic::divide(Arithmetic::root(largest), s.root) + c.eps;
+  weight = shrunk + Arithmetic::divide(s.scale * moment1, denominator);
 }
 
 /// SGD's constants as they meet float32 tensors.

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/addresses.h"
 #include "core/philox.h"
@@ -18,17 +19,19 @@
 
 namespace barestep {
 
-/// values[i] = the activation of x, which is kept where the gradient is found from it.
-template <class Formula>
+/// values[i] = the activation of x, which is rounded first, and kept where the gradient is found
+/// from it.
+template <class Formula, class Number = float>
 struct ActivationElement {
-  float* values;
-  float* pre_activation;  // null: nothing is kept
+  Number* values;
+  Number* pre_activation;  // null: nothing is kept
 
   BARESTEP_HD void operator()(std::int64_t i, float x) const {
+    const auto input = rounded<Number>(x);
     if constexpr (kGradFromInput<Formula>) {
-      if (pre_activation != nullptr) pre_activation[i] = x;
+      if (pre_activation != nullptr) pre_activation[i] = input;
     }
-    values[i] = Formula::value(x);
+    values[i] = rounded<Number>(Formula::value(float_of(input)));
   }
 };
 
@@ -45,20 +48,36 @@ struct BiasActivationElement {
   }
 };
 
-template <class Formula>
-struct ActivationGradElement {
-  float* grad;
-  const float* from;
-  float from_scale;
+/// The activation of numbers that are there, in place.
+template <class Formula, class Number>
+struct ActivateElement {
+  ActivationElement<Formula, Number> activation;
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    grad[i] = Formula::grad(grad[i], from_scale * from[i]);
+    activation(i, float_of(activation.values[i]));
+  }
+};
+
+template <class Formula, class Number>
+struct ActivationGradElement {
+  Number* grad;
+  const Number* from;
+  float from_scale;
+
+  ActivationGradElement(const ActivationGrad& op, const Addresses& addresses)
+      : grad(addresses.at<Number>(op.grad)),
+        from(addresses.at<Number>(op.from)),
+        from_scale(op.from_scale) {}
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    grad[i] = rounded<Number>(Formula::grad(float_of(grad[i]), from_scale * float_of(from[i])));
   }
 };
 
 /// The numbers of a row that are drawn together: four for each of kLanes counters, from `group` on.
+template <class Number>
 struct DropoutElement {
-  float* values;
+  Number* values;
   const std::int32_t* step;
   std::int64_t cols, groups, first_row, row_stride;
   std::array<std::uint32_t, 2> key;
@@ -67,7 +86,7 @@ struct DropoutElement {
   float scale;               // of what is kept
 
   DropoutElement(const Dropout& op, const Addresses& addresses)
-      : values(addresses.at(op.values)),
+      : values(addresses.at<Number>(op.values)),
         step(addresses.at<std::int32_t>(op.step)),
         cols(op.values.cols),
         groups((op.values.cols + 3) / 4),
@@ -90,7 +109,7 @@ struct DropoutElement {
     philox4x32_10(words, key);
     // Locals: members could lie among the numbers written, for all that the compiler knows, and it
     // would make no vectors of the loop.
-    float* const numbers = values + row * cols;
+    Number* const numbers = values + row * cols;
     const std::uint32_t least = first_kept;
     const float factor = scale;
     for (std::int64_t word = 0; word < 4; ++word) {
@@ -101,31 +120,40 @@ struct DropoutElement {
         const std::uint32_t drawn =
             words[static_cast<std::size_t>(word)][static_cast<std::size_t>(lane)];
         // PyTorch multiplies too, so NaN and infinity do not vanish.
-        numbers[col + lane] *= drawn < least ? 0.0F : factor;
+        const float number = float_of(numbers[col + lane]);
+        numbers[col + lane] = rounded<Number>(number * (drawn < least ? 0.0F : factor));
       }
     }
   }
 };
 
+/// The number that `at` points to, or 1 where there is none.
+BARESTEP_HD inline float factor_at(const float* at) {
+  return at == nullptr ? 1.0F : *at;
+}
+
 /// A number of a pointwise loss: its gradient by (i), its term by value(i).
-template <class Formula>
+template <class Formula, class Number>
 struct LossElement {
-  float* grad;
-  const float* output;
+  Number* grad;
+  const Number* output;
   const typename Formula::Target* target;
+  const float* scale;  // or null
   float factor;
 
   LossElement(const PointwiseLoss& op, const Addresses& addresses)
-      : grad(addresses.at(op.grad)),
-        output(addresses.at(op.output)),
+      : grad(addresses.at<Number>(op.grad)),
+        output(addresses.at<Number>(op.output)),
         target(addresses.at<typename Formula::Target>(op.target)),
+        scale(op.scale ? addresses.at(*op.scale) : nullptr),
         factor(Formula::factor(op.count)) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    grad[i] = Formula::grad(factor, output[i], target[i]);
+    const float of_loss = Formula::grad(factor, float_of(output[i]), target[i]);
+    grad[i] = rounded<Number>(of_loss * factor_at(scale));
   }
   [[nodiscard]] BARESTEP_HD float value(std::int64_t i) const {
-    return Formula::value(output[i], target[i]);
+    return Formula::value(float_of(output[i]), target[i]);
   }
 };
 
@@ -144,47 +172,110 @@ StateArrays<Rule> arrays_of(const Tensors& state, const Addresses& addresses) {
   return arrays;
 }
 
-/// An optimizer's step over flat buffers.
-template <class Rule>
+/// What an optimizer's op has beside its own numbers: the rounded weights, and loss scaling.
+template <class Number>
+struct UpdateCommons {
+  Number* rounded_weights;  // null where there are none
+  const float* clip;        // null where gradients are not clipped
+  const float* scale;       // null, as all below, without loss scaling
+  const float* found_inf;
+  const std::int32_t* updates;
+  const std::int32_t* first_update;
+  std::int64_t scalars_each;  // numbers in a row of scalars
+
+  template <class Update>
+  UpdateCommons(const Update& op, const Addresses& addresses)
+      : rounded_weights(op.rounded ? addresses.at<Number>(*op.rounded) : nullptr),
+        clip(op.clip ? addresses.at(*op.clip) : nullptr),
+        scale(op.loss_scale ? addresses.at(op.loss_scale->scale) : nullptr),
+        found_inf(op.loss_scale ? addresses.at(op.loss_scale->found_inf) : nullptr),
+        updates(op.loss_scale ? addresses.at<std::int32_t>(op.loss_scale->updates) : nullptr),
+        first_update(op.loss_scale ? addresses.at<std::int32_t>(*op.first_update) : nullptr),
+        scalars_each(op.scalars.cols) {}
+
+  /// Whether the step changes nothing.
+  [[nodiscard]] BARESTEP_HD bool skips() const { return scale != nullptr && *found_inf > 0.0F; }
+  /// The row of this update among the scalars.
+  [[nodiscard]] BARESTEP_HD const float* row_of(const float* scalars) const {
+    return scale == nullptr ? scalars : scalars + (*updates - *first_update) * scalars_each;
+  }
+  /// What gradients are multiplied by before all else.
+  [[nodiscard]] BARESTEP_HD float unscale() const { return inverse_scale(scale); }
+};
+
+/// An optimizer's step over flat buffers. Gradients are of type Grad; rounded weights, where there
+/// are any, of type Number.
+template <class Rule, class Grad, class Number>
 struct UpdateElement {
   float* weights;
-  const float* grads;
+  const Grad* grads;
   StateArrays<Rule> state;
   Rule rule;
   decltype(rule.at_step(nullptr, nullptr)) scalars;
+  Number* rounded_weights;
+  float unscale;
 
   BARESTEP_HD void operator()(std::int64_t i) const {
     float kept[StateArrays<Rule>::kLength];
     for (int k = 0; k < Rule::kState; ++k) kept[k] = state.arrays[k][i];
     float weight = weights[i];
-    rule(scalars, grads[i], weight, kept);
+    rule(scalars, float_of(grads[i]) * unscale, weight, kept);
     weights[i] = weight;
     for (int k = 0; k < Rule::kState; ++k) state.arrays[k][i] = kept[k];
+    if constexpr (!std::is_same_v<Number, float>) rounded_weights[i] = rounded<Number>(weight);
   }
 };
 
-struct ToBf16Element {
-  Bf16* to;
-  const float* from;
-  float scale;
+/// to = scale * from + beta * to.
+template <class To, class From>
+struct CastElement {
+  To* to;
+  const From* from;
+  float scale = 1, beta = 0;
 
-  BARESTEP_HD void operator()(std::int64_t i) const { to[i] = bf16_of(scale * from[i]); }
+  BARESTEP_HD CastElement(To* into, const From* source) : to(into), from(source) {}
+  CastElement(const Cast& op, const Addresses& addresses)
+      : to(addresses.at<To>(op.to)),
+        from(addresses.at<From>(op.from)),
+        scale(op.scale),
+        beta(op.beta) {}
+
+  BARESTEP_HD void operator()(std::int64_t i) const {
+    const float number = scale * float_of(from[i]);
+    to[i] = rounded<To>(beta == 0.0F ? number : number + beta * float_of(to[i]));
+  }
 };
 
-struct FromBf16Element {
-  float* to;
-  const Bf16* from;
-  float scale;
+/// use(element) of a cast between float and 16 bits.
+template <class Use>
+auto with_cast(const Cast& op, const Addresses& addresses, const Use& use) {
+  if (op.to.dtype == DType::kBF16) return use(CastElement<Bf16, float>(op, addresses));
+  if (op.to.dtype == DType::kF16) return use(CastElement<F16, float>(op, addresses));
+  if (op.from.dtype == DType::kBF16) return use(CastElement<float, Bf16>(op, addresses));
+  return use(CastElement<float, F16>(op, addresses));
+}
 
-  BARESTEP_HD void operator()(std::int64_t i) const { to[i] = scale * float_of(from[i]); }
-};
+/// use(a number of the gradients' type, one of the rounded weights'): float where there are none.
+template <class Update, class Use>
+auto with_update_numbers(const Update& op, const Use& use) {
+  if (!op.rounded) return use(float{}, float{});
+  return with_number(op.rounded->dtype, [&]<class Number>(Number number) {
+    return op.grads.dtype == DType::kF32 ? use(float{}, number) : use(number, number);
+  });
+}
 
 /// A number's part in SumSquares.
+template <class Number>
 struct SquareTerm {
-  const float* in;
+  const Number* in;
+  const float* scale;  // or null
+
+  SquareTerm(const SumSquares& op, const Addresses& addresses)
+      : in(addresses.at<Number>(op.in)), scale(op.scale ? addresses.at(*op.scale) : nullptr) {}
 
   BARESTEP_HD double operator()(std::int64_t i) const {
-    return static_cast<double>(in[i]) * static_cast<double>(in[i]);
+    const auto number = static_cast<double>(float_of(in[i]) * inverse_scale(scale));
+    return number * number;
   }
 };
 
@@ -199,67 +290,93 @@ struct GramTerm {
 /// Softmax cross-entropy of one row of `cols` logits: writes the row of grad, scaled by 1 / count,
 /// and returns the row's loss. The largest logit is subtracted first,
 /// so that no exponential overflows.
+template <class Number>
 struct CrossEntropyRow {
-  float* grad;
-  const float* logits;
+  Number* grad;
+  const Number* logits;
   const std::int32_t* labels;
+  const float* scale;  // of the gradient, or null
   std::int64_t cols;
   std::int64_t count;
   LabelWeights weights;
 
   CrossEntropyRow(const CrossEntropy& op, const Addresses& addresses)
-      : grad(addresses.at(op.grad)),
-        logits(addresses.at(op.logits)),
+      : grad(addresses.at<Number>(op.grad)),
+        logits(addresses.at<Number>(op.logits)),
         labels(addresses.at<std::int32_t>(op.labels)),
+        scale(op.scale ? addresses.at(*op.scale) : nullptr),
         cols(op.logits.cols),
         count(op.count),
         weights(op.smoothing, op.logits.cols) {}
 
   BARESTEP_HD float operator()(std::int64_t row) const {
-    const float* x = logits + row * cols;
-    float* g = grad + row * cols;
-    float largest = x[0];
-    for (std::int64_t j = 1; j < cols; ++j) largest = is_larger(x[j], largest) ? x[j] : largest;
+    const Number* x = logits + row * cols;
+    float largest = float_of(x[0]);
+    for (std::int64_t j = 1; j < cols; ++j) {
+      largest = is_larger(float_of(x[j]), largest) ? float_of(x[j]) : largest;
+    }
     float sum = 0;
     float shifted = 0;
     for (std::int64_t j = 0; j < cols; ++j) {
-      g[j] = std::exp(x[j] - largest);
-      sum += g[j];
-      shifted += x[j] - largest;
+      sum += keep_exponential(row * cols + j, largest);
+      shifted += float_of(x[j]) - largest;
     }
     const std::int64_t label = labels[row];
-    const auto divisor = static_cast<float>(count);
-    for (std::int64_t j = 0; j < cols; ++j)
-      g[j] = cross_entropy_grad(g[j], sum, j == label, weights, divisor);
-    return cross_entropy_loss(x[label], largest, sum, weights, cols, shifted);
+    for (std::int64_t j = 0; j < cols; ++j) {
+      write_grad(row * cols + j, largest, sum, j == label);
+    }
+    return cross_entropy_loss(float_of(x[label]), largest, sum, weights, cols, shifted);
+  }
+
+  /// The exponential of a logit, `largest` subtracted. Where the gradient has room for it, it is
+  /// kept there for write_grad(), which else computes it again: 16 bits would round it.
+  [[nodiscard]] BARESTEP_HD float keep_exponential(std::int64_t i, float largest) const {
+    const float exponential = std::exp(float_of(logits[i]) - largest);
+    if constexpr (std::is_same_v<Number, float>) grad[i] = exponential;
+    return exponential;
+  }
+
+  BARESTEP_HD void write_grad(std::int64_t i, float largest, float sum, bool is_label) const {
+    float exponential = 0;
+    if constexpr (std::is_same_v<Number, float>) {
+      exponential = grad[i];
+    } else {
+      exponential = std::exp(float_of(logits[i]) - largest);
+    }
+    const float of_loss =
+        cross_entropy_grad(exponential, sum, is_label, weights, static_cast<float>(count));
+    grad[i] = rounded<Number>(of_loss * factor_at(scale));
   }
 };
 
 /// True when the row's class is the label's; see CountCorrect.
+template <class Number>
 struct CorrectRow {
-  const float* logits;
+  const Number* logits;
   const std::int32_t* labels;
   std::int32_t* classes;  // or null
   std::int64_t cols;
   bool binary;
 
   CorrectRow(const CountCorrect& op, const Addresses& addresses)
-      : logits(addresses.at(op.logits)),
+      : logits(addresses.at<Number>(op.logits)),
         labels(addresses.at<std::int32_t>(op.labels)),
         classes(op.classes ? addresses.at<std::int32_t>(*op.classes) : nullptr),
         cols(op.logits.cols),
         binary(op.binary) {}
 
   BARESTEP_HD bool operator()(std::int64_t row) const {
-    const float* x = logits + row * cols;
+    const Number* x = logits + row * cols;
     std::int64_t best = 0;
-    for (std::int64_t j = 1; j < cols; ++j) best = is_larger(x[j], x[best]) ? j : best;
+    for (std::int64_t j = 1; j < cols; ++j) {
+      best = is_larger(float_of(x[j]), float_of(x[best])) ? j : best;
+    }
     return take(row, best);
   }
 
   /// Notes the class of the row, whose largest logit is the `best`th.
   [[nodiscard]] BARESTEP_HD bool take(std::int64_t row, std::int64_t best) const {
-    const std::int64_t found = binary ? (logits[row] > 0.0F ? 1 : 0) : best;
+    const std::int64_t found = binary ? (float_of(logits[row]) > 0.0F ? 1 : 0) : best;
     if (classes != nullptr) classes[row] = static_cast<std::int32_t>(found);
     return found == labels[row];
   }

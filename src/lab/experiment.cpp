@@ -95,6 +95,7 @@ std::string text_of(const SettingOptions& options) {
   add("--depth", options.depth);
   add("--batch-size", options.batch_size);
   add("--steps", options.steps);
+  add("--recompute", options.recompute);
   if (!options.ranks.empty()) text += fmt::format(" --ranks {}", fmt::join(options.ranks, ","));
   return text;
 }
@@ -113,6 +114,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
   setting.depth = options.depth.value_or(setting.depth);
   setting.batch_size = options.batch_size.value_or(setting.batch_size);
   setting.steps = options.steps.value_or(setting.steps);
+  setting.recompute = options.recompute.value_or(setting.recompute);
   setting.ranks = options.ranks;
   // As many batches as the longest experiment that reads data needs to differ.
   setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
@@ -125,6 +127,7 @@ Workload base_workload(const Setting& setting) {
   workload.config.model.depth = setting.depth;
   workload.config.data.batch_size = setting.batch_size;
   workload.config.training.steps = setting.steps;
+  workload.config.training.recompute = setting.recompute;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
   return workload;
 }
@@ -217,6 +220,7 @@ std::span<const Experiment> experiments() {
       batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
       schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
       accumulation_experiment(),    checkpoint_experiment(),     int8_experiment(),
+      recompute_experiment(),
       pytorch_experiment()};
   return all;
 }

@@ -39,7 +39,8 @@ struct SettingOptions {
   std::optional<std::int64_t> depth{};
   std::optional<std::int64_t> batch_size{};
   std::optional<std::int64_t> steps{};
-  std::vector<int> ranks{};  // that scale: ascending, 1 among them
+  std::optional<std::int64_t> recompute{};  // segments
+  std::vector<int> ranks{};                 // that scale: ascending, 1 among them
 
   friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
 };
@@ -58,8 +59,9 @@ struct Setting {
   std::int64_t depth = 6;
   std::int64_t batch_size = 64;
   std::int64_t steps = 30;
-  std::vector<int> ranks{};  // that scale; empty: 1, 2, 4, ... as rank_counts() has them
-  int starts = 9;            // of each case; fewer than 6 have no interval
+  std::int64_t recompute = 1;  // segments
+  std::vector<int> ranks{};    // that scale; empty: 1, 2, 4, ... as rank_counts() has them
+  int starts = 9;              // of each case; fewer than 6 have no interval
   double margin = kDefaultMargin;
 };
 

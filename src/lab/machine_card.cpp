@@ -264,6 +264,9 @@ MachineCard parse_card(const JsonValue& from) {
   if (reader.has("device", "tf32_flops_per_s")) {
     card.tf32_flops_per_s = reader.rate("device", "tf32_flops_per_s", "FLOP/s");
   }
+  if (reader.has("device", "half_flops_per_s")) {
+    card.half_flops_per_s = reader.rate("device", "half_flops_per_s", "FLOP/s");
+  }
   card.multiprocessors = reader.multiprocessors();
   card.memory_bytes_per_s = reader.rate("device", "memory_bytes_per_s", "B/s");
   card.launch_s = reader.seconds("device", "launch_s");

@@ -79,6 +79,7 @@ struct MachineCard {
   bool on_gpu = true;                // else its devices are cores
   double flops_per_s = 0;            // of large products, fp32
   double tf32_flops_per_s = 0;       // the same in tf32; 0: it has none
+  double half_flops_per_s = 0;       // the same of bf16 and fp16; 0: unknown
   int multiprocessors = 0;           // of a GPU; 0: unknown, and products of all shapes are as fast
   double memory_bytes_per_s = 0;     // reached, not the data sheet's
   double launch_s = 0;               // of an op, beside its work

@@ -109,10 +109,13 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
 }
 
 void require_precision(const PredictedModel& model, const MachineCard& card) {
-  if (model.precision == Precision::kFp32 || card.tf32_flops_per_s > 0) return;
+  if (model.precision == Precision::kFp32) return;
+  const bool is_half = type_of(model.precision) != DType::kF32;
+  if ((is_half ? card.half_flops_per_s : card.tf32_flops_per_s) > 0) return;
   refuse_prediction("--precision", std::string(name_of(model.precision)),
                     fmt::format("the card of {} has no rate of products for it", card.name),
-                    "use --precision fp32, or a card that states device.tf32_flops_per_s");
+                    fmt::format("use --precision fp32, or a card that states device.{}_flops_per_s",
+                                is_half ? "half" : "tf32"));
 }
 
 void require_ranks(const PredictedModel& model, const MachineCard& card,
@@ -177,6 +180,7 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   config.model.depth = model.depth;
   config.data.batch_size = model.batch_size * (model.batch_per_rank ? ranks : 1);
   config.device.precision = model.precision;
+  config.training.recompute = model.recompute;
   config.parallel.scheme = model.scheme;
   config.injected.delay_ms = model.delay_ms;
   if (ranks > 1) config.injected.slow_rank = model.slow_rank;
@@ -229,6 +233,7 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
       "Simulated: {}, {} x {}, batch {}{}", scheme_of_model(model), model.dim, model.depth,
       model.batch_size, model.batch_per_rank ? " on each " + std::string(noun_of(model)) : "");
   if (model.precision != Precision::kFp32) title += fmt::format(", {}", name_of(model.precision));
+  if (model.recompute > 1) title += fmt::format(", recomputed in {} segments", model.recompute);
   if (model.delay_ms > 0) title += fmt::format(", {} ms before backward", model.delay_ms);
   if (model.slow_rank) {
     title += fmt::format(", {} ms more on rank {} of several", model.slow_rank->delay_ms,
@@ -321,6 +326,8 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
       .title = title_of(model, card),
       .columns = {noun_for(2, noun_of(model)), "step time", "forward", "backward",
                   "exposed communication", "optimizer", "samples/s", "speed-up", "efficiency"}};
+  const bool recomputes = model.recompute > 1;
+  if (recomputes) table.columns.insert(table.columns.begin() + 3, "recompute");
   PlotSeries simulated{.name = "simulated"}, ideal{.name = "ideal", .style = SeriesStyle::kDashed};
   const double one_rate = samples_per_s(model, card, 1);
   std::vector<PredictedRate> rates;
@@ -333,6 +340,10 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
          time_text(step.phase_s[Phase::kBackward]), time_text(step.phase_s[Phase::kReduce]),
          time_text(step.phase_s[Phase::kOptimizer]), number_text(rate), factor_text(gain),
          percent_text(gain / count)});
+    if (recomputes) {
+      std::vector<std::string>& row = table.rows.back();
+      row.insert(row.begin() + 3, time_text(step.phase_s[Phase::kRecompute]));
+    }
     simulated.points.push_back(plot_point(count, gain));
     ideal.points.push_back(plot_point(count, count));
     rates.push_back({count, rate});
@@ -361,8 +372,9 @@ namespace {
 constexpr double kGoal = 0.1;
 
 /// What simulator and account both tell of a step.
-constexpr std::array kComparedPhases = {Phase::kInjected, Phase::kForward, Phase::kLoss,
-                                        Phase::kBackward, Phase::kReduce,  Phase::kOptimizer};
+constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
+                                        Phase::kRecompute, Phase::kBackward, Phase::kReduce,
+                                        Phase::kOptimizer};
 
 struct Deviation {
   std::string name;

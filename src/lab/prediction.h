@@ -25,6 +25,7 @@ struct PredictedModel {
   RankScheme scheme = RankScheme::kDdp;
   bool data_parallel = false;  // devices of mlp_dp, in place of the scheme's ranks of mlp_ddp
   Precision precision = Precision::kFp32;
+  std::int64_t recompute = 1;           // segments
   double delay_ms = 0;                  // before backward, of every rank
   std::optional<SlowRank> slow_rank{};  // further; a rank alone has none
 };

@@ -195,9 +195,13 @@ double delay_s(const DeviceOp& op) {
 }
 
 double flops_per_s(const DeviceOp& op, const MachineCard& card, Precision precision) {
-  const bool in_tf32 = precision == Precision::kTf32 && std::holds_alternative<Gemm>(op);
-  const double most =
-      in_tf32 && card.tf32_flops_per_s > 0 ? card.tf32_flops_per_s : card.flops_per_s;
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  double most = card.flops_per_s;
+  if (gemm != nullptr && gemm->a.dtype != DType::kF32 && card.half_flops_per_s > 0) {
+    most = card.half_flops_per_s;
+  } else if (gemm != nullptr && precision == Precision::kTf32 && card.tf32_flops_per_s > 0) {
+    most = card.tf32_flops_per_s;
+  }
   const std::optional<ProductSize> product = product_of(op);
   const bool has_shape = product && card.multiprocessors > 0;
   return has_shape ? most * busy_share(*product, card.multiprocessors) : most;

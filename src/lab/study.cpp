@@ -44,6 +44,7 @@ json json_of_options(const SettingOptions& options) {
   add("depth", options.depth);
   add("batch_size", options.batch_size);
   add("steps", options.steps);
+  add("recompute", options.recompute);
   if (!options.ranks.empty()) all["ranks"] = options.ranks;
   return all;
 }
@@ -58,6 +59,7 @@ SettingOptions options_of_json(const JsonValue& from) {
   read("depth", options.depth);
   read("batch_size", options.batch_size);
   read("steps", options.steps);
+  read("recompute", options.recompute);
   if (!from.has("ranks")) return options;
   for (const JsonValue& each : from.at("ranks").items()) {
     options.ranks.push_back(static_cast<int>(each.whole(1, kMostDevices)));
@@ -216,12 +218,14 @@ void Study::require_memory(const std::vector<const Experiment*>& wanted,
       try {
         barestep::require_memory(workload, free_bytes);
       } catch (const Error& error) {
-        fail(error.code(),
-             {.what = "experiment",
-              .value = experiment->name,
-              .why = fmt::format("{} has {}", command_line_of(workload), error.what()),
-              .remedy = identity_.quick ? "free some, or leave this experiment out"
-                                        : "--quick takes a smaller model"});
+        const bool is_memory = error.code() == ExitCode::kMemory;
+        fail(error.code(), {.what = "experiment",
+                            .value = experiment->name,
+                            .why = fmt::format("{} {} {}", command_line_of(workload),
+                                               is_memory ? "has" : "is refused:", error.what()),
+                            .remedy = !is_memory        ? "leave out the option, or this experiment"
+                                      : identity_.quick ? "free some, or leave this experiment out"
+                                                        : "--quick takes a smaller model"});
       }
     }
   }

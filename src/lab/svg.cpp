@@ -14,9 +14,9 @@
 namespace barestep {
 namespace {
 
-// Okabe and Ito's colours, which people with colour blindness tell apart, and three more.
-constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                 "#56b4e9", "#b8a800", "#777777", "#7b3294", "#882255"};
+// Okabe and Ito's colours, which people with colour blindness tell apart, and a few more.
+constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+                                 "#b8a800", "#777777", "#7b3294", "#882255", "#1b3a5c"};
 
 struct PlotPart {
   std::string_view name;
@@ -25,10 +25,12 @@ struct PlotPart {
 
 /// What has the same colour in every plot, in the order of legends: phases of a step, parts of
 /// memory, and what a line is.
-constexpr std::array<PlotPart, 26> kParts = {{{"waiting for data", 4},
+constexpr std::array<PlotPart, 28> kParts = {{{"waiting for data", 4},
                                               {"injected delay", 6},
                                               {"forward", 0},
                                               {"loss", 5},
+                                              {"recompute", 10},
+                                              {"recomputation", 10},
                                               {"backward", 2},
                                               {"ready, waits its turn", 7},
                                               {"reduced", 1},

@@ -320,6 +320,14 @@ Table gradient_options() {
        .help = "micro-steps of --batch-size samples whose gradients add up to one step; needs the "
                "activations of one only, but of all with --update fused",
        .value = number(&TrainingConfig::accumulate, limits::kMicroSteps)},
+      {.name = "recompute",
+       .help =
+           "cut the layers into S segments, as torch.utils.checkpoint.checkpoint_sequential does: "
+           "backward computes the outputs inside each but the last once more, so that segments "
+           "share memory; auto, with --plan and --memory, names the cheapest S that fits",
+       .value =
+           value_at(&TrainingConfig::recompute, JsonKind::kNumberOrString, "S|auto",
+                    text_of(limits::kDepths) + ", or auto", &segment_count, &text_of_segments)},
       {.name = "no-zero-grad",
        .help = "gradients add up from step to step",
        .value = flag(&TrainingConfig::zero_grad, false),
@@ -364,9 +372,24 @@ Table device_options() {
        .help = "bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
-       .help = "of matrix products; tf32 is a GPU's, faster and rounder; int8 is for "
-               "--evaluate-only, which shows it beside fp32",
+       .help =
+           "of matrix products; tf32 is a GPU's, faster and less exact; bf16 and fp16 are those "
+           "of torch.autocast: what products read and write has 16 bits, weights and all that "
+           "the optimizer keeps stay fp32; int8 is for "
+           "--evaluate-only, which shows it beside fp32",
        .value = one_of(&DeviceConfig::precision),
+       .decides_numbers = true},
+      {.name = "loss-scale",
+       .help = "of fp16: gradients are computed so many times as large, as with "
+               "torch.amp.GradScaler; dynamic from INIT on, or always X",
+       .value = value_at(&TrainingConfig::loss_scale, JsonKind::kNumberOrString, "dynamic[:INIT]|X",
+                         "", &loss_scaling, &text_of_loss_scaling),
+       .unset = "dynamic:65536 with --precision fp16",
+       .decides_numbers = true},
+      {.name = "loss-scale-window",
+       .help = "steps without an overflow after which a dynamic loss scale doubles",
+       .value = number(&TrainingConfig::loss_scale_window, limits::kCounts),
+       .unset = "2000",
        .decides_numbers = true},
       {.name = "graph",
        .help = "capture a step once, then launch it as one piece",

@@ -166,6 +166,19 @@ std::string text_of(const CheckpointEvery& every) {
   return every.steps > 0 ? text_of_number(every.steps) : duration_text(every.seconds);
 }
 
+std::int64_t segment_count(const Given& given) {
+  if (given.text == "auto") return kAutoRecompute;
+  std::int64_t number = 0;
+  const Reading reading = read(given.text, number);
+  if (reading == Reading::kWhole && limits::kDepths.contains(number)) return number;
+  refuse(given, reading == Reading::kIllFormed ? "not a number of segments" : "out of range",
+         fmt::format("give {}, or auto", text_of(limits::kDepths)));
+}
+
+std::string text_of_segments(std::int64_t segments) {
+  return segments == kAutoRecompute ? "auto" : text_of_number(segments);
+}
+
 StepRange step_range(const Given& given) {
   const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
   const auto parts = split(given.text, ':');
@@ -248,6 +261,25 @@ SlowRank slow_rank(const Given& given) {
     refuse(given, "not a rank and milliseconds", "give them as 1:20");
   }
   return slow;
+}
+
+LossScaling loss_scaling(const Given& given) {
+  constexpr std::string_view kDynamic = "dynamic";
+  LossScaling scaling{.dynamic = std::string_view(given.text).starts_with(kDynamic)};
+  std::string_view number = given.text;
+  if (given.text == kDynamic) return scaling;
+  if (scaling.dynamic && number.starts_with("dynamic:")) number.remove_prefix(kDynamic.size() + 1);
+  if (read(number, scaling.initial) != Reading::kWhole ||
+      !limits::kPositive.contains(scaling.initial)) {
+    refuse(given, "not a loss scale", "give dynamic, dynamic:65536 or a number above 0");
+  }
+  return scaling;
+}
+
+std::string text_of_loss_scaling(const LossScaling& scaling) {
+  if (!scaling.dynamic) return text_of_number(scaling.initial);
+  if (scaling.initial == LossScaling{}.initial) return "dynamic";
+  return fmt::format("dynamic:{}", scaling.initial);
 }
 
 std::size_t choice(const Given& given, std::span<const std::string_view> names) {

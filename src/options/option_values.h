@@ -50,6 +50,10 @@ double duration(const Given& given);
 CheckpointEvery checkpoint_every(const Given& given);
 std::string text_of(const CheckpointEvery& every);
 
+/// "4", a number of segments, or "auto", which is kAutoRecompute.
+std::int64_t segment_count(const Given& given);
+std::string text_of_segments(std::int64_t segments);
+
 /// "10:20", the steps 10 to 19: `first` below `end`.
 StepRange step_range(const Given& given);
 
@@ -69,6 +73,10 @@ void data_source(const Given& given, DataConfig& data);
 
 /// "1:20": rank 1, 20 ms.
 SlowRank slow_rank(const Given& given);
+
+/// "dynamic", "dynamic:1024" or "128".
+LossScaling loss_scaling(const Given& given);
+std::string text_of_loss_scaling(const LossScaling& scaling);
 
 /// The index of the text in `names`.
 std::size_t choice(const Given& given, std::span<const std::string_view> names);

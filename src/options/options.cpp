@@ -14,6 +14,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/ops.h"
+#include "options/option_values.h"
 
 namespace barestep {
 
@@ -322,6 +323,7 @@ void check_evaluation(const TrainConfig& config) {
                             : config.training.steps                  ? "--steps"
                             : config.training.early_stop             ? "--early-stop"
                             : config.training.accumulate != 1        ? "--accumulate"
+                            : config.training.recompute != 1         ? "--recompute"
                             : config.device.graph                    ? "--graph"
                             : !config.checkpoint.folder.empty()      ? "--checkpoint"
                             : !config.checkpoint.resume_from.empty() ? "--resume-from"
@@ -421,6 +423,40 @@ void check_micro_steps(const TrainConfig& config) {
   }
 }
 
+/// Recomputation frees the memory of what the gradients were made of, so they must be stored.
+void check_recomputation(const TrainConfig& config) {
+  const std::int64_t segments = config.training.recompute;
+  const bool is_auto = segments == kAutoRecompute;
+  if (segments == 1) return;
+  const auto refuse = [&](std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = "--recompute",
+                                    .value = text_of_segments(segments),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  const auto layers = static_cast<std::int64_t>(widths_of(config.model, 1).size()) - 1;
+  if (segments > layers) {
+    refuse(fmt::format("the model has {} {}", layers, layers == 1 ? "layer" : "layers"),
+           fmt::format("give at most {}", layers));
+  }
+  if (is_auto && !config.output.plan) {
+    refuse("is a question that --plan answers", "give --plan too, or a number of segments");
+  }
+  if (is_auto && !config.output.memory) {
+    refuse("there is no memory to fit into", "give --memory too, as 16GiB");
+  }
+  if (config.training.update == Update::kFused) {
+    refuse(
+        "--update fused makes gradients and update from the activations of all layers at the end "
+        "of the step",
+        "use --update separate");
+  }
+  if (config.parallel.scheme == RankScheme::kFactor) {
+    refuse("--scheme factor gathers and keeps the activations of all layers",
+           "use --scheme ddp or zero1");
+  }
+}
+
 /// What needs the gradients as they are stored.
 void check_update(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
@@ -462,6 +498,44 @@ void check_update(const TrainConfig& config) {
     refuse("--clip-norm", fmt::format("{}", *training.clip_norm),
            "--update fused would find the norm from products in tf32",
            "use --update separate, or --precision fp32");
+  }
+}
+
+/// What goes with 16-bit numbers, and with loss scaling.
+void check_precision(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  const Precision precision = config.device.precision;
+  const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
+    fail(ExitCode::kConfiguration, {.what = std::move(what),
+                                    .value = std::move(value),
+                                    .why = std::move(why),
+                                    .remedy = std::move(remedy)});
+  };
+  const bool is_fp16 = precision == Precision::kFp16;
+  if (training.loss_scale && !is_fp16) {
+    refuse("--loss-scale", text_of_loss_scaling(*training.loss_scale),
+           fmt::format("gradients of {} need none", name_of(precision)),
+           "leave it out, or use --precision fp16");
+  }
+  if (training.loss_scale_window && (!is_fp16 || !loss_scaling_of(config)->dynamic)) {
+    refuse("--loss-scale-window", std::to_string(*training.loss_scale_window),
+           "there is no dynamic loss scale", "use --precision fp16 and --loss-scale dynamic");
+  }
+  if (type_of(precision) != DType::kF32 && !config.device.fusion) {
+    refuse("--fusion", "off",
+           fmt::format("with --precision {} a product is rounded once, after its bias",
+                       name_of(precision)),
+           "use --fusion on, or --precision fp32");
+  }
+  if (!is_fp16 || training.evaluate_only) return;
+  if (training.update != Update::kSeparate) {
+    refuse("--update", std::string(name_of(training.update)),
+           "with --precision fp16 no weight may change before all gradients are known to be finite",
+           "use --update separate, or --precision bf16");
+  }
+  if (!training.zero_grad) {
+    refuse("--no-zero-grad", "", "gradients of different loss scales would add up",
+           "use --precision bf16");
   }
 }
 
@@ -581,6 +655,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_model(config.model);
   check_training(config);
   check_update(config);
+  check_precision(config);
   check_data(config);
   check_samples(config);
   check_pinning(config);
@@ -593,6 +668,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_sweep(config);
   check_checkpoints(config);
   check_micro_steps(config);
+  check_recomputation(config);
   check_size(config, config.data.batch_size);
   for (const std::int64_t size : config.data.sweep) check_size(config, size);
 }

@@ -27,6 +27,8 @@ Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
       return Part::kForward;
     case Phase::kLoss:
       return Part::kLoss;
+    case Phase::kRecompute:
+      return Part::kRecompute;
     case Phase::kBackward:
       return Part::kBackward;
     case Phase::kOptimizer:
@@ -330,7 +332,8 @@ std::string account_table(const StepAccount& account) {
   std::string text;
   for (const Part part : kValuesOf<Part>) {
     const bool only_if_any = part == Part::kHostToDevice || part == Part::kInjected ||
-                             part == Part::kExposedCommunication || part == Part::kOtherDevice;
+                             part == Part::kRecompute || part == Part::kExposedCommunication ||
+                             part == Part::kOtherDevice;
     if (!only_if_any || account[part] > 0)
       text += row(name_of(part), account[part], account.wall_s);
   }

@@ -28,6 +28,7 @@ enum class Part {
   kInjected,              // a delay that was asked for
   kForward,               // work of the phase
   kLoss,                  //
+  kRecompute,             //
   kBackward,              //
   kExposedCommunication,  // nothing can run until a collective is done
   kOptimizer,             //
@@ -37,9 +38,8 @@ enum class Part {
 };
 template <>
 inline constexpr std::string_view kNamesOf<Part>[] = {
-    "data wait", "host to device",        "injected",  "forward",      "loss",
-    "backward",  "exposed communication", "optimizer", "other device", "host",
-    "idle"};
+    "data wait", "host to device",        "injected",  "forward",      "loss", "recompute",
+    "backward",  "exposed communication", "optimizer", "other device", "host", "idle"};
 
 /// A run of the step that many steps before the newest.
 struct RunOfStep {

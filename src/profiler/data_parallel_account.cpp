@@ -104,24 +104,24 @@ std::int64_t DataParallelAccount::memory_bytes(std::size_t device) const {
 }
 
 std::string DataParallelAccount::devices_table() const {
-  TextTable table({{"device"},
-                   {"rows", Align::kRight},
-                   {"memory", Align::kRight},
-                   {"forward", Align::kRight},
-                   {"loss", Align::kRight},
-                   {"backward", Align::kRight},
-                   {"optimizer", Align::kRight},
-                   {"busy", Align::kRight},
-                   {"of step", Align::kRight},
-                   {"bytes in", Align::kRight},
-                   {"bytes out", Align::kRight}});
+  std::vector<Phase> phases = {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer};
+  const bool recomputes = std::ranges::any_of(
+      loads_, [](const Load& load) { return load.phase_s[Phase::kRecompute] > 0; });
+  if (recomputes) phases.insert(phases.begin() + 2, Phase::kRecompute);
+  std::vector<TextTable::Column> columns = {
+      {"device"}, {"rows", Align::kRight}, {"memory", Align::kRight}};
+  for (const Phase phase : phases) columns.push_back({std::string(name_of(phase)), Align::kRight});
+  for (const char* name : {"busy", "of step", "bytes in", "bytes out"}) {
+    columns.push_back({name, Align::kRight});
+  }
+  TextTable table(columns);
   const auto steps = static_cast<double>(steps_);
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const Load& load = loads_[i];
     std::vector<std::string> cells{names_[i],
                                    fmt::format("{}", i < split_.size() ? split_[i].count : 0),
                                    human_bytes(memory_bytes(i))};
-    for (const Phase phase : {Phase::kForward, Phase::kLoss, Phase::kBackward, Phase::kOptimizer}) {
+    for (const Phase phase : phases) {
       const double seconds = load.phase_s[phase];
       cells.push_back(seconds == 0 ? "-" : milliseconds(seconds / steps) + " ms");
     }

@@ -263,10 +263,11 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   double wall_s = 0;
   for (const ProfiledStep& step : profile.steps) wall_s += step.host().end_s - step.host().start_s;
   for (const TimedOp& op : profile.ops) {
-    // Random input is no work of the model's, evaluation none of a training step's.
+    // Random input is no work of the model's, evaluation none of a training step's. What is
+    // computed once more takes its time but is no progress (Chowdhery et al. 2022, appendix B).
     const Phase phase = op.node->phase;
     if (phase != Phase::kData && phase != Phase::kEvaluate) {
-      flops += static_cast<double>(op.cost.flops);
+      if (phase != Phase::kRecompute) flops += static_cast<double>(op.cost.flops);
       least_s += peaks.least_s(op.cost);
     }
   }

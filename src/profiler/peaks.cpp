@@ -50,11 +50,11 @@ class PeakBench {
   BenchStream stream_;
 };
 
-double product_rate(Device& device, std::int64_t extent, int tries) {
-  const std::int64_t bytes = extent * extent * bytes_of(DType::kF32);
+double product_rate(Device& device, DType type, std::int64_t extent, int tries) {
+  const std::int64_t bytes = extent * extent * bytes_of(type);
   PeakBench bench(device, 3 * bytes);
   const auto square = [&](std::int64_t number) {
-    return Tensor{0, number * bytes, extent, extent};
+    return Tensor{0, number * bytes, extent, extent, type};
   };
   const DeviceOp op = Gemm{.c = square(0), .a = square(1), .b = square(2)};
   bench.run_once(op);  // the first one may still load or choose something
@@ -63,17 +63,17 @@ double product_rate(Device& device, std::int64_t extent, int tries) {
 
 /// Grows the product until it is long enough, so that neither a GPU is timed on a trifle nor plain
 /// loops for minutes.
-double product_peak(Device& device) {
+double product_peak(Device& device, DType type) {
   std::int64_t extent = 256;
-  double rate = product_rate(device, extent, 2);
+  double rate = product_rate(device, type, extent, 2);
   const auto seconds = [&] { return 2 * std::pow(static_cast<double>(extent), 3) / rate; };
   double best = rate;
   while (seconds() < kLongEnoughSeconds && extent < kMostExtent) {
     extent *= 2;
-    rate = product_rate(device, extent, 2);
+    rate = product_rate(device, type, extent, 2);
     best = std::max(best, rate);
   }
-  return std::max(best, product_rate(device, extent, kTries));
+  return std::max(best, product_rate(device, type, extent, kTries));
 }
 
 /// Two such areas leave half of what is free to others.
@@ -180,8 +180,9 @@ double floor_s(const Program& step, const Peaks& peaks) {
   return least_s;
 }
 
-Peaks measure_peaks(Device& device) {
-  return {.flops_per_s = product_peak(device), .bytes_per_s = memory_peak(device)};
+Peaks measure_peaks(Device& device, Precision precision) {
+  return {.flops_per_s = product_peak(device, type_of(precision)),
+          .bytes_per_s = memory_peak(device)};
 }
 
 std::optional<std::filesystem::path> peaks_file() {

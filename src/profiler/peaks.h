@@ -34,11 +34,11 @@ std::string peaks_key(const Device& device, Precision precision);
 /// input and evaluating are no work of a step's.
 double floor_s(const Program& step, const Peaks& peaks);
 
-/// Measures with products of growing extent, and with a copy and an update in place, whichever is
-/// faster: of 128 MiB on the CPU, and of 1 GiB on a GPU, or a quarter of its free memory if that is
-/// less. Takes about half a second and twice that memory, all given back. Throws Error(kMemory).
-/// Blocks.
-Peaks measure_peaks(Device& device);
+/// Measures with products of growing extent, in a precision that the device was opened for, and
+/// with a copy and an update in place, whichever is faster: of 128 MiB on the CPU, and of 1 GiB on
+/// a GPU, or a quarter of its free memory if that is less. Takes about half a second and twice that
+/// memory, all given back. Throws Error(kMemory). Blocks.
+Peaks measure_peaks(Device& device, Precision precision = Precision::kFp32);
 
 /// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing where neither variable is set.
 std::optional<std::filesystem::path> peaks_file();

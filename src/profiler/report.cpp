@@ -40,6 +40,7 @@ const std::vector<PhaseKey>& phase_keys() {
       {"injected", {Part::kInjected}},
       {"forward", {Part::kForward}},
       {"loss", {Part::kLoss}},
+      {"recompute", {Part::kRecompute}},
       {"backward", {Part::kBackward}},
       {"reduce", {Part::kExposedCommunication}},
       {"optimizer", {Part::kOptimizer}},
@@ -85,10 +86,14 @@ std::string step_line(const StepReport& report) {
   const auto last = std::to_string(std::max<std::int64_t>(report.steps - 1, 0));
   const auto width = std::max<std::size_t>(2, last.size());
   const double seconds = report.wall_s;
+  std::string skipped;
+  if (report.scaling && report.scaling->skipped) {
+    skipped = fmt::format(" | skipped, scale {}", report.scaling->next);
+  }
   return fmt::format(
-      "Step {:0{}} | Step time: {}s | Throughput: {:.2f} samples/sec | Loss: {:.6f}{}", report.step,
-      width, seconds_text(seconds), static_cast<double>(report.samples) / seconds, report.loss,
-      report.warmup ? " | warm-up" : "");
+      "Step {:0{}} | Step time: {}s | Throughput: {:.2f} samples/sec | Loss: {:.6f}{}{}",
+      report.step, width, seconds_text(seconds), static_cast<double>(report.samples) / seconds,
+      report.loss, skipped, report.warmup ? " | warm-up" : "");
 }
 
 std::string evaluation_line(const EvaluationReport& report) {
@@ -124,6 +129,10 @@ std::string metrics_record(const StepFigures& step, int rank) {
   if (report.own_loss) record["own_loss"] = static_cast<double>(*report.own_loss);
   record["queued_s"] = step.queued_s;
   record["lr"] = report.lr;
+  if (report.scaling) {
+    record["scale"] = report.scaling->used;
+    record["skipped"] = report.scaling->skipped;
+  }
   record["between_s"] = step.account.between_s;
   if (step.account.checkpoint_s > 0) record["checkpoint_s"] = step.account.checkpoint_s;
   record["warmup"] = report.warmup;

@@ -71,6 +71,8 @@ const char* type_of(DType dtype) {
       return "float";
     case DType::kBF16:
       return "c10::BFloat16";
+    case DType::kF16:
+      return "c10::Half";
     case DType::kI32:
       return "int";
     case DType::kU8:

@@ -97,6 +97,12 @@ ResumePoint resume_point_of(const fs::path& file, std::string text) {
     const StateJson& best = json.at("best_test_loss");
     if (!best.is_null()) position.best_test_loss = best.get<double>();
     position.evaluations_since_best = json.value("evaluations_since_best", std::int64_t{0});
+    if (json.contains("loss_scale")) {
+      const StateJson& scaling = json.at("loss_scale");
+      position.scaling = {.scale = scaling.at("scale"),
+                          .good_steps = scaling.at("good_steps"),
+                          .updates = json.at("updates")};
+    }
     if (point.state.position.steps < 0 || !json.at("settings").is_object() ||
         !json.at("rounding").is_object()) {
       throw std::out_of_range("a number of steps and two objects");
@@ -294,7 +300,7 @@ std::string Checkpoints::state_text() const {
   StateJson json = {{"program", name_of(program_)},
                     {"version", BARESTEP_VERSION},
                     {"steps", position.steps},
-                    {"updates", position.steps},
+                    {"updates", position.scaling ? position.scaling->updates : position.steps},
                     {"evaluated", position.evaluated},
                     {"epoch", batches == 0 ? 0 : position.steps / batches},
                     {"batch_of_epoch", batches == 0 ? position.steps : position.steps % batches},
@@ -302,6 +308,9 @@ std::string Checkpoints::state_text() const {
                     {"best_test_loss", nullptr},
                     {"evaluations_since_best", position.evaluations_since_best}};
   if (position.best_test_loss) json["best_test_loss"] = *position.best_test_loss;
+  if (const auto& scaling = position.scaling) {
+    json["loss_scale"] = {{"scale", scaling->scale}, {"good_steps", scaling->good_steps}};
+  }
   json["product_choices"] = text_of_choices(config_.device.autotune);
   json["settings"] = json_of_settings(deciding_);
   json["rounding"] = json_of_settings(rounding_);

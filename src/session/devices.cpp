@@ -97,7 +97,7 @@ class SeveralDevices final : public Place {
     return scheme_of(config, trainer(), {.devices = size(), .adds_by_pieces = adds_by_pieces()});
   }
 
-  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override;
+  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override;
   /// Opens those that the programs use. The CPU's cores are shared; GPUs that exchange by peer
   /// copies reach each other directly from now on where they can.
   void open(TrainConfig& config, const StepPrograms& programs) override;
@@ -195,14 +195,14 @@ std::string SeveralDevices::why_no_nccl() const {
   return has_nccl() ? "" : "this build has no NCCL";
 }
 
-void SeveralDevices::require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const {
+std::vector<MemoryPool> SeveralDevices::stated_memory(std::int64_t bytes) const {
+  std::vector<MemoryPool> pools;
   for (int i = 0; i < size(); ++i) {
     const std::string name =
         size() == 1 ? "the device that --memory states" : at(names_, i) + ", as --memory states,";
-    require_memory(
-        programs,
-        {.name = name, .kind = kind(), .available_bytes = bytes, .sharers = 1, .devices = {i}});
+    pools.push_back({.name = name, .kind = kind(), .available_bytes = bytes, .devices = {i}});
   }
+  return pools;
 }
 
 void SeveralDevices::require_free_memory(const StepPrograms& programs) const {

@@ -16,7 +16,8 @@ namespace {
 /// The share of a step's wall time in which the compute lane worked, 0 to 1.
 double utilisation(const StepAccount& account) {
   double work_s = 0;
-  for (const Part part : {Part::kForward, Part::kLoss, Part::kBackward, Part::kOptimizer}) {
+  for (const Part part :
+       {Part::kForward, Part::kLoss, Part::kRecompute, Part::kBackward, Part::kOptimizer}) {
     work_s += account[part];
   }
   return work_s / account.wall_s;
@@ -104,6 +105,7 @@ void TensorBoardLog::on_step(const StepFigures& step) {
                                  {"utilisation", utilisation(step.account)}}) {
       file.add(report.step, now_s, scalar);
     }
+    if (report.scaling) file.add(report.step, now_s, {"loss_scale", report.scaling->used});
   });
 }
 

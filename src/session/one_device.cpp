@@ -30,8 +30,8 @@ class OneDevice final : public Place {
     return nullptr;
   }
 
-  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override {
-    require_memory(programs, bytes, kind_, "the device that --memory states");
+  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
+    return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
 
   void open(TrainConfig& config, const StepPrograms& programs) override {

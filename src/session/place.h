@@ -14,6 +14,7 @@
 #include "session/monitoring.h"
 #include "session/observer.h"
 #include "session/profiling.h"
+#include "train/memory_check.h"
 #include "train/step.h"
 
 namespace barestep {
@@ -41,8 +42,8 @@ class Place {
                                          const Dataset* dataset) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const = 0;
 
-  /// Throws Error(kMemory) when devices that have `bytes` each cannot run the programs.
-  virtual void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const = 0;
+  /// The memories of devices that have `bytes` each.
+  [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const = 0;
 
   /// Opens what the programs run on, and enters in `config` what it took. Throws Error: kNoDevice;
   /// kMemory where the programs do not fit, unless --memory stated how much there is.

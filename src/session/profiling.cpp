@@ -94,7 +94,7 @@ void Profiling::find_peaks() {
     note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
   }
   try {
-    peaks_ = measure_peaks(device);
+    peaks_ = measure_peaks(device, config_.device.precision);
     if (file) save_peaks(*file, key, peaks_);
   } catch (const Error& error) {
     // Neither is worth a training run: columns stay empty, or the next run measures again.

@@ -63,8 +63,8 @@ class DeviceOfRank final : public Place {
     return scheme_of(config, trainer());
   }
 
-  void require_stated_memory(const StepPrograms& programs, std::int64_t bytes) const override {
-    require_memory(programs, bytes, kind_, "the device that --memory states");
+  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
+    return {{.name = "the device that --memory states", .kind = kind_, .available_bytes = bytes}};
   }
   void open(TrainConfig& config, const StepPrograms& programs) override;
 
@@ -192,7 +192,7 @@ void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& p
                                     .remedy = "use mpi or auto, or start a rank for each GPU"});
   }
   if (config.output.memory) return;
-  require_memory(programs, {.name = device_->name(),
+  require_memory(programs, {.name = std::string(device_->name()),
                             .kind = kind_,
                             .available_bytes = device_->info().free_bytes,
                             .beside_bytes = nccl_bytes(ranks_.size()),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "kernels/make_device.h"
 #include "options/options.h"
 #include "session/run_program.h"
+#include "train/recomputation.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -111,14 +113,18 @@ void Session::prepare() {
   } else {
     scheme_ = place_.new_scheme(config_);
   }
+  const std::vector<MemoryPool> stated = config_.output.memory
+                                             ? place_.stated_memory(*config_.output.memory)
+                                             : std::vector<MemoryPool>{};
+  if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now where the files say how long an epoch is.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
   config_ = resolve(std::move(config_), place_.kind(), spec, done);
   if (start_ && job_.is_first()) require_same_run(*start_, config_, *programs_);
-  if (config_.output.memory) place_.require_stated_memory(*programs_, *config_.output.memory);
+  for (const MemoryPool& pool : stated) require_memory(*programs_, pool);
   if (config_.output.plan || config_.output.explain) {
-    answer_ = preview();
+    answer_ += preview();
     return;
   }
   if (job_.is_first()) {
@@ -133,12 +139,29 @@ void Session::prepare() {
   place_.open(config_, *programs_);
 }
 
+std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool> stated) {
+  const int segments = cheapest_segments(spec, scheme_.get(), [&](const StepPrograms& programs) {
+    return std::ranges::all_of(stated,
+                               [&](const MemoryPool& pool) { return fits(programs, pool); });
+  });
+  spec.model.segments = segments;
+  config_.training.recompute = segments;
+  const std::string memory = human_bytes(*config_.output.memory);
+  if (segments == 1) {
+    return fmt::format("--recompute 1 fits {}: nothing need be recomputed\n\n", memory);
+  }
+  return fmt::format("--recompute {} is the cheapest that fits {}\n\n", segments, memory);
+}
+
 std::string Session::preview() const {
   std::string text;
   if (config_.output.plan) {
     text += fmt::format("{} parameters\n\n", grouped(programs_->spec().model.layout.parameters()));
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
+    if (config_.training.recompute > 1) {
+      text += "\n" + recomputation_text(recomputation_of(*programs_));
+    }
   }
   if (config_.output.explain) {
     if (!text.empty()) text += "\n";
@@ -376,7 +399,8 @@ namespace {
 std::vector<Precision> precisions_of(const TrainConfig& config) {
   const bool only_shows = config.output.plan || config.output.explain;
   const Precision asked = config.device.precision;
-  if (asked != Precision::kInt8 || only_shows) return {asked};
+  const bool is_narrow = asked == Precision::kInt8 || type_of(asked) != DType::kF32;
+  if (!is_narrow || only_shows) return {asked};
   return {Precision::kFp32, asked};
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,8 @@ class Session {
   void settle();
   void find_start();
   void prepare();
+  /// For --recompute auto: enters in `spec` the segments that fit, and tells which.
+  std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   [[nodiscard]] std::string preview() const;
   [[nodiscard]] FlatWeights weights_of_all();
   void set_up();

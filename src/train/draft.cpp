@@ -11,7 +11,8 @@ namespace {
 
 /// Over `count_rows` rows, of which `output` may be a part; see MicroStep for beta.
 DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& output,
-                 const Tensor& target, std::int64_t count_rows, float beta) {
+                 const Tensor& target, std::int64_t count_rows, float beta,
+                 const std::optional<Tensor>& scale = {}) {
   if (is_pointwise(model.loss)) {
     return PointwiseLoss{.loss = loss,
                          .grad = output.grad,
@@ -19,7 +20,8 @@ DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& ou
                          .target = target,
                          .count = count_rows * output.values.cols,
                          .beta = beta,
-                         .kind = model.loss};
+                         .kind = model.loss,
+                         .scale = scale};
   }
   return CrossEntropy{.loss = loss,
                       .grad = output.grad,
@@ -27,7 +29,8 @@ DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& ou
                       .labels = target,
                       .count = count_rows,
                       .beta = beta,
-                      .smoothing = static_cast<float>(model.label_smoothing)};
+                      .smoothing = static_cast<float>(model.label_smoothing),
+                      .scale = scale};
 }
 
 Node data_node(DeviceOp op) {
@@ -61,6 +64,7 @@ Draft::Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffer
   const Mlp flat(buffers, spec.model, 0);
   parameters_ = flat.parameters();
   gradients_ = flat.gradients();
+  if (spec.model.numbers != DType::kF32) rounded_ = flat.operands();
 }
 
 BufferId Draft::require_gradients() const {
@@ -155,12 +159,35 @@ void Draft::keep_generator() {
 }
 
 void Draft::add_scalars() {
+  const std::int64_t rows = spec_.loss_scale ? kScalarRows : 1;
   const std::int64_t count = scalars_of(spec_.optimizer);
-  scalars_ = buffers_.tensor("scalars", Category::kOptimizer, 1, count, DType::kF32, 0, 2);
+  scalars_ = buffers_.tensor("scalars", Category::kOptimizer, rows, count, DType::kF32, 0, 2);
   const Tensor host =
-      buffers_.tensor("scalars_host", Category::kData, 1, count, DType::kF32, 0, 2, true);
+      buffers_.tensor("scalars_host", Category::kData, rows, count, DType::kF32, 0, 2, true);
   tensors().scalars_host = host;
   add(data_node(Copy{.to = scalars_, .from = host}));
+  if (spec_.loss_scale) take_scaling();
+}
+
+void Draft::take_scaling() {
+  first_update_ = take_number(buffers_, "first_update", false, DType::kI32);
+  tensors().first_update_host = take_number(buffers_, "first_update_host", true, DType::kI32);
+  add(data_node(Copy{.to = *first_update_, .from = *tensors().first_update_host}));
+  constexpr std::int64_t kBytes = 4 * bytes_of(DType::kF32);
+  const auto numbers_in = [&](const Tensor& bytes) {
+    const auto number = [&](std::int64_t place, DType type) {
+      return Tensor{bytes.buffer, place * bytes_of(type), 1, 1, type};
+    };
+    return ScalingState{.numbers = {.scale = number(0, DType::kF32),
+                                    .found_inf = number(1, DType::kF32),
+                                    .updates = number(2, DType::kI32)},
+                        .good_steps = number(3, DType::kI32),
+                        .bytes = bytes};
+  };
+  tensors().scaling =
+      numbers_in(buffers_.tensor("loss_scale", Category::kOptimizer, 1, kBytes, DType::kU8));
+  tensors().scaling_host = numbers_in(
+      buffers_.tensor("loss_scale_host", Category::kData, 1, kBytes, DType::kU8, 0, 2, true));
 }
 
 void Draft::add_jitter() {
@@ -221,9 +248,12 @@ void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& 
   const Tensor& loss = tensors().loss;
   const std::int64_t own_rows = std::max<std::int64_t>(tensors().x.rows, 1);
   const bool is_first = part.first_row == 0;
-  DeviceOp op = is_zero(part) ? DeviceOp{Fill{.out = loss}}
-                              : loss_op(spec_.model, loss, output, part.y,
-                                        loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1);
+  std::optional<Tensor> scale;
+  if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
+  DeviceOp op = is_zero(part)
+                    ? DeviceOp{Fill{.out = loss}}
+                    : loss_op(spec_.model, loss, output, part.y,
+                              loss_rows_ > 0 ? loss_rows_ : own_rows, is_first ? 0 : 1, scale);
   add({.op = std::move(op), .phase = Phase::kLoss});
   if (part.is_last) {
     if (ready) ready();
@@ -237,7 +267,8 @@ void Draft::loss(const MicroStep& part, const ModelOutput& output, const Ready& 
 
 void Draft::backward(const MicroStep& part, const BackwardReady& ready) {
   if (is_zero(part)) {
-    add({.op = DeviceOp{Fill{.out = spec_.model.layout.flat(gradients_)}},
+    add({.op = DeviceOp{Fill{.out =
+                                 spec_.model.layout.flat(gradients_, spec_.model.gradient_type())}},
          .phase = Phase::kBackward});
   } else {
     model_of(part).backward(program(), part.x, part.beta, part.is_last ? ready : BackwardReady{});

@@ -39,6 +39,7 @@ struct StepSpec {
   std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
   bool saves_state = false;           // the run can be asked for its state between any two steps
   bool has_own_memory = false;        // the device's is not the host's
+  std::optional<LossScaling> loss_scale{};  // of fp16
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
@@ -70,6 +71,17 @@ struct StepSpec {
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
 
+/// The state of loss scaling: four numbers in a buffer of their own.
+struct ScalingState {
+  LossScale numbers;
+  Tensor good_steps;  // 1 x 1, i32; see UpdateLossScale
+  Tensor bytes;       // all of them
+};
+
+/// How many updates' scalars a step with loss scaling takes along. The host knows how many updates
+/// the device has applied as of three steps before.
+constexpr std::int64_t kScalarRows = 4;
+
 /// The tensors through which the host and a program meet. Pinned ones have two slots.
 struct StepTensors {
   Tensor x, y;                               // this rank's rows of a batch, on the device
@@ -78,10 +90,14 @@ struct StepTensors {
   std::optional<Tensor> scalars_host{};      // pinned: what the optimizer reads; training only
   std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; where there is jitter
   std::optional<Tensor> number_host{};  // pinned, 1 x 1, i32: the step's from 1; where it drops
-  Tensor loss;                          // of this rank's rows, on the device; 1 x 1
-  double own_loss_scale = 1;            // what own_loss_host is to be multiplied by
-  Tensor own_loss_host;                 // the same, pinned; training only
-  Tensor loss_host;                     // of the rows of all ranks; pinned, 1 x 1
+  // Of loss scaling. Pinned, 1 x 1, i32: the update of which the first row of scalars is.
+  std::optional<Tensor> first_update_host{};
+  std::optional<ScalingState> scaling{},
+      scaling_host{};         // on the device, and pinned after the step
+  Tensor loss;                // of this rank's rows, on the device; 1 x 1
+  double own_loss_scale = 1;  // what own_loss_host is to be multiplied by
+  Tensor own_loss_host;       // the same, pinned; training only
+  Tensor loss_host;           // of the rows of all ranks; pinned, 1 x 1
   // Of an evaluation, pinned. A classifier: how many are right, and where nothing trains the class
   // of each; i32. Others: means, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
@@ -122,6 +138,8 @@ struct UpdateOptions {
   std::optional<FlatRange> range{};
   /// Gets the sum of squares of these gradients before clipping goes by it.
   std::function<void(const Tensor& squares)> squares_ready{};
+  /// Gets what is above 0 where one of these gradients is not finite, before the step goes by it.
+  std::function<void(const Tensor& found_inf)> found_inf_ready{};
   /// Where they are not: what a layer's are made of.
   std::function<Factors(int layer)> factors{};
 };
@@ -221,8 +239,15 @@ class Draft {
   void add_scalars();
   void add_jitter();
   void add_step_number();
+  void take_scaling();
+  /// Everything of a step but the optimizer's own memory.
+  [[nodiscard]] UpdateTensors update_tensors() const;
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});
   void add_update(DeviceOp op, int layer = -1);
+  /// Before the step: looks at the gradients that this process updates by.
+  void find_inf(const Tensor& grads, const UpdateOptions& options);
+  /// After it.
+  void update_scale();
   Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
   /// One number for each layer, from Gram matrices of its factors; the layers share their memory.
   Tensor add_squares_of(const std::function<Factors(int layer)>& factors);
@@ -233,8 +258,10 @@ class Draft {
   MlpSpec model_;  // of the passes
   StepProgram step_;
   BufferId parameters_, gradients_;
-  std::int64_t loss_rows_ = 0;  // 0: this rank's
+  std::optional<Tensor> rounded_{};  // the parameters' copy that products of 16 bits read
+  std::int64_t loss_rows_ = 0;       // 0: this rank's
   Tensor scalars_{};
+  std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
   std::optional<Tensor> number_{};  // of the step
   std::vector<BufferId> optimizer_state_{};

@@ -33,24 +33,27 @@ std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& po
 }
 
 /// The largest half, quarter, eighth, ... of the batch that fits and leaves each rank a row.
-std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool,
-                                          std::int64_t share_bytes) {
+std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
   while (spec.batch_size / 2 >= spec.ranks) {
     spec.batch_size /= 2;
     const StepPrograms smaller(spec, programs.scheme());
-    if (needed_bytes(smaller, pool) <= share_bytes) return spec.batch_size;
+    if (fits(smaller, pool)) return spec.batch_size;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
-  const std::int64_t needed = needed_bytes(programs, pool);
+bool fits(const StepPrograms& programs, const MemoryPool& pool) {
   const std::int64_t share_bytes = pool.available_bytes / pool.sharers - pool.beside_bytes;
-  if (needed <= share_bytes) return;
-  const auto batch = fitting_batch(programs, pool, share_bytes);
+  return needed_bytes(programs, pool) <= share_bytes;
+}
+
+void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
+  if (fits(programs, pool)) return;
+  const std::int64_t needed = needed_bytes(programs, pool);
+  const auto batch = fitting_batch(programs, pool);
   const char* const option = programs.spec().ranks == 1 ? "--batch-size" : "--global-batch-size";
   std::string who;
   if (const std::int64_t bytes = checkpoint_bytes(programs, pool); bytes > 0) {
@@ -72,9 +75,10 @@ void require_memory(const StepPrograms& programs, const MemoryPool& pool) {
 
 void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,
                     std::string_view device_name, int sharers) {
-  require_memory(
-      programs,
-      {.name = device_name, .kind = kind, .available_bytes = available_bytes, .sharers = sharers});
+  require_memory(programs, {.name = std::string(device_name),
+                            .kind = kind,
+                            .available_bytes = available_bytes,
+                            .sharers = sharers});
 }
 
 }  // namespace barestep

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace barestep {
 
 /// Memory that some of a program's devices take from.
 struct MemoryPool {
-  std::string_view name;  // as messages show it
+  std::string name;  // as messages show it
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t available_bytes = 0;
   int sharers = 1;                 // processes that take as much from it, this one included
@@ -22,7 +23,10 @@ struct MemoryPool {
   std::string_view beside{};       // what that is
 };
 
-/// Throws Error(kMemory) when the plan of `programs` needs more than there is.
+/// Whether the plan of `programs` needs no more than there is for this process.
+bool fits(const StepPrograms& programs, const MemoryPool& pool);
+
+/// Throws Error(kMemory) when it does not fit.
 void require_memory(const StepPrograms& programs, const MemoryPool& pool);
 
 /// The same for device 0 alone, and `sharers` ranks.

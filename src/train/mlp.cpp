@@ -4,28 +4,63 @@
 #include <utility>
 
 namespace barestep {
+namespace {
+
+/// The buffer of what a layer's forward pass leaves for backward.
+std::string buffer_name(const MlpSpec& spec, const std::string& what, int layer) {
+  const Segment segment = spec.segment_of(layer);
+  if (!spec.recomputes() || layer == segment.last) return what + std::to_string(layer);
+  return "segment_" + what + std::to_string(layer - segment.first);
+}
+
+/// Where all parts of a layer's gradient are made before the next layer's, two buffers take turns.
+std::string grad_buffer_name(const MlpSpec& spec, int layer) {
+  if (!spec.recomputes()) return "grad_out" + std::to_string(layer);
+  return layer % 2 == 0 ? "grad_out_even" : "grad_out_odd";
+}
+
+}  // namespace
+
 Mlp::Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device,
          std::int64_t first_row, const std::optional<StepRows>& step_rows)
-    : spec_(&spec),
-      device_(device),
-      step_rows_(step_rows),
-      parameters_(buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device)),
-      gradients_(spec.trains && spec.stores_gradients
-                     ? buffers.get("gradients", Category::kGradients, spec.layout.bytes(), device)
-                     : kNoBuffer) {
+    : spec_(&spec), device_(device), step_rows_(step_rows) {
+  const bool rounds = spec.numbers != DType::kF32;
+  if (!rounds || device == 0) {
+    parameters_ = buffers.get("parameters", Category::kParameters, spec.layout.bytes(), device);
+  }
+  operands_ = rounds ? buffers.get("rounded_parameters", Category::kParameters,
+                                   spec.layout.bytes(spec.numbers), device)
+                     : parameters_;
+  if (spec.trains && spec.stores_gradients) {
+    gradients_ = buffers.get("gradients", Category::kGradients,
+                             spec.layout.bytes(spec.gradient_type()), device);
+    if (spec.gradient_type() != spec.numbers) {
+      rounded_gradient_ =
+          buffers.get("rounded_gradient", Category::kGradients,
+                      spec.layout.largest_tensor() * bytes_of(spec.numbers), device);
+    }
+  }
+  if (rounds) {
+    const std::int64_t cols = spec.layout.widths().front();
+    const std::int64_t row_bytes = cols * bytes_of(spec.numbers);
+    const BufferId buffer =
+        buffers.get("rounded_x", Category::kActivations, (first_row + rows) * row_bytes, device);
+    rounded_x_ = Tensor{buffer, first_row * row_bytes, rows, cols, spec.numbers};
+  }
   for (int layer = 0; layer < spec.layout.layers(); ++layer) {
     const std::int64_t cols = spec.layout.outputs(layer);
     const auto take = [&](const std::string& name) {
-      const std::int64_t row_bytes = cols * bytes_of(DType::kF32);
-      const BufferId buffer = buffers.get(name + std::to_string(layer), Category::kActivations,
-                                          (first_row + rows) * row_bytes, device);
-      return Tensor{buffer, first_row * row_bytes, rows, cols};
+      const std::int64_t row_bytes = cols * bytes_of(spec.numbers);
+      const BufferId buffer =
+          buffers.get(name, Category::kActivations, (first_row + rows) * row_bytes, device);
+      return Tensor{buffer, first_row * row_bytes, rows, cols, spec.numbers};
     };
-    out_.push_back(take("out"));
+    out_.push_back(take(buffer_name(spec, "out", layer)));
     const bool last = layer + 1 == spec.layout.layers();
-    grad_out_.push_back(spec.trains || last ? take("grad_out") : Tensor{});
+    grad_out_.push_back(spec.trains || last ? take(grad_buffer_name(spec, layer)) : Tensor{});
     const bool keeps = spec.trains && traits_of(spec.activation_after(layer)).grad_from_input;
-    pre_activation_.push_back(keeps ? std::optional(take("pre_activation")) : std::nullopt);
+    pre_activation_.push_back(
+        keeps ? std::optional(take(buffer_name(spec, "pre_activation", layer))) : std::nullopt);
     if (spec.int8) int8_.push_back(take_int8_layer(buffers, spec, layer, rows, device));
   }
 }
@@ -94,7 +129,8 @@ void Mlp::add(Program& program, DeviceOp op, Phase phase, int layer) const {
 }
 
 Tensor Mlp::input_of(int layer, const Tensor& x) const {
-  return layer == 0 ? x : out_[static_cast<std::size_t>(layer) - 1];
+  if (layer > 0) return at(out_, layer - 1);
+  return rounded_x_.value_or(x);
 }
 
 Factors Mlp::factors(int layer, const Tensor& x) const {
@@ -102,33 +138,46 @@ Factors Mlp::factors(int layer, const Tensor& x) const {
 }
 
 void Mlp::forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready) const {
-  const ParameterLayout& layout = spec_->layout;
-  for (int layer = 0; layer < layout.layers(); ++layer) {
+  if (rounded_x_) add(program, Cast{.to = *rounded_x_, .from = x}, phase, 0);
+  for (int layer = 0; layer < spec_->layout.layers(); ++layer) {
     if (phase == Phase::kEvaluate && !int8_.empty()) {
       add_int8_layer(program, x, layer);
       continue;
     }
-    const Tensor& out = at(out_, layer);
-    Gemm product{.c = out,
-                 .a = input_of(layer, x),
-                 .b = layout.weight(parameters_, layer),
-                 .transpose_b = true};
-    const BiasActivation rest{
-        .values = out,
-        .bias = layout.bias(parameters_, layer),
-        .activation = spec_->activation_after(layer),
-        .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
-    if (spec_->fusion) {
-      product.bias = rest.bias;
-      product.activation = rest.activation;
-      product.pre_activation = rest.pre_activation;
-      add(program, product, phase, layer);
-    } else {
-      add(program, product, phase, layer);
-      add(program, rest, phase, layer);
-    }
-    add_dropout(program, out, phase, layer);
+    add_forward(program, x, phase, layer);
     if (ready) ready(layer);
+  }
+}
+
+void Mlp::add_forward(Program& program, const Tensor& x, Phase phase, int layer) const {
+  const Tensor& out = at(out_, layer);
+  Gemm product{.c = out,
+               .a = input_of(layer, x),
+               .b = spec_->layout.weight(operands_, layer, spec_->numbers),
+               .transpose_b = true};
+  const BiasActivation rest{
+      .values = out,
+      .bias = spec_->layout.bias(operands_, layer, spec_->numbers),
+      .activation = spec_->activation_after(layer),
+      .pre_activation = phase == Phase::kEvaluate ? std::nullopt : at(pre_activation_, layer)};
+  if (spec_->fusion) {
+    product.bias = rest.bias;
+    product.activation = rest.activation;
+    product.pre_activation = rest.pre_activation;
+    add(program, product, phase, layer);
+  } else {
+    add(program, product, phase, layer);
+    add(program, rest, phase, layer);
+  }
+  add_dropout(program, out, phase, layer);
+}
+
+/// Before a layer's backward, what its segment has overwritten since forward.
+void Mlp::add_recomputation(Program& program, const Tensor& x, int layer) const {
+  const Segment segment = spec_->segment_of(layer);
+  if (!segment.is_recomputed || layer != segment.last) return;
+  for (int each = segment.first; each < segment.last; ++each) {
+    add_forward(program, x, Phase::kRecompute, each);
   }
 }
 
@@ -161,6 +210,7 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (ready) ready(layer, made);
   };
   for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
+    add_recomputation(program, x, layer);
     const Factors of_layer = factors(layer, x);
     const auto add_op = [&](DeviceOp op) { add(program, std::move(op), Phase::kBackward, layer); };
     add_dropout(program, of_layer.grad_y, Phase::kBackward, layer);
@@ -175,7 +225,7 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
                   .a = of_layer.grad_y,
-                  .b = spec_->layout.weight(parameters_, layer)});
+                  .b = spec_->layout.weight(operands_, layer, spec_->numbers)});
     }
     tell(layer, Made::kGradInput);
   }
@@ -183,20 +233,32 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
 
 void Mlp::add_gradient_of_bias(Program& program, int layer, const Factors& factors,
                                float beta) const {
-  add(program,
-      SumRows{.out = spec_->layout.bias(gradients_, layer), .in = factors.grad_y, .beta = beta},
-      Phase::kBackward, layer);
+  add_gradient(program, layer, spec_->layout.bias(gradients_, layer, spec_->gradient_type()), beta,
+               [&](const Tensor& out, float old) {
+                 return SumRows{.out = out, .in = factors.grad_y, .beta = old};
+               });
 }
 
 void Mlp::add_gradient_of_weight(Program& program, int layer, const Factors& factors,
                                  float beta) const {
-  add(program,
-      Gemm{.c = spec_->layout.weight(gradients_, layer),
-           .a = factors.grad_y,
-           .b = factors.x,
-           .transpose_a = true,
-           .beta = beta},
-      Phase::kBackward, layer);
+  add_gradient(
+      program, layer, spec_->layout.weight(gradients_, layer, spec_->gradient_type()), beta,
+      [&](const Tensor& out, float old) {
+        return Gemm{
+            .c = out, .a = factors.grad_y, .b = factors.x, .transpose_a = true, .beta = old};
+      });
+}
+
+/// Rounded before it is added to others, as each backward of autocast rounds it.
+template <class Make>
+void Mlp::add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
+                       const Make& make) const {
+  if (rounded_gradient_ == kNoBuffer) {
+    return add(program, make(gradient, beta), Phase::kBackward, layer);
+  }
+  const Tensor rounded{rounded_gradient_, 0, gradient.rows, gradient.cols, spec_->numbers};
+  add(program, make(rounded, 0), Phase::kBackward, layer);
+  add(program, Cast{.to = gradient, .from = rounded, .beta = beta}, Phase::kBackward, layer);
 }
 
 }  // namespace barestep

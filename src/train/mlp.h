@@ -1,9 +1,11 @@
 // The model as ops: forward and backward of an MLP, added to a program one after the other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/config.h"
@@ -18,6 +20,13 @@ struct Int8Spec {
   int bits = 8;  // of activations
 };
 
+/// Layers first .. last, whose forward pass backward may go through once more.
+struct Segment {
+  int first = 0;
+  int last = 0;
+  bool is_recomputed = false;
+};
+
 /// What a model computes, without batch size or memory.
 struct MlpSpec {
   ParameterLayout layout;
@@ -30,15 +39,38 @@ struct MlpSpec {
   bool fusion = true;              // bias and activation inside the forward product
   bool stores_gradients = true;    // else backward leaves their factors
   bool trains = true;              // else there are no gradients but the loss's own
+  // Of products: their operands, the layers' outputs and the gradients of these. Parameters are
+  // fp32; of 16 bits, products read a rounded copy of them, as under torch.autocast.
+  DType numbers = DType::kF32;
+  bool wide_gradients = true;  // those of parameters are stored in fp32, whatever `numbers` are
+  int segments = 1;            // of recomputation, at most as many as layers
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] Activation activation_after(int layer) const {
     return last_relu || layer + 1 < layout.layers() ? activation : Activation::kNone;
   }
 
+  /// The type of the stored gradients of the parameters.
+  [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
+
   /// Dropout follows every activation but the last layer's.
   [[nodiscard]] bool drops_after(int layer) const {
     return dropout > 0 && layer + 1 < layout.layers();
+  }
+
+  /// Segments of one layer keep all that they compute.
+  [[nodiscard]] bool recomputes() const {
+    return trains && segments > 1 && layout.layers() / segments > 1;
+  }
+
+  /// The segment of a layer, as torch.utils.checkpoint.checkpoint_sequential cuts a model: segments
+  /// of floor(layers / segments) layers, the rest in the last, which is not recomputed.
+  [[nodiscard]] Segment segment_of(int layer) const {
+    const int size = layout.layers() / segments;
+    const int index = std::min(layer / size, segments - 1);
+    const bool is_last = index + 1 == segments;
+    return {index * size, (is_last ? layout.layers() : (index + 1) * size) - 1,
+            recomputes() && !is_last};
   }
 };
 
@@ -77,11 +109,16 @@ using BackwardReady = std::function<void(int layer, Made made)>;
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp {
  public:
-  /// Takes its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ..., and
-  /// "pre_activation0", ... for an activation whose gradient is found from its input; of a model
-  /// that does not train only the last "grad_out", which the loss writes; in int8 "int8_weight0",
-  /// "weight_scales0", "weight_sums0", ... and one "int8_x" with its scales for all layers. Its
-  /// activations lie in these behind those of `first_row` rows, of models for the rows before.
+  /// Takes its buffers: "parameters" on device 0, "gradients" if it stores them, "out0",
+  /// "grad_out0", ..., and "pre_activation0", ... for an activation whose gradient is found from
+  /// its input; of a model that does not train only the last "grad_out", which the loss writes. A
+  /// model that recomputes keeps these of the last layer of each segment; of the others the
+  /// segments share "segment_out0", "segment_pre_activation0", ..., by their place in the segment,
+  /// and all layers share two gradients, "grad_out_even" and "grad_out_odd". Where products are of
+  /// 16 bits "rounded_parameters" and "rounded_x" too, and where gradients are not,
+  /// "rounded_gradient"; in int8 "int8_weight0", "weight_scales0", "weight_sums0", ... and one
+  /// "int8_x" with its scales for all layers. Other devices than 0 have no others than these parameters. Its activations
+  /// lie in these behind those of `first_row` rows, of models for the rows before.
   /// `spec` must outlive it. Dropout has its masks by `step_rows`; without these nothing is
   /// dropped.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
@@ -97,7 +134,9 @@ class Mlp {
 
   /// From the gradient of output(): gradients of all parameters, last layer first, if the model
   /// stores them, and those of the layers' outputs. `beta` 1 adds to what is there. `ready` hears
-  /// of each part of a layer right after its node, or where that would stand.
+  /// of each part of a layer right after its node, or where that would stand. Before a segment that
+  /// is recomputed come the nodes of its forward pass once more, but those of its last layer, whose
+  /// output is kept: the same ops, so the same bits.
   void backward(Program& program, const Tensor& x, float beta,
                 const BackwardReady& ready = {}) const;
 
@@ -107,6 +146,8 @@ class Mlp {
                               float beta) const;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
+  /// What products read: the parameters, or their rounded copy; flat.
+  [[nodiscard]] Tensor operands() const { return spec_->layout.flat(operands_, spec_->numbers); }
   /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
   /// Of its rows' part of a layer's gradients, after backward. `x` is the model's input.
@@ -124,7 +165,13 @@ class Mlp {
                                                  std::int64_t rows, int device);
   void add_int8_layer(Program& program, const Tensor& x, int layer) const;
   void add(Program& program, DeviceOp op, Phase phase, int layer) const;
+  void add_forward(Program& program, const Tensor& x, Phase phase, int layer) const;
+  void add_recomputation(Program& program, const Tensor& x, int layer) const;
   [[nodiscard]] Tensor input_of(int layer, const Tensor& x) const;
+  /// The gradient of a parameter, by make(where to, beta).
+  template <class Make>
+  void add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
+                    const Make& make) const;
   /// Of a layer's output or its gradient, where the layer has dropout.
   void add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const;
   [[nodiscard]] DeviceOp activation_grad(int layer, const Tensor& grad) const;
@@ -132,8 +179,11 @@ class Mlp {
   const MlpSpec* spec_;
   int device_;
   std::optional<StepRows> step_rows_;
-  BufferId parameters_;
-  BufferId gradients_;
+  BufferId parameters_ = kNoBuffer;
+  BufferId operands_ = kNoBuffer;  // the parameters, or their rounded copy
+  BufferId gradients_ = kNoBuffer;
+  BufferId rounded_gradient_ = kNoBuffer;  // where gradients are wider than what makes them
+  std::optional<Tensor> rounded_x_{};      // where products are of 16 bits
   std::vector<Tensor> out_;       // rows x outputs of each layer, after activation and dropout
   std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
   std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it

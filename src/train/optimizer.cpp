@@ -20,7 +20,6 @@ struct FlatTensors {
   Tensor weights, grads;
   std::vector<Tensor> state;  // one for each of state_names()
   Tensor scalars;
-  std::optional<Tensor> clip;
 };
 
 DeviceOp adam_of(const OptimizerConfig& config, const FlatTensors& tensors, bool decoupled) {
@@ -34,8 +33,7 @@ DeviceOp adam_of(const OptimizerConfig& config, const FlatTensors& tensors, bool
             .beta2 = numbers.beta2,
             .eps = numbers.eps,
             .weight_decay = numbers.weight_decay,
-            .decoupled = decoupled,
-            .clip = tensors.clip};
+            .decoupled = decoupled};
   if (config.amsgrad) adam.max_moments2 = tensors.state.at(2);
   return adam;
 }
@@ -46,8 +44,7 @@ DeviceOp sgd_of(const OptimizerConfig& config, const FlatTensors& tensors) {
           .scalars = tensors.scalars,
           .momentum = config.momentum,
           .weight_decay = numbers_of(config).weight_decay,
-          .nesterov = config.nesterov,
-          .clip = tensors.clip};
+          .nesterov = config.nesterov};
   if (!tensors.state.empty()) sgd.velocities = tensors.state.front();
   return sgd;
 }
@@ -60,8 +57,7 @@ DeviceOp rmsprop_of(const OptimizerConfig& config, const FlatTensors& tensors) {
                   .scalars = tensors.scalars,
                   .eps = numbers.eps,
                   .momentum = config.momentum,
-                  .weight_decay = numbers.weight_decay,
-                  .clip = tensors.clip};
+                  .weight_decay = numbers.weight_decay};
   if (config.momentum > 0) rmsprop.velocities = tensors.state.at(1);
   return rmsprop;
 }
@@ -83,16 +79,14 @@ DeviceOp step_of(const OptimizerConfig& config, const FlatTensors& tensors) {
                      .sum = tensors.state.at(0),
                      .scalars = tensors.scalars,
                      .eps = numbers.eps,
-                     .weight_decay = numbers.weight_decay,
-                     .clip = tensors.clip};
+                     .weight_decay = numbers.weight_decay};
     case OptimizerKind::kLion:
       return Lion{.weights = tensors.weights,
                   .grads = tensors.grads,
                   .moments = tensors.state.at(0),
                   .scalars = tensors.scalars,
                   .beta1 = numbers.beta1,
-                  .beta2 = numbers.beta2,
-                  .clip = tensors.clip};
+                  .beta2 = numbers.beta2};
   }
   return {};
 }
@@ -145,38 +139,53 @@ OptimizerState::OptimizerState(Buffers& buffers, const OptimizerConfig& config,
   }
 }
 
-DeviceOp OptimizerState::step(BufferId parameters, BufferId gradients, const Tensor& scalars,
-                              const std::optional<Tensor>& clip) const {
-  FlatTensors tensors{.weights = range_.of(parameters),
-                      .grads = range_.of(gradients),
-                      .state = {},
-                      .scalars = scalars,
-                      .clip = clip};
+DeviceOp OptimizerState::step(const UpdateTensors& tensors) const {
+  FlatTensors flat{.weights = updated(tensors.parameters),
+                   .grads = updated(tensors.gradients),
+                   .state = {},
+                   .scalars = tensors.scalars};
   for (const BufferId buffer : buffers_) {
-    tensors.state.push_back(FlatRange{0, range_.count}.of(buffer));
+    flat.state.push_back(FlatRange{0, range_.count}.of(buffer));
   }
-  return step_of(config_, tensors);
+  DeviceOp op = step_of(config_, flat);
+  std::visit(
+      [&]<class AnyOp>(AnyOp& update) {
+        if constexpr (requires { update.first_update; }) {
+          update.clip = tensors.clip;
+          if (tensors.rounded) update.rounded = updated(*tensors.rounded);
+          update.loss_scale = tensors.loss_scale;
+          update.first_update = tensors.first_update;
+        }
+      },
+      op);
+  return op;
 }
 
-DeviceOp OptimizerState::step(BufferId parameters, int layer, const Factors& factors,
-                              const Tensor& scalars, const std::optional<Tensor>& clip) const {
+DeviceOp OptimizerState::step(const UpdateTensors& tensors, int layer,
+                              const Factors& factors) const {
   const OptimizerNumbers numbers = numbers_of(config_);
+  const BufferId parameters = tensors.parameters.buffer;
   const auto linear_adam = [&](bool decoupled) {
-    return LinearAdam{.weight = layout_.weight(parameters, layer),
-                      .weight_moments1 = layout_.weight(buffers_[0], layer),
-                      .weight_moments2 = layout_.weight(buffers_[1], layer),
-                      .bias = layout_.bias(parameters, layer),
-                      .bias_moments1 = layout_.bias(buffers_[0], layer),
-                      .bias_moments2 = layout_.bias(buffers_[1], layer),
-                      .grad_y = factors.grad_y,
-                      .x = factors.x,
-                      .scalars = scalars,
-                      .beta1 = numbers.beta1,
-                      .beta2 = numbers.beta2,
-                      .eps = numbers.eps,
-                      .weight_decay = numbers.weight_decay,
-                      .decoupled = decoupled,
-                      .clip = clip};
+    LinearAdam op{.weight = layout_.weight(parameters, layer),
+                  .weight_moments1 = layout_.weight(buffers_[0], layer),
+                  .weight_moments2 = layout_.weight(buffers_[1], layer),
+                  .bias = layout_.bias(parameters, layer),
+                  .bias_moments1 = layout_.bias(buffers_[0], layer),
+                  .bias_moments2 = layout_.bias(buffers_[1], layer),
+                  .grad_y = factors.grad_y,
+                  .x = factors.x,
+                  .scalars = tensors.scalars,
+                  .beta1 = numbers.beta1,
+                  .beta2 = numbers.beta2,
+                  .eps = numbers.eps,
+                  .weight_decay = numbers.weight_decay,
+                  .decoupled = decoupled,
+                  .clip = tensors.clip};
+    if (const auto& rounded = tensors.rounded) {
+      op.rounded_weight = layout_.weight(rounded->buffer, layer, rounded->dtype);
+      op.rounded_bias = layout_.bias(rounded->buffer, layer, rounded->dtype);
+    }
+    return op;
   };
   switch (config_.kind) {
     case OptimizerKind::kAdam:

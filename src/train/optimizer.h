@@ -22,9 +22,9 @@ struct FlatRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
 
-  /// These of `flat`.
-  [[nodiscard]] Tensor of(BufferId flat) const {
-    return {flat, first * bytes_of(DType::kF32), 1, count};
+  /// These of `flat`, whose numbers are of that type.
+  [[nodiscard]] Tensor of(BufferId flat, DType type = DType::kF32) const {
+    return {flat, first * bytes_of(type), 1, count, type};
   }
 
   friend bool operator==(const FlatRange&, const FlatRange&) = default;
@@ -34,6 +34,17 @@ struct FlatRange {
 /// buffer for each, in this order.
 std::vector<std::string_view> state_names(const OptimizerConfig& config);
 
+/// What an optimizer's step reads and writes beside its own memory.
+struct UpdateTensors {
+  Tensor parameters;                // flat, f32
+  Tensor gradients{};               // flat; unused where they are not stored
+  std::optional<Tensor> rounded{};  // flat: the parameters' copy of 16 bits
+  Tensor scalars;                   // rows of scalars_of(config) numbers
+  std::optional<Tensor> clip{};     // what gradients are multiplied by, 1 x 1
+  std::optional<LossScale> loss_scale{};
+  std::optional<Tensor> first_update{};  // see Adam
+};
+
 /// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
 /// zero before the first step: one for each of state_names().
 class OptimizerState {
@@ -42,18 +53,18 @@ class OptimizerState {
   OptimizerState(Buffers& buffers, const OptimizerConfig& config, const ParameterLayout& layout,
                  int device = 0, std::optional<FlatRange> range = {});
 
-  /// One step over all parameters, or those of the range. `scalars` is 1 x scalars_of(config); the
-  /// gradients are multiplied by `clip`, 1 x 1, where there is one.
-  [[nodiscard]] DeviceOp step(BufferId parameters, BufferId gradients, const Tensor& scalars,
-                              const std::optional<Tensor>& clip = {}) const;
+  /// One step over all parameters, or those of the range.
+  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors) const;
 
   /// The same over one layer, from the factors of its gradients; for optimizers that have a fused
   /// update.
-  [[nodiscard]] DeviceOp step(BufferId parameters, int layer, const Factors& factors,
-                              const Tensor& scalars, const std::optional<Tensor>& clip) const;
+  [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, int layer,
+                              const Factors& factors) const;
 
-  /// What this process updates of a flat buffer.
-  [[nodiscard]] Tensor updated(BufferId flat) const { return range_.of(flat); }
+  /// What this process updates of a flat tensor.
+  [[nodiscard]] Tensor updated(const Tensor& flat) const {
+    return range_.of(flat.buffer, flat.dtype);
+  }
 
   [[nodiscard]] const std::vector<BufferId>& buffers() const { return buffers_; }
 

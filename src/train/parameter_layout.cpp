@@ -15,6 +15,11 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
+/// Where what lies so many bytes into a flat buffer of fp32 lies in one of another type.
+std::int64_t offset_of(std::int64_t bytes, DType type) {
+  return bytes / bytes_of(DType::kF32) * bytes_of(type);
+}
+
 }  // namespace
 
 ParameterLayout::ParameterLayout(std::vector<std::int64_t> widths) : widths_(std::move(widths)) {
@@ -37,22 +42,31 @@ std::int64_t ParameterLayout::outputs(int layer) const {
   return at(widths_, layer + 1);
 }
 
-Tensor ParameterLayout::weight(BufferId flat, int layer) const {
-  return {flat, at(offsets_, layer).weight_bytes, outputs(layer), inputs(layer)};
+Tensor ParameterLayout::weight(BufferId flat, int layer, DType type) const {
+  return {flat, offset_of(at(offsets_, layer).weight_bytes, type), outputs(layer), inputs(layer),
+          type};
 }
 
-Tensor ParameterLayout::bias(BufferId flat, int layer) const {
-  return {flat, at(offsets_, layer).bias_bytes, 1, outputs(layer)};
+Tensor ParameterLayout::bias(BufferId flat, int layer, DType type) const {
+  return {flat, offset_of(at(offsets_, layer).bias_bytes, type), 1, outputs(layer), type};
 }
 
-Tensor ParameterLayout::flat(BufferId flat) const {
-  return {flat, 0, 1, bytes_ / bytes_of(DType::kF32)};
+Tensor ParameterLayout::flat(BufferId flat, DType type) const {
+  return {flat, 0, 1, bytes_ / bytes_of(DType::kF32), type};
 }
 
 std::int64_t ParameterLayout::parameters() const {
   std::int64_t sum = 0;
   for (int layer = 0; layer < layers(); ++layer) sum += outputs(layer) * (inputs(layer) + 1);
   return sum;
+}
+
+std::int64_t ParameterLayout::largest_tensor() const {
+  std::int64_t largest = 0;
+  for (int layer = 0; layer < layers(); ++layer) {
+    largest = std::max(largest, outputs(layer) * inputs(layer));
+  }
+  return largest;
 }
 
 Rows share_of_rank(std::int64_t rows, int rank, int ranks) {

@@ -23,15 +23,25 @@ class ParameterLayout {
   [[nodiscard]] std::int64_t inputs(int layer) const;
   [[nodiscard]] std::int64_t outputs(int layer) const;
 
-  [[nodiscard]] Tensor weight(BufferId flat, int layer) const;  // outputs x inputs
-  [[nodiscard]] Tensor bias(BufferId flat, int layer) const;    // 1 x outputs
-  [[nodiscard]] Tensor flat(BufferId flat) const;               // 1 x everything, with padding
+  // Of a flat buffer of that real type, whose tensors stand at the same numbers.
+  [[nodiscard]] Tensor weight(BufferId flat, int layer,
+                              DType type = DType::kF32) const;  // outputs x inputs
+  [[nodiscard]] Tensor bias(BufferId flat, int layer,
+                            DType type = DType::kF32) const;  // 1 x outputs
+  [[nodiscard]] Tensor flat(BufferId flat,
+                            DType type = DType::kF32) const;  // 1 x everything, with padding
 
   /// Numbers of weights and biases, without padding.
   [[nodiscard]] std::int64_t parameters() const;
 
-  /// Size of a flat buffer: every tensor starts on 64 bytes, the gaps hold zeros.
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  /// Numbers of the largest weight or bias.
+  [[nodiscard]] std::int64_t largest_tensor() const;
+
+  /// Size of a flat buffer: every tensor starts on 64 bytes, of 16-bit numbers on 32, the gaps hold
+  /// zeros.
+  [[nodiscard]] std::int64_t bytes(DType type = DType::kF32) const {
+    return bytes_ / bytes_of(DType::kF32) * bytes_of(type);
+  }
 
  private:
   struct Offsets {

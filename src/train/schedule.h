@@ -20,12 +20,22 @@ struct Batch {
   bool ends_evaluation = false;
 };
 
+/// Loss scaling between two steps.
+struct ScalingPosition {
+  float scale = 0;
+  std::int32_t good_steps = 0;  // since the scale last changed
+  std::int32_t updates = 0;     // steps that were not skipped
+
+  friend bool operator==(const ScalingPosition&, const ScalingPosition&) = default;
+};
+
 /// Where a run is, between two batches.
 struct Position {
-  std::int64_t steps = 0;                   // training steps done
-  bool evaluated = false;                   // if an evaluation follows the last of them, that too
-  std::optional<double> best_test_loss{};   // of all evaluations so far
-  std::int64_t evaluations_since_best = 0;  // that were no better
+  std::int64_t steps = 0;                    // training steps done
+  bool evaluated = false;                    // if an evaluation follows the last of them, that too
+  std::optional<double> best_test_loss{};    // of all evaluations so far
+  std::int64_t evaluations_since_best = 0;   // that were no better
+  std::optional<ScalingPosition> scaling{};  // of runs with loss scaling
 
   friend bool operator==(const Position&, const Position&) = default;
 };

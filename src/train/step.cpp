@@ -24,6 +24,13 @@ void require_whole_step(const StepSpec& spec) {
 
 }  // namespace
 
+std::optional<DeviceOp> rounding_of(const StepPrograms& programs) {
+  const Tensor& rounded = programs.operands();
+  if (rounded.dtype == DType::kF32) return std::nullopt;
+  const Tensor parameters = programs.spec().model.layout.flat(programs.parameters());
+  return Cast{.to = rounded, .from = parameters};
+}
+
 void Scheme::build(Draft& draft) const {
   draft.input();
   for (const MicroStep& part : draft.micro_steps()) {
@@ -47,12 +54,17 @@ FlatRange Scheme::optimizer_range(const StepSpec& spec, int /*rank*/) const {
 
 StepPrograms::StepPrograms(const StepSpec& spec, const Scheme* scheme)
     : spec_(spec), scheme_(scheme) {
+  // PyTorch reduces and accumulates gradients in fp32.
+  MlpSpec& model = spec_.model;
+  model.wide_gradients =
+      model.numbers == DType::kF32 || scheme != nullptr || spec.accumulate > 1 || !spec.zero_grad;
   require_whole_step(spec);
   if (spec.workspace_bytes > 0) {
     buffers_.get("workspace", Category::kWorkspace, spec.workspace_bytes);
   }
   const Mlp flat(buffers_, spec_.model, 0);
   parameters_ = flat.parameters();
+  operands_ = flat.operands();
   gradients_ = flat.gradients();
   if (spec.model.trains) build_training();
   if (spec.saves_state) make_room_for_state();

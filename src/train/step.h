@@ -27,6 +27,12 @@ constexpr std::int64_t default_dim(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
 }
 
+class StepPrograms;
+
+/// What makes the parameters' copy of 16 bits, once they have come to device 0; nothing where
+/// products are of fp32. Later the optimizer keeps it.
+std::optional<DeviceOp> rounding_of(const StepPrograms& programs);
+
 /// How a step is built: by this class for one device alone, by others for a place among many.
 class Scheme {
  public:
@@ -82,6 +88,8 @@ class StepPrograms {
 
   /// The flat buffers, for initialisation, loading and saving.
   [[nodiscard]] BufferId parameters() const { return parameters_; }
+  /// What products read: these, or their rounded copy.
+  [[nodiscard]] const Tensor& operands() const { return operands_; }
   /// Throws Error(kConfiguration) when they are not stored.
   [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
@@ -107,6 +115,7 @@ class StepPrograms {
   const Scheme* scheme_;
   Buffers buffers_;
   BufferId parameters_ = kNoBuffer;
+  Tensor operands_{};
   BufferId gradients_ = kNoBuffer;
   std::vector<BufferId> optimizer_state_;
   std::optional<Tensor> state_host_, state_snapshot_;

@@ -80,6 +80,9 @@ class Trainer::Input final : public StepInput {
     return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
   }
 
+  /// As of the newest step that is done; the next ones' scalars begin there.
+  void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
+
   void set_wish(Wish wish, const std::atomic<bool>& asked) {
     wishes_[static_cast<std::size_t>(wish)] = &asked;
   }
@@ -98,8 +101,16 @@ class Trainer::Input final : public StepInput {
     const Batch& batch = at(batches_, step % 2);
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
-      write_scalars(config_.optimizer, batch.number + 1, rate_of(batch),
-                    {addresses.at(*scalars), static_cast<std::size_t>(scalars->size())});
+      for (std::int64_t row = 0; row < scalars->rows; ++row) {
+        // Without loss scaling every step is an update.
+        const std::int64_t update = (scaling_ ? scaling_->updates : batch.number) + row;
+        write_scalars(
+            config_.optimizer, update + 1, rate_of(batch),
+            {addresses.at(scalars->row_slice(row, 1)), static_cast<std::size_t>(scalars->cols)});
+      }
+    }
+    if (const auto& first = tensors.first_update_host) {
+      *addresses.at<std::int32_t>(*first) = scaling_->updates;
     }
     if (const auto& jitter = tensors.jitter_host) *addresses.at(*jitter) = next_jitter_s();
     if (const auto& number = tensors.number_host) {
@@ -127,6 +138,7 @@ class Trainer::Input final : public StepInput {
   StepProfiler* profiler_;
   std::array<const std::atomic<bool>*, 2> wishes_{};  // null: not asked for
   std::array<Batch, 2> batches_{};
+  std::optional<ScalingPosition> scaling_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
   std::optional<Loader> loader_;
 };
@@ -157,32 +169,40 @@ double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
   const ModelConfig& model = config.model;
-  return {.model = {.layout = ParameterLayout(widths_of(model, default_dim(kind))),
-                    .activation = model.activation,
-                    .last_relu = model.last_relu,
-                    .loss = model.loss,
-                    .label_smoothing = model.label_smoothing,
-                    .dropout = model.dropout,
-                    .dropout_seed = config.training.seed,
-                    .fusion = config.device.fusion,
-                    .stores_gradients = config.training.update != Update::kFused,
-                    .int8 = int8_spec_of(config.device, kind)},
-          .data = config.data.kind,
-          .generator = generator_of(kind),
-          .batch_size = config.data.batch_size,
-          .accumulate = config.training.accumulate,
-          .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
-          .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
-          .drop_last = config.data.drop_last,
-          .optimizer = config.optimizer,
-          .zero_grad = config.training.zero_grad,
-          .clip_norm = config.training.clip_norm,
-          .delay_s = config.injected.delay_ms / 1e3,
-          .jitter_s = config.injected.jitter_ms / 1e3,
-          .io_delay_s = io_delay_in_step_s(config.data),
-          .workspace_bytes = workspace_bytes(kind),
-          .saves_state = !config.checkpoint.folder.empty(),
-          .has_own_memory = kind == DeviceKind::kCuda};
+  const bool is_narrow = type_of(config.device.precision) != DType::kF32;
+  if (kind == DeviceKind::kCuda && is_narrow && config.training.update == Update::kFused) {
+    refuse_fused_update("on a GPU it takes fp32 and tf32 so far");
+  }
+  return {
+      .model = {.layout = ParameterLayout(widths_of(model, default_dim(kind))),
+                .activation = model.activation,
+                .last_relu = model.last_relu,
+                .loss = model.loss,
+                .label_smoothing = model.label_smoothing,
+                .dropout = model.dropout,
+                .dropout_seed = config.training.seed,
+                .fusion = config.device.fusion,
+                .stores_gradients = config.training.update != Update::kFused,
+                .numbers = type_of(config.device.precision),
+                .segments = static_cast<int>(std::max<std::int64_t>(config.training.recompute, 1)),
+                .int8 = int8_spec_of(config.device, kind)},
+      .data = config.data.kind,
+      .generator = generator_of(kind),
+      .batch_size = config.data.batch_size,
+      .accumulate = config.training.accumulate,
+      .train_rows = dataset == nullptr ? 0 : dataset->train_rows(),
+      .test_rows = dataset == nullptr ? 0 : dataset->test_rows(),
+      .drop_last = config.data.drop_last,
+      .optimizer = config.optimizer,
+      .zero_grad = config.training.zero_grad,
+      .clip_norm = config.training.clip_norm,
+      .delay_s = config.injected.delay_ms / 1e3,
+      .jitter_s = config.injected.jitter_ms / 1e3,
+      .io_delay_s = io_delay_in_step_s(config.data),
+      .workspace_bytes = workspace_bytes(kind),
+      .saves_state = !config.checkpoint.folder.empty(),
+      .has_own_memory = kind == DeviceKind::kCuda,
+      .loss_scale = loss_scaling_of(config)};
 }
 
 Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
@@ -229,6 +249,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   } else {
     initialise(std::move(loaded));
   }
+  if (const auto rounding = rounding_of(programs_)) run_now(*rounding, 0);
+  begin_scaling();
 }
 
 Trainer::~Trainer() = default;
@@ -375,13 +397,32 @@ void Trainer::upload(const void* from, const Tensor& to) {
 }
 
 void Trainer::fill_with_zeros(const Tensor& tensor) {
-  const DeviceOp fill = Fill{.out = tensor};
-  const int number = programs_.buffers()[tensor.buffer].device;
+  run_now(Fill{.out = tensor}, programs_.buffers()[tensor.buffer].device);
+}
+
+void Trainer::run_now(const DeviceOp& op, int number) {
   Device& device = *at(devices_, number);
   Stream& stream = runner_.stream({number, Lane::kCompute});
-  device.prepare(fill);
-  device.run(fill, runner_.addresses(0), stream, {.node = kPartOfNode});
+  device.prepare(op);
+  device.run(op, runner_.addresses(0), stream, {.node = kPartOfNode});
   stream.synchronize();
+}
+
+/// The state of loss scaling where the run begins.
+void Trainer::begin_scaling() {
+  const auto& scaling = programs_.train().tensors.scaling;
+  if (!scaling) return;
+  if (!position_.scaling) {
+    const auto initial = static_cast<float>(programs_.spec().loss_scale->initial);
+    position_.scaling = ScalingPosition{.scale = initial};
+  }
+  const ScalingPosition& position = *position_.scaling;
+  constexpr float kNone = 0;
+  upload(&position.scale, scaling->numbers.scale);
+  upload(&kNone, scaling->numbers.found_inf);
+  upload(&position.good_steps, scaling->good_steps);
+  upload(&position.updates, scaling->numbers.updates);
+  input_->set_scaling(position_.scaling);
 }
 
 void Trainer::download(void* to, const Tensor& from) {
@@ -475,9 +516,38 @@ bool Trainer::is_wished(Wish wish, const Batch& batch, const Addresses& addresse
   return place < wishes->size() && addresses.at(*wishes)[place] > 0;
 }
 
+/// Takes over the state of loss scaling after a step.
+std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
+                                                     const Addresses& addresses) {
+  const auto& host = batch.program->tensors.scaling_host;
+  if (!host) return std::nullopt;
+  const float used = position_.scaling->scale;
+  position_.scaling =
+      ScalingPosition{.scale = *addresses.at(host->numbers.scale),
+                      .good_steps = *addresses.at<std::int32_t>(host->good_steps),
+                      .updates = *addresses.at<std::int32_t>(host->numbers.updates)};
+  input_->set_scaling(position_.scaling);
+  const bool skipped = *addresses.at(host->numbers.found_inf) > 0;
+  // Below, even gradients of 65504 are zeros of fp32's precision beside weights.
+  constexpr float kDead = 0x1p-24F;
+  if (position_.scaling->scale < kDead) {
+    fail(ExitCode::kDiverged,
+         {.what = "training diverged",
+          .value = "",
+          .why = fmt::format("gradients overflow whatever the loss scale is, which is {} after "
+                             "step {}",
+                             position_.scaling->scale, batch.number),
+          .remedy = fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer))});
+  }
+  return ScalingReport{.used = used, .next = position_.scaling->scale, .skipped = skipped};
+}
+
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
-  if (!std::isfinite(loss)) {
+  const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
+  // A step that overflows is skipped, and the scale changes, or the next batch is another.
+  const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
+  if (!std::isfinite(loss) && !may_recover) {
     // The first loss is that of weights which no step has changed yet.
     if (batch.number == 0) {
       refuse_divergence("loss", loss, "at step 0",
@@ -509,6 +579,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
                     .loss = loss,
                     .own_loss = own_loss,
                     .lr = input_->rate_of(batch),
+                    .scaling = scaling,
                     .warmup = batch.number < first_measured_,
                     .wall_s = runner_.timeline().wall_of_newest(kMainLane).seconds(),
                     .checkpoint_s = std::exchange(paused_s_, 0),

@@ -22,6 +22,13 @@
 
 namespace barestep {
 
+/// What loss scaling did in a step.
+struct ScalingReport {
+  float used = 0;  // the scale of the step's gradients
+  float next = 0;  // that of the next step
+  bool skipped = false;
+};
+
 struct StepReport {
   std::int64_t step = 0;
   std::int64_t steps = 0;           // of the whole run
@@ -30,6 +37,7 @@ struct StepReport {
   float loss = 0;                   // over the rows of all ranks
   std::optional<float> own_loss{};  // over this rank's rows; where there are ranks
   double lr = 0;
+  std::optional<ScalingReport> scaling{};  // where there is loss scaling
   bool warmup = false;
   double wall_s = 0;                   // from the step before it, or from its start on the host
   double checkpoint_s = 0;             // that the run paused before it to save its state
@@ -106,7 +114,9 @@ class Trainer {
   /// Runs all steps. The host waits for those that --log-every names, and for the last one before
   /// an evaluation, before it queues the next one; of the others it reads the loss while the next
   /// one runs. Evaluations run one by one. Throws Error(kDiverged), naming the step, when a loss is
-  /// not a finite number. Allocates nothing once each program ran in both slots.
+  /// not a finite number, but for steps that dynamic loss scaling skips, and when the loss scale
+  /// has become so small that no gradient is left. Allocates nothing once each program ran in both
+  /// slots.
   void run(TrainObserver& observer);
 
   /// As soon as `asked` is true, the run ends after the current training step; with several ranks,
@@ -168,6 +178,10 @@ class Trainer {
   void upload(const void* from, const Tensor& to);
   void download(void* to, const Tensor& from);
   void fill_with_zeros(const Tensor& tensor);
+  /// Runs one op on a device. Blocks.
+  void run_now(const DeviceOp& op, int device);
+  void begin_scaling();
+  std::optional<ScalingReport> follow_scaling(const Batch& batch, const Addresses& addresses);
   void queue_batch(const Batch& batch, const Batch* next);
   [[nodiscard]] bool is_awaited(const Batch& batch) const;
   /// Waits for the oldest batch that is queued, which is `batch`.

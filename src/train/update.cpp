@@ -1,4 +1,7 @@
 // The end of a step: how gradients become new weights.
+#include <fmt/format.h>
+
+#include "core/error.h"
 #include "train/draft.h"
 
 namespace barestep {
@@ -9,30 +12,73 @@ OptimizerState Draft::optimizer(const std::optional<FlatRange>& range) {
   return optimizer;
 }
 
+UpdateTensors Draft::update_tensors() const {
+  const MlpSpec& model = spec_.model;
+  UpdateTensors tensors{.parameters = model.layout.flat(parameters_),
+                        .gradients = model.layout.flat(gradients_, model.gradient_type()),
+                        .rounded = rounded_,
+                        .scalars = scalars_,
+                        .first_update = first_update_};
+  if (const auto& scaling = step_.tensors.scaling) tensors.loss_scale = scaling->numbers;
+  return tensors;
+}
+
 Op Draft::whole_update() {
-  return optimizer().step(parameters_, require_gradients(), scalars_);
+  BARESTEP_REQUIRE(!spec_.loss_scale, "all gradients are looked at before the first is used");
+  require_gradients();
+  return optimizer().step(update_tensors());
 }
 
 void Draft::update(const UpdateOptions& options) {
   const OptimizerState state = optimizer(options.range);
+  UpdateTensors tensors = update_tensors();
   const bool stored = spec_.model.stores_gradients;
+  BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
   // Of a model that stores gradients only the flat buffers are used here.
-  const Mlp model(buffers_, spec_.model, stored ? 0 : tensors().x.rows);
+  const Mlp model(buffers_, spec_.model, stored ? 0 : this->tensors().x.rows);
   const auto factors = [&](int layer) {
-    return options.factors ? options.factors(layer) : model.factors(layer, tensors().x);
+    return options.factors ? options.factors(layer) : model.factors(layer, this->tensors().x);
   };
-  std::optional<Tensor> clip;
+  const Tensor grads = state.updated(tensors.gradients);
+  if (tensors.loss_scale) find_inf(grads, options);
   if (spec_.clip_norm) {
-    const Tensor squares =
-        stored ? add_squares(state.updated(gradients_), options) : add_squares_of(factors);
-    clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
-    add_update(ClipFactor{.factor = *clip, .squares = squares, .max_norm = *spec_.clip_norm});
+    if (!stored && spec_.model.numbers != DType::kF32) {
+      fail(ExitCode::kConfiguration,
+           {.what = "--clip-norm",
+            .value = fmt::format("{}", *spec_.clip_norm),
+            .why = "--update fused would find the norm of gradients that are not yet rounded",
+            .remedy = "use --update separate, or --precision fp32"});
+    }
+    const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors);
+    tensors.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
+    add_update(
+        ClipFactor{.factor = *tensors.clip, .squares = squares, .max_norm = *spec_.clip_norm});
   }
-  if (stored) return add_update(state.step(parameters_, gradients_, scalars_, clip));
+  if (stored) {
+    add_update(state.step(tensors));
+    if (tensors.loss_scale) update_scale();
+    return;
+  }
   // The first layer first: its factors are those backward touched last.
   for (int layer = 0; layer < spec_.model.layout.layers(); ++layer) {
-    add_update(state.step(parameters_, layer, factors(layer), scalars_, clip), layer);
+    add_update(state.step(tensors, layer, factors(layer)), layer);
   }
+}
+
+void Draft::find_inf(const Tensor& grads, const UpdateOptions& options) {
+  const Tensor& found_inf = tensors().scaling->numbers.found_inf;
+  add_update(Fill{.out = found_inf});
+  add_update(CheckFinite{.found_inf = found_inf, .in = grads});
+  if (options.found_inf_ready) options.found_inf_ready(found_inf);
+}
+
+void Draft::update_scale() {
+  const ScalingState& scaling = *tensors().scaling;
+  add_update(UpdateLossScale{.state = scaling.numbers,
+                             .good_steps = scaling.good_steps,
+                             .window = spec_.loss_scale->window,
+                             .fixed = !spec_.loss_scale->dynamic});
+  add_update(Copy{.to = tensors().scaling_host->bytes, .from = scaling.bytes});
 }
 
 void Draft::add_update(DeviceOp op, int layer) {
@@ -41,7 +87,9 @@ void Draft::add_update(DeviceOp op, int layer) {
 
 Tensor Draft::add_squares(const Tensor& grads, const UpdateOptions& options) {
   const Tensor squares = buffers_.tensor("grad_squares", Category::kOptimizer, 1, 1);
-  add_update(SumSquares{.out = squares, .in = grads});
+  std::optional<Tensor> scale;
+  if (const auto& scaling = tensors().scaling) scale = scaling->numbers.scale;
+  add_update(SumSquares{.out = squares, .in = grads, .scale = scale});
   if (options.squares_ready) options.squares_ready(squares);
   return squares;
 }

@@ -51,8 +51,8 @@ std::vector<BadInput> bad_evaluations() {
   all.insert(all.end(), of_int8.begin(), of_int8.end());
   for (const Arguments& other :
        {Arguments{"--save", "v"}, Arguments{"--tensorboard", "t"}, Arguments{"--epochs", "2"},
-        Arguments{"--steps", "2"}, Arguments{"--accumulate", "2"}, Arguments{"--graph"},
-        Arguments{"--monitor"}, Arguments{"--early-stop", "2"}}) {
+        Arguments{"--steps", "2"}, Arguments{"--accumulate", "2"}, Arguments{"--recompute", "2"},
+        Arguments{"--graph"}, Arguments{"--monitor"}, Arguments{"--early-stop", "2"}}) {
     all.push_back({7, evaluation(Arguments{"--load", "w"} + other), 78, other.front() + beside});
   }
   all.push_back(

@@ -79,6 +79,7 @@ Arguments epochs(int count) {
   return {"--epochs", std::to_string(count)};
 }
 
+const Arguments kDeepRun = {"--dim", "16", "--depth", "4", "--device", "cpu", "--batch-size", "8"};
 const Arguments kFourEpochs = kFiles + epochs(4);
 
 TEST_F(CheckpointedRuns, GoOnToTheBit) {
@@ -86,6 +87,7 @@ TEST_F(CheckpointedRuns, GoOnToTheBit) {
       {kRandomRun + steps(12), kRandomRun + steps(5)},
       {kRandomRun + steps(12) + Arguments{"--log-every", "5", "--no-zero-grad"},
        kRandomRun + steps(5) + Arguments{"--no-zero-grad"}},
+      {kDeepRun + steps(12), kDeepRun + steps(5) + Arguments{"--recompute", "2"}},
       {kFourEpochs, kFourEpochs + Arguments{"--time-limit", "0.001s"}},
       {kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2"},
        kFourEpochs + Arguments{"--optimizer", "sgd", "--momentum", "0.9", "--accumulate", "2",

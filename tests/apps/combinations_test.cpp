@@ -39,7 +39,7 @@ const std::vector<Factor>& options() {
        "--data idx:x.idx,classes.idx --loss cross-entropy",
        "--data npy:x.npy,classes.npy --loss cross-entropy --label-smoothing 0.1",
        "--data npy:x.npy,y.npy --loss huber",
-       "--data npy:x.npy,bits.npy --loss bce --layers 6,12,7,1"},
+       "--data npy:x.npy,bits.npy --loss bce --layers 6,12,7,9,1"},
       {"--update separate", "--update fused", "--update per-bucket"},
       {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9",
        "--optimizer adamw --amsgrad", "--optimizer rmsprop --momentum 0.5 --eps 0.1",
@@ -51,9 +51,11 @@ const std::vector<Factor>& options() {
       {"", "--test-split 0.25"},
       {"", "--no-shuffle", "--standardize"},
       {"", "--accumulate 3"},
+      {"", "--recompute 2"},
       {"", "--clip-norm 0.05"},
       {"", "--no-zero-grad"},
       {"", "--grad-dtype bf16"},
+      {"", "--precision bf16", "--precision fp16 --loss-scale dynamic:1024"},
       {"", "--lr-warmup 3", "--lr-schedule cosine --lr-min 0.001"},
       {"", "--first-bucket whole"},
       {"", "--no-overlap"},
@@ -119,12 +121,27 @@ constexpr Refusal kRefusals[] = {
     {"--update fused", "--clip-norm 0.05",
      "--clip-norm '0.05': --scheme factor clips stored gradients only; use --update separate",
      "--scheme factor"},
+    {"--update fused", "--recompute 2",
+     "--recompute '2': --update fused makes gradients and update from the activations of all "
+     "layers "
+     "at the end of the step; use --update separate"},
+    {"--scheme factor", "--recompute 2",
+     "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
+     "--scheme ddp or zero1"},
     {"--no-zero-grad", "--grad-dtype bf16",
      "--no-zero-grad: --grad-dtype bf16 rounds the whole sum in each step, which loses the "
      "gradients added; use --grad-dtype fp32"},
     {"--update per-bucket", "--clip-norm 0.05",
      "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
      "separate"},
+    {"--precision fp16", "--update fused",
+     "--update 'fused': with --precision fp16 no weight may change before all gradients are known "
+     "to be finite; use --update separate, or --precision bf16"},
+    {"--precision fp16", "--update per-bucket",
+     "--update 'per-bucket': with --precision fp16 no weight may change before all gradients are "
+     "known to be finite; use --update separate, or --precision bf16"},
+    {"--precision fp16", "--no-zero-grad",
+     "--no-zero-grad: gradients of different loss scales would add up; use --precision bf16"},
     {"--no-zero-grad", "--clip-norm 0.05",
      "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
      "the two"},
@@ -203,7 +220,7 @@ RankCase Combinations::parsed(const std::string& command) const {
   RankCase run;
   std::vector<std::string> arguments;
   const bool has_layers = command.find("--layers") != std::string::npos;
-  std::istringstream words(command + (has_layers ? " " : " --layers 6,12,7,4 ") + kSame);
+  std::istringstream words(command + (has_layers ? " " : " --layers 6,12,7,9,4 ") + kSame);
   for (std::string word; words >> word;) {
     if (word == "-np") {
       words >> run.ranks;
@@ -269,7 +286,9 @@ constexpr double kBf16Bound = 1.0 / 256;
 constexpr double kBf16WeightBound = 1.0 / 64;
 
 void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
-  const bool bf16 = run.config.parallel.bf16_gradients;
+  // Of 16 bits, each rank's gradients are rounded before they are added to the others'.
+  const bool bf16 =
+      run.config.parallel.bf16_gradients || type_of(run.config.device.precision) != DType::kF32;
   const double bound = bf16 ? kBf16Bound : kBound;
   ASSERT_EQ(rank.losses.size(), one.losses.size());  // with those of evaluations
   for (std::size_t i = 0; i < one.losses.size(); ++i) {

@@ -57,6 +57,10 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
       {{"--grad-dtype", "fp16"},
        2,
        "--grad-dtype 'fp16': not one of the choices; use fp32 or bf16"},
+      {{"--scheme", "factor", "--recompute", "2"},
+       78,
+       "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
+       "--scheme ddp or zero1"},
       {{"--scheme", "factor", "--autotune", "a.json"},
        78,
        "--autotune 'a.json': each rank would measure for itself, and --scheme factor needs the "

@@ -446,7 +446,7 @@ Checked check_run(const Typed& typed, MarkedBy by, const std::string& name,
 }
 
 constexpr const char* kSmallRun =
-    "--layers 5,7,6,3 --no-last-relu --steps 12 --lr 0.01 --threads 1 --gemm reference";
+    "--layers 5,7,6,8,3 --no-last-relu --steps 12 --lr 0.01 --threads 1 --gemm reference";
 
 struct SchemeCase {
   const char* name;
@@ -464,6 +464,10 @@ constexpr SchemeCase kSchemes[] = {
     {"factor_2", "mlp_ddp -np 2 --device cpu --scheme factor"},
     {"factor_3", "mlp_ddp -np 3 --device cpu --scheme factor"},
     {"data_parallel_2", "mlp_dp --devices cpu,cpu --batch-size 10"},
+    {"one_recomputed", "mlp_single --device cpu --batch-size 10 --recompute 2"},
+    {"ddp_2_recomputed",
+     "mlp_ddp -np 2 --device cpu --scheme ddp --bucket-mib 0.0001 --recompute 2"},
+    {"data_parallel_2_recomputed", "mlp_dp --devices cpu,cpu --batch-size 10 --recompute 2"},
 };
 
 constexpr std::pair<MarkedBy, const char*> kMarks[] = {

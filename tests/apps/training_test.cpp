@@ -282,6 +282,58 @@ TEST_F(Training, PlansTheCoursesModelInNoTime) {
   });
 }
 
+TEST_F(Training, PlansWhatRecomputationSavesAndCosts) {
+  const Arguments deep = {"--plan", "--dim", "1024", "--depth", "64", "--batch-size", "16384"};
+  EXPECT_THAT(output_of(deep + Arguments{"--recompute", "8"}),
+              testing::EndsWith(
+                  "\n\nRecomputation in 8 segments (calculated)\n"
+                  "  saves 6.94 GiB of activations (86.7 %): 1.06 GiB instead of 8.00 GiB\n"
+                  "  costs 1,685,271,347,200 flops more in a step (25.7 %)\n"
+                  "  pays from a batch size of 4,101 on, where the outputs of all layers take as "
+                  "much as\n"
+                  "  parameters, gradients and optimizer together; this one is 16,384\n"));
+  EXPECT_THAT(output_of(deep), testing::Not(HasSubstr("Recomputation")));
+}
+
+/// The plan of fewer segments than the one that is named does not fit.
+TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
+  const Arguments deep = {"--plan", "--dim", "1024", "--depth", "64", "--batch-size", "16384"};
+  const auto with = [&](const char* segments, const char* memory) {
+    return run(deep + Arguments{"--recompute", segments, "--memory", memory});
+  };
+  EXPECT_THAT(output_of(deep + Arguments{"--recompute", "auto", "--memory", "10GiB"}),
+              testing::StartsWith("--recompute 1 fits 10.00 GiB: nothing need be recomputed\n\n"
+                                  "67,174,400 parameters\n"));
+  const std::string out = with("auto", "4GiB").out;
+  EXPECT_THAT(out, testing::StartsWith("--recompute 24 is the cheapest that fits 4.00 GiB\n\n"));
+  EXPECT_THAT(out, HasSubstr("\nRecomputation in 24 segments (calculated)\n"));
+  EXPECT_EQ(with("24", "4GiB").exit_code, 0);
+  EXPECT_EQ(with("23", "4GiB").exit_code, 71);
+  const auto none = with("auto", "2GiB");
+  EXPECT_EQ(none.exit_code, 71);
+  EXPECT_THAT(none.err, HasSubstr("error: too little memory: needs 2.31 GiB, the device that "
+                                  "--memory states has 2.00 GiB free; --batch-size 8192 fits"));
+}
+
+TEST_F(Training, AccountsForWhatItRecomputes) {
+  const Arguments deep = {"--dim", "16", "--depth", "6", "--batch-size", "8", "--steps", "9"};
+  output_of(deep + Arguments{"--metrics", "none.jsonl"});
+  const std::string out = output_of(deep + Arguments{"--recompute", "2", "--metrics", "two.jsonl",
+                                                     "--profile", "--trace", "t.json"});
+  EXPECT_EQ(losses("two.jsonl"), losses("none.jsonl"));
+  for (const nlohmann::json& record : records("two.jsonl")) {
+    EXPECT_GT(record.at("phases_s").at("recompute"), 0);
+  }
+  for (const nlohmann::json& record : records("none.jsonl")) {
+    EXPECT_EQ(record.at("phases_s").at("recompute"), 0);
+  }
+  EXPECT_THAT(out, ContainsRegex("\n  recompute +[0-9.]+ ms +[0-9.]+ %\n"));
+  EXPECT_THAT(out, ContainsRegex("\n +recompute +[0-9.]+% ")) << "a row by phase";
+  const std::string trace = read_file(folder() / "t.json");
+  EXPECT_THAT(broken_rules(trace), testing::IsEmpty());
+  EXPECT_THAT(trace, ContainsRegex("\"name\": ?\"recompute\""));
+}
+
 TEST_F(Training, PlanNeedsNoDevice) {
   EXPECT_THAT(output_of({"--plan", "--device", "cuda:63"}), HasSubstr("402,702,336 parameters\n"));
 }

@@ -51,6 +51,8 @@ std::vector<Op> one_of_each() {
           DeviceOp{clipped(linear_adam())},
           DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 2, 5)}},
           DeviceOp{GramSquares{f32(0, 1, 1), f32(1, 5, 5), f32(2, 5, 5)}},
+          DeviceOp{CheckFinite{f32(0, 1, 1), f32(1, 2, 5)}},
+          DeviceOp{UpdateLossScale{{f32(0, 1, 1), f32(1, 1, 1), i32(2, 1, 1)}, i32(3, 1, 1)}},
           DeviceOp{ClipFactor{f32(0, 1, 1), f32(1, 1, 3)}},
           DeviceOp{Copy{f32(0, 4, 5), f32(1, 4, 5)}},
           DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 5)}},

@@ -257,7 +257,7 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
   const Randn randn{f32(0, 4, 5), state(1)};
   const double infinity = std::numeric_limits<double>::infinity();
   expect_refused({
-      {broken(bias_relu, [](BiasActivation& o) { o.bias.cols = 4; }),
+      {broken(bias_relu, [](BiasActivation& o) { o.bias->cols = 4; }),
        "bias must be 1 by the columns of values"},
       {broken(bias_relu, [](BiasActivation& o) { o.pre_activation = f32(2, 4, 4); }),
        "pre_activation must have the shape of values"},
@@ -324,8 +324,8 @@ TEST(Validate, RefusesOtherOpsThatDoNotFit) {
        "state must have the 2512 bytes of its generator"},
       {broken(randn, [](Randn& o) { o.generator = Generator::kTorchCuda; }),
        "state must have the 16 bytes of its generator"},
-      {DeviceOp{Cast{f32(0, 4, 5), f32(1, 4, 5)}}, "from must be bf16"},
-      {DeviceOp{Cast{bf16(0, 4, 5), bf16(1, 4, 5)}}, "from must be f32"},
+      {DeviceOp{Cast{f32(0, 4, 5), f32(1, 4, 5)}}, "to must be bf16"},
+      {DeviceOp{Cast{bf16(0, 4, 5), bf16(1, 4, 5)}}, "to must be f32"},
       {DeviceOp{Cast{bf16(0, 4, 5), f32(1, 4, 4)}}, "to and from must have the same shape"},
       {DeviceOp{Fill{i32(0, 4, 5)}}, "out must be f32"},
       {DeviceOp{Delay{-0.1}}, "seconds must be zero or more"},

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kernels/cuda/instructions.cuh"
 #include "support/sanitized.h"
 
 namespace {
@@ -78,7 +79,7 @@ TEST(HostCuda, FindsABarrierThatNotAllThreadsReach) {
                 });
               }),
               ThrowsMessage<std::runtime_error>("of 64 threads 16 wait at __syncthreads, 0 at a "
-                                                "shuffle, and 48 are done"));
+                                                "shuffle, 0 at an mma, and 48 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
@@ -88,7 +89,7 @@ TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
                 });
               }),
               ThrowsMessage<std::runtime_error>("of 32 threads 0 wait at __syncthreads, 31 at a "
-                                                "shuffle, and 1 are done"));
+                                                "shuffle, 0 at an mma, and 1 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatReadsALaneOutsideItsMask) {
@@ -134,6 +135,105 @@ TEST(HostCuda, RethrowsWhatAThreadThrows) {
               ThrowsMessage<std::runtime_error>("thread 40"));
 }
 
+/// Four numbers by each thread, `stride` numbers apart.
+host_cuda::SharedTraffic traffic_of(unsigned stride) {
+  run(
+      1, 32,
+      [&] {
+        const auto* shared = static_cast<const float*>(host_cuda::dynamic_shared());
+        static_cast<void>(barestep::load_shared<float4>(shared + threadIdx.x * stride));
+      },
+      std::size_t{32} * stride * sizeof(float));
+  return host_cuda::take_shared_traffic();
+}
+
+TEST(HostCuda, CountsBankConflicts) {
+  static_cast<void>(host_cuda::take_shared_traffic());
+  const auto neighbours = traffic_of(4);
+  EXPECT_EQ(neighbours.accesses, 1U);
+  EXPECT_EQ(neighbours.rounds, 4U);
+  EXPECT_EQ(neighbours.least_rounds, 4U);
+  EXPECT_EQ(traffic_of(32).rounds, 32U);
+  EXPECT_EQ(traffic_of(36).rounds, 4U);
+}
+
+TEST(HostCuda, FindsMisalignedAccesses) {
+  EXPECT_THAT(([] {
+                run(
+                    1, 32,
+                    [] {
+                      const auto* shared = static_cast<const float*>(host_cuda::dynamic_shared());
+                      static_cast<void>(barestep::load_shared<float2>(shared + threadIdx.x));
+                    },
+                    256);
+              }),
+              ThrowsMessage<std::runtime_error>(
+                  "a misaligned access to shared memory, thread 1 of block 0"));
+}
+
+TEST(HostCuda, CopiesArriveWhenTheyAreWaitedFor) {
+  const float from[] = {1, 2};
+  std::vector<float> seen(4);
+  run(
+      1, 1,
+      [&] {
+        auto* shared = static_cast<float*>(host_cuda::dynamic_shared());
+        barestep::copy_async<1>(shared, from, true);
+        barestep::copy_async<1>(shared + 1, from + 1, false);
+        barestep::commit_copies();
+        seen[0] = shared[0];
+        seen[1] = shared[1];
+        barestep::wait_for_copies();
+        seen[2] = shared[0];
+        seen[3] = shared[1];
+      },
+      8);
+  EXPECT_TRUE(std::isnan(seen[0]) && std::isnan(seen[1]));
+  EXPECT_EQ(seen[2], 1);
+  EXPECT_EQ(seen[3], 0);
+  EXPECT_THAT(([&] {
+                run(
+                    1, 1,
+                    [&] {
+                      auto* shared = static_cast<float*>(host_cuda::dynamic_shared());
+                      barestep::copy_async<1>(shared, from, true);
+                      barestep::wait_for_copies();
+                    },
+                    8);
+              }),
+              ThrowsMessage<std::runtime_error>("a thread ends before its copies"));
+}
+
+/// Fragments are filled in the order of the PTX ISA; the product is that of plain loops.
+TEST(HostCuda, MultipliesByWarpsAsThePtxIsaLaysOut) {
+  const auto a = [](unsigned row, unsigned col) { return static_cast<float>(row + 3 * col); };
+  const auto b = [](unsigned row, unsigned col) {
+    return static_cast<float>(5 * row) - static_cast<float>(col);
+  };
+  std::vector<float> sums(16 * 8);
+  run(1, 32, [&] {
+    const unsigned g = threadIdx.x / 4;
+    const unsigned q = threadIdx.x % 4;
+    using barestep::bits_of;
+    float own[4] = {0, 0, 0, 1};
+    const std::uint32_t of_a[4] = {bits_of(a(g, q)), bits_of(a(g + 8, q)), bits_of(a(g, q + 4)),
+                                   bits_of(a(g + 8, q + 4))};
+    const std::uint32_t of_b[2] = {bits_of(b(q, g)), bits_of(b(q + 4, g))};
+    barestep::mma_tf32(own, of_a, of_b);
+    sums[g * 8 + 2 * q] = own[0];
+    sums[g * 8 + 2 * q + 1] = own[1];
+    sums[(g + 8) * 8 + 2 * q] = own[2];
+    sums[(g + 8) * 8 + 2 * q + 1] = own[3];
+  });
+  for (unsigned row = 0; row < 16; ++row) {
+    for (unsigned col = 0; col < 8; ++col) {
+      float expected = row >= 8 && col % 2 == 1 ? 1 : 0;
+      for (unsigned k = 0; k < 8; ++k) expected += a(row, k) * b(k, col);
+      EXPECT_EQ(sums[row * 8 + col], expected);
+    }
+  }
+}
+
 static __global__ void one_too_far(float* x, unsigned n) {
   if (threadIdx.x <= n) x[threadIdx.x] = 1;
 }
@@ -157,6 +257,14 @@ TEST(HostCuda, RefusesGridsAndBlocksThatAGpuRefuses) {
   EXPECT_FALSE(launched(dim3(0), dim3(1)));
   EXPECT_FALSE(launched(dim3(1, 65536), dim3(1)));
   EXPECT_FALSE(launched(dim3(1), dim3(33, 32)));
+
+  cudaLaunchConfig_t greedy{};
+  greedy.dynamicSmemBytes = 50'000;
+  EXPECT_NE(cudaLaunchKernelEx(&greedy, nothing), cudaSuccess);
+  constexpr auto kMost = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  EXPECT_NE(cudaFuncSetAttribute(nothing, kMost, 300'000), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(nothing, kMost, 50'000), cudaSuccess);
+  EXPECT_EQ(cudaLaunchKernelEx(&greedy, nothing), cudaSuccess);
 }
 
 }  // namespace

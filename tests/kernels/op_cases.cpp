@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "core/operands.h"
 #include "core/random.h"
 
 namespace barestep {
@@ -189,7 +194,9 @@ void add_elementwise(CaseList& list, const Shape& s) {
   for (const Activation activation : kValuesOf<Activation>) {
     const std::string name = fmt::format("{} {}", name_of(activation), text(s));
     list.add("bias and " + name, [&](Memory& memory) {
-      BiasActivation op{memory.add(s.rows, s.cols), memory.add(1, s.cols), activation};
+      BiasActivation op{.values = memory.add(s.rows, s.cols),
+                        .bias = memory.add(1, s.cols),
+                        .activation = activation};
       if (traits_of(activation).grad_from_input) op.pre_activation = memory.add(s.rows, s.cols);
       return op;
     });
@@ -217,28 +224,34 @@ void add_elementwise(CaseList& list, const Shape& s) {
         [&](Memory& memory) { memory.values<std::int32_t>(dropout.step)[0] = 1'000'000'000; });
   }
   list.add("bias and gelu alone " + text(s), [&](Memory& memory) {
-    return BiasActivation{memory.add(s.rows, s.cols), memory.add(1, s.cols), Activation::kGelu};
+    return BiasActivation{.values = memory.add(s.rows, s.cols),
+                          .bias = memory.add(1, s.cols),
+                          .activation = Activation::kGelu};
   });
   list.add("copy " + text(s), [&](Memory& memory) {
     return Copy{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols)};
   });
   for (const float scale : {1.0F, 0.3F}) {
-    list.add(fmt::format("cast to bf16 {} times {}", text(s), scale), [&](Memory& memory) {
-      return Cast{memory.add(s.rows, s.cols, DType::kBF16), memory.add(s.rows, s.cols), scale};
-    });
-    Cast widen;
-    list.add(
-        fmt::format("cast from bf16 {} times {}", text(s), scale),
-        [&](Memory& memory) {
-          return widen = Cast{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols, DType::kBF16),
-                              scale};
-        },
-        [&](Memory& memory) {
-          // Any bits but those of infinities and NaNs.
-          for (auto& bits : memory.values<std::uint16_t>(widen.from)) {
-            bits = static_cast<std::uint16_t>(list.random()() % 0x7F00);
-          }
-        });
+    for (const DType type : {DType::kBF16, DType::kF16}) {
+      const std::string name = fmt::format("{} {} times {}", name_of(type), text(s), scale);
+      list.add("cast to " + name, [&](Memory& memory) {
+        return Cast{memory.add(s.rows, s.cols, type), memory.add(s.rows, s.cols), scale};
+      });
+      Cast widen;
+      list.add(
+          "cast from " + name,
+          [&](Memory& memory) {
+            return widen = Cast{memory.add(s.rows, s.cols), memory.add(s.rows, s.cols, type), scale,
+                                scale == 1 ? 0.0F : 1.0F};
+          },
+          [&](Memory& memory) {
+            // Any bits but those of infinities and NaNs.
+            const std::uint32_t most = type == DType::kBF16 ? 0x7F00 : 0x7C00;
+            for (auto& bits : memory.values<std::uint16_t>(widen.from)) {
+              bits = static_cast<std::uint16_t>(list.random()() % most);
+            }
+          });
+    }
   }
   list.add("fill " + text(s), [&](Memory& memory) {
     return Fill{memory.add(s.rows, s.cols), -2.5F};
@@ -498,7 +511,156 @@ void add_reductions(CaseList& list, const Shape& s) {
   }
 }
 
+/// Loss scaling, for steps that count and for one that is skipped.
+void add_scaling(CaseList& list) {
+  for (const bool overflows : {false, true}) {
+    for (const std::int64_t window : {1, 2000}) {
+      UpdateLossScale op;
+      list.add(
+          fmt::format("update_loss_scale {} window {}", overflows, window),
+          [&](Memory& memory) {
+            return op = UpdateLossScale{.state = {.scale = memory.add(1, 1),
+                                                  .found_inf = memory.add(1, 1),
+                                                  .updates = memory.add(1, 1, DType::kI32)},
+                                        .good_steps = memory.add(1, 1, DType::kI32),
+                                        .window = window};
+          },
+          [&](Memory& memory) {
+            memory.values(op.state.scale)[0] = 1024;
+            memory.values(op.state.found_inf)[0] = overflows ? 1 : 0;
+            memory.values<std::int32_t>(op.state.updates)[0] = 7;
+            memory.values<std::int32_t>(op.good_steps)[0] = 3;
+          });
+    }
+    CheckFinite check;
+    list.add(
+        fmt::format("check_finite {}", overflows),
+        [&](Memory& memory) {
+          return check = CheckFinite{memory.add(1, 1), memory.add(33, 257)};
+        },
+        [&](Memory& memory) {
+          memory.values(check.found_inf)[0] = 0;
+          if (overflows) memory.values(check.in)[4000] = HUGE_VALF;
+        });
+    Adam adam;
+    list.add(
+        fmt::format("adam with a loss scale {}", overflows),
+        [&](Memory& memory) {
+          return adam = Adam{.weights = memory.add(1, 33),
+                             .grads = memory.add(1, 33),
+                             .moments1 = memory.add(1, 33),
+                             .moments2 = memory.add(1, 33),
+                             .scalars = memory.add(4, 2),
+                             .first_update = memory.add(1, 1, DType::kI32),
+                             .loss_scale = LossScale{memory.add(1, 1), memory.add(1, 1),
+                                                     memory.add(1, 1, DType::kI32)}};
+        },
+        [&](Memory& memory) {
+          for (float& moment : memory.values(adam.moments2)) moment *= moment;
+          for (std::size_t i = 0; i < 8; ++i) {
+            memory.values(adam.scalars)[i] = i % 2 == 0 ? -0.004F : 0.07F;
+          }
+          memory.values<std::int32_t>(*adam.first_update)[0] = 5;
+          memory.values<std::int32_t>(adam.loss_scale->updates)[0] = 7;
+          memory.values(adam.loss_scale->scale)[0] = 1024;
+          memory.values(adam.loss_scale->found_inf)[0] = overflows ? 1 : 0;
+        });
+  }
+}
+
+bool is_16_bits(DType type) {
+  return type == DType::kBF16 || type == DType::kF16;
+}
+
+/// The operands of an op that may be of 16 bits.
+std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
+  const std::string_view label = label_of(op);
+  if (const auto* const gemm = std::get_if<Gemm>(&op)) {
+    if (gemm->beta != 0) return {"a", "b"};
+    return {"c", "a", "b", "bias", "pre_activation"};
+  }
+  if (std::holds_alternative<BiasActivation>(op)) {
+    if (std::get<BiasActivation>(op).bias) return {};
+    return {"values", "pre_activation"};
+  }
+  if (std::holds_alternative<ActivationGrad>(op)) return {"grad", "from"};
+  if (std::holds_alternative<Dropout>(op)) return {"values"};
+  if (const auto* const sum = std::get_if<SumRows>(&op)) {
+    return sum->beta == 0 ? std::vector<std::string_view>{"out", "in"}
+                          : std::vector<std::string_view>{"in"};
+  }
+  if (std::holds_alternative<PointwiseLoss>(op)) return {"grad", "output"};
+  if (std::holds_alternative<CrossEntropy>(op)) return {"grad", "logits"};
+  if (std::holds_alternative<CountCorrect>(op)) return {"logits"};
+  if (std::holds_alternative<SumSquares>(op)) return {"in"};
+  if (std::holds_alternative<CheckFinite>(op)) return {"in"};
+  if (std::holds_alternative<LinearAdam>(op)) return {"grad_y", "x"};
+  if (label == "adam" || label == "sgd" || label == "rmsprop" || label == "adagrad" ||
+      label == "lion") {
+    return {"grads"};
+  }
+  return {};
+}
+
+/// The same op over operands of 16 bits, and where it has weights their rounded copy; nothing where
+/// it has none such.
+std::optional<OpCase> narrowed(OpCase& wide, DType type) {
+  OpCase narrow{wide.name + " of " + std::string(name_of(type)), wide.op, {}};
+  std::visit(
+      []<class AnyOp>(AnyOp& op) {
+        if constexpr (std::is_same_v<AnyOp, BiasActivation>) op.bias.reset();
+      },
+      narrow.op);
+  const std::vector<std::string_view> names = narrow_operands(narrow.op);
+  if (names.empty()) return std::nullopt;
+  const Op whole = with_tensors(Op(narrow.op), [&](const Operand& operand) {
+    const bool narrows = std::ranges::find(names, operand.name) != names.end();
+    const Tensor& old = *operand.tensor;
+    const Tensor tensor = narrow.memory.add(old.rows, old.cols, narrows ? type : old.dtype);
+    if (narrows) {
+      set_numbers(narrow.memory, tensor, wide.memory.values(old));
+    } else {
+      std::ranges::copy(wide.memory.bytes(old), narrow.memory.bytes(tensor).begin());
+    }
+    return tensor;
+  });
+  narrow.op = std::get<DeviceOp>(whole);
+  std::visit(
+      [&]<class AnyOp>(AnyOp& op) {
+        if constexpr (requires { op.first_update; }) {
+          op.rounded = narrow.memory.add(1, op.weights.cols, type);
+        } else if constexpr (std::is_same_v<AnyOp, LinearAdam>) {
+          op.rounded_weight = narrow.memory.add(op.weight.rows, op.weight.cols, type);
+          op.rounded_bias = narrow.memory.add(1, op.bias.cols, type);
+        }
+      },
+      narrow.op);
+  return narrow;
+}
+
 }  // namespace
+
+bool is_narrow(const DeviceOp& op) {
+  if (std::holds_alternative<Cast>(op)) return false;
+  const Op any = op;
+  return std::ranges::any_of(
+      operands_of(any), [](const Operand& operand) { return is_16_bits(operand.tensor->dtype); });
+}
+
+std::vector<float> numbers_of(Memory& memory, const Tensor& tensor) {
+  return with_number(tensor.dtype, [&]<class Number>(Number) {
+    std::vector<float> numbers;
+    for (const Number number : memory.values<Number>(tensor)) numbers.push_back(float_of(number));
+    return numbers;
+  });
+}
+
+void set_numbers(Memory& memory, const Tensor& tensor, std::span<const float> numbers) {
+  with_number(tensor.dtype, [&]<class Number>(Number) {
+    std::ranges::transform(numbers, memory.values<Number>(tensor).begin(),
+                           [](float number) { return rounded<Number>(number); });
+  });
+}
 
 std::vector<OpCase> all_op_cases() {
   CaseList list;
@@ -515,7 +677,17 @@ std::vector<OpCase> all_op_cases() {
     memory.add(1, 1);
     return Delay{0.002};
   });
-  return list.take();
+  add_scaling(list);
+  std::vector<OpCase> all = list.take();
+  // Each of 16 bits too; the largest would tell nothing more.
+  constexpr std::size_t kLargestBytes = 150'000;
+  const std::size_t count = all.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (all[i].memory.bytes().size() > kLargestBytes) continue;
+    auto narrow = narrowed(all[i], i % 2 == 0 ? DType::kBF16 : DType::kF16);
+    if (narrow) all.push_back(std::move(*narrow));
+  }
+  return all;
 }
 
 bool multiplies(const DeviceOp& op) {

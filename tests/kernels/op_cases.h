@@ -45,8 +45,16 @@ struct OpCase {
   Memory memory;  // holds what the op reads
 };
 
-/// At least one case for each kind of op.
+/// At least one case for each kind of op, those with operands of 16 bits too.
 std::vector<OpCase> all_op_cases();
+
+/// Whether the op has an operand of 16 bits and is no mere cast.
+bool is_narrow(const DeviceOp& op);
+
+/// The numbers of a tensor of a real type, in fp32.
+std::vector<float> numbers_of(Memory& memory, const Tensor& tensor);
+/// Rounds numbers to the tensor's type.
+void set_numbers(Memory& memory, const Tensor& tensor, std::span<const float> numbers);
 
 /// Whether it is a library of products that computes the op.
 bool multiplies(const DeviceOp& op);

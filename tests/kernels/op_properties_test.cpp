@@ -51,7 +51,7 @@ TEST(BiasActivation, KeepsMinusZeroAndLetsNanPass) {
   const BiasActivation op{memory.add(1, 5), memory.add(1, 5)};
   std::ranges::copy(std::vector{-0.0F, kNotANumber, kInf, -kInf, -1.0F},
                     memory.values(op.values).begin());
-  std::ranges::fill(memory.values(op.bias), -0.0F);
+  std::ranges::fill(memory.values(*op.bias), -0.0F);
   run(op, memory);
   const auto out = memory.values(op.values);
   EXPECT_EQ(out[0], 0.0F);
@@ -87,13 +87,16 @@ TEST(ActivationGrad, IsTheSlopeOfEveryActivation) {
     for (const float x : {-6.0F, -2.5F, -1.0F, -0.3F, 0.2F, 0.8F, 1.7F, 5.0F}) {
       constexpr float kStep = 1.0F / 64;
       Memory memory;
-      const BiasActivation value{memory.add(1, 3), memory.add(1, 3), activation, memory.add(1, 3)};
+      const BiasActivation value{.values = memory.add(1, 3),
+                                 .bias = memory.add(1, 3),
+                                 .activation = activation,
+                                 .pre_activation = memory.add(1, 3)};
       std::ranges::copy(std::vector{x - kStep, x, x + kStep}, memory.values(value.values).begin());
       run(value, memory);
       const auto out = memory.values(value.values);
       const float slope = (out[2] - out[0]) / (2 * kStep);
       const ActivationGrad op{
-          value.bias, traits_of(activation).grad_from_input ? *value.pre_activation : value.values,
+          *value.bias, traits_of(activation).grad_from_input ? *value.pre_activation : value.values,
           activation};
       std::ranges::fill(memory.values(op.grad), 1.0F);
       run(op, memory);
@@ -106,7 +109,8 @@ TEST(ActivationGrad, LetsNanPassAllActivations) {
   for (const Activation activation : kValuesOf<Activation>) {
     SCOPED_TRACE(name_of(activation));
     Memory memory;
-    const BiasActivation value{memory.add(1, 1), memory.add(1, 1), activation};
+    const BiasActivation value{
+        .values = memory.add(1, 1), .bias = memory.add(1, 1), .activation = activation};
     memory.values(value.values)[0] = kNotANumber;
     run(value, memory);
     EXPECT_TRUE(std::isnan(memory.values(value.values)[0]));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/operands.h"
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
@@ -222,7 +223,7 @@ struct Oracle {
   }
 
   void operator()(const BiasActivation& op) const {
-    const Matrix bias(before, op.bias);
+    const Matrix bias(before, *op.bias);
     for (std::size_t i = 0; i < before.values(op.values).size(); ++i) {
       double sum = static_cast<double>(before.values(op.values)[i]) +
                    bias.at(static_cast<std::int64_t>(i) % op.values.cols);
@@ -381,10 +382,18 @@ struct Oracle {
         << i;
   }
 
+  /// What is known of loss scaling: the third row of scalars is this update's.
   void operator()(const Adam& op) const {
+    if (op.loss_scale && before.values(op.loss_scale->found_inf)[0] > 0) {
+      for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) {
+        EXPECT_THAT(after.values(tensor), testing::ElementsAreArray(before.values(tensor)));
+      }
+      return;
+    }
+    const double scale = op.loss_scale ? before.values(op.loss_scale->scale)[0] : 1.0F;
     for (std::size_t i = 0; i < before.values(op.weights).size(); ++i) {
-      expect_adam(op, op.weights, op.moments1, op.moments2, i, {before.values(op.grads)[i], 0},
-                  op.max_moments2);
+      expect_adam(op, op.weights, op.moments1, op.moments2, i,
+                  {static_cast<double>(before.values(op.grads)[i]) / scale, 0}, op.max_moments2);
     }
   }
 
@@ -514,32 +523,60 @@ struct Oracle {
     }
   }
 
+  void operator()(const CheckFinite& op) const {
+    const auto in = before.values(op.in);
+    const bool finite = std::ranges::all_of(in, [](float x) { return std::isfinite(x); });
+    EXPECT_EQ(after.values(op.found_inf)[0], finite ? 0 : 1);
+  }
+
+  /// The rules of GradScaler are tested against PyTorch.
+  void operator()(const UpdateLossScale& op) const {
+    const bool overflows = before.values(op.state.found_inf)[0] > 0;
+    const bool grows = !overflows && op.window == 1;
+    EXPECT_EQ(after.values(op.state.scale)[0], overflows ? 512 : grows ? 2048 : 1024);
+    EXPECT_EQ(after.values<std::int32_t>(op.state.updates)[0], overflows ? 7 : 8);
+    EXPECT_EQ(after.values<std::int32_t>(op.good_steps)[0], overflows || grows ? 0 : 4);
+  }
+
   void operator()(const Copy& op) const {
     EXPECT_THAT(after.values(op.to), testing::ElementsAreArray(before.values(op.from)));
   }
 
   void operator()(const Cast& op) const {
-    const auto at = [](std::span<const std::uint16_t> bits, std::size_t i) {
-      // 8 bits of exponent, 7 of the significand behind its leading 1.
-      const int exponent = (bits[i] >> 7) & 0xFF;
-      const double significand = (bits[i] & 0x7F) / 128.0 + (exponent == 0 ? 0 : 1);
-      const double value = std::ldexp(significand, std::max(exponent, 1) - 127);
-      return (bits[i] & 0x8000) != 0 ? -value : value;
-    };
     const auto n = static_cast<std::size_t>(op.to.size());
     for (std::size_t i = 0; i < n; ++i) {
       if (op.to.dtype == DType::kF32) {
-        const double exact = op.scale * at(before.values<std::uint16_t>(op.from), i);
-        ASSERT_EQ(after.values(op.to)[i], static_cast<float>(exact));
+        const float widened = op.scale * number_at(before, op.from, i);
+        const float old = op.beta == 0 ? 0 : op.beta * before.values(op.to)[i];
+        ASSERT_EQ(after.values(op.to)[i], widened + old);
       } else {
         const auto exact = static_cast<double>(op.scale * before.values(op.from)[i]);
-        // Of the numbers with 8 significant bits the nearest, of two the even one.
-        int exponent = 0;
-        const double fraction = std::frexp(exact, &exponent);
-        const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
-        ASSERT_EQ(at(after.values<std::uint16_t>(op.to), i), rounded);
+        ASSERT_EQ(number_at(after, op.to, i), nearest(op.to.dtype, exact));
       }
     }
+  }
+
+  /// The number that the bits of a type of 16 bits stand for, by its definition.
+  static float number_at(Memory& memory, const Tensor& tensor, std::size_t i) {
+    const int digits = tensor.dtype == DType::kBF16 ? 7 : 10;  // after the significand's leading 1
+    const int bias = tensor.dtype == DType::kBF16 ? 127 : 15;
+    const int bits = memory.values<std::uint16_t>(tensor)[i];
+    const int exponent = (bits & 0x7FFF) >> digits;
+    const double fraction = std::ldexp(bits & ((1 << digits) - 1), -digits);
+    const double value =
+        std::ldexp(fraction + (exponent == 0 ? 0 : 1), std::max(exponent, 1) - bias);
+    return static_cast<float>((bits & 0x8000) != 0 ? -value : value);
+  }
+
+  /// The nearest number of such a type, of two the even one.
+  static double nearest(DType type, double exact) {
+    const int digits = type == DType::kBF16 ? 8 : 11;
+    const int least = type == DType::kBF16 ? -133 : -24;  // the exponent of the smallest number
+    int exponent = 0;
+    std::frexp(exact, &exponent);
+    if (type == DType::kF16 && std::abs(exact) >= 65520) return std::copysign(HUGE_VAL, exact);
+    const int last = std::max(exponent - digits, least);
+    return std::ldexp(std::nearbyint(std::ldexp(exact, -last)), last);
   }
 
   void operator()(const Fill& op) const {
@@ -559,6 +596,93 @@ struct Oracle {
   }
 
   void operator()(const Delay&) const {}
+};
+
+/// Whether the op adds numbers up in an order that may be another one.
+bool sums(const DeviceOp& op) {
+  return multiplies(op) || std::holds_alternative<SumRows>(op);
+}
+
+/// An op over 16 bits does what it does over the same numbers in fp32, and rounds results once.
+class Widened {
+ public:
+  explicit Widened(OpCase& narrow) : narrow_(narrow) {
+    DeviceOp op = narrow.op;
+    std::visit(
+        []<class AnyOp>(AnyOp& update) {
+          if constexpr (requires { update.first_update; }) update.rounded.reset();
+        },
+        op);
+    const Op wide = with_tensors(Op(op), [&](const Operand& operand) {
+      const Tensor& old = *operand.tensor;
+      const bool real = is_real(old.dtype);
+      const Tensor tensor = wide_.add(old.rows, old.cols, real ? DType::kF32 : old.dtype);
+      if (real) {
+        set_numbers(wide_, tensor, numbers_of(narrow.memory, old));
+      } else {
+        std::ranges::copy(narrow.memory.bytes(old), wide_.bytes(tensor).begin());
+      }
+      return tensor;
+    });
+    op_ = std::get<DeviceOp>(wide);
+    ThreadPool pool(1);
+    run(op_, wide_, *make_reference_product(), pool);
+  }
+
+  void expect(Memory& after) {
+    const Op narrow_op = narrow_.op;
+    const Op wide_op = op_;
+    const std::vector<Operand> narrow = operands_of(narrow_op);
+    const std::vector<Operand> wide = operands_of(wide_op);
+    for (const Operand& operand : narrow) {
+      if (operand.use == OperandUse::kReads) continue;
+      const bool copies = operand.name == "rounded";
+      const auto same = std::ranges::find(wide, copies ? std::string_view("weights") : operand.name,
+                                          &Operand::name);
+      ASSERT_NE(same, wide.end()) << operand.name;
+      expect(operand, after, *same->tensor);
+    }
+  }
+
+ private:
+  void expect(const Operand& operand, Memory& after, const Tensor& expected) {
+    SCOPED_TRACE(operand.name);
+    const Tensor& tensor = *operand.tensor;
+    if (!is_real(tensor.dtype)) {
+      EXPECT_TRUE(std::ranges::equal(after.bytes(tensor), wide_.bytes(expected)));
+      return;
+    }
+    const std::vector<float> actual = numbers_of(after, tensor);
+    const auto exact = wide_.values(expected);
+    const auto* const gemm = std::get_if<Gemm>(&narrow_.op);
+    const bool rounds_twice = gemm != nullptr && gemm->activation != Activation::kNone;
+    // One step of the type; of sums near another number, and where an activation's input is
+    // rounded.
+    const double step = tensor.dtype == DType::kBF16  ? 0x1p-8
+                        : tensor.dtype == DType::kF16 ? 0x1p-11
+                                                      : 0;
+    const double several = (sums(narrow_.op) ? 2.1 : 0) + (rounds_twice ? 8 : 0);
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      const double want = tensor.dtype == DType::kF32
+                              ? static_cast<double>(exact[i])
+                              : Oracle::nearest(tensor.dtype, static_cast<double>(exact[i]));
+      const double least = tensor.dtype == DType::kF16 ? 0x1p-24 : 0;
+      const double size = std::abs(want) + (sums(narrow_.op) ? 1e-3 : 0);
+      const double of_sum = sums(narrow_.op) ? 3e-6 : 0;  // in fp32
+      if (std::isinf(want)) {
+        ASSERT_EQ(actual[i], want);
+        continue;
+      }
+      ASSERT_NEAR(actual[i], want,
+                  several * (step * size + least) + of_sum +
+                      2e-6 * std::abs(want) * (several > 0 || step == 0 ? 1 : 0))
+          << i;
+    }
+  }
+
+  OpCase& narrow_;
+  DeviceOp op_;
+  Memory wide_;
 };
 
 /// Null in a build without it.
@@ -583,6 +707,14 @@ TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
     run(op_case.op, of_three, *product, three);
     // The thread sanitizer has seen what it is for; other builds compare the largest shapes.
     if (kThreadSanitized && after.bytes().size() > 200'000) continue;
+    if (is_narrow(op_case.op)) {
+      // LinearAdam rounds gradients: it is compared with products, sums and Adam in whole steps.
+      if (std::holds_alternative<LinearAdam>(op_case.op)) continue;
+      Widened widened(op_case);
+      widened.expect(after);
+      widened.expect(of_three);
+      continue;
+    }
     std::visit(Oracle{op_case.memory, after}, op_case.op);
     // The oracle takes its time, and would say the same of the same bits.
     if (of_three.bytes() == after.bytes()) continue;

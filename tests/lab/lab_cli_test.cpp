@@ -62,7 +62,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
                            "optimisations",  "monitor",      "activations",
-                           "accumulation",   "checkpoint"}) {
+                           "accumulation",   "checkpoint",   "recompute"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }
@@ -256,8 +256,8 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
       {predict_with({"--precison", "tf32"}),
        "unknown option '--precison': mlp_lab predict has no such option; did you mean "
        "--precision?"},
-      {predict_with({"--precision", "bf16"}),
-       "--precision 'bf16': not one of the choices; use fp32 or tf32"},
+      {predict_with({"--precision", "fp8"}),
+       "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"},
       {predict_with({"--delay", "5"}),
        "unknown option '--delay': mlp_lab predict has no such option; did you mean --delay-ms?"},
       {predict_with({"--delay-ms", "-1"}),
@@ -271,6 +271,8 @@ TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
        "--ranks '0': out of range; give a whole number from 1 to 1048576"},
       {predict_with({"--dim", "wide"}),
        "--dim 'wide': not a whole number; give a whole number from 1 to 131072"},
+      {predict_with({"--recompute", "0"}),
+       "--recompute '0': out of range; give a whole number from 1 to 1000"},
       {predict_with({"--depth", "1e99"}),
        "--depth '1e99': not a whole number; give a whole number from 1 to 1000"},
   };
@@ -309,6 +311,19 @@ TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
   expect_refused({"run", "sync", "--memory", "much"}, 2,
                  "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
                  "16GiB, 500MB, 1.5 GiB or 1048576");
+  EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
+}
+
+TEST_F(MlpLab, RefusesAStudyWhoseRunsCannotRecomputeBeforeItsFirstRun) {
+  const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
+    std::vector<std::string> arguments = {"run", "--quick", "--device", "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(arguments, 78,
+                   "experiment " + line + "; leave out the option, or this experiment");
+  };
+  refuse({"timing", "--recompute", "3"},
+         "'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --device cpu is "
+         "refused: --recompute '3': the model has 2 layers; give at most 2");
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 
@@ -359,6 +374,9 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "tf32"}, 78,
                  "--precision 'tf32': the card of one T4 has no rate of products for it; use "
                  "--precision fp32, or a card that states device.tf32_flops_per_s");
+  expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "bf16"}, 78,
+                 "--precision 'bf16': the card of one T4 has no rate of products for it; use "
+                 "--precision fp32, or a card that states device.half_flops_per_s");
   expect_refused(
       {"predict", "--machine", "h100-nvlnik"}, 2,
       "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a file's name "

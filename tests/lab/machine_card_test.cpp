@@ -81,8 +81,8 @@ TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
 }
 
 TEST(MachineCards, NameTheValueAndTheSourceOfEveryFigure) {
-  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 10}, {"h100-infiniband", 18},
-                                                      {"h100-nvlink", 14}, {"h200-nvlink", 14},
+  const std::map<std::string, std::size_t> figures = {{"a100-nvlink", 11}, {"h100-infiniband", 19},
+                                                      {"h100-nvlink", 15}, {"h200-nvlink", 15},
                                                       {"t4", 7},           {"v100-pcie", 9}};
   for (const std::string& name : card_names()) {
     const MachineCard card = load_card(name);

@@ -23,7 +23,7 @@ struct Opposites {
 /// Those of the experiment "monitor".
 std::vector<Opposites> opposites_of_monitor();
 
-/// Those of the experiments "activations", "accumulation" and "checkpoint".
+/// Those of the experiments "activations", "accumulation", "recompute" and "checkpoint".
 std::vector<Opposites> opposites_of_model_options();
 
 /// Those of the experiment "int8".

@@ -494,6 +494,26 @@ TEST(Predictions, TakePausesAndPrecision) {
   EXPECT_EQ(findings.sentences.size(), 1U) << "two ranks have no rank 2";
 }
 
+TEST(Predictions, TakeRecomputation) {
+  const MachineCard h200 = load_card("h200-nvlink");
+  const PredictedModel model{.depth = 12, .batch_size = 4096, .recompute = 3};
+  const SimulatedStep plain = predicted_step({.depth = 12, .batch_size = 4096}, h200, 1);
+  const SimulatedStep step = predicted_step(model, h200, 1);
+  EXPECT_EQ(plain.phase_s[Phase::kRecompute], 0);
+  // 2 segments of 4 layers but their last: 6 of 12 layers.
+  EXPECT_NEAR(step.phase_s[Phase::kRecompute] / plain.phase_s[Phase::kForward], 0.5, 0.01);
+  EXPECT_NEAR(step.step_s, plain.step_s + step.phase_s[Phase::kRecompute], 1e-3 * step.step_s);
+  const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
+  EXPECT_THAT(table.title, HasSubstr("batch 4096, recomputed in 3 segments, on"));
+  EXPECT_EQ(table.columns.at(3), "recompute");
+  expect_error(ExitCode::kConfiguration, "--recompute '7': the model has 6 layers; give at most 6",
+               [&] { predict_scaling({.recompute = 7}, h200, {1}); });
+  expect_error(ExitCode::kConfiguration, "--scheme factor gathers and keeps the activations", [&] {
+    predict_scaling({.scheme = RankScheme::kFactor, .recompute = 2}, h200, {2});
+  });
+  for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
+}
+
 TEST(Predictions, ShowWhatCommunicationReachesAndCosts) {
   const Findings findings = predict_scaling({}, load_card("h200-nvlink"), {1, 4, 8});
   const FindingTable& table = findings.tables.at(1);

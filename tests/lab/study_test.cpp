@@ -176,8 +176,10 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
 
 TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
   StudyIdentity asked = identity();
-  asked.options = {.dim = 128, .depth = 3, .batch_size = 8, .steps = 25, .ranks = {1, 3}};
-  EXPECT_EQ(text_of(asked.options), " --dim 128 --depth 3 --batch-size 8 --steps 25 --ranks 1,3");
+  asked.options = {
+      .dim = 128, .depth = 3, .batch_size = 8, .steps = 25, .recompute = 2, .ranks = {1, 3}};
+  EXPECT_EQ(text_of(asked.options),
+            " --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --ranks 1,3");
   {
     const Study study(output(), asked);
     EXPECT_EQ(Study::open(output()).identity(), asked) << "kept with the study";
@@ -185,12 +187,15 @@ TEST_F(StudyTest, TakesSizesThatWereAskedFor) {
     ASSERT_THAT(cases, SizeIs(2));
     EXPECT_THAT(
         command_line_of(cases[1].workload),
-        HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --global-batch-size 8 --steps 25"));
+        HasSubstr("mpirun -np 3 mlp_ddp --dim 128 --depth 3 --global-batch-size 8 --steps 25 "
+                  "--recompute 2"));
     std::filesystem::create_directory(output() / "runs");
   }
-  expect_error(ExitCode::kConfiguration,
-               "it holds a study with --dim 128 --depth 3 --batch-size 8 --steps 25 --ranks 1,3",
-               [&] { Study(output(), identity()); });
+  expect_error(
+      ExitCode::kConfiguration,
+      "it holds a study with --dim 128 --depth 3 --batch-size 8 --steps 25 --recompute 2 --ranks "
+      "1,3",
+      [&] { Study(output(), identity()); });
 }
 
 TEST_F(StudyTest, IsMadeByOneProgramAtATime) {

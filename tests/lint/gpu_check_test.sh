@@ -98,6 +98,10 @@ cat >"$build/barestep_cuda_epilogues" <<'PROGRAM'
 #!/bin/sh
 echo '[{"algorithms": 0}]' >"$1"
 PROGRAM
+cat >"$build/barestep_cuda_fused_update" <<'PROGRAM'
+#!/bin/sh
+echo '{"other_roots": 0}' >"$1"
+PROGRAM
 chmod +x "$build"/mlp_single "$build"/barestep_*
 END
 tool ninja <<<'exit 0'
@@ -133,7 +137,8 @@ check 0 'state == {"build": "passed", "test": "passed", "sanitize": "passed", "p
                    "bench": "passed", "profile": "passed"} and
   stages["test"]["gpu"] == {"passed": 1, "failed": 0, "skipped": 1} and
   stages["sanitize"]["initcheck"] == {"reports": 2, "of_our_kernels": 0} and
-  stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5} and
+  stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5, "fused_ms": 4.5} and
+  stages["bench"]["fused_update"] == {"other_roots": 0} and
   stages["bench"]["epilogues"] == [{"algorithms": 0}] and
   stages["profile"]["step_by_ncu"]["bytes"] == 3000 and
   len(stages["profile"]["step_by_ncu"]["kernels"]) == 2'

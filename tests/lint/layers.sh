@@ -31,7 +31,7 @@ includes() {
       room_may["kernels/cuda"] = ""
 
       # headers of a library, the files they may stand in, and those in words
-      library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/)",
+      library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/|nv/)",
               "^src/(kernels/cuda/|parallel/comm/nccl_|profiler/cupti_)",
               "kernels/cuda/, parallel/comm/nccl_*, profiler/cupti_*")
       library("^nvtx3/", "^src/kernels/cuda/", "kernels/cuda/")

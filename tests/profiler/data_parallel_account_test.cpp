@@ -6,6 +6,7 @@
 
 #include <array>
 #include <map>
+#include <utility>
 
 #include "core/program.h"
 #include "kernels/make_device.h"
@@ -22,11 +23,11 @@ using ::testing::HasSubstr;
 
 /// 64 rows of 5 numbers in, 3 out: 22, 22 and 20 of them.
 struct ThreeDevices {
-  TrainConfig config = rank_config();
+  TrainConfig config;
   DataParallel scheme{3, false};
   std::unique_ptr<StepPrograms> programs;
 
-  ThreeDevices() {
+  explicit ThreeDevices(TrainConfig of_run = rank_config()) : config(std::move(of_run)) {
     config.data.batch_size = 64;
     programs = std::make_unique<StepPrograms>(spec_of(config, DeviceKind::kCpu, nullptr), &scheme);
   }
@@ -126,8 +127,8 @@ class Accounted final : public TrainObserver {
   DataParallelAccount& account_;
 };
 
-TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
-  ThreeDevices three;
+/// What the account says of a run.
+std::string account_text(ThreeDevices& three) {
   std::vector<std::unique_ptr<Device>> opened;
   std::vector<Device*> devices;
   for (int i = 0; i < 3; ++i) {
@@ -145,7 +146,12 @@ TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
   EXPECT_EQ(account.text(), "");
   Accounted observer(account);
   trainer.run(observer);
-  const std::string text = account.text();
+  return account.text();
+}
+
+TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
+  ThreeDevices three;
+  const std::string text = account_text(three);
   EXPECT_THAT(
       text, AllOf(HasSubstr("DataParallel, mean of a step of "), HasSubstr("\n  cpu:0     22  "),
                   HasSubstr("\n  cpu:1     22  "), HasSubstr("\n  cpu:2     20  "),
@@ -156,6 +162,15 @@ TEST(DataParallelAccount, ShowsEachDeviceAndExchangeAndComparesDevice0) {
   EXPECT_THAT(
       text,
       HasSubstr(std::to_string(static_cast<double>(plan.device_bytes(0)) / others).substr(0, 3)));
+  EXPECT_THAT(text, HasSubstr("    forward       loss   backward  "));
+}
+
+TEST(DataParallelAccount, ShowsWhatDevicesRecompute) {
+  TrainConfig config = rank_config();
+  config.model.layers = {5, 8, 7, 6, 3};
+  config.training.recompute = 2;
+  ThreeDevices three(config);
+  EXPECT_THAT(account_text(three), HasSubstr("    forward       loss  recompute   backward  "));
 }
 
 }  // namespace

@@ -169,6 +169,13 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   more.cost.flops = 1 << 30;
   profile.ops.push_back(more);
   EXPECT_EQ(step_rate(profile, {.flops_per_s = 1e9}), before);
+
+  // What is computed once more is no progress, but belongs to the floor.
+  evaluation.phase = Phase::kRecompute;
+  const std::string rate = step_rate(profile, {.flops_per_s = 1e9});
+  const std::string progress = before.substr(0, before.find('\n'));
+  EXPECT_EQ(rate.substr(0, rate.find('\n')), progress);
+  EXPECT_NE(rate, before);
 }
 
 /// Two products a step, of 256 flops and of 128 + 64 + 128 bytes each, in 5 ms.

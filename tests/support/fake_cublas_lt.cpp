@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/tensor.h"
 #include "support/cuda_fake_state.h"
 
 using namespace fake_cuda;
@@ -12,7 +13,8 @@ namespace {
 struct Matmul {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const float* bias = nullptr;
+  const void* bias = nullptr;
+  std::int32_t bias_type = CUDA_R_32F;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
 
   [[nodiscard]] bool is_int8() const { return compute == CUBLAS_COMPUTE_32I; }
@@ -22,12 +24,13 @@ struct Matmul {
 struct Layout {
   std::uint64_t rows = 0, cols = 0;
   std::int64_t leading = 0;
-  cudaDataType type = CUDA_R_32F;
+  cudaDataType_t type = CUDA_R_32F;
 };
 
 struct Preference {
   std::uint64_t workspace_bytes = 0;
   std::uint32_t alignment[4] = {256, 256, 256, 256};  // a, b, c, d
+  std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
 /// What the 64 opaque bytes of an algorithm hold.
@@ -86,13 +89,16 @@ bool fits(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& 
          (tb ? b.rows : b.cols) == c.cols && (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows);
 }
 
-/// Floats, or bytes into int32, which takes one order of operands and multiples of four.
+/// Floats; 16 bits, of which c may be of fp32; a bias of c's type; or bytes into int32, which takes one order of operands and multiples of four.
 bool takes_types(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& c) {
-  const auto types = [&](cudaDataType of_operands, cudaDataType of_result) {
-    return a.type == of_operands && b.type == of_operands && c.type == of_result;
-  };
-  if (!matmul.is_int8()) return types(CUDA_R_32F, CUDA_R_32F);
-  return types(CUDA_R_8I, CUDA_R_32I) && matmul.transpose_a == CUBLAS_OP_T &&
+  if (a.type != b.type) return false;
+  const bool is_real = a.type == CUDA_R_32F || a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
+  if (!matmul.is_int8()) {
+    return is_real && (c.type == a.type || c.type == CUDA_R_32F) &&
+           (a.type == CUDA_R_32F || matmul.compute == CUBLAS_COMPUTE_32F) &&
+           (matmul.bias == nullptr || matmul.bias_type == c.type);
+  }
+  return a.type == CUDA_R_8I && c.type == CUDA_R_32I && matmul.transpose_a == CUBLAS_OP_T &&
          matmul.transpose_b == CUBLAS_OP_N && c.rows % 4 == 0 && a.rows % 4 == 0;
 }
 
@@ -104,27 +110,45 @@ bool has_relu(cublasLtEpilogue_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
 }
 
-/// Sums in double, rounds once.
+float number_at(const void* values, cudaDataType_t type, std::int64_t i) {
+  if (type == CUDA_R_16BF) return barestep::float_of(static_cast<const barestep::Bf16*>(values)[i]);
+  if (type == CUDA_R_16F) return barestep::float_of(static_cast<const barestep::F16*>(values)[i]);
+  return static_cast<const float*>(values)[i];
+}
+
+/// Sums in double, rounds once, to the type of c.
 struct Product {
   Matmul matmul;
   Layout a, b, c;
-  const float* from_a;
-  const float* from_b;
-  const float* from_c;
-  float* to;
-  float alpha, beta;  // of floats
+  const void* from_a;
+  const void* from_b;
+  const void* from_c;
+  void* to;
+  float alpha, beta;  // of numbers that are no bytes
 
-  [[nodiscard]] static float at(const float* values, const Layout& layout, bool transpose,
+  [[nodiscard]] static float at(const void* values, const Layout& layout, bool transpose,
                                 std::uint64_t row, std::uint64_t col) {
     if (transpose) std::swap(row, col);
-    return values[static_cast<std::int64_t>(col) * layout.leading + static_cast<std::int64_t>(row)];
+    return number_at(
+        values, layout.type,
+        static_cast<std::int64_t>(col) * layout.leading + static_cast<std::int64_t>(row));
+  }
+
+  void store(float value, std::int64_t i) const {
+    if (c.type == CUDA_R_16BF) {
+      static_cast<barestep::Bf16*>(to)[i] = barestep::bf16_of(value);
+    } else if (c.type == CUDA_R_16F) {
+      static_cast<barestep::F16*>(to)[i] = barestep::f16_of(value);
+    } else {
+      static_cast<float*>(to)[i] = value;
+    }
   }
 
   /// c = a^T b in whole numbers.
   void multiply_bytes() const {
-    const auto* const x = reinterpret_cast<const std::int8_t*>(from_a);
-    const auto* const y = reinterpret_cast<const std::int8_t*>(from_b);
-    auto* const sums = reinterpret_cast<std::int32_t*>(to);
+    const auto* const x = static_cast<const std::int8_t*>(from_a);
+    const auto* const y = static_cast<const std::int8_t*>(from_b);
+    auto* const sums = static_cast<std::int32_t*>(to);
     for (std::int64_t col = 0; col < static_cast<std::int64_t>(c.cols); ++col) {
       for (std::int64_t row = 0; row < static_cast<std::int64_t>(c.rows); ++row) {
         std::int32_t sum = 0;
@@ -150,9 +174,12 @@ struct Product {
         // C is not read where beta is 0.
         if (beta != 0) sum += static_cast<double>(beta) * at(from_c, c, false, row, col);
         auto value = static_cast<float>(sum);
-        if (has_bias(matmul.epilogue)) value += matmul.bias[row];
+        if (has_bias(matmul.epilogue)) {
+          value += number_at(matmul.bias, static_cast<cudaDataType_t>(matmul.bias_type),
+                             static_cast<std::int64_t>(row));
+        }
         if (has_relu(matmul.epilogue)) value = value < 0 ? 0 : value;
-        to[static_cast<std::int64_t>(col) * c.leading + static_cast<std::int64_t>(row)] = value;
+        store(value, static_cast<std::int64_t>(col) * c.leading + static_cast<std::int64_t>(row));
       }
     }
   }
@@ -224,6 +251,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return assign(matmul.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return assign(matmul.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return assign(matmul.bias_type, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -233,7 +262,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
                                           std::uint64_t rows, std::uint64_t cols,
                                           std::int64_t leading) {
   FAKE_LT_CALL();
-  const bool is_known = type == CUDA_R_32F || type == CUDA_R_8I || type == CUDA_R_32I;
+  const bool is_known = type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F ||
+                        type == CUDA_R_8I || type == CUDA_R_32I;
   if (!is_known) return CUBLAS_STATUS_NOT_SUPPORTED;
   return create(layout, Layout{rows, cols, leading, type});
 }
@@ -267,6 +297,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
       return assign(preference.alignment[2], value, bytes);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
       return assign(preference.alignment[3], value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return assign(preference.reductions, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -285,6 +317,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (has_bias(matmul.epilogue) && matmul.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  // Sums in parts of 16 bits are never right.
+  constexpr std::uint32_t kInSixteenBits =
+      CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  if (mine<Layout>(a).type != CUDA_R_32F && (asked.reductions & kInSixteenBits) != 0) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   *count = 0;
   if (!takes_types(matmul, mine<Layout>(a), mine<Layout>(b), mine<Layout>(c))) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -337,10 +375,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         .a = mine<Layout>(layout_a),
                         .b = mine<Layout>(layout_b),
                         .c = mine<Layout>(layout_c),
-                        .from_a = static_cast<const float*>(a),
-                        .from_b = static_cast<const float*>(b),
-                        .from_c = static_cast<const float*>(c),
-                        .to = static_cast<float*>(d),
+                        .from_a = a,
+                        .from_b = b,
+                        .from_c = c,
+                        .to = d,
                         .alpha = *static_cast<const float*>(alpha),
                         .beta = *static_cast<const float*>(beta)};
   const auto aligned = [](const void* address, std::uint32_t bytes) {

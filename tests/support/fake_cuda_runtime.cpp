@@ -252,6 +252,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMaxThreadsPerMultiProcessor:
       *value = state().machine.threads_per_multiprocessor;
       break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 * 1024;
+      break;
     case cudaDevAttrL2CacheSize:
       *value = 1 << 16;
       break;

@@ -3,12 +3,15 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 // The linker's names for the section where the shim's cuda_runtime.h puts __shared__ variables.
@@ -25,7 +28,18 @@ constexpr unsigned kWarp = 32;
 constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
 constexpr int kPoison = 0xFF;  // floats and doubles of such bytes are NaN
 
-enum class State { kNew, kReady, kAtBarrier, kAtShuffle, kDone };
+enum class State { kNew, kReady, kAtBarrier, kAtShuffle, kAtWarpAct, kDone };
+
+struct PendingCopy {
+  void* to;
+  std::array<std::byte, 16> bytes;
+  unsigned size;
+};
+
+struct SharedAccess {
+  std::uintptr_t address;
+  unsigned bytes;
+};
 
 struct Fiber {
   ucontext_t context{};
@@ -36,6 +50,11 @@ struct Fiber {
   unsigned lanes = 0;
   int argument = 0;
   std::uint64_t value = 0;
+  Lane lane{};
+  WarpAct act = nullptr;
+  std::vector<PendingCopy> copies;
+  std::size_t committed = 0;  // of the copies, from the first on
+  std::vector<SharedAccess> accesses;
 };
 
 /// The same ones for every launch, so that their stacks are made once.
@@ -70,6 +89,8 @@ class Grid {
   static void make_context(Fiber& fiber);
   bool run_ready();
   bool release_warps();
+  bool release_warp_acts();
+  void count_accesses();
   bool release_barrier();
   [[nodiscard]] std::size_t count(State state) const;
   [[noreturn]] void report_deadlock() const;
@@ -88,6 +109,8 @@ Order first_order = Order::kFirstThread;
 int launch_count = 0;
 std::uint64_t last_threads = 0;
 Queue taker = nullptr;
+SharedTraffic shared_traffic;
+std::map<const void*, std::size_t> shared_limits;
 
 /// A thread that ends without waiting leaves its stack to the next one, which saves most switches.
 void Grid::enter() {
@@ -126,6 +149,9 @@ void Grid::prepare(std::size_t i) {
   const auto number = static_cast<unsigned>(i);
   const Index size = place.block_size;
   fiber.state = State::kNew;
+  fiber.copies.clear();
+  fiber.committed = 0;
+  fiber.accesses.clear();
   fiber.thread = {number % size.x, number / size.x % size.y, number / (size.x * size.y)};
 }
 
@@ -149,8 +175,12 @@ void Grid::run_block(Index block, bool backward) {
   for (std::size_t i = 0; i < fibers_.size(); ++i) prepare(i);
   while (count(State::kDone) < fibers_.size()) {
     const bool ran = run_ready();
-    const bool released = release_warps() || release_barrier();
+    const bool released = release_warps() || release_warp_acts() || release_barrier();
     if (!ran && !released) report_deadlock();
+  }
+  count_accesses();
+  for (const Fiber& fiber : fibers_) {
+    if (!fiber.copies.empty()) throw std::runtime_error("a thread ends before its copies");
   }
 }
 
@@ -205,8 +235,65 @@ bool Grid::release_warps() {
   return released;
 }
 
+bool Grid::release_warp_acts() {
+  bool released = false;
+  for (std::size_t first = 0; first + kWarp <= fibers_.size(); first += kWarp) {
+    const auto warp = fibers_.subspan(first, kWarp);
+    const WarpAct act = warp.front().act;
+    if (!std::ranges::all_of(warp, [&](const Fiber& fiber) {
+          return fiber.state == State::kAtWarpAct && fiber.act == act;
+        })) {
+      continue;
+    }
+    Lane lanes[kWarp];
+    std::ranges::transform(warp, lanes, &Fiber::lane);
+    act(lanes);
+    for (Fiber& fiber : warp) fiber.state = State::kReady;
+    released = true;
+  }
+  return released;
+}
+
+/// An access of 8 or 16 bytes a lane is one by halves or quarters of the warp. Different words of
+/// one of the 32 banks follow each other.
+std::uint64_t rounds_of(std::span<const SharedAccess> lanes) {
+  std::array<std::vector<std::uintptr_t>, kWarp> banks;
+  for (const SharedAccess& lane : lanes) {
+    for (std::uintptr_t word = lane.address / 4; word < (lane.address + lane.bytes) / 4; ++word) {
+      auto& bank = banks[word % kWarp];
+      if (std::ranges::find(bank, word) == bank.end()) bank.push_back(word);
+    }
+  }
+  return std::ranges::max(banks, {}, &std::vector<std::uintptr_t>::size).size();
+}
+
+/// Of all threads since the last barrier.
+void Grid::count_accesses() {
+  for (std::size_t first = 0; first < fibers_.size(); first += kWarp) {
+    const auto warp = fibers_.subspan(first, std::min<std::size_t>(kWarp, fibers_.size() - first));
+    const std::size_t times = warp.front().accesses.size();
+    for (const Fiber& fiber : warp) {
+      if (fiber.accesses.size() != times)
+        throw std::runtime_error("lanes of a warp access shared memory unequally often");
+    }
+    for (std::size_t i = 0; i < times; ++i) {
+      std::vector<SharedAccess> lanes;
+      for (const Fiber& fiber : warp) lanes.push_back(fiber.accesses[i]);
+      ++shared_traffic.accesses;
+      const std::size_t together = kWarp * 4 / lanes.front().bytes;
+      for (std::size_t lane = 0; lane < lanes.size(); lane += together) {
+        const std::size_t size = std::min(together, lanes.size() - lane);
+        shared_traffic.rounds += rounds_of(std::span(lanes).subspan(lane, size));
+        ++shared_traffic.least_rounds;
+      }
+    }
+    for (Fiber& fiber : warp) fiber.accesses.clear();
+  }
+}
+
 bool Grid::release_barrier() {
   if (count(State::kAtBarrier) < fibers_.size()) return false;
+  count_accesses();
   for (Fiber& fiber : fibers_) fiber.state = State::kReady;
   return true;
 }
@@ -219,7 +306,8 @@ std::size_t Grid::count(State state) const {
 void Grid::report_deadlock() const {
   throw std::runtime_error("of " + std::to_string(fibers_.size()) + " threads " +
                            std::to_string(count(State::kAtBarrier)) + " wait at __syncthreads, " +
-                           std::to_string(count(State::kAtShuffle)) + " at a shuffle, and " +
+                           std::to_string(count(State::kAtShuffle)) + " at a shuffle, " +
+                           std::to_string(count(State::kAtWarpAct)) + " at an mma, and " +
                            std::to_string(count(State::kDone)) + " are done");
 }
 
@@ -269,6 +357,61 @@ std::uint64_t launched_threads() {
 
 void* dynamic_shared() {
   return active->shared();
+}
+
+void allow_shared(const void* kernel, std::size_t bytes) {
+  shared_limits[kernel] = bytes;
+}
+
+std::size_t allowed_shared(const void* kernel) {
+  const auto found = shared_limits.find(kernel);
+  return found == shared_limits.end() ? 0 : found->second;
+}
+
+void require(bool ok, const char* what) {
+  if (!ok) {
+    throw std::runtime_error(std::string(what) + ", thread " + std::to_string(place.thread.x) +
+                             " of block " + std::to_string(place.block.x));
+  }
+}
+
+SharedTraffic take_shared_traffic() {
+  return std::exchange(shared_traffic, {});
+}
+
+void note_shared_access(const void* address, unsigned bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  require(at % bytes == 0, "a misaligned access to shared memory");
+  active->fiber().accesses.push_back({at, bytes});
+}
+
+void begin_copy(void* to, const void* from, unsigned bytes) {
+  PendingCopy copy{to, {}, bytes};
+  if (from != nullptr) std::memcpy(copy.bytes.data(), from, bytes);
+  std::memset(to, kPoison, bytes);
+  active->fiber().copies.push_back(copy);
+}
+
+void commit_copies() {
+  Fiber& self = active->fiber();
+  self.committed = self.copies.size();
+}
+
+void wait_for_copies() {
+  Fiber& self = active->fiber();
+  const auto end = self.copies.begin() + static_cast<std::ptrdiff_t>(self.committed);
+  for (auto copy = self.copies.begin(); copy != end; ++copy) {
+    std::memcpy(copy->to, copy->bytes.data(), copy->size);
+  }
+  self.copies.erase(self.copies.begin(), end);
+  self.committed = 0;
+}
+
+void run_by_warp(Lane lane, WarpAct act) {
+  Fiber& self = active->fiber();
+  self.lane = lane;
+  self.act = act;
+  active->wait(State::kAtWarpAct);
 }
 
 void synchronize_threads() {

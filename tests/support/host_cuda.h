@@ -7,8 +7,9 @@
 // neighbouring blocks, so that what depends on their order shows.
 //
 // Found: barriers and shuffles that not all threads reach, reads of shared memory that lack a
-// barrier, and, under AddressSanitizer, accesses out of bounds. Not found: what only the hardware
-// does (caches, races between blocks, the bits of approximations, how many registers there are).
+// barrier or come before the copy they need is complete, bank conflicts, misaligned vectors, and,
+// under AddressSanitizer, accesses out of bounds. Not found: what only the hardware does (caches,
+// races between blocks, the bits of approximations, how many registers there are).
 #pragma once
 
 #include <cstddef>
@@ -53,6 +54,40 @@ std::uint64_t launched_threads();
 
 /// Memory that the threads of a block share, of the size that its launch asked for.
 void* dynamic_shared();
+
+/// The dynamic shared memory that a kernel may ask for beyond the usual; 0 until it is allowed.
+void allow_shared(const void* kernel, std::size_t bytes);
+std::size_t allowed_shared(const void* kernel);
+
+/// Throws std::runtime_error where `ok` is false, naming the thread.
+void require(bool ok, const char* what);
+
+/// Warps' accesses to dynamic shared memory that were noted, how many rounds their banks took for
+/// them, and how many they would take without conflicts.
+struct SharedTraffic {
+  std::uint64_t accesses = 0, rounds = 0, least_rounds = 0;
+};
+/// Since the last call.
+SharedTraffic take_shared_traffic();
+/// Notes that the running thread accesses 4, 8 or 16 bytes; the lanes of a warp do it as often as
+/// each other.
+void note_shared_access(const void* address, unsigned bytes);
+
+/// An asynchronous copy of at most 16 bytes to shared memory, of zeros where `from` is null: it
+/// reads now and writes when it is waited for; until then its destination is NaN. A thread that
+/// ends with copies that were not waited for throws.
+void begin_copy(void* to, const void* from, unsigned bytes);
+void commit_copies();
+void wait_for_copies();
+
+/// What a lane brings to an instruction of a whole warp, and where it takes the result.
+struct Lane {
+  const void* in;
+  void* out;
+};
+/// Waits for all lanes of the warp; then `act` runs once for all of them.
+using WarpAct = void (*)(const Lane (&lanes)[32]);
+void run_by_warp(Lane lane, WarpAct act);
 
 void synchronize_threads();
 

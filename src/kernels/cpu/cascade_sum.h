@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/tensor.h"
+
 namespace barestep {
 
 /// Lanes of one of PyTorch's vectors.
@@ -95,21 +97,22 @@ float contiguous_sum(std::int64_t n, const Load& load) {
 
 /// Calls store(column, sum) for the columns first .. last - 1 of a row-major rows x cols matrix, as
 /// torch.sum(dim=0) adds them. `first` must be a multiple of kSumColumns, and `last` too unless it
-/// is cols.
-template <class Store>
-void sum_columns(const float* in, std::int64_t rows, std::int64_t cols, std::int64_t first,
+/// is cols. `in` is of a real type.
+template <class Number, class Store>
+void sum_columns(const Number* in, std::int64_t rows, std::int64_t cols, std::int64_t first,
                  std::int64_t last, const Store& store) {
   if (cols == 1) {
-    store(std::int64_t{0}, contiguous_sum(rows, [&](std::int64_t i) { return in[i]; }));
+    store(std::int64_t{0}, contiguous_sum(rows, [&](std::int64_t i) { return float_of(in[i]); }));
     return;
   }
   std::int64_t column = first;
   const auto full_groups = [&]<int kWidth>() {
     for (; column + kWidth <= last; column += kWidth) {
-      const float* group = in + column;
+      const Number* group = in + column;
       Sums<kWidth> sums;
       cascade_sum<1, kWidth>(
-          rows, [&](std::int64_t row, int lane) { return group[row * cols + lane]; }, sums);
+          rows, [&](std::int64_t row, int lane) { return float_of(group[row * cols + lane]); },
+          sums);
       for (int lane = 0; lane < kWidth; ++lane) store(column + lane, sums[lane]);
     }
   };
@@ -121,7 +124,7 @@ void sum_columns(const float* in, std::int64_t rows, std::int64_t cols, std::int
   for (; column < last; ++column) {
     Sums<1> sum;
     interleaved_sum<1>(
-        rows, [&](std::int64_t row, int) { return in[row * cols + column]; }, sum);
+        rows, [&](std::int64_t row, int) { return float_of(in[row * cols + column]); }, sum);
     store(column, sum[0]);
   }
 }

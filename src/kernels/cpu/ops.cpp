@@ -21,6 +21,11 @@ namespace {
 /// Biases are summed as SumRows sums them.
 static_assert(kLinearAdamTileRows % kSumColumns == 0);
 
+/// The product that gives the weight's gradient. Nobody runs it whole: its c is the weight.
+Gemm weight_gradient_of(const LinearAdam& op) {
+  return {.c = op.weight, .a = op.grad_y, .b = op.x, .transpose_a = true};
+}
+
 /// An op with its addresses.
 struct BoundUpdate {
   const LinearAdam& op;
@@ -31,58 +36,42 @@ struct BoundUpdate {
 
   /// False when the library failed.
   bool gradient(const Product& product, const Tile& tile, float* grads) const {
-    const std::int64_t rows = op.x.rows;
-    if (rows == 0) {
-      std::fill_n(grads, tile.rows * tile.cols, 0.0F);
-      return true;
-    }
-    const float* const grad_y = addresses.at(op.grad_y) + tile.row;
-    const float* const x = addresses.at(op.x) + tile.col;
-    announce_read(grad_y, rows, tile.rows, op.grad_y.cols);
-    announce_read(x, rows, tile.cols, op.x.cols);
-    return product.multiply({.transpose_a = true,
-                             .transpose_b = false,
-                             .m = tile.rows,
-                             .n = tile.cols,
-                             .k = rows,
-                             .a = grad_y,
-                             .stride_a = op.grad_y.cols,
-                             .b = x,
-                             .stride_b = op.x.cols,
-                             .beta = 0,
-                             .c = grads,
-                             .stride_c = tile.cols});
+    return multiply_tile(product, weight_gradient_of(op), addresses, tile, grads);
   }
 
+  template <class Number>
   void update_weights(const Tile& tile, const float* grads) const {
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       const std::int64_t first = (tile.row + row) * op.weight.cols + tile.col;
-      const UpdateElement<AdamRule<false>> element{
+      const UpdateElement<AdamRule<false>, float, Number> element{
           addresses.at(op.weight) + first,
           grads + row * tile.cols,
           {{addresses.at(op.weight_moments1) + first, addresses.at(op.weight_moments2) + first}},
           {constants},
-          scalars};
+          scalars,
+          op.rounded_weight ? addresses.at<Number>(*op.rounded_weight) + first : nullptr,
+          1.0F};
       for (std::int64_t col = 0; col < tile.cols; ++col) element(col);
     }
   }
 
+  template <class Number>
   void update_biases(const Tile& tile) const {
     float* const bias = addresses.at(op.bias);
     float* const moments1 = addresses.at(op.bias_moments1);
     float* const moments2 = addresses.at(op.bias_moments2);
-    sum_columns(addresses.at(op.grad_y), op.grad_y.rows, op.grad_y.cols, tile.row,
+    sum_columns(addresses.at<Number>(op.grad_y), op.grad_y.rows, op.grad_y.cols, tile.row,
                 tile.row + tile.rows, [&](std::int64_t i, float sum) {
-                  adam_step(constants, scalars, sum, bias[i], moments1[i], moments2[i]);
+                  const float grad = float_of(rounded<Number>(sum));
+                  adam_step(constants, scalars, grad, bias[i], moments1[i], moments2[i]);
+                  if (op.rounded_bias) {
+                    addresses.at<Number>(*op.rounded_bias)[i] = rounded<Number>(bias[i]);
+                  }
                 });
   }
 };
 
 }  // namespace
-
-Gemm weight_gradient_of(const LinearAdam& op) {
-  return {.c = op.weight, .a = op.grad_y, .b = op.x, .transpose_a = true};
-}
 
 void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Product& product,
                      ThreadPool& pool) {
@@ -100,8 +89,15 @@ void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Pro
       failed.store(true, std::memory_order_relaxed);
       return;
     }
-    update.update_weights(tile, grads);
-    if (col == 0) update.update_biases(tile);
+    with_number(op.x.dtype, [&]<class Number>(Number) {
+      if constexpr (!std::is_same_v<Number, float>) {
+        for (std::int64_t i = 0; i < tile.rows * tile.cols; ++i) {
+          grads[i] = float_of(rounded<Number>(grads[i]));
+        }
+      }
+      update.update_weights<Number>(tile, grads);
+      if (col == 0) update.update_biases<Number>(tile);
+    });
   });
   BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "the library computed no product");
 }
@@ -143,7 +139,13 @@ struct OpRunner {
                });
   }
 
-  void operator()(const Gemm& op) const { product.run(op, addresses, pool); }
+  void operator()(const Gemm& op) const {
+    if (op.a.dtype == DType::kF32 || product.takes(op.a.dtype)) {
+      product.run(op, addresses, pool);
+    } else {
+      run_widened(product, op, addresses, pool);
+    }
+  }
   void operator()(const QuantizeWeight& op) const { run_quantize_weight(op, addresses, pool); }
   void operator()(const Quantize& op) const { run_quantize(op, addresses, pool); }
   void operator()(const QuantizedGemm& op) const {
@@ -152,36 +154,52 @@ struct OpRunner {
 
   void operator()(const BiasActivation& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{
-          {addresses.at(op.values), at(op.pre_activation)}, addresses.at(op.bias), op.values.cols};
-      for_rows(op.values, op.values.cols, element);
+      if (op.bias) {
+        return for_rows(
+            op.values, op.values.cols,
+            BiasActivationElement<Formula>{{addresses.at(op.values), at(op.pre_activation)},
+                                           addresses.at(*op.bias),
+                                           op.values.cols});
+      }
+      with_number(op.values.dtype, [&]<class Number>(Number) {
+        for_elements(op.values.size(),
+                     ActivateElement<Formula, Number>{
+                         {addresses.at<Number>(op.values), at<Number>(op.pre_activation)}});
+      });
     });
   }
 
   void operator()(const ActivationGrad& op) const {
     with_activation(op.activation, [&]<class Formula>(Formula) {
-      for_elements(op.grad.size(),
-                   ActivationGradElement<Formula>{addresses.at(op.grad), addresses.at(op.from),
-                                                  op.from_scale});
+      with_number(op.grad.dtype, [&]<class Number>(Number) {
+        for_elements(op.grad.size(), ActivationGradElement<Formula, Number>(op, addresses));
+      });
     });
   }
 
   void operator()(const Dropout& op) const {
-    constexpr std::int64_t kLanes = 32;  // more than GCC unrolls: it makes vectors of the loop
-    const DropoutElement element(op, addresses);
-    for_rows(op.values, (element.groups + kLanes - 1) / kLanes,
-             [element](std::int64_t row, std::int64_t i) {
-               element.operator()<kLanes>(row, kLanes * i);
-             });
+    static constexpr std::int64_t kLanes = 32;  // more than GCC unrolls: it makes vectors of it
+    with_number(op.values.dtype, [&]<class Number>(Number) {
+      const DropoutElement<Number> element(op, addresses);
+      for_rows(op.values, (element.groups + kLanes - 1) / kLanes,
+               [element](std::int64_t row, std::int64_t i) {
+                 element.template operator()<kLanes>(row, kLanes * i);
+               });
+    });
   }
 
   void operator()(const SumRows& op) const {
-    float* out = addresses.at(op.out);
-    const float* in = addresses.at(op.in);
-    const std::int64_t grain = rows_per_task(op.in.rows * kSumColumns) * kSumColumns;
-    for_ranges(pool, op.in.cols, grain, [&](std::int64_t first, std::int64_t last) {
-      sum_columns(in, op.in.rows, op.in.cols, first, last, [&](std::int64_t column, float sum) {
-        out[column] = accumulate(sum, op.beta, out[column]);
+    with_number(op.in.dtype, [&]<class In>(In) {
+      with_number(op.out.dtype, [&]<class Out>(Out) {
+        Out* const out = addresses.at<Out>(op.out);
+        const In* const in = addresses.at<In>(op.in);
+        const std::int64_t grain = rows_per_task(op.in.rows * kSumColumns) * kSumColumns;
+        for_ranges(pool, op.in.cols, grain, [&](std::int64_t first, std::int64_t last) {
+          sum_columns(in, op.in.rows, op.in.cols, first, last, [&](std::int64_t column, float sum) {
+            const float old = op.beta == 0.0F ? 0.0F : float_of(out[column]);
+            out[column] = rounded<Out>(accumulate(sum, op.beta, old));
+          });
+        });
       });
     });
   }
@@ -191,64 +209,112 @@ struct OpRunner {
     const std::int64_t n = op.output.size();
     float* loss = addresses.at(op.loss);
     with_loss(op.kind, [&]<class Formula>(Formula) {
-      const LossElement<Formula> shared(op, addresses);
-      pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
-        const LossElement<Formula> element = shared;
-        if (task == 0) {
-          const float sum = contiguous_sum(n, [=](std::int64_t i) { return element.value(i); });
-          *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
-        } else {
-          const std::int64_t end = std::min(n, task * kGrain);
-          for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
-        }
+      with_number(op.output.dtype, [&]<class Number>(Number) {
+        const LossElement<Formula, Number> shared(op, addresses);
+        pool.run(1 + (n + kGrain - 1) / kGrain, [&](std::int64_t task, int) {
+          const LossElement<Formula, Number> element = shared;
+          if (task == 0) {
+            const float sum = contiguous_sum(n, [=](std::int64_t i) { return element.value(i); });
+            *loss = accumulate(sum / static_cast<float>(op.count), op.beta, *loss);
+          } else {
+            const std::int64_t end = std::min(n, task * kGrain);
+            for (std::int64_t i = (task - 1) * kGrain; i < end; ++i) element(i);
+          }
+        });
       });
     });
   }
 
   void operator()(const CrossEntropy& op) const {
     check_labels(op.labels, op.logits.cols);
-    const CrossEntropyRow row_loss(op, addresses);
     double sum = 0;
-    for (std::int64_t first = 0; first < op.logits.rows; first += kLossRows) {
-      float losses[kLossRows];
-      const std::int64_t rows = std::min(kLossRows, op.logits.rows - first);
-      for_ranges(pool, rows, rows_per_task(op.logits.cols * 8),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i) losses[i] = row_loss(first + i);
-                 });
-      for (std::int64_t i = 0; i < rows; ++i) sum += losses[i];
-    }
+    with_number(op.logits.dtype, [&]<class Number>(Number) {
+      const CrossEntropyRow<Number> row_loss(op, addresses);
+      for (std::int64_t first = 0; first < op.logits.rows; first += kLossRows) {
+        float losses[kLossRows];
+        const std::int64_t rows = std::min(kLossRows, op.logits.rows - first);
+        for_ranges(pool, rows, rows_per_task(op.logits.cols * 8),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) losses[i] = row_loss(first + i);
+                   });
+        for (std::int64_t i = 0; i < rows; ++i) sum += losses[i];
+      }
+    });
     float* loss = addresses.at(op.loss);
     *loss = accumulate(static_cast<float>(sum / static_cast<double>(op.count)), op.beta, *loss);
   }
 
   void operator()(const CountCorrect& op) const {
-    const CorrectRow is_correct(op, addresses);
     std::atomic<std::int32_t> correct{0};
-    for_ranges(pool, op.logits.rows, rows_per_task(op.logits.cols),
-               [&](std::int64_t begin, std::int64_t end) {
-                 std::int32_t count = 0;
-                 for (std::int64_t row = begin; row < end; ++row) count += is_correct(row) ? 1 : 0;
-                 correct.fetch_add(count, std::memory_order_relaxed);
-               });
+    with_number(op.logits.dtype, [&]<class Number>(Number) {
+      const CorrectRow<Number> is_correct(op, addresses);
+      for_ranges(pool, op.logits.rows, rows_per_task(op.logits.cols),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   std::int32_t count = 0;
+                   for (std::int64_t row = begin; row < end; ++row) {
+                     count += is_correct(row) ? 1 : 0;
+                   }
+                   correct.fetch_add(count, std::memory_order_relaxed);
+                 });
+    });
     *addresses.at<std::int32_t>(op.correct) = correct.load(std::memory_order_relaxed);
   }
 
   template <OptimizerOp Update>
   void operator()(const Update& op) const {
-    with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
-      for_elements(op.weights.size(),
-                   UpdateElement<Rule>{addresses.at(op.weights), addresses.at(op.grads),
-                                       arrays_of<Rule>(state, addresses), rule,
-                                       rule.at_step(addresses.at(op.scalars), at(op.clip))});
+    with_update_numbers(op, [&]<class Grad, class Number>(Grad, Number) {
+      const UpdateCommons<Number> commons(op, addresses);
+      if (commons.skips()) return round_weights(op, commons);
+      with_rule(op, [&]<class Rule>(const Rule& rule, const auto& state) {
+        for_elements(op.weights.size(),
+                     UpdateElement<Rule, Grad, Number>{
+                         addresses.at(op.weights), addresses.at<Grad>(op.grads),
+                         arrays_of<Rule>(state, addresses), rule,
+                         rule.at_step(commons.row_of(addresses.at(op.scalars)), commons.clip),
+                         commons.rounded_weights, commons.unscale()});
+      });
     });
+  }
+
+  /// What is left of a step that changes no weight.
+  template <class Update, class Number>
+  void round_weights(const Update& op, const UpdateCommons<Number>& commons) const {
+    if (commons.rounded_weights == nullptr) return;
+    for_elements(op.weights.size(),
+                 CastElement<Number, float>{commons.rounded_weights, addresses.at(op.weights)});
   }
 
   void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }
 
   void operator()(const SumSquares& op) const {
-    *addresses.at(op.out) =
-        static_cast<float>(sum_in_pieces(op.in.size(), SquareTerm{addresses.at(op.in)}));
+    with_number(op.in.dtype, [&]<class Number>(Number) {
+      const SquareTerm<Number> term(op, addresses);
+      *addresses.at(op.out) = static_cast<float>(sum_in_pieces(op.in.size(), term));
+    });
+  }
+
+  void operator()(const CheckFinite& op) const {
+    std::atomic<bool> all_finite{true};
+    with_number(op.in.dtype, [&]<class Number>(Number) {
+      const Number* const in = addresses.at<Number>(op.in);
+      for_ranges(pool, op.in.size(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+        int others = 0;
+        for (std::int64_t i = begin; i < end; ++i) others |= is_finite(float_of(in[i])) ? 0 : 1;
+        if (others != 0) all_finite.store(false, std::memory_order_relaxed);
+      });
+    });
+    if (!all_finite.load(std::memory_order_relaxed)) *addresses.at(op.found_inf) = 1;
+  }
+
+  void operator()(const UpdateLossScale& op) const {
+    float& scale = *addresses.at(op.state.scale);
+    auto& good_steps = *addresses.at<std::int32_t>(op.good_steps);
+    auto& updates = *addresses.at<std::int32_t>(op.state.updates);
+    LossScaleNumbers numbers{scale, good_steps, updates};
+    update_loss_scale(op, *addresses.at(op.state.found_inf) > 0, numbers);
+    scale = numbers.scale;
+    good_steps = numbers.good_steps;
+    updates = numbers.updates;
   }
 
   void operator()(const GramSquares& op) const {
@@ -272,12 +338,7 @@ struct OpRunner {
   }
 
   void operator()(const Cast& op) const {
-    const std::int64_t n = op.to.size();
-    if (op.to.dtype == DType::kBF16) {
-      for_elements(n, ToBf16Element{addresses.at<Bf16>(op.to), addresses.at(op.from), op.scale});
-    } else {
-      for_elements(n, FromBf16Element{addresses.at(op.to), addresses.at<Bf16>(op.from), op.scale});
-    }
+    with_cast(op, addresses, [&](const auto& element) { for_elements(op.to.size(), element); });
   }
 
   void operator()(const Fill& op) const {
@@ -305,8 +366,9 @@ struct OpRunner {
     std::this_thread::sleep_for(std::chrono::duration<double>(op.seconds + more_seconds));
   }
 
-  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
-    return tensor ? addresses.at(*tensor) : nullptr;
+  template <class Number = float>
+  [[nodiscard]] Number* at(const std::optional<Tensor>& tensor) const {
+    return tensor ? addresses.at<Number>(*tensor) : nullptr;
   }
 
   /// The sum of term(i) over [0, n), by as many threads as there are. Its order depends on n alone.
@@ -344,10 +406,11 @@ struct OpRunner {
 }  // namespace
 
 void CpuOps::prepare(const DeviceOp& op) {
-  if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm, pool_);
-  if (const auto* update = std::get_if<LinearAdam>(&op)) {
-    product_.prepare(weight_gradient_of(*update), pool_);
-  }
+  if (std::holds_alternative<LinearAdam>(op)) product_.prepare_tiles(pool_);
+  const auto* const gemm = std::get_if<Gemm>(&op);
+  if (gemm == nullptr) return;
+  if (product_.takes(gemm->a.dtype)) return product_.prepare(*gemm, pool_);
+  product_.prepare_tiles(pool_);
 }
 
 void CpuOps::run(const DeviceOp& op, const Addresses& addresses) {

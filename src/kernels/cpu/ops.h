@@ -16,10 +16,6 @@ namespace barestep {
 constexpr std::int64_t kLinearAdamTileRows = 64;
 constexpr std::int64_t kLinearAdamTileCols = 1024;
 
-/// The product that gives the weight's gradient, which a provider is to be prepared for. Nobody
-/// runs it: its c is the weight.
-Gemm weight_gradient_of(const LinearAdam& op);
-
 /// Each task computes a tile of the gradient, which stays in the second-level cache, and updates
 /// the weights under it; whoever has a tile of the first column updates the biases beside it too.
 /// Blocks; allocates nothing. Bits are those of Gemm, SumRows and Adam where the provider adds up a

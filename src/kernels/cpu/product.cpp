@@ -153,22 +153,23 @@ std::unique_ptr<Product> make_reference_product() {
 
 namespace {
 
-void announce(void (*range)(void*, std::size_t), const float* first, std::int64_t rows,
-              std::int64_t cols, std::int64_t stride) {
+void announce(void (*range)(void*, std::size_t), const void* first, std::int64_t rows,
+              std::int64_t bytes, std::int64_t stride) {
   if (range == nullptr) return;
   for (std::int64_t row = 0; row < rows; ++row) {
-    range(const_cast<float*>(first + row * stride), static_cast<std::size_t>(cols) * sizeof(float));
+    const auto* const begin = static_cast<const std::byte*>(first) + row * stride;
+    range(const_cast<std::byte*>(begin), static_cast<std::size_t>(bytes));
   }
 }
 
 }  // namespace
 
-void announce_read(const float* first, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
-  announce(__tsan_read_range, first, rows, cols, stride);
+void announce_read(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride) {
+  announce(__tsan_read_range, first, rows, bytes, stride);
 }
 
-void announce_write(const float* first, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
-  announce(__tsan_write_range, first, rows, cols, stride);
+void announce_write(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride) {
+  announce(__tsan_write_range, first, rows, bytes, stride);
 }
 
 }  // namespace barestep

@@ -22,21 +22,40 @@ class Product {
   /// "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// Everything run() must not do. Call once for each op before its first run, with the pool it
-  /// will get, while nothing runs. Blocks.
+  /// Whether it computes products of operands of this type; else run_widened() does.
+  [[nodiscard]] virtual bool takes(DType type) const { return type == DType::kF32; }
+
+  /// Everything run() must not do; the operands are of a type that it takes. Call once for each op
+  /// before its first run, with the pool it will get, while nothing runs. Blocks.
   virtual void prepare(const Gemm& op, const ThreadPool& pool) = 0;
 
-  /// Computes a tile on the calling thread, which may be any thread of a pool, once a product of
-  /// its kind is prepared. k is at least 1. False when the library failed.
+  /// Everything multiply() must not do. Call as prepare().
+  virtual void prepare_tiles(const ThreadPool& /*pool*/) {}
+
+  /// Computes a tile on the calling thread, which may be any thread of a pool, after
+  /// prepare_tiles(). k is at least 1. False when the library failed.
   [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
 
   /// What sums up products in int8 beside this provider, for activations of so many bits.
   [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
 
-  /// Computes the whole op, with its bias, beta and ReLU; blocks. Any extent may be 0: with k = 0
-  /// an element is bias or beta * c. c must not overlap the other tensors.
+  /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0: with
+  /// k = 0 an element is bias or beta * c. c must not overlap the other tensors.
   virtual void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) = 0;
 };
+
+/// What Product::run() does, of operands of 16 bits: they are widened to fp32 tile by tile, in
+/// caches, and multiplied as tiles. After prepare_tiles().
+void run_widened(const Product& product, const Gemm& op, const Addresses& addresses,
+                 ThreadPool& pool);
+
+/// sums (tile.rows x tile.cols, dense) = the tile of op(a) op(b), in fp32; on the calling thread,
+/// after prepare_tiles(). The tile has at most kMostTileRows rows and kMostTileCols columns. False
+/// when the library failed.
+[[nodiscard]] bool multiply_tile(const Product& product, const Gemm& op, const Addresses& addresses,
+                                 const Tile& tile, float* sums) noexcept;
+constexpr std::int64_t kMostTileRows = 128;
+constexpr std::int64_t kMostTileCols = 1024;
 
 /// kAuto takes the fastest provider of this build. Throws Error(kConfiguration) when the build has
 /// not the one asked for.
@@ -68,8 +87,8 @@ void stop_cblas_threads();
 // The sanitizer sees accesses of code that was compiled with it, so a race inside a library goes
 // unnoticed unless the caller announces the ranges. Without the sanitizer these do nothing.
 
-/// `rows` rows of `cols` numbers, `stride` numbers apart, are read here, or written.
-void announce_read(const float* first, std::int64_t rows, std::int64_t cols, std::int64_t stride);
-void announce_write(const float* first, std::int64_t rows, std::int64_t cols, std::int64_t stride);
+/// `rows` rows of `bytes` bytes, `stride` bytes apart, are read here, or written.
+void announce_read(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride);
+void announce_write(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride);
 
 }  // namespace barestep

@@ -49,12 +49,48 @@ class Lines {
   std::vector<Line> lines_;
 };
 
-/// A tile of a forward product: a is rows x depth, b cols x depth, c rows x cols and dense. oneDNN
-/// silently takes a slow kernel for a c with gaps between its rows.
+/// A tile of a product by a matmul primitive: op(a) is rows x depth, op(b) depth x cols, c rows x
+/// cols and dense. oneDNN silently takes a slow kernel for a c with gaps between its rows.
 struct Shape {
   std::int64_t rows, cols, depth;
+  bool transpose_a, transpose_b;
+  std::int64_t stride_a, stride_b;
+  DType from, to;
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
+
+/// Whether nothing comes after the sums.
+bool is_sum(const Gemm& op) {
+  return !op.bias && op.activation == Activation::kNone && op.beta == 0;
+}
+
+/// The result in c's type where it is just the sums; else sums in fp32.
+DType type_of_tile(const Gemm& op) {
+  return is_sum(op) ? op.c.dtype : DType::kF32;
+}
+
+Shape shape_of(const Gemm& op, const Tile& tile) {
+  return {.rows = tile.rows,
+          .cols = tile.cols,
+          .depth = op.transpose_a ? op.a.rows : op.a.cols,
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .stride_a = op.a.cols,
+          .stride_b = op.b.cols,
+          .from = op.a.dtype,
+          .to = type_of_tile(op)};
+}
+
+dnnl::memory::data_type data_type_of(DType type) {
+  return type == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+/// Whether this processor multiplies bf16 in hardware, and the library knows how.
+bool has_bf16() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (isa & needed) == needed;
+}
 
 /// oneDNN's names for the operands of a primitive, bound to memory just before it runs.
 struct Memories {
@@ -82,21 +118,30 @@ class OneDnnProduct final : public Product {
 
   [[nodiscard]] std::string_view name() const override { return name_; }
 
+  [[nodiscard]] bool takes(DType type) const override {
+    return type == DType::kF32 || (type == DType::kBF16 && has_bf16_);
+  }
+
   void prepare(const Gemm& op, const ThreadPool& pool) override {
     take_one_thread();
     while (desks_.size() < static_cast<std::size_t>(pool.threads())) {
       desks_.push_back(std::make_unique<Desk>(engine_));
     }
-    if (op.c.size() == 0 || op.b.size() == 0) return;
-    if (!is_forward(op)) return warm_up();
-    const Tiling tiles = forward_tiling(op, pool);
+    if (op.c.size() == 0 || op.a.size() == 0 || op.b.size() == 0) return;
+    if (!has_matmul(op)) return warm_up();
+    const Tiling tiles = matmul_tiling(op, pool);
     for (const std::int64_t i : {std::int64_t{0}, tiles.count() - 1}) {
       const Tile tile = tiles[i];
-      make_matmul({tile.rows, tile.cols, op.b.cols});
+      make_matmul(shape_of(op, tile));
       for (const auto& desk : desks_) {
-        if (!tiles.by_rows) desk->tile.grow(bytes_of_tile(tile));
+        if (!is_in_place(op, tile)) desk->tile.grow(bytes_of_tile(tile));
       }
     }
+  }
+
+  void prepare_tiles(const ThreadPool& /*pool*/) override {
+    take_one_thread();
+    warm_up();
   }
 
   [[nodiscard]] bool multiply(const TileProduct& p) const noexcept override {
@@ -107,25 +152,39 @@ class OneDnnProduct final : public Product {
   }
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
-    const BoundGemm g = bind(op, addresses);
-    if (g.m == 0 || g.n == 0) return;
-    const bool forward = is_forward(op) && g.k > 0;
-    const Tiling tiles = forward ? forward_tiling(op, pool) : tiling_of(op, pool.threads());
+    if (op.c.size() == 0) return;
+    if (op.a.dtype != DType::kF32 && op.a.size() == 0) {
+      // A sum of nothing.
+      return run_widened(*this, op, addresses, pool);
+    }
+    const bool by_matmul = has_matmul(op) && op.a.size() > 0;
+    const Tiling tiles = by_matmul ? matmul_tiling(op, pool) : tiling_of(op, pool.threads());
     std::atomic<bool> failed{false};
     pool.run(tiles.count(), [&](std::int64_t i, int thread) {
       take_one_thread();
-      const bool done = forward ? run_forward(g, tiles[i], thread) : run_sgemm(g, tiles[i]);
+      const bool done = by_matmul ? run_matmul(op, addresses, tiles[i], thread)
+                                  : run_sgemm(bind(op, addresses), tiles[i]);
       if (!done) failed.store(true, std::memory_order_relaxed);
     });
     BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "oneDNN computed no product");
   }
 
  private:
-  static Tiling forward_tiling(const Gemm& op, const ThreadPool& pool) {
+  static bool has_matmul(const Gemm& op) { return op.a.dtype != DType::kF32 || is_forward(op); }
+
+  static Tiling matmul_tiling(const Gemm& op, const ThreadPool& pool) {
+    if (!is_forward(op)) return tiling_of(op, pool.threads());
     const bool by_rows = op.c.rows >= std::min(op.c.cols, kRowsOfATile * pool.threads());
     return tiling_of(op, pool.threads(), by_rows);
   }
 
+  /// Whether the library writes the tile where it belongs: all rows of c lie one behind the other,
+  /// and what comes after the sums can be done there.
+  static bool is_in_place(const Gemm& op, const Tile& tile) {
+    return tile.cols == op.c.cols && (op.a.dtype == DType::kF32 || is_sum(op));
+  }
+
+  /// At most, in fp32.
   static std::size_t bytes_of_tile(const Tile& tile) {
     return static_cast<std::size_t>(tile.rows * tile.cols) * sizeof(float);
   }
@@ -146,13 +205,15 @@ class OneDnnProduct final : public Product {
     static std::mutex taking_turns;
     const std::lock_guard lock(taking_turns);
     using dnnl::memory;
-    const auto& [rows, cols, depth] = shape;
-    const auto describe = [](const memory::dims& extents, const memory::dims& strides) {
-      return memory::desc(extents, memory::data_type::f32, strides);
+    const auto describe = [](std::int64_t rows, std::int64_t cols, bool transposed,
+                             std::int64_t stride, DType type) {
+      const memory::dims strides = {transposed ? 1 : stride, transposed ? stride : 1};
+      return memory::desc({rows, cols}, data_type_of(type), strides);
     };
-    const memory::desc a = describe({rows, depth}, {depth, 1});
-    const memory::desc b = describe({depth, cols}, {1, depth});
-    const memory::desc c = describe({rows, cols}, {cols, 1});
+    const Shape& s = shape;
+    const memory::desc a = describe(s.rows, s.depth, s.transpose_a, s.stride_a, s.from);
+    const memory::desc b = describe(s.depth, s.cols, s.transpose_b, s.stride_b, s.from);
+    const memory::desc c = describe(s.rows, s.cols, false, s.cols, s.to);
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine_);
@@ -179,21 +240,49 @@ class OneDnnProduct final : public Product {
 
   /// False when the library failed. Bias and ReLU are not left to it: its ReLU makes NaN 0, so that
   /// a run that diverged would go on.
-  bool run_forward(const BoundGemm& g, const Tile& tile, int thread) {
-    const TileProduct p = operands_of(g, tile);
+  bool run_matmul(const Gemm& op, const Addresses& addresses, const Tile& tile, int thread) {
+    const Shape shape = shape_of(op, tile);
+    const auto address = [&](const Tensor& tensor, std::int64_t index) {
+      return addresses.at<std::byte>(tensor) + index * bytes_of(tensor.dtype);
+    };
+    const auto* const a = address(op.a, op.transpose_a ? tile.row : tile.row * op.a.cols);
+    const auto* const b = address(op.b, op.transpose_b ? tile.col * op.b.cols : tile.col);
+    auto* const c = address(op.c, tile.row * op.c.cols + tile.col);
+    announce(shape, a, b);
     Desk& desk = take_desk(thread);
-    const bool in_place = tile.cols == g.n;
-    float* c = in_place ? p.c : static_cast<float*>(desk.tile.data());
-    const bool done = execute({p.m, p.n, p.k}, p.a, p.b, c, desk);
-    for (std::int64_t i = 0; i < p.m && !in_place; ++i) {
-      std::memcpy(p.c + i * p.stride_c, c + i * p.n, static_cast<std::size_t>(p.n) * sizeof(float));
+    const bool in_place = is_in_place(op, tile);
+    void* const result = in_place ? static_cast<void*>(c) : desk.tile.data();
+    const std::int64_t row_bytes = tile.cols * bytes_of(shape.to);
+    if (in_place) announce_write(c, tile.rows, row_bytes, row_bytes);
+    const bool done = execute(shape, a, b, result, desk);
+    if (in_place) {
+      if (shape.from == DType::kF32) bias_activation_tile(bind(op, addresses), tile);
+    } else if (shape.to == DType::kF32) {
+      finish_tile(op, addresses, tile, static_cast<const float*>(result));
+    } else {
+      for (std::int64_t i = 0; i < tile.rows; ++i) {
+        std::memcpy(c + i * op.c.cols * bytes_of(shape.to),
+                    static_cast<const std::byte*>(result) + i * row_bytes,
+                    static_cast<std::size_t>(row_bytes));
+      }
     }
     desk.taken.store(false, std::memory_order_release);
-    bias_activation_tile(g, tile);
     return done;
   }
 
-  bool execute(const Shape& shape, const float* a, const float* b, float* c, Desk& desk) {
+  /// Tells ThreadSanitizer what the library will read.
+  static void announce(const Shape& s, const std::byte* a, const std::byte* b) {
+    const std::int64_t bytes = bytes_of(s.from);
+    const auto read = [&](const std::byte* first, bool transposed, std::int64_t rows,
+                          std::int64_t cols, std::int64_t stride) {
+      announce_read(first, transposed ? cols : rows, (transposed ? rows : cols) * bytes,
+                    stride * bytes);
+    };
+    read(a, s.transpose_a, s.rows, s.depth, s.stride_a);
+    read(b, s.transpose_b, s.depth, s.cols, s.stride_b);
+  }
+
+  bool execute(const Shape& shape, const void* a, const void* b, void* c, Desk& desk) {
     const auto matmul = matmuls_.find(shape);
     const auto operands = desk.operands.find(shape);
     if (matmul == matmuls_.end() || operands == desk.operands.end()) return false;
@@ -219,6 +308,7 @@ class OneDnnProduct final : public Product {
   }
 
   dnnl::engine engine_;
+  bool has_bf16_ = has_bf16();
   std::string name_;
   std::map<Shape, dnnl::matmul> matmuls_;
   std::vector<std::unique_ptr<Desk>> desks_;

@@ -77,11 +77,17 @@ TileProduct operands_of(const BoundGemm& g, const Tile& tile) {
       .c = g.c + tile.row * g.n + tile.col,
       .stride_c = g.n,
   };
-  const auto& [ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc] = product;
-  announce_read(a, ta ? k : m, ta ? m : k, lda);
-  announce_read(b, tb ? n : k, tb ? k : n, ldb);
-  announce_write(c, m, n, ldc);
+  announce_operands(product);
+  announce_write(product.c, product.m, product.n * std::int64_t{sizeof(float)},
+                 product.stride_c * std::int64_t{sizeof(float)});
   return product;
+}
+
+void announce_operands(const TileProduct& product) {
+  const auto& [ta, tb, m, n, k, a, lda, b, ldb, beta, c, ldc] = product;
+  constexpr std::int64_t kBytes = sizeof(float);
+  announce_read(a, ta ? k : m, (ta ? m : k) * kBytes, lda * kBytes);
+  announce_read(b, tb ? n : k, (tb ? k : n) * kBytes, ldb * kBytes);
 }
 
 TileProduct begin_tile(const BoundGemm& g, const Tile& tile) {
@@ -99,6 +105,33 @@ void activation_tile(const BoundGemm& g, const Tile& tile) {
       const std::int64_t row = i * g.n + tile.col;
       for (std::int64_t at = row; at < row + tile.cols; ++at) element(at, g.c[at]);
     }
+  });
+}
+
+void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums) {
+  with_number(op.c.dtype, [&]<class Number>(Number) {
+    const auto at = [&](const std::optional<Tensor>& tensor) {
+      return tensor ? addresses.at<Number>(*tensor) : nullptr;
+    };
+    Number* const c = addresses.at<Number>(op.c);
+    const Number* const bias = op.bias ? at(op.bias) + tile.col : nullptr;
+    with_activation(op.activation, [&]<class Formula>(Formula) {
+      const ActivationElement<Formula, Number> element{c, at(op.pre_activation)};
+      for (std::int64_t i = 0; i < tile.rows; ++i) {
+        const std::int64_t first = (tile.row + i) * op.c.cols + tile.col;
+        const float* const row = sums + i * tile.cols;
+        if (bias != nullptr) {
+          for (std::int64_t j = 0; j < tile.cols; ++j)
+            element(first + j, row[j] + float_of(bias[j]));
+        } else if (op.beta == 0) {
+          for (std::int64_t j = 0; j < tile.cols; ++j) element(first + j, row[j]);
+        } else {
+          for (std::int64_t j = 0; j < tile.cols; ++j) {
+            element(first + j, row[j] + op.beta * float_of(c[first + j]));
+          }
+        }
+      }
+    });
   });
 }
 

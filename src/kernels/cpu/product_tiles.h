@@ -65,12 +65,19 @@ struct TileProduct {
 /// The operands of a tile, with the op's beta. Tells ThreadSanitizer what the library will touch.
 TileProduct operands_of(const BoundGemm& g, const Tile& tile);
 
+/// Tells ThreadSanitizer what the library will read.
+void announce_operands(const TileProduct& product);
+
 /// Writes what c holds before the product is added to it, the bias for one; the beta returned adds
 /// to that. The k returned may be 0: then nothing is left to be multiplied.
 TileProduct begin_tile(const BoundGemm& g, const Tile& tile);
 
 /// The activation, if the op has one.
 void activation_tile(const BoundGemm& g, const Tile& tile);
+
+/// c of the tile from the dense `sums` of op(a) op(b): with bias, beta and activation, in the types
+/// of the op.
+void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums);
 
 /// The bias and the activation, where the bias was not in c from the beginning.
 void bias_activation_tile(const BoundGemm& g, const Tile& tile);

@@ -23,6 +23,7 @@ namespace barestep {
 namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
+constexpr int kFirstWithTf32 = 8;  // compute capability
 
 cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
@@ -61,9 +62,13 @@ class CudaDevice final : public Device {
         index_(index),
         properties_(properties_of(context_)),
         model_(properties_.name),
-        geometry_{.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
-                  .threads_per_multiprocessor =
-                      attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+        target_{
+            .geometry = {.multiprocessors = attribute_of(context_, cudaDevAttrMultiProcessorCount),
+                         .threads_per_multiprocessor =
+                             attribute_of(context_, cudaDevAttrMaxThreadsPerMultiProcessor)},
+            .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
+            .tf32 = config.precision == Precision::kTf32 &&
+                    attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
         product_(context_, model_, config),
         int8_product_(context_) {
     run_first_kernel();
@@ -114,7 +119,7 @@ class CudaDevice final : public Device {
   int index_;
   cudaDeviceProp properties_;
   std::string model_;
-  CudaGeometry geometry_;
+  KernelTarget target_;
   CudaProduct product_;
   CudaInt8Product int8_product_;
 };
@@ -142,8 +147,8 @@ DeviceInfo CudaDevice::info() const {
           .ordinal = context_.ordinal(),
           .driver = driver_text(),
           .multiprocessors = {
-              .count = geometry_.multiprocessors,
-              .threads = geometry_.threads_per_multiprocessor,
+              .count = target_.geometry.multiprocessors,
+              .threads = target_.geometry.threads_per_multiprocessor,
               .registers = properties_.regsPerMultiprocessor,
               .shared_bytes = static_cast<std::int64_t>(properties_.sharedMemPerMultiprocessor)}};
 }
@@ -193,7 +198,7 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                const CudaDeviceStream& stream) {
   const int status =
-      barestep::launch(op, addresses, stream.workspace().data(), geometry_, stream.handle());
+      barestep::launch(op, addresses, stream.workspace().data(), target_, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
 }
 
@@ -207,16 +212,11 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
     copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
-    if (!product_.run(*gemm, addresses, queue)) {
-      launch_kernel(BiasActivation{.values = gemm->c,
-                                   .bias = *gemm->bias,
-                                   .activation = gemm->activation,
-                                   .pre_activation = gemm->pre_activation},
-                    addresses, queue);
-    }
+    const auto rest = product_.run(*gemm, addresses, queue);
+    if (rest) launch_kernel(*rest, addresses, queue);
   } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
              of_bytes != nullptr && int8_product_.run(*of_bytes, addresses, queue)) {
-    const int status = launch_dequantize(*of_bytes, addresses, geometry_, queue.handle());
+    const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
     context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
   } else {
     launch_kernel(op, addresses, queue);

@@ -26,14 +26,41 @@ inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {
 
 /// The only place that launches kernels. An empty grid has nothing to do.
 template <class... Parameters, class... Arguments>
-cudaError_t start(CudaStream stream, dim3 grid, dim3 block, void (*kernel)(Parameters...),
-                  Arguments... arguments) {
+cudaError_t start_sharing(CudaStream stream, dim3 grid, dim3 block, std::size_t shared_bytes,
+                          void (*kernel)(Parameters...), Arguments... arguments) {
   if (grid.x == 0 || grid.y == 0) return cudaSuccess;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t start(CudaStream stream, dim3 grid, dim3 block, void (*kernel)(Parameters...),
+                  Arguments... arguments) {
+  return start_sharing(stream, grid, block, 0, kernel, arguments...);
+}
+
+/// As many blocks of kBlockThreads as the GPU holds at once, `most` at most, each with
+/// `shared_bytes` of dynamic shared memory; they share out the work.
+template <class... Parameters, class... Arguments>
+cudaError_t start_persistent(CudaStream stream, const CudaGeometry& geometry, std::int64_t most,
+                             std::size_t shared_bytes, void (*kernel)(Parameters...),
+                             Arguments... arguments) {
+  const auto bytes = static_cast<int>(shared_bytes);
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  int resident = 0;  // on a multiprocessor
+  status =
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kBlockThreads, shared_bytes);
+  if (status != cudaSuccess) return status;
+  const std::int64_t blocks =
+      std::min(most, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
+  return start_sharing(stream, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
+                       shared_bytes, kernel, arguments...);
 }
 
 template <class... Parameters, class... Arguments>

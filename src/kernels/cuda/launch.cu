@@ -33,8 +33,9 @@ constexpr dim3 kTile(kTileCols, kTileRows);
 struct Launcher {
   const Addresses& addresses;
   double* partials;
-  const CudaGeometry& geometry;
+  const KernelTarget& target;
   CudaStream stream;
+  const CudaGeometry& geometry = target.geometry;
 
   cudaError_t operator()(const QuantizeWeight& op) const {
     const bool one_scale = op.scales.cols == 1;
@@ -89,56 +90,80 @@ struct Launcher {
 
   cudaError_t operator()(const BiasActivation& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      const BiasActivationElement<Formula> element{
-          {addresses.at(op.values), at(op.pre_activation)}, addresses.at(op.bias), op.values.cols};
-      return each_of(op.values.rows, op.values.cols, element);
+      if (op.bias) {
+        return each_of(
+            op.values.rows, op.values.cols,
+            BiasActivationElement<Formula>{{addresses.at(op.values), at(op.pre_activation)},
+                                           addresses.at(*op.bias),
+                                           op.values.cols});
+      }
+      return with_number(op.values.dtype, [&]<class Number>(Number) {
+        return each(op.values.size(),
+                    ActivateElement<Formula, Number>{
+                        {addresses.at<Number>(op.values), at<Number>(op.pre_activation)}});
+      });
     });
   }
 
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      return each(op.grad.size(), ActivationGradElement<Formula>{
-                                      addresses.at(op.grad), addresses.at(op.from), op.from_scale});
+      return with_number(op.grad.dtype, [&]<class Number>(Number) {
+        return each(op.grad.size(), ActivationGradElement<Formula, Number>(op, addresses));
+      });
     });
   }
 
   cudaError_t operator()(const Dropout& op) const {
-    const DropoutElement element(op, addresses);
-    return each_of(op.values.rows, element.groups, element);
+    return with_number(op.values.dtype, [&]<class Number>(Number) {
+      const DropoutElement<Number> element(op, addresses);
+      return each_of(op.values.rows, element.groups, element);
+    });
   }
 
   cudaError_t operator()(const SumRows& op) const {
-    if (op.in.rows <= 1) {
+    if (op.in.rows <= 1 && op.in.dtype == DType::kF32) {
       const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
       float* const out = addresses.at(op.out);
-      return by_vectors(op.out.size(), std::array<const float*, 2>{out, row}, add_row, out, row,
+      return by_vectors(op.out.size(), std::array<const void*, 2>{out, row}, add_row, out, row,
                         op.beta);
     }
-    return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows, addresses.at(op.out),
-                 addresses.at(op.in), op.in.rows, op.in.cols, op.beta);
+    return with_number(op.in.dtype, [&]<class In>(In) {
+      const auto sum = [&]<class Out>(Out) {
+        return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows<Out, In>,
+                     addresses.at<Out>(op.out), static_cast<const In*>(addresses.at<In>(op.in)),
+                     op.in.rows, op.in.cols, op.beta);
+      };
+      return op.out.dtype == DType::kF32 ? sum(float{}) : sum(In{});
+    });
   }
 
   cudaError_t operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
     const int blocks = partial_blocks(n);
     const cudaError_t error = with_loss(op.kind, [&]<class Formula>(Formula) {
-      return start(stream, blocks, pointwise_loss<Formula>, partials, n,
-                   LossElement<Formula>(op, addresses));
+      return with_number(op.output.dtype, [&]<class Number>(Number) {
+        return start(stream, blocks, pointwise_loss<Formula, Number>, partials, n,
+                     LossElement<Formula, Number>(op, addresses));
+      });
     });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CrossEntropy& op) const {
-    const CrossEntropyRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
-    const cudaError_t error = start(stream, blocks, cross_entropy, partials, op.logits.rows, row);
+    const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
+      return start(stream, blocks, cross_entropy<Number>, partials, op.logits.rows,
+                   CrossEntropyRow<Number>(op, addresses));
+    });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
 
   cudaError_t operator()(const CountCorrect& op) const {
-    const CorrectRow row(op, addresses);
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
-    const cudaError_t error = start(stream, blocks, count_correct, partials, op.logits.rows, row);
+    const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
+      return start(stream, blocks, count_correct<Number>, partials, op.logits.rows,
+                   CorrectRow<Number>(op, addresses));
+    });
     if (error != cudaSuccess) return error;
     return start(stream, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
   }
@@ -146,17 +171,23 @@ struct Launcher {
   template <OptimizerOp Update>
   cudaError_t operator()(const Update& op) const {
     float* const weights = addresses.at(op.weights);
-    const float* const grads = addresses.at(op.grads);
-    return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
-      const auto state = arrays_of<Rule>(tensors, addresses);
-      std::array<const float*, 2 + StateArrays<Rule>::kLength> arrays{weights, grads};
-      std::copy_n(state.arrays, StateArrays<Rule>::kLength, arrays.begin() + 2);
-      return by_vectors(op.weights.size(), arrays, update<Rule>, weights, grads, state,
-                        addresses.at(op.scalars), at(op.clip), rule);
+    return with_update_numbers(op, [&]<class Grad, class Number>(Grad, Number) {
+      const Grad* const grads = addresses.at<Grad>(op.grads);
+      const UpdateCommons<Number> commons(op, addresses);
+      return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
+        const auto state = arrays_of<Rule>(tensors, addresses);
+        std::array<const void*, 3 + StateArrays<Rule>::kLength> arrays{weights, grads,
+                                                                       commons.rounded_weights};
+        std::copy_n(state.arrays, StateArrays<Rule>::kLength, arrays.begin() + 3);
+        return by_vectors(op.weights.size(), arrays, update<Rule, Grad, Number>, weights, grads,
+                          state, static_cast<const float*>(addresses.at(op.scalars)), commons,
+                          rule);
+      });
     });
   }
 
   cudaError_t operator()(const LinearAdam& op) const {
+    BARESTEP_REQUIRE(op.x.dtype == DType::kF32, "the fused update of a GPU takes fp32");
     const LinearAdamArrays arrays{.out = op.weight.rows,
                                   .in = op.weight.cols,
                                   .n = op.x.rows,
@@ -170,15 +201,32 @@ struct Launcher {
                                   .x = addresses.at(op.x),
                                   .scalars = addresses.at(op.scalars),
                                   .clip = at(op.clip)};
-    const bool vectors = arrays.in % 4 == 0 && is_vector(arrays.weight) &&
-                         is_vector(arrays.weight_moments1) && is_vector(arrays.weight_moments2);
-    const dim3 grid(tiles(arrays.out, kUpdateRows) * tiles(arrays.in, kUpdateCols));
-    return start(stream, grid, dim3(kBlockThreads),
-                 vectors ? linear_adam<true> : linear_adam<false>, arrays, AdamConstants(op));
+    const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
+    BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
+    return with_tile_product(
+        [&]<class Product>(Product) { return fused_update<Product>(arrays, AdamConstants(op)); });
   }
 
   cudaError_t operator()(const SumSquares& op) const {
-    return sum_of(op.out, op.in.size(), SquareTerm{addresses.at(op.in)});
+    return with_number(op.in.dtype, [&]<class Number>(Number) {
+      return sum_of(op.out, op.in.size(), SquareTerm<Number>(op, addresses));
+    });
+  }
+
+  cudaError_t operator()(const CheckFinite& op) const {
+    const std::int64_t n = op.in.size();
+    return with_number(op.in.dtype, [&]<class Number>(Number) {
+      return start(stream, blocks_for(n, geometry), check_finite<Number>, n,
+                   static_cast<const Number*>(addresses.at<Number>(op.in)),
+                   addresses.at(op.found_inf));
+    });
+  }
+
+  cudaError_t operator()(const UpdateLossScale& op) const {
+    return start(stream, dim3(1), dim3(1), end_loss_scale, op, addresses.at(op.state.scale),
+                 static_cast<const float*>(addresses.at(op.state.found_inf)),
+                 addresses.at<std::int32_t>(op.good_steps),
+                 addresses.at<std::int32_t>(op.state.updates));
   }
 
   cudaError_t operator()(const GramSquares& op) const {
@@ -192,11 +240,8 @@ struct Launcher {
   }
 
   cudaError_t operator()(const Cast& op) const {
-    const std::int64_t n = op.to.size();
-    if (op.to.dtype == DType::kBF16) {
-      return each(n, ToBf16Element{addresses.at<Bf16>(op.to), addresses.at(op.from), op.scale});
-    }
-    return each(n, FromBf16Element{addresses.at(op.to), addresses.at<Bf16>(op.from), op.scale});
+    return with_cast(op, addresses,
+                     [&](const auto& element) { return each(op.to.size(), element); });
   }
 
   cudaError_t operator()(const Fill& op) const {
@@ -221,8 +266,31 @@ struct Launcher {
   cudaError_t operator()(const Copy&) const { return no_kernel(); }
 
  private:
-  [[nodiscard]] float* at(const std::optional<Tensor>& tensor) const {
-    return tensor ? addresses.at(*tensor) : nullptr;
+  template <class Number = float>
+  [[nodiscard]] Number* at(const std::optional<Tensor>& tensor) const {
+    return tensor ? addresses.at<Number>(*tensor) : nullptr;
+  }
+
+  /// Calls use(product) with the product that LinearAdam's kernel is to use.
+  template <class Use>
+  cudaError_t with_tile_product(const Use& use) const {
+    using Fma = FmaProduct<64>;
+    const auto needed = static_cast<std::int64_t>(
+        std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<TensorProduct<>>)));
+    if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
+    return target.tf32 ? use(TensorProduct<>{}) : use(Fma{});
+  }
+
+  template <class Product>
+  cudaError_t fused_update(const LinearAdamArrays& a, const AdamConstants& constants) const {
+    const auto aligned = {static_cast<const float*>(a.weight),
+                          static_cast<const float*>(a.weight_moments1),
+                          static_cast<const float*>(a.weight_moments2), a.grad_y, a.x};
+    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 && std::ranges::all_of(aligned, is_vector);
+    const std::int64_t most = std::int64_t{tiles(a.out, Product::kRows)} * tiles(a.in, kStripCols);
+    return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),
+                            vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
+                            constants);
   }
 
   [[nodiscard]] OrderRange* ranges() const { return reinterpret_cast<OrderRange*>(partials); }
@@ -255,7 +323,7 @@ struct Launcher {
   /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
   /// many groups of four of them it may reach by 16-byte accesses.
   template <class Kernel, class... Arguments>
-  cudaError_t by_vectors(std::int64_t n, std::span<const float* const> arrays, Kernel* kernel,
+  cudaError_t by_vectors(std::int64_t n, std::span<const void* const> arrays, Kernel* kernel,
                          Arguments... arguments) const {
     const bool aligned = std::ranges::all_of(arrays, is_vector);
     const std::int64_t vectors = aligned ? n / 4 : 0;
@@ -273,7 +341,8 @@ struct Launcher {
     return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
   }
 
-  static bool is_vector(const float* address) {
+  /// Sixteen bytes for four floats; what the four numbers of 16 bits beside them need is less.
+  static bool is_vector(const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % sizeof(float4) == 0;
   }
 
@@ -285,9 +354,8 @@ struct Launcher {
 }  // namespace
 
 int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
-           const CudaGeometry& geometry, CudaStream stream) {
-  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), geometry, stream},
-                    op);
+           const KernelTarget& target, CudaStream stream) {
+  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), target, stream}, op);
 }
 
 int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,

@@ -20,6 +20,13 @@ using CudaStream = CUstream_st*;
 /// The scratch that launch() needs; the same for every op.
 constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 
+/// What a GPU offers to kernels.
+struct KernelTarget {
+  CudaGeometry geometry;
+  std::int64_t block_shared_bytes = 227 * 1024;  // that a launch may ask for
+  bool tf32 = false;  // tensor cores may compute products, as exactly as in fp32
+};
+
 /// Queues the op on `stream`; blocks never, allocates nothing, can be captured. Not for Gemm and
 /// Copy (Error(kBug)). Tensors may lie anywhere the device can reach.
 ///
@@ -31,7 +38,7 @@ constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 /// A label that is no class makes the loss NaN and its row of the gradient NaN, and counts as
 /// wrong in CountCorrect: a kernel cannot throw, and NaN ends a run (kDiverged).
 [[nodiscard]] int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
-                         const CudaGeometry& geometry, CudaStream stream);
+                         const KernelTarget& target, CudaStream stream);
 
 /// Queues; as launch(), for an op whose c holds the sums of products of a and b, as int32.
 [[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,

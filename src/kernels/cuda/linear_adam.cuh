@@ -1,129 +1,312 @@
-// A linear layer's step of Adam, its gradients never stored: a matrix product in fp32, with an
-// epilogue that updates the weights under each of its tiles.
+// A linear layer's step of Adam, its gradients never stored: a matrix product whose epilogue
+// updates the weights under each of its tiles.
 //
-// A product over a batch of 64 is over before the memory has brought weights and moments, so
-// nothing is pipelined: two blocks on a multiprocessor hide each other's waits.
+// The memory is to be busy all the time, so weights and moments travel while the product is
+// computed. A persistent block walks down a strip of kStripCols columns of the weight, tile by
+// tile. x of the strip stays in shared memory (two chunks of kDepth rows of the batch: while these
+// are enough, it is read once for a strip); the tiles of grad_y come by asynchronous copies one
+// step ahead. Weights and moments do not pass through shared memory: a thread holds those of its
+// next kAhead slots in registers, loaded as the slots before them are stored.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/tile_products.cuh"
 #include "kernels/formulas.h"
 
 namespace barestep {
 
-/// Rows and columns of the weight that a block updates, and rows of the factors it takes at a time.
-constexpr int kUpdateRows = 64;
-constexpr int kUpdateCols = 128;
-constexpr int kUpdateDepth = 16;
-
-/// What a thread updates: kThreadRows rows, and of each kThreadGroups times four columns.
-constexpr int kThreadRows = 4;
-constexpr int kThreadGroups = 2;
-constexpr int kThreadsAcross = kUpdateCols / (4 * kThreadGroups);
-static_assert(kThreadsAcross * (kUpdateRows / kThreadRows) == kBlockThreads);
-
-/// A LinearAdam with its addresses: `out` x `in` weights, `n` rows of grad_y and x.
+/// A LinearAdam with its addresses: `out` x `in` weights, `n` rows of grad_y and x. Each is below
+/// kMaxLinearAdamExtent.
 struct LinearAdamArrays {
   std::int64_t out, in, n;
   float *weight, *weight_moments1, *weight_moments2;
   float *bias, *bias_moments1, *bias_moments2;
   const float *grad_y, *x, *scalars, *clip;
 };
+constexpr std::int64_t kMaxLinearAdamExtent = INT32_MAX - kStripCols;
 
-/// values[k][col] = rows row .. row + kUpdateDepth - 1 of kCols columns from `first`; 0 behind the
-/// ends.
-template <std::size_t kSize>
-__device__ void load_factor(float (&values)[kUpdateDepth][kSize], const float* from,
-                            std::int64_t row, std::int64_t rows, std::int64_t first,
-                            std::int64_t cols) {
-  constexpr int kCols = static_cast<int>(kSize);
-  for (int i = static_cast<int>(threadIdx.x); i < kUpdateDepth * kCols; i += kBlockThreads) {
-    const std::int64_t k = row + i / kCols;
-    const std::int64_t col = first + i % kCols;
-    values[i / kCols][i % kCols] = k < rows && col < cols ? from[k * cols + col] : 0;
+/// Square roots and quotients without the branches of the compiler's, so that four weights are
+/// computed side by side. The bits are the same while no number on the way is subnormal: from
+/// 2^-100 on. A root is at least that of the smallest normal number, which is nothing beside an eps
+/// above 1e-15. What is infinite becomes NaN, and the run ends as diverged.
+struct StraightArithmetic {
+  static BARESTEP_HD float divide(float a, float b) {
+    float r = approximate_reciprocal(b);
+    r = std::fma(r, std::fma(-b, r, 1.0F), r);
+    float q = a * r;
+    q = std::fma(r, std::fma(-b, q, a), q);
+    return std::fma(r, std::fma(-b, q, a), q);
+  }
+  static BARESTEP_HD float root(float x) {
+    constexpr float kSmallestNormal = 1.17549435e-38F;
+    x = std::fmax(x, kSmallestNormal);
+    const float r = approximate_root_reciprocal(x);
+    const float half = 0.5F * r;
+    float s = x * r;
+    s = std::fma(half, std::fma(-s, s, x), s);
+    return std::fma(half, std::fma(-s, s, x), s);
+  }
+};
+
+/// What a block has in shared memory.
+template <class Product>
+struct LinearAdamShared {
+  float x[2][Product::kDepth * kStride<kStripCols>];
+  float grad_y[2][Product::kDepth * kStride<Product::kRows>];
+  AdamScalars step;  // registers are dearer than loads
+};
+
+/// A block's way: down a strip by tiles, each in chunks of the batch, then down the next strip.
+struct TileWalk {
+  int down, chunks;
+  int strip, tile, chunk;
+
+  __device__ __forceinline__ void advance() {
+    if (++chunk < chunks) return;
+    chunk = 0;
+    if (++tile < down) return;
+    tile = 0;
+    ++strip;
+  }
+  /// The number of a chunk of x among all strips'.
+  [[nodiscard]] __device__ __forceinline__ int chunk_of_x() const { return strip * chunks + chunk; }
+};
+
+/// Begins to copy rows row .. row + kDepth - 1 and kCols columns from `col` of `from` [rows][cols];
+/// zeros stand for what is outside.
+template <int kDepth, int kCols, bool kVectors>
+__device__ __forceinline__ void fetch_factor(float* to, const float* from, int row, int rows,
+                                             int col, int cols) {
+  constexpr int kFloats = kVectors ? 4 : 1;
+  constexpr int kAcross = kCols / kFloats;
+  constexpr int kStep = kBlockThreads / kAcross;
+  static_assert(kDepth % kStep == 0 && kBlockThreads % kAcross == 0);
+  const int across = block_thread() % kAcross * kFloats;
+  const int down = block_thread() / kAcross;
+  col += across;
+  row += down;
+  to += down * kStride<kCols> + across;
+  const float* source = from + std::int64_t{row} * cols + col;
+#pragma unroll 8
+  for (int k = 0; k < kDepth; k += kStep) {
+    const bool valid = row + k < rows && col < cols;
+    copy_async<kFloats>(to + k * kStride<kCols>, valid ? source : from, valid);
+    source += std::int64_t{kStep} * cols;
   }
 }
 
-/// Four weights beside each other, of which `count` are there.
+/// Four neighbouring weights and their moments, of which `count` are there.
 template <bool kVectors>
-__device__ void update_four(const LinearAdamArrays& a, const AdamConstants& constants,
-                            const AdamScalars& step, std::int64_t at, std::int64_t count,
-                            const float (&grads)[4]) {
-  if constexpr (kVectors) {
-    auto* const weights = reinterpret_cast<float4*>(a.weight + at);
-    auto* const moments1 = reinterpret_cast<float4*>(a.weight_moments1 + at);
-    auto* const moments2 = reinterpret_cast<float4*>(a.weight_moments2 + at);
-    float4 w = *weights;
-    float4 m = __ldcs(moments1);
-    float4 v = __ldcs(moments2);
-    adam_step(constants, step, grads[0], w.x, m.x, v.x);
-    adam_step(constants, step, grads[1], w.y, m.y, v.y);
-    adam_step(constants, step, grads[2], w.z, m.z, v.z);
-    adam_step(constants, step, grads[3], w.w, m.w, v.w);
-    *weights = w;
-    __stcs(moments1, m);
-    __stcs(moments2, v);
-  } else {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j >= count) continue;
-      adam_step(constants, step, grads[j], a.weight[at + j], a.weight_moments1[at + j],
-                a.weight_moments2[at + j]);
+struct FourWeights {
+  float4 weight{}, moment1{}, moment2{};
+
+  __device__ __forceinline__ void load(const LinearAdamArrays& a, std::int64_t at, int count) {
+    if constexpr (kVectors) {
+      weight = *reinterpret_cast<const float4*>(a.weight + at);
+      moment1 = __ldcs(reinterpret_cast<const float4*>(a.weight_moments1 + at));
+      moment2 = __ldcs(reinterpret_cast<const float4*>(a.weight_moments2 + at));
+    } else {
+      weight = load_some(a.weight + at, count);
+      moment1 = load_some(a.weight_moments1 + at, count);
+      moment2 = load_some(a.weight_moments2 + at, count);
     }
   }
-}
 
-/// Grid: the tiles of the weight, row by row. The blocks of a row's first tile update its biases.
-/// Every sum is over the rows of the factors in their order. With kVectors the columns are a
-/// multiple of four and all arrays of their shape lie on 16 bytes.
-template <bool kVectors>
+  __device__ __forceinline__ void store(const LinearAdamArrays& a, std::int64_t at,
+                                        int count) const {
+    if constexpr (kVectors) {
+      *reinterpret_cast<float4*>(a.weight + at) = weight;
+      __stcs(reinterpret_cast<float4*>(a.weight_moments1 + at), moment1);
+      __stcs(reinterpret_cast<float4*>(a.weight_moments2 + at), moment2);
+    } else {
+      store_some(a.weight + at, weight, count);
+      store_some(a.weight_moments1 + at, moment1, count);
+      store_some(a.weight_moments2 + at, moment2, count);
+    }
+  }
+
+  template <class Arithmetic>
+  __device__ __forceinline__ void update(const AdamConstants& constants, const AdamScalars& step,
+                                         float4 grad) {
+    adam_step<Arithmetic>(constants, step, grad.x, weight.x, moment1.x, moment2.x);
+    adam_step<Arithmetic>(constants, step, grad.y, weight.y, moment1.y, moment2.y);
+    adam_step<Arithmetic>(constants, step, grad.z, weight.z, moment1.z, moment2.z);
+    adam_step<Arithmetic>(constants, step, grad.w, weight.w, moment1.w, moment2.w);
+  }
+
+ private:
+  static __device__ __forceinline__ float4 load_some(const float* from, int count) {
+    return {from[0], count > 1 ? from[1] : 0, count > 2 ? from[2] : 0, count > 3 ? from[3] : 0};
+  }
+  static __device__ __forceinline__ void store_some(float* to, float4 values, int count) {
+    to[0] = values.x;
+    if (count > 1) to[1] = values.y;
+    if (count > 2) to[2] = values.z;
+    if (count > 3) to[3] = values.w;
+  }
+};
+
+/// Nothing; bench/sass_budget marks the places that few tiles come by.
+struct NoMarks {
+  static __device__ __forceinline__ void rare() {}
+};
+
+/// One block's work.
+template <class Product, bool kVectors, class Arithmetic, class Marks>
+struct LinearAdamBlock {
+  static constexpr int kRows = Product::kRows;
+  static constexpr int kDepth = Product::kDepth;
+  static_assert(Product::kSlots % Product::kAhead == 0);
+
+  const LinearAdamArrays& a;
+  const AdamConstants& constants;
+  LinearAdamShared<Product>& shared;
+  int out, in, n;
+  TileWalk now, next;
+  int x_buffer = 0;
+  int held, other = -1;  // the chunks of x in this buffer and in the other one
+  FourWeights<kVectors> ring[Product::kAhead]{};
+  typename Product::Sums sums{};
+  float bias_sum = 0;
+
+  __device__ __forceinline__ void fetch_x(int buffer, const TileWalk& at) {
+    fetch_factor<kDepth, kStripCols, kVectors>(shared.x[buffer], a.x, at.chunk * kDepth, n,
+                                               at.strip * kStripCols, in);
+  }
+  __device__ __forceinline__ void fetch_grad_y(int buffer, const TileWalk& at) {
+    fetch_factor<kDepth, kRows, kVectors>(shared.grad_y[buffer], a.grad_y, at.chunk * kDepth, n,
+                                          at.tile * kRows, out);
+  }
+
+  __device__ __forceinline__ void load(int slot, const TileWalk& of) {
+    const int row = of.tile * kRows + Product::row(slot);
+    const int col = of.strip * kStripCols + Product::col();
+    if (row >= out || col >= in) return;
+    ring[slot % Product::kAhead].load(a, std::int64_t{row} * in + col, in - col);
+  }
+
+  /// The factors of the block's first step, and the weights of its first slots.
+  __device__ __forceinline__ void begin() {
+    if (block_thread() == 0) shared.step = AdamScalars(constants, a.scalars, a.clip);
+    fetch_x(0, now);
+    fetch_grad_y(0, now);
+    commit_copies();
+#pragma unroll
+    for (int slot = 0; slot < Product::kAhead; ++slot) load(slot, now);
+  }
+
+  /// Begins to copy what the next step needs and the buffers do not hold. Returns whether its x is
+  /// in the other buffer.
+  __device__ __forceinline__ bool fetch_next(int grad_y_buffer) {
+    const int wanted = next.chunk_of_x();
+    const bool elsewhere = wanted != held;
+    if (elsewhere && wanted != other) {
+      Marks::rare();
+      fetch_x(x_buffer ^ 1, next);
+      other = wanted;
+    }
+    fetch_grad_y(grad_y_buffer, next);
+    return elsewhere;
+  }
+
+  /// The blocks of the first strip add up the biases' gradients, in the order of the rows.
+  __device__ __forceinline__ void add_biases(const float* grad_y) {
+    if (now.strip != 0 || block_thread() >= kRows) return;
+    Marks::rare();
+#pragma unroll 8
+    for (int k = 0; k < kDepth; ++k)
+      bias_sum += load_shared<float>(grad_y + k * kStride<kRows> + block_thread());
+  }
+
+  __device__ __forceinline__ void update_weights(bool more) {
+#pragma unroll
+    for (int slot = 0; slot < Product::kSlots; ++slot) {
+      const int row = now.tile * kRows + Product::row(slot);
+      const int col = now.strip * kStripCols + Product::col();
+      auto& four = ring[slot % Product::kAhead];
+      four.template update<Arithmetic>(constants, shared.step, Product::grads(sums, slot));
+      if (row < out && col < in) four.store(a, std::int64_t{row} * in + col, in - col);
+      constexpr int kAhead = Product::kAhead;
+      if (slot + kAhead < Product::kSlots)
+        load(slot + kAhead, now);
+      else if (more)
+        load(slot + kAhead - Product::kSlots, next);
+    }
+    sums = {};
+  }
+
+  __device__ __forceinline__ void update_biases() {
+    if (now.strip != 0 || block_thread() >= kRows) return;
+    Marks::rare();
+    const int at = now.tile * kRows + block_thread();
+    if (at < out) {
+      adam_step<Arithmetic>(constants, shared.step, bias_sum, a.bias[at], a.bias_moments1[at],
+                            a.bias_moments2[at]);
+    }
+    bias_sum = 0;
+  }
+
+  __device__ __forceinline__ void run(int steps) {
+    begin();
+    for (int i = 0; i < steps; ++i) {
+      wait_for_copies();
+      __syncthreads();  // the factors are there, and nobody reads those of the step before
+      next = now;
+      next.advance();
+      const bool more = i + 1 < steps;
+      const bool elsewhere = more && fetch_next((i + 1) & 1);
+      commit_copies();
+      const float* const grad_y = shared.grad_y[i & 1];
+      Product::add(grad_y, shared.x[x_buffer], sums);
+      add_biases(grad_y);
+      if (next.chunk == 0) {
+        update_weights(more);
+        update_biases();
+      }
+      if (elsewhere) {
+        x_buffer ^= 1;
+        const int left = held;
+        held = other;
+        other = left;
+      }
+      now = next;
+    }
+  }
+};
+
+/// Grid: persistent blocks of kBlockThreads, any number, each with a LinearAdamShared; they share
+/// out the tiles. Sums over the batch have an order of their own, whatever the grid. With kVectors,
+/// `in` and `out` are multiples of four and all arrays but the biases' lie on 16 bytes.
+template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
+          class Marks = NoMarks>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     linear_adam(LinearAdamArrays a, AdamConstants constants) {
-  __shared__ float grad_y[kUpdateDepth][kUpdateRows];
-  __shared__ float x[kUpdateDepth][kUpdateCols];
-  const std::int64_t across = (a.in + kUpdateCols - 1) / kUpdateCols;
-  const std::int64_t row = std::int64_t{blockIdx.x} / across * kUpdateRows;
-  const std::int64_t col = std::int64_t{blockIdx.x} % across * kUpdateCols;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int own_row = thread / kThreadsAcross * kThreadRows;
-  const int own_col = thread % kThreadsAcross * 4;
-
-  float sums[kThreadRows][kThreadGroups][4] = {};
-  float bias_sum = 0;
-  for (std::int64_t first = 0; first < a.n; first += kUpdateDepth) {
-    load_factor(grad_y, a.grad_y, first, a.n, row, a.out);
-    load_factor(x, a.x, first, a.n, col, a.in);
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kUpdateDepth; ++k) {
-#pragma unroll
-      for (int i = 0; i < kThreadRows; ++i)
-#pragma unroll
-        for (int group = 0; group < kThreadGroups; ++group)
-#pragma unroll
-          for (int j = 0; j < 4; ++j)
-            sums[i][group][j] = std::fma(grad_y[k][own_row + i],
-                                         x[k][group * (kUpdateCols / kThreadGroups) + own_col + j],
-                                         sums[i][group][j]);
-      if (col == 0 && thread < kUpdateRows) bias_sum += grad_y[k][thread];
-    }
-    __syncthreads();
-  }
-
-  const AdamScalars step(constants, a.scalars, a.clip);
-#pragma unroll
-  for (int i = 0; i < kThreadRows; ++i) {
-#pragma unroll
-    for (int group = 0; group < kThreadGroups; ++group) {
-      const std::int64_t at_row = row + own_row + i;
-      const std::int64_t at_col = col + group * (kUpdateCols / kThreadGroups) + own_col;
-      if (at_row >= a.out || at_col >= a.in) continue;
-      update_four<kVectors>(a, constants, step, at_row * a.in + at_col, a.in - at_col,
-                            sums[i][group]);
-    }
-  }
-  if (col != 0 || thread >= kUpdateRows || row + thread >= a.out) return;
-  const std::int64_t at = row + thread;
-  adam_step(constants, step, bias_sum, a.bias[at], a.bias_moments1[at], a.bias_moments2[at]);
+  const int out = static_cast<int>(a.out);
+  const int in = static_cast<int>(a.in);
+  const int n = static_cast<int>(a.n);
+  const int down = (out + Product::kRows - 1) / Product::kRows;
+  const int chunks = n <= Product::kDepth ? 1 : (n + Product::kDepth - 1) / Product::kDepth;
+  const std::int64_t tiles = std::int64_t{down} * ((in + kStripCols - 1) / kStripCols);
+  const std::int64_t first = tiles * blockIdx.x / gridDim.x;
+  const auto own = static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x - first);
+  if (own == 0) return;
+  const TileWalk begin{.down = down,
+                       .chunks = chunks,
+                       .strip = static_cast<int>(first / down),
+                       .tile = static_cast<int>(first % down),
+                       .chunk = 0};
+  LinearAdamBlock<Product, kVectors, Arithmetic, Marks> block{
+      .a = a,
+      .constants = constants,
+      .shared = dynamic_shared<LinearAdamShared<Product>>(),
+      .out = out,
+      .in = in,
+      .n = n,
+      .now = begin,
+      .next = begin,
+      .held = begin.chunk_of_x()};
+  block.run(own * chunks);
 }
 
 }  // namespace barestep

@@ -31,14 +31,17 @@ bool has_epilogue(Activation activation) {
 }
 
 /// What is asked of cuBLASLt. An activation that it cannot apply is left to the caller, with the
-/// bias before it.
+/// bias before it; not of 16 bits, where the sum is rounded after the bias.
 Gemm library_part_of(const Gemm& op) {
   if (has_epilogue(op.activation)) return op;
-  BARESTEP_REQUIRE(op.bias.has_value(), "an activation without a bias is cuBLASLt's");
   Gemm part = op;
-  part.bias.reset();
+  if (op.c.dtype == DType::kF32) part.bias.reset();
   part.activation = Activation::kNone;
   return part;
+}
+
+cudaDataType_t cuda_type_of(DType type) {
+  return type == DType::kBF16 ? CUDA_R_16BF : type == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 cublasLtEpilogue_t epilogue_of(const ProductShape& shape, bool fused) {
@@ -63,11 +66,12 @@ void set(CudaContext& context, const OwnedPreference& preference,
 }
 
 /// A row-major rows x cols matrix, as cuBLASLt sees its transpose.
-OwnedLayout new_layout(CudaContext& context, std::int64_t rows, std::int64_t cols) {
+OwnedLayout new_layout(CudaContext& context, DType type, std::int64_t rows, std::int64_t cols) {
   cublasLtMatrixLayout_t layout = nullptr;
-  context.require(cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, static_cast<std::uint64_t>(cols),
-                                             static_cast<std::uint64_t>(rows), cols),
-                  "cublasLtMatrixLayoutCreate");
+  context.require(
+      cublasLtMatrixLayoutCreate(&layout, cuda_type_of(type), static_cast<std::uint64_t>(cols),
+                                 static_cast<std::uint64_t>(rows), cols),
+      "cublasLtMatrixLayoutCreate");
   return OwnedLayout(layout);
 }
 
@@ -88,7 +92,7 @@ CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const D
 
 std::string CudaProduct::name() const {
   std::string text = library_text();
-  if (precision_ == Precision::kTf32) text += ", tf32";
+  if (precision_ != Precision::kFp32) text += fmt::format(", {}", barestep::name_of(precision_));
   if (lacks_fused_) text += ", bias and ReLU apart: it has no kernel that fuses them here";
   return text;
 }
@@ -110,12 +114,14 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
     // The heuristic looks at the pointer's alignment and reads nothing there.
     const auto stand_in = static_cast<std::uintptr_t>(shape.alignment_bias);
     set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
+    set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        static_cast<std::int32_t>(cuda_type_of(shape.type_of_c)));
   }
-  plan.a = shape.transpose_a ? new_layout(context_, shape.k, shape.m)
-                             : new_layout(context_, shape.m, shape.k);
-  plan.b = shape.transpose_b ? new_layout(context_, shape.n, shape.k)
-                             : new_layout(context_, shape.k, shape.n);
-  plan.c = new_layout(context_, shape.m, shape.n);
+  plan.a = shape.transpose_a ? new_layout(context_, shape.type, shape.k, shape.m)
+                             : new_layout(context_, shape.type, shape.m, shape.k);
+  plan.b = shape.transpose_b ? new_layout(context_, shape.type, shape.n, shape.k)
+                             : new_layout(context_, shape.type, shape.k, shape.n);
+  plan.c = new_layout(context_, shape.type_of_c, shape.m, shape.n);
   return plan;
 }
 
@@ -134,6 +140,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const Produ
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.alignment_a);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment_c);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment_c);
+  if (shape.type != DType::kF32) {
+    // Parts of a sum are added in fp32, never in 16 bits.
+    set(context_, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  }
 
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(wanted));
   int count = 0;
@@ -217,7 +228,7 @@ void CudaProduct::prepare(const Gemm& op) {
   };
   CudaProductPlan plan = new_plan(shape, true);
   bool found = find(plan);
-  if (!found && shape.bias) {
+  if (!found && shape.bias && shape.type_of_c == DType::kF32) {
     lacks_fused_ = true;
     plan = new_plan(shape, false);
     found = find(plan);
@@ -231,25 +242,34 @@ void CudaProduct::prepare(const Gemm& op) {
   plans_.emplace(shape, std::move(plan));
 }
 
-bool CudaProduct::run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream) {
+std::optional<BiasActivation> CudaProduct::run(const Gemm& op, const Addresses& addresses,
+                                               const CudaDeviceStream& stream) {
   const Gemm part = library_part_of(op);
   const ProductShape shape = shape_of(part);
-  if (op.c.size() == 0) return true;
+  BiasActivation rest{.values = op.c,
+                      .bias = op.bias,
+                      .activation = op.activation,
+                      .pre_activation = op.pre_activation};
+  if (op.c.size() == 0) return std::nullopt;
   if (shape.k == 0) {
     // Nothing to add: c is 0, or stays.
     BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && op.activation == Activation::kNone),
                      "a product of nothing has beta 0 or 1");
     if (op.beta == 0) {
-      context_.note(cudaMemsetAsync(addresses.at(op.c), 0, static_cast<std::size_t>(op.c.bytes()),
-                                    stream.handle()),
+      context_.note(cudaMemsetAsync(addresses.at<std::byte>(op.c), 0,
+                                    static_cast<std::size_t>(op.c.bytes()), stream.handle()),
                     "cudaMemsetAsync");
     }
-    return !op.bias.has_value();
+    if (!op.bias) return std::nullopt;
+    BARESTEP_REQUIRE(op.c.dtype == DType::kF32, "a product of 16 bits sums over something");
+    return rest;
   }
   const auto plan = plans_.find(shape);
   BARESTEP_REQUIRE(plan != plans_.end(), "the product was not prepared");
   multiply(part, addresses, stream, plan->second);
-  return plan->second.fused && part.activation == op.activation;
+  if (plan->second.fused && part.activation == op.activation) return std::nullopt;
+  if (op.c.dtype != DType::kF32) rest.bias.reset();
+  return rest;
 }
 
 void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
@@ -258,15 +278,16 @@ void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
   BARESTEP_REQUIRE(plan.workspace_bytes <= static_cast<std::int64_t>(workspace.size()),
                    "the stream has too little workspace for this product");
   if (op.bias && plan.fused) {
-    const float* const bias = addresses.at(*op.bias);
+    const void* const bias = addresses.at<std::byte>(*op.bias);
     set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   const float one = 1;
   context_.note(
-      cublasLtMatmul(library_.get(), plan.matmul.get(), &one, addresses.at(op.b), plan.b.get(),
-                     addresses.at(op.a), plan.a.get(), &op.beta, addresses.at(op.c), plan.c.get(),
-                     addresses.at(op.c), plan.c.get(), &plan.algorithm, workspace.data(),
-                     workspace.size(), stream.handle()),
+      cublasLtMatmul(library_.get(), plan.matmul.get(), &one, addresses.at<std::byte>(op.b),
+                     plan.b.get(), addresses.at<std::byte>(op.a), plan.a.get(), &op.beta,
+                     addresses.at<std::byte>(op.c), plan.c.get(), addresses.at<std::byte>(op.c),
+                     plan.c.get(), &plan.algorithm, workspace.data(), workspace.size(),
+                     stream.handle()),
       "cublasLtMatmul");
 }
 
@@ -281,10 +302,10 @@ class ProductBench {
         stream_(new_stream(context)),
         begin_(new_event(context)),
         end_(new_event(context)),
-        a_(allocate(shape.m * shape.k * kF32)),
-        b_(allocate(shape.k * shape.n * kF32)),
-        c_(allocate(shape.m * shape.n * kF32)),
-        bias_(allocate(shape.n * kF32)),
+        a_(allocate(shape.m * shape.k * bytes_of(shape.type))),
+        b_(allocate(shape.k * shape.n * bytes_of(shape.type))),
+        c_(allocate(shape.m * shape.n * bytes_of(shape.type_of_c))),
+        bias_(allocate(shape.n * bytes_of(shape.type_of_c))),
         workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
         flush_(allocate(cache_bytes_)) {}
 
@@ -320,8 +341,6 @@ class ProductBench {
   }
 
  private:
-  static constexpr std::int64_t kF32 = bytes_of(DType::kF32);
-
   void require(cudaError_t status, const char* call) { context_.require(status, call); }
 
   static std::int64_t cache_bytes(CudaContext& context) {

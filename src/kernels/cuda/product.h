@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -47,8 +48,10 @@ class CudaProduct {
   /// Error(kConfiguration) where the algorithm of other rows is asked for and does not run.
   void prepare(const Gemm& op);
 
-  /// Queues. True when bias and activation are done; else they are left to the caller.
-  bool run(const Gemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
+  /// Queues. Returns what is left to the caller, if anything is: the activation, and before it the
+  /// bias, which of 16 bits is never left.
+  std::optional<BiasActivation> run(const Gemm& op, const Addresses& addresses,
+                                    const CudaDeviceStream& stream);
 
  private:
   CudaProductPlan new_plan(const ProductShape& shape, bool fused);

@@ -37,6 +37,7 @@ Experiment activations_experiment();
 Experiment accumulation_experiment();
 Experiment checkpoint_experiment();
 Experiment int8_experiment();
+Experiment recompute_experiment();
 Experiment pytorch_experiment();
 
 /// "ranks-2" of mlp_ddp on 1, 2, 4, ... ranks: as many as there are cores or GPUs, at least 4 on

@@ -33,6 +33,7 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
     Workload workload = base_workload(setting);
     if (pair.ours == "data-parallel-ours") workload = dp_workload(setting, 2);
     if (pair.ours == "ddp-ours") workload = ddp_workload(setting, 2);
+    workload.config.training.recompute = 1;  // the scripts keep all activations
     // The same threads for both.
     std::optional<int>& threads = workload.config.device.threads;
     if (!setting.on_gpu && !threads) threads = setting.units;

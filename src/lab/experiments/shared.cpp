@@ -41,15 +41,15 @@ std::vector<std::string> keys_within_cores(const Results& results) {
 }
 
 std::span<const std::string_view> account_phases() {
-  static constexpr std::array<std::string_view, 10> kPhases = {
-      "data",   "injected",  "forward",      "loss", "backward",
+  static constexpr std::array<std::string_view, 11> kPhases = {
+      "data",   "injected",  "forward",      "loss", "recompute", "backward",
       "reduce", "optimizer", "other_device", "host", "idle"};
   return kPhases;
 }
 
 std::span<const std::string_view> computing_phases() {
-  static constexpr std::array<std::string_view, 4> kPhases = {"forward", "loss", "backward",
-                                                              "optimizer"};
+  static constexpr std::array<std::string_view, 5> kPhases = {"forward", "loss", "recompute",
+                                                              "backward", "optimizer"};
   return kPhases;
 }
 
@@ -57,6 +57,7 @@ std::string phase_words(std::string_view phase) {
   static const std::map<std::string_view, std::string> words = {
       {"data", "waiting for data"},
       {"injected", "the injected delay"},
+      {"recompute", "recomputation"},
       {"reduce", "exposed communication"},
       {"optimizer", "the optimizer"},
       {"loss", "the loss"},

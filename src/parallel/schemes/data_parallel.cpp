@@ -31,7 +31,7 @@ class SpreadMlp {
         if (number > 0) own_rows->number = take_number(step_rows->number, number);
       }
       const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number, 0, own_rows);
-      parameters_.push_back(spec.model.layout.flat(model.parameters()));
+      parameters_.push_back(model.operands());
       gradients_.push_back(spec.model.layout.flat(model.gradients()));
       // Device 0 has the rows of all devices, in two slots, before they are scattered.
       if (number == 0) continue;
@@ -44,7 +44,8 @@ class SpreadMlp {
     const std::int64_t all_rows = split_.back().first + split_.back().count;
     const auto grow = [&](const Tensor& part) {
       const Buffer& buffer = buffers[part.buffer];
-      return buffers.tensor(std::string(buffer.name), buffer.category, all_rows, part.cols);
+      return buffers.tensor(std::string(buffer.name), buffer.category, all_rows, part.cols,
+                            part.dtype);
     };
     const ModelOutput part = models_[0].output();
     output_ = {grow(part.values), grow(part.grad)};
@@ -105,11 +106,11 @@ class SpreadMlp {
   Draft& draft_;
   std::vector<Rows> split_;
   std::vector<Mlp> models_;
-  std::vector<Tensor> x_;        // of the devices behind device 0
-  Tensor number_{};              // of the step
-  std::vector<Tensor> numbers_;  // the same on the devices behind device 0
-  std::vector<Tensor> parameters_, gradients_;
-  ModelOutput output_;  // of all rows, on device 0
+  std::vector<Tensor> x_;                       // of the devices behind device 0
+  Tensor number_{};                             // of the step
+  std::vector<Tensor> numbers_;                 // the same on the devices behind device 0
+  std::vector<Tensor> parameters_, gradients_;  // what products read; what they make
+  ModelOutput output_;                          // of all rows, on device 0
 };
 
 }  // namespace

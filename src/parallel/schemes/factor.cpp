@@ -26,7 +26,11 @@ class Gathering {
       : draft_(draft), model_(draft.buffers(), draft.spec().model, own_rows()) {}
 
   void gather_x() {
-    if (!draft_.spec().draws_all()) gather(draft_.tensors().x);
+    if (!rounds() && !draft_.spec().draws_all()) gather(draft_.tensors().x);
+  }
+  /// Of 16 bits x is gathered after it was rounded.
+  void gather_rounded_x() {
+    if (rounds()) gather_input_of(0);
   }
   void gather_input_of(int layer) { gather(own(layer).x); }
   void gather_grad_output_of(int layer) { gather(own(layer).grad_y); }
@@ -53,6 +57,7 @@ class Gathering {
   }
 
  private:
+  [[nodiscard]] bool rounds() const { return draft_.spec().model.numbers != DType::kF32; }
   [[nodiscard]] std::int64_t own_rows() const {
     return draft_.spec().own_rows(draft_.rows()).count;
   }
@@ -63,7 +68,7 @@ class Gathering {
       return {own.buffer, 0, draft_.rows(), own.cols};
     }
     return draft_.buffers().tensor("all_" + draft_.buffers()[own.buffer].name,
-                                   Category::kCommunication, draft_.rows(), own.cols);
+                                   Category::kCommunication, draft_.rows(), own.cols, own.dtype);
   }
   void gather(const Tensor& own) {
     draft_.exchange(AllGather{.tensors = {all_rows(own)}, .own = {own}});
@@ -88,6 +93,7 @@ void Factor::build(Draft& draft) const {
   draft.input([&] { gathering.gather_x(); });
   for (const MicroStep& part : draft.micro_steps()) {
     draft.forward(part, [&](int layer) {
+      if (layer == 0) gathering.gather_rounded_x();
       if (layer < last) gathering.gather_input_of(layer + 1);
     });
     draft.loss(part, [&] {

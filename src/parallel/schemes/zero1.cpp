@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 namespace barestep {
 namespace {
 
@@ -33,6 +35,11 @@ void Zero1::build(Draft& draft) const {
   };
   const Tensor gradients = by_rank("gradients", Category::kGradients);
   const Tensor parameters = by_rank("parameters", Category::kParameters);
+  std::optional<Tensor> rounded;
+  if (spec.model.numbers != DType::kF32) {
+    rounded = draft.buffers().tensor("rounded_parameters", Category::kParameters, spec.ranks,
+                                     shard.count, spec.model.numbers);
+  }
   const float scale = draft.share();
   const Draft::Ready loss_ready = draft.share_loss(scale);
 
@@ -43,10 +50,11 @@ void Zero1::build(Draft& draft) const {
     draft.backward(part);
   }
   draft.exchange(sum_of(gradients, scale, spec.zero_grad));
-  draft.update({.range = shard, .squares_ready = [&](const Tensor& squares) {
-                  draft.exchange(AllReduce{.tensors = {squares}});
-                }});
+  const auto add_up = [&](const Tensor& number) { draft.exchange(AllReduce{.tensors = {number}}); };
+  draft.update({.range = shard, .squares_ready = add_up, .found_inf_ready = add_up});
   draft.exchange(AllGather{.tensors = {parameters}});
+  // Rounded by the rank that updated them, so that nobody reads the parameters again for it.
+  if (rounded) draft.exchange(AllGather{.tensors = {*rounded}});
 }
 
 std::string Zero1::exchange_text(const StepSpec& /*spec*/, std::string_view transport) const {

@@ -2,6 +2,7 @@
 // src/kernels/cuda/ use, and nothing more.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __forceinline__ inline
 // One section, so that the harness finds it all. A function with shared memory has internal
 // linkage: g++ does not mix that of others into a section.
 #define __shared__ __attribute__((section("host_cuda_shared"))) static
@@ -35,6 +37,13 @@ struct dim3 : host_cuda::Index {
       : Index{x_size, y_size, z_size} {}
 };
 
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -48,7 +57,39 @@ void __stcs(T* to, const T& value) {
   *to = value;
 }
 
-enum cudaError_t : int { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t : int {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInvalidConfiguration = 9
+};
+
+/// What an H200 has: of a multiprocessor, of a block that asked for more, of one that did not. Each
+/// block takes kBlockReserve beside what it asked for.
+inline constexpr std::size_t kSharedOfMultiprocessor = std::size_t{228} * 1024;
+inline constexpr std::size_t kMostDynamicShared = std::size_t{227} * 1024;
+inline constexpr std::size_t kUsualDynamicShared = std::size_t{48} * 1024;
+inline constexpr std::size_t kBlockReserve = 1024;
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute /*which*/,
+                                 int value) {
+  if (value < 0 || static_cast<std::size_t>(value) > kMostDynamicShared) {
+    return cudaErrorInvalidValue;
+  }
+  host_cuda::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(value));
+  return cudaSuccess;
+}
+
+template <class... Parameters>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(Parameters...),
+                                                          int threads, std::size_t shared_bytes) {
+  constexpr int kThreads = 2048;
+  *blocks = std::min(kThreads / threads,
+                     static_cast<int>(kSharedOfMultiprocessor / (shared_bytes + kBlockReserve)));
+  return cudaSuccess;
+}
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
@@ -74,6 +115,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > kMaxBlocks || grid.z == 0 ||
       grid.z > kMaxBlocks) {
     return cudaErrorInvalidConfiguration;
+  }
+  const auto* const id = reinterpret_cast<const void*>(kernel);
+  if (config->dynamicSmemBytes > std::max(kUsualDynamicShared, host_cuda::allowed_shared(id))) {
+    return cudaErrorInvalidValue;
   }
   return static_cast<cudaError_t>(host_cuda::queue(
       config->stream, [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {

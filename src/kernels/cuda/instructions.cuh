@@ -1,0 +1,98 @@
+// Instructions for which CUDA C++ has no words. Tests on the host put a file of this name before it
+// in the include path, which follows the layouts of the PTX ISA.
+//
+// GPUs before sm_80 lack asynchronous copies, which are plain copies there, and tf32.
+#pragma once
+
+#include <nv/target>
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/host_device.h"
+
+namespace barestep {
+
+/// The shared memory that the launch asked for, as a T.
+template <class T>
+__device__ __forceinline__ T& dynamic_shared() {
+  extern __shared__ __align__(16) char bytes[];
+  return *reinterpret_cast<T*>(bytes);
+}
+
+/// A float, float2 or float4 of shared memory, aligned to its size.
+template <class Vector>
+__device__ __forceinline__ Vector load_shared(const float* from) {
+  return *reinterpret_cast<const Vector*>(from);
+}
+
+/// Begins to copy kFloats (1 or 4) to shared memory, or to write zeros where `valid` is false; both
+/// addresses are aligned to the size of the copy. commit_copies() makes a group of the copies that
+/// this thread began since the last one; wait_for_copies() blocks until all of its groups are
+/// complete.
+template <int kFloats>
+__device__ __forceinline__ void copy_async(float* to, const float* from, bool valid) {
+  static_assert(kFloats == 1 || kFloats == 4);
+  NV_IF_ELSE_TARGET(NV_PROVIDES_SM_80,
+                    (
+                        const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+                        const int bytes = valid ? 4 * kFloats : 0; if constexpr (kFloats == 4) {
+                          asm volatile(
+                              "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
+                              "l"(from), "r"(bytes)
+                              : "memory");
+                        } else {
+                          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
+                                       "l"(from), "r"(bytes)
+                                       : "memory");
+                        }),
+                    (for (int i = 0; i < kFloats; ++i) to[i] = valid ? from[i] : 0;))
+}
+
+__device__ __forceinline__ void commit_copies() {
+  NV_IF_TARGET(NV_PROVIDES_SM_80, (asm volatile("cp.async.commit_group;" ::: "memory");))
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+  NV_IF_TARGET(NV_PROVIDES_SM_80, (asm volatile("cp.async.wait_group 0;" ::: "memory");))
+}
+
+/// sums += a * b by a warp: a 16 x 8, b 8 x 8, sums 16 x 8, of which lane 4g + q holds
+///   a: (g, q), (g + 8, q), (g, q + 4), (g + 8, q + 4)    b: (q, g), (q + 4, g)
+///   sums: (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1)
+/// (PTX ISA, matrix fragments for mma.m16n8k8, .tf32). The low 13 bits of a and b are ignored.
+__device__ __forceinline__ void mma_tf32(float (&sums)[4], const std::uint32_t (&a)[4],
+                                         const std::uint32_t (&b)[2]) {
+  NV_IF_ELSE_TARGET(NV_PROVIDES_SM_80,
+                    (asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                         "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));),
+                    (__trap();))
+}
+
+__device__ __forceinline__ std::uint32_t bits_of(float x) {
+  return __float_as_uint(x);
+}
+
+/// 1 / x within an ulp; subnormal numbers count as zeros.
+BARESTEP_HD inline float approximate_reciprocal(float x) {
+  NV_IF_ELSE_TARGET(NV_IS_DEVICE,
+                    (float r; asm("rcp.approx.ftz.f32 %0, %1;"
+                                  : "=f"(r)
+                                  : "f"(x));
+                     return r;),
+                    (return 1 / x;))
+}
+
+/// 1 / sqrt(x) within two ulps; subnormal numbers count as zeros.
+BARESTEP_HD inline float approximate_root_reciprocal(float x) {
+  NV_IF_ELSE_TARGET(NV_IS_DEVICE,
+                    (float r; asm("rsqrt.approx.ftz.f32 %0, %1;"
+                                  : "=f"(r)
+                                  : "f"(x));
+                     return r;),
+                    (return 1 / std::sqrt(x);))
+}
+
+}  // namespace barestep

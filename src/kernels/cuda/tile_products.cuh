@@ -1,0 +1,169 @@
+// Products grad_y^T x over kDepth rows of the batch that lie in shared memory, for a tile of the
+// weight that a block of kBlockThreads holds in registers.
+//
+// A product says how large its tile is, which weights a thread has (kSlots times four neighbours in
+// a row), and adds the product of two factors to the thread's sums. Both factors are row-major with
+// kPad numbers behind each row, so that no load meets a bank conflict.
+#pragma once
+
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/instructions.cuh"
+
+namespace barestep {
+
+constexpr int kStripCols = 128;  // columns of every tile
+constexpr int kPad = 8;          // floats: neighbouring rows begin 8 banks apart
+
+/// Numbers from one row of a factor of kCols columns to the next.
+template <int kCols>
+constexpr int kStride = kCols + kPad;
+
+__device__ inline int block_thread() {
+  return static_cast<int>(threadIdx.x);
+}
+__device__ inline int warp_of_block() {
+  return block_thread() / kWarpThreads;
+}
+__device__ inline int lane_of_warp() {
+  return block_thread() % kWarpThreads;
+}
+
+/// In fp32, by fused multiply-adds. A warp has 32 rows by 32 columns, a thread 8 rows by 4.
+template <int kOfDepth>
+struct FmaProduct {
+  static constexpr int kDepth = kOfDepth;
+  static constexpr int kRows = 64;
+  static constexpr int kSlots = 8;
+  static constexpr int kAhead = 2;  // slots whose weights and moments are loaded in advance
+
+  struct Sums {
+    float at[kSlots][4] = {};
+  };
+
+  static __device__ __forceinline__ int row(int slot) {
+    return block_thread() / 128 * 32 + lane_of_warp() / 8 * 8 + slot;
+  }
+  static __device__ __forceinline__ int col() {
+    return warp_of_block() % 4 * 32 + lane_of_warp() % 8 * 4;
+  }
+
+  static __device__ __forceinline__ void add(const float* grad_y, const float* x, Sums& sums) {
+    grad_y += row(0);
+    x += col();
+#pragma unroll 8
+    for (int k = 0; k < kDepth; ++k) {
+      const auto a0 = load_shared<float4>(grad_y + k * kStride<kRows>);
+      const auto a1 = load_shared<float4>(grad_y + k * kStride<kRows> + 4);
+      const auto b = load_shared<float4>(x + k * kStride<kStripCols>);
+      const float a[kSlots] = {a0.x, a0.y, a0.z, a0.w, a1.x, a1.y, a1.z, a1.w};
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        sums.at[i][0] = std::fma(a[i], b.x, sums.at[i][0]);
+        sums.at[i][1] = std::fma(a[i], b.y, sums.at[i][1]);
+        sums.at[i][2] = std::fma(a[i], b.z, sums.at[i][2]);
+        sums.at[i][3] = std::fma(a[i], b.w, sums.at[i][3]);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ float4 grads(const Sums& sums, int slot) {
+    return {sums.at[slot][0], sums.at[slot][1], sums.at[slot][2], sums.at[slot][3]};
+  }
+};
+
+/// x = high + low, where high is the tf32 number nearest to x (Veltkamp 1968) and tf32 holds all
+/// but the last bit of low. x is below 2^114; infinite and larger numbers become NaN.
+struct SplitTf32 {
+  std::uint32_t high, low;
+
+  __device__ __forceinline__ explicit SplitTf32(float x) {
+    const float scaled = x * 8193.0F;  // 2^13 + 1: tf32 has 13 bits less than fp32
+    const float nearest = scaled - (scaled - x);
+    high = bits_of(nearest);
+    low = bits_of(x - nearest);
+  }
+};
+
+/// By tensor cores, about as exact as fp32: of (high + low) (high + low) all but low * low is
+/// taken. Tensor cores round towards zero, so no more than 8 * kChain rows are added up in them; an
+/// fp32 addition takes their sums.
+///
+/// A warp has 32 rows by 16 columns, as two by two tiles of mma_tf32. Rows and columns are dealt
+/// out so that factors come by wide loads and a thread ends with four neighbours. Of lane 4g + q:
+///   row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2; its column 2c + j, column c of tile
+///   j.
+template <int kChain = 1>
+struct TensorProduct {
+  static constexpr int kDepth = 64;
+  static constexpr int kRows = 32;
+  static constexpr int kSlots = 4;
+  static constexpr int kAhead = 4;
+  static constexpr int kMmaDepth = 8;
+
+  struct Sums {
+    float at[2][2][4] = {};
+  };
+
+  static __device__ __forceinline__ int row(int slot) { return lane_of_warp() / 4 * 4 + slot; }
+  static __device__ __forceinline__ int col() {
+    return warp_of_block() * 16 + lane_of_warp() % 4 * 4;
+  }
+
+  static __device__ __forceinline__ void add(const float* grad_y, const float* x, Sums& sums) {
+    const int g = lane_of_warp() / 4;
+    const int q = lane_of_warp() % 4;
+    grad_y += q * kStride<kRows> + 4 * g;
+    x += q * kStride<kStripCols> + warp_of_block() * 16 + 2 * g;
+// More of it in a row costs registers that are not there.
+#pragma unroll 2
+    for (int first = 0; first < kDepth; first += kMmaDepth * kChain) {
+      Sums part;
+#pragma unroll
+      for (int k = first; k < first + kMmaDepth * kChain; k += kMmaDepth) {
+        add_eight_rows(grad_y + k * kStride<kRows>, x + k * kStride<kStripCols>, part);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums.at[i][j][e] += part.at[i][j][e];
+    }
+  }
+
+  static __device__ __forceinline__ float4 grads(const Sums& sums, int slot) {
+    const int tile = slot / 2;
+    const int first = slot % 2 * 2;
+    return {sums.at[tile][0][first], sums.at[tile][1][first], sums.at[tile][0][first + 1],
+            sums.at[tile][1][first + 1]};
+  }
+
+ private:
+  static __device__ __forceinline__ void add_eight_rows(const float* grad_y, const float* x,
+                                                        Sums& sums) {
+    const auto a0 = load_shared<float4>(grad_y);
+    const auto a1 = load_shared<float4>(grad_y + 4 * kStride<kRows>);
+    const auto b0 = load_shared<float2>(x);
+    const auto b1 = load_shared<float2>(x + 4 * kStride<kStripCols>);
+    const SplitTf32 a[2][4] = {
+        {SplitTf32(a0.x), SplitTf32(a0.y), SplitTf32(a1.x), SplitTf32(a1.y)},
+        {SplitTf32(a0.z), SplitTf32(a0.w), SplitTf32(a1.z), SplitTf32(a1.w)}};
+    const SplitTf32 b[2][2] = {{SplitTf32(b0.x), SplitTf32(b1.x)},
+                               {SplitTf32(b0.y), SplitTf32(b1.y)}};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::uint32_t a_high[4] = {a[i][0].high, a[i][1].high, a[i][2].high, a[i][3].high};
+      const std::uint32_t a_low[4] = {a[i][0].low, a[i][1].low, a[i][2].low, a[i][3].low};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const std::uint32_t b_high[2] = {b[j][0].high, b[j][1].high};
+        const std::uint32_t b_low[2] = {b[j][0].low, b[j][1].low};
+        mma_tf32(sums.at[i][j], a_low, b_high);
+        mma_tf32(sums.at[i][j], a_high, b_low);
+        mma_tf32(sums.at[i][j], a_high, b_high);
+      }
+    }
+  }
+};
+
+}  // namespace barestep

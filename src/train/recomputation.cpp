@@ -1,0 +1,125 @@
+#include "train/recomputation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <compare>
+#include <numeric>
+#include <vector>
+
+#include "core/plan.h"
+#include "core/units.h"
+
+namespace barestep {
+namespace {
+
+/// What the outputs of all layers take for a row of the batch.
+std::int64_t output_bytes_of_a_row(const MlpSpec& spec) {
+  Buffers buffers;
+  const Mlp model(buffers, spec, 1);
+  std::int64_t bytes = model.output().values.bytes();
+  for (int layer = 1; layer < spec.layout.layers(); ++layer) {
+    bytes += model.factors(layer, {}).x.bytes();
+  }
+  return bytes;
+}
+
+std::int64_t state_bytes_of(const MemoryPlan& plan) {
+  return plan.category_bytes(0, Category::kParameters) +
+         plan.category_bytes(0, Category::kGradients) +
+         plan.category_bytes(0, Category::kOptimizer);
+}
+
+/// A number of segments to choose.
+struct Trial {
+  std::int64_t weights = 0;  // of the layers computed once more, whose products cost as much a row
+  int segments = 1;
+  std::int64_t outputs = 0;  // numbers of a row for which there is memory
+
+  friend auto operator<=>(const Trial&, const Trial&) = default;
+};
+
+Trial trial_of(const MlpSpec& spec) {
+  Trial trial{.segments = spec.segments};
+  std::vector<std::int64_t> shared;  // by the place in a segment
+  for (int layer = 0; layer < spec.layout.layers(); ++layer) {
+    const Segment segment = spec.segment_of(layer);
+    const auto place = static_cast<std::size_t>(layer - segment.first);
+    if (!spec.recomputes() || layer == segment.last) {
+      trial.outputs += spec.layout.outputs(layer);
+      continue;
+    }
+    shared.resize(std::max(shared.size(), place + 1));
+    shared[place] = std::max(shared[place], spec.layout.outputs(layer));
+    if (segment.is_recomputed) trial.weights += spec.layout.weight(kNoBuffer, layer).size();
+  }
+  trial.outputs = std::accumulate(shared.begin(), shared.end(), trial.outputs);
+  return trial;
+}
+
+/// Those that are worth a thought: each has more flops than the one before it, and less memory.
+std::vector<Trial> trials_of(MlpSpec spec) {
+  spec.segments = 1;
+  std::vector<Trial> all = {trial_of(spec)};
+  for (spec.segments = 2; spec.recomputes(); ++spec.segments) all.push_back(trial_of(spec));
+  std::ranges::sort(all);
+  std::vector<Trial> trials;
+  for (const Trial& trial : all) {
+    if (trials.empty() || trial.outputs < trials.back().outputs) trials.push_back(trial);
+  }
+  return trials;
+}
+
+}  // namespace
+
+Recomputation recomputation_of(const StepPrograms& programs) {
+  StepSpec spec = programs.spec();
+  spec.model.segments = 1;
+  const StepPrograms without(spec, programs.scheme());
+  const MemoryPlan plan(programs.buffers()), plan_without(without.buffers());
+  const std::int64_t row_bytes = output_bytes_of_a_row(spec.model);
+  const std::int64_t rows = (state_bytes_of(plan_without) + row_bytes - 1) / row_bytes;
+  return {.segments = programs.spec().model.segments,
+          .activation_bytes = plan.category_bytes(0, Category::kActivations),
+          .activation_bytes_without = plan_without.category_bytes(0, Category::kActivations),
+          .flops = price_of(programs.train().program).total.flops,
+          .flops_without = price_of(without.train().program).total.flops,
+          .batch_size = spec.batch_size,
+          .paying_batch_size = rows * spec.ranks * plan.devices()};
+}
+
+std::string recomputation_text(const Recomputation& r) {
+  std::string text =
+      fmt::format("Recomputation in {} (calculated)\n", counted(r.segments, "segment"));
+  const std::int64_t more_flops = r.flops - r.flops_without;
+  if (more_flops == 0) {
+    return text + "  saves nothing and costs nothing: a segment of one layer keeps its output\n";
+  }
+  const std::int64_t saved = r.activation_bytes_without - r.activation_bytes;
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return percent_text(static_cast<double>(part) / static_cast<double>(whole));
+  };
+  text += fmt::format("  saves {} of activations ({}): {} instead of {}\n", human_bytes(saved),
+                      share(saved, r.activation_bytes_without), human_bytes(r.activation_bytes),
+                      human_bytes(r.activation_bytes_without));
+  text += fmt::format("  costs {} flops more in a step ({})\n", grouped(more_flops),
+                      share(more_flops, r.flops_without));
+  text += fmt::format(
+      "  pays from a batch size of {} on, where the outputs of all layers take as much as\n"
+      "  parameters, gradients and optimizer together; this one is {}\n",
+      grouped(r.paying_batch_size), grouped(r.batch_size));
+  return text;
+}
+
+int cheapest_segments(const StepSpec& spec, const Scheme* scheme,
+                      const std::function<bool(const StepPrograms&)>& fits) {
+  const std::vector<Trial> trials = trials_of(spec.model);
+  const auto found = std::ranges::partition_point(trials, [&](const Trial& trial) {
+    StepSpec tried = spec;
+    tried.model.segments = trial.segments;
+    return !fits(StepPrograms(tried, scheme));
+  });
+  return found == trials.end() ? trials.back().segments : found->segments;
+}
+
+}  // namespace barestep

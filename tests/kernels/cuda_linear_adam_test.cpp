@@ -1,0 +1,302 @@
+// The kernel of LinearAdam, run on the host through its launcher, against plain loops in double.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/operands.h"
+#include "core/random.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_adam.cuh"
+#include "kernels/op_cases.h"
+#include "support/host_cuda.h"
+
+namespace barestep {
+namespace {
+
+using host_cuda::Order;
+
+constexpr double kUnit = 0x1p-24;  // half an ulp, relative
+
+/// A GPU on which the launcher takes a certain product, and what that product's sums may be off, in
+/// units of kUnit times the sum of their terms' magnitudes.
+struct ProductCase {
+  const char* name;
+  bool tf32;
+  std::int64_t block_shared_bytes;
+  double (*bound)(std::int64_t n);
+
+  [[nodiscard]] KernelTarget target(int multiprocessors) const {
+    return {.geometry = {.multiprocessors = multiprocessors, .threads_per_multiprocessor = 2048},
+            .block_shared_bytes = block_shared_bytes,
+            .tf32 = tf32};
+  }
+};
+
+/// n fused multiply-adds, each within half an ulp of a sum that no term's magnitude exceeds.
+double fp32_bound(std::int64_t n) {
+  return static_cast<double>(n) + 2;
+}
+
+/// Of a product's three parts, low * low (2^-22 of it at most) and the bits that the low parts lose
+/// (2^-22 twice) are left out: 12 units. Each mma rounds twice by less than an ulp, 2 units, for
+/// each of its three parts, of sums of 8 rows: 12. An fp32 addition for 8 rows is a unit for each.
+double tf32_bound(std::int64_t n) {
+  return 24 + static_cast<double>(n + 7) / 8;
+}
+
+constexpr ProductCase kProductCases[] = {
+    {"fp32", false, 227 * 1024, fp32_bound},
+    {"fp32 on little shared memory", false, 64 * 1024, fp32_bound},
+    {"3xTF32", true, 227 * 1024, tf32_bound}};
+
+struct LayerCase {
+  std::int64_t out, in, n;
+  int multiprocessors;  // two blocks on each
+  bool clip, decoupled, aligned;
+  bool grads_only;  // first moments become the gradients
+
+  [[nodiscard]] std::string name() const {
+    return std::to_string(out) + " x " + std::to_string(in) + ", n " + std::to_string(n) + ", " +
+           std::to_string(multiprocessors) + " multiprocessors" + (clip ? ", clip" : "") +
+           (decoupled ? ", decoupled" : "") + (aligned ? "" : ", unaligned");
+  }
+};
+
+constexpr LayerCase kLayerCases[] = {
+    {64, 64, 64, 1, false, false, true, true},   {128, 192, 64, 2, true, false, true, true},
+    {100, 70, 17, 1, true, true, true, true},    {256, 128, 100, 2, false, true, true, true},
+    {128, 192, 64, 3, true, false, true, false}, {100, 70, 17, 1, true, true, false, false},
+    {256, 128, 100, 1, true, true, true, false}, {68, 260, 200, 2, true, false, true, true},
+    {96, 264, 128, 1, false, false, true, true}, {7, 5, 3, 1, false, false, true, true},
+    {64, 132, 64, 1, true, false, false, true},  {36, 132, 0, 1, true, true, true, false}};
+
+/// An op with its numbers: x as a ReLU leaves it, moments as training does.
+struct Layer {
+  Memory memory;
+  LinearAdam op;
+
+  explicit Layer(const LayerCase& c) {
+    const auto add = [&](std::int64_t rows, std::int64_t cols) {
+      constexpr std::int64_t kVector = 16;
+      Tensor tensor = memory.add(1, rows * cols + kVector);
+      tensor.offset_bytes =
+          (tensor.offset_bytes + kVector - 1) / kVector * kVector + (c.aligned ? 0 : 4);
+      tensor.rows = rows;
+      tensor.cols = cols;
+      return tensor;
+    };
+    op = LinearAdam{.weight = add(c.out, c.in),
+                    .weight_moments1 = add(c.out, c.in),
+                    .weight_moments2 = add(c.out, c.in),
+                    .bias = add(1, c.out),
+                    .bias_moments1 = add(1, c.out),
+                    .bias_moments2 = add(1, c.out),
+                    .grad_y = add(c.n, c.out),
+                    .x = add(c.n, c.in),
+                    .scalars = add(1, c.decoupled ? 3 : 2),
+                    .weight_decay = c.decoupled || c.grads_only ? 0 : 0.01,
+                    .decoupled = c.decoupled};
+    if (c.clip) op.clip = add(1, 1);
+    if (c.grads_only) op.beta1 = 0;
+    TorchGenerator random(static_cast<std::uint64_t>(c.out * 10007 + c.in * 101 + c.n));
+    for (const Tensor& tensor : {op.weight, op.bias}) fill(random, tensor, 0.05F);
+    for (const Tensor& tensor : {op.weight_moments1, op.bias_moments1, op.grad_y})
+      fill(random, tensor, 1e-3F);
+    for (const Tensor& tensor : {op.weight_moments2, op.bias_moments2}) {
+      fill(random, tensor, 1e-3F);
+      for (float& moment : memory.values(tensor)) moment *= moment;
+    }
+    fill(random, op.x, 2);
+    for (float& x : memory.values(op.x)) x = std::max(x, 0.0F);
+    const float scalars[] = {-1e-3F / 0.271F, 0.0547F, 0.999F};
+    std::copy_n(scalars, op.scalars.cols, memory.values(op.scalars).begin());
+    if (op.clip) memory.values(*op.clip)[0] = 0.37F;
+  }
+
+  void fill(TorchGenerator& random, const Tensor& tensor, float size) {
+    if (tensor.size() > 0) random.uniform(memory.values(tensor), -size, size);
+  }
+  [[nodiscard]] double at(const Tensor& tensor, std::int64_t i) {
+    return memory.values(tensor)[static_cast<std::size_t>(i)];
+  }
+  [[nodiscard]] double scalar(std::size_t i) { return memory.values(op.scalars)[i]; }
+  [[nodiscard]] double clip_factor() { return op.clip ? memory.values(*op.clip)[0] : 1; }
+};
+
+/// A sum of products and the sum of their magnitudes.
+struct Sum {
+  double value = 0, magnitude = 0;
+  void add(double term) {
+    value += term;
+    magnitude += std::abs(term);
+  }
+};
+
+/// How far results are from Adam in double, as parts of what rounding explains.
+class Errors {
+ public:
+  Errors(Layer& before, Layer& after) : before_(before), after_(after) {}
+
+  /// Of the i-th of a weight's or the bias's numbers, whose gradient is off by `units`.
+  void check(const Tensor& weight, const Tensor& moment1, const Tensor& moment2, std::int64_t i,
+             const Sum& grad, double units) {
+    const LinearAdam& op = before_.op;
+    const double kept1 = static_cast<float>(op.beta1);
+    const double new1 = static_cast<float>(1 - op.beta1);
+    const double kept2 = static_cast<float>(op.beta2);
+    const double new2 = static_cast<float>(1 - op.beta2);
+    const double scale = before_.scalar(0);
+    const double root = before_.scalar(1);
+    const double shrunk = before_.at(weight, i) * (op.decoupled ? before_.scalar(2) : 1);
+    const double decay = static_cast<float>(op.weight_decay) * shrunk;
+    const double full = grad.value * before_.clip_factor() + decay;
+    const double m_old = before_.at(moment1, i) * kept1;
+    const double m = m_old + full * new1;
+    const double v = before_.at(moment2, i) * kept2 + full * full * new2;
+    const double denominator = std::sqrt(v) / root + op.eps;
+    const double step = scale * m / denominator;
+
+    constexpr double kTiny = 1e-37;
+    const double of_grad = units * kUnit * grad.magnitude * before_.clip_factor() +
+                           4 * kUnit * (std::abs(full) + std::abs(decay));
+    const double of_m =
+        new1 * of_grad + 4 * kUnit * (std::abs(m_old) + std::abs(full * new1)) + kTiny;
+    const double of_v = new2 * (2 * std::abs(full) + of_grad) * of_grad + 6 * kUnit * v + kTiny;
+    const double of_denominator = of_v / std::sqrt(v + of_v) / root + 6 * kUnit * denominator;
+    const double of_weight =
+        std::abs(scale) * (of_m + std::abs(m) * of_denominator / denominator) / denominator +
+        8 * kUnit * (std::abs(step) + std::abs(shrunk));
+    note(after_.at(moment1, i), m, of_m);
+    note(after_.at(moment2, i), v, of_v);
+    note(after_.at(weight, i), shrunk + step, of_weight);
+  }
+
+  /// 1 where the largest error is just what rounding may do.
+  [[nodiscard]] double worst() const { return worst_; }
+
+ private:
+  void note(double actual, double expected, double bound) {
+    const double part = std::abs(actual - expected) / bound;
+    worst_ = part <= worst_ ? worst_ : part;  // NaN stays
+  }
+
+  Layer& before_;
+  Layer& after_;
+  double worst_ = 0;
+};
+
+double worst_error(Layer& before, Layer& after, const ProductCase& product) {
+  Errors errors(before, after);
+  const LinearAdam& op = before.op;
+  const std::int64_t in = op.weight.cols;
+  const double units = product.bound(op.x.rows);
+  for (std::int64_t row = 0; row < op.weight.rows; ++row) {
+    Sum of_bias;
+    for (std::int64_t k = 0; k < op.x.rows; ++k)
+      of_bias.add(before.at(op.grad_y, k * op.weight.rows + row));
+    errors.check(op.bias, op.bias_moments1, op.bias_moments2, row, of_bias, fp32_bound(op.x.rows));
+    for (std::int64_t col = 0; col < in; ++col) {
+      Sum grad;
+      for (std::int64_t k = 0; k < op.x.rows; ++k)
+        grad.add(before.at(op.grad_y, k * op.weight.rows + row) * before.at(op.x, k * in + col));
+      errors.check(op.weight, op.weight_moments1, op.weight_moments2, row * in + col, grad, units);
+    }
+  }
+  return errors.worst();
+}
+
+void run(Layer& layer, const KernelTarget& target) {
+  ASSERT_EQ(launch(layer.op, layer.memory.addresses(), nullptr, target, nullptr), 0);
+}
+
+/// Whether all but what the op writes is as it was.
+bool rest_is_intact(Layer& before, const Layer& after) {
+  Memory rest = after.memory;
+  for (const Access& access : accesses_of(Op(DeviceOp(before.op)))) {
+    if (access.writes)
+      std::ranges::copy(before.memory.bytes(access.tensor), rest.bytes(access.tensor).begin());
+  }
+  return rest.bytes() == before.memory.bytes();
+}
+
+TEST(CudaLinearAdam, IsWithinTheBoundsOfItsRoundingAtEveryShape) {
+  for (const ProductCase& product : kProductCases) {
+    for (const LayerCase& c : kLayerCases) {
+      SCOPED_TRACE(std::string(product.name) + ", " + c.name());
+      Layer before(c);
+      Layer after(c);
+      run(after, product.target(c.multiprocessors));
+      EXPECT_LE(worst_error(before, after, product), 1);
+      EXPECT_TRUE(rest_is_intact(before, after)) << "numbers changed that the op does not write";
+    }
+  }
+}
+
+TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
+  for (const ProductCase& product : kProductCases) {
+    for (const LayerCase& c : {kLayerCases[3], kLayerCases[7]}) {
+      SCOPED_TRACE(std::string(product.name) + ", " + c.name());
+      Layer one(c);
+      run(one, product.target(1));
+      Layer many(c);
+      host_cuda::set_order(Order::kLastThread);
+      run(many, product.target(7));
+      host_cuda::set_order(Order::kFirstThread);
+      EXPECT_EQ(one.memory.bytes(), many.memory.bytes());
+    }
+  }
+}
+
+TEST(CudaLinearAdam, MeetsNoBankConflict) {
+  for (const ProductCase& product : kProductCases) {
+    for (const LayerCase& c : kLayerCases) {
+      SCOPED_TRACE(std::string(product.name) + ", " + c.name());
+      static_cast<void>(host_cuda::take_shared_traffic());
+      Layer layer(c);
+      run(layer, product.target(c.multiprocessors));
+      const auto traffic = host_cuda::take_shared_traffic();
+      EXPECT_GT(traffic.accesses, 0U);
+      EXPECT_EQ(traffic.rounds, traffic.least_rounds);
+    }
+  }
+}
+
+TEST(CudaLinearAdam, TakesAsManyBlocksAsAreResidentAndNoMoreThanTiles) {
+  Layer wide(LayerCase{512, 512, 1, 1, false, false, true, false});
+  run(wide, kProductCases[0].target(3));
+  EXPECT_EQ(host_cuda::launched_threads(), 3U * 2 * kBlockThreads);
+  run(wide, kProductCases[0].target(132));
+  EXPECT_EQ(host_cuda::launched_threads(), 8U * 4 * kBlockThreads);
+}
+
+TEST(StraightArithmetic, HasTheBitsOfTheLanguagesRootsAndQuotients) {
+  constexpr int kNumbers = 200'000;
+  std::vector<float> mantissas(3 * kNumbers);
+  TorchGenerator random(1);
+  random.uniform(mantissas, 1, 2);
+  int roots = 0;
+  int quotients = 0;
+  for (int i = 0; i < kNumbers; ++i) {
+    const auto at = static_cast<std::size_t>(3 * i);
+    // Remainders are normal too: 2^-24 of what is divided, or of what the root is taken of.
+    const float x = std::ldexp(mantissas[at], i % 227 - 100);
+    const float a = std::ldexp(i % 2 == 0 ? mantissas[at + 1] : -mantissas[at + 1], i % 140 - 70);
+    const float b = std::ldexp(mantissas[at + 2], i % 97 - 48);
+    if (StraightArithmetic::root(x) != std::sqrt(x)) ++roots;
+    if (StraightArithmetic::divide(a, b) != a / b) ++quotients;
+  }
+  EXPECT_EQ(roots, 0);
+  EXPECT_EQ(quotients, 0);
+  EXPECT_EQ(StraightArithmetic::divide(0, 0.03F), 0);
+  for (const float nothing : {0.0F, 1e-45F, 1e-39F})
+    EXPECT_EQ(StraightArithmetic::root(nothing) / 0.03F + 1e-8F, 1e-8F);
+  EXPECT_TRUE(std::isnan(StraightArithmetic::root(HUGE_VALF)));
+}
+
+}  // namespace
+}  // namespace barestep

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# linear_adam_mutants.sh <source root> <build folder>: breaks LinearAdam's CUDA kernel in ways a GPU would
+# punish, one at a time, and fails where cuda_kernels_test does not see it. The kernel is compiled as the
+# build compiles it for the host, with the broken header before its own in the include path.
+set -uo pipefail
+root=$1
+build=$2
+command -v ninja >/dev/null || { echo "skipped: ninja is not installed"; exit 77; }
+cd "$build" || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+headers=$work/kernels/cuda
+mkdir -p "$headers"
+object=tests/kernels/CMakeFiles/cuda_kernels_test.dir/__/__/src/kernels/cuda/launch.cu.o
+commands=$(ninja -t commands tests/cuda_kernels_test)
+compile=$(grep -F -- "-o $object -c" <<<"$commands" | sed -E "s# -MD .* -c # -c #; s# -Werror##; s# -I# -I$work -I#")
+link=$(grep -F -- "-o tests/cuda_kernels_test " <<<"$commands" | sed "s#^: && ##; s# && .*##")
+link=${link//"$object"/"$work/launch.o"}
+link=${link//"-o tests/cuda_kernels_test "/"-o $work/test "}
+failures=0
+
+builds() { bash -c "$compile -o $work/launch.o && $link" >"$work/log" 2>&1; }
+passes() { "$work/test" --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
+copy_headers() { cp "$root"/src/kernels/cuda/{linear_adam,tile_products}.cuh "$headers"; }
+
+# mutant <what it breaks> <header> <sed expression>
+mutant() {
+  local status=0
+  copy_headers
+  sed -i -E "$3" "$headers/$2"
+  if cmp -s "$headers/$2" "$root/src/kernels/cuda/$2"; then
+    echo "not applied: $1"
+    status=1
+  elif ! builds; then
+    echo "does not build: $1"
+    head -n 20 "$work/log"
+    status=1
+  elif passes; then
+    echo "not seen: $1"
+    status=1
+  else
+    echo "seen: $1"
+  fi
+  failures=$((failures + status))
+}
+
+copy_headers
+if ! builds || ! passes; then
+  echo "the kernel fails as it is:"
+  tail -n 30 "$work/log"
+  exit 1
+fi
+mutant 'no barrier' linear_adam.cuh 's/^ *__syncthreads\(\);//'
+mutant 'copies are not waited for' linear_adam.cuh 's/^ *wait_for_copies\(\);//'
+mutant 'the next grad_y into the buffer in use' linear_adam.cuh 's/fetch_next\(\(i \+ 1\) & 1\)/fetch_next(i \& 1)/'
+mutant 'the next x into the buffer in use' linear_adam.cuh 's/fetch_x\(x_buffer \^ 1, next\)/fetch_x(x_buffer, next)/'
+mutant 'held chunks of x mixed up' linear_adam.cuh 's/^ *held = other;//'
+mutant 'weights of the tile before' linear_adam.cuh \
+  's/load\(slot \+ kAhead - Product::kSlots, next\)/load(slot + kAhead - Product::kSlots, now)/'
+mutant 'a row too many' linear_adam.cuh 's/if \(row < out && col < in\) four/if (row <= out \&\& col < in) four/'
+mutant 'no zeros behind the last row of the batch' linear_adam.cuh 's/valid = row \+ k < rows &&/valid =/'
+mutant 'one chunk where there are several' linear_adam.cuh 's/run\(own \* chunks\)/run(own)/'
+mutant 'sums are not cleared' linear_adam.cuh 's/^    sums = \{\};//'
+mutant 'sums of biases are not cleared' linear_adam.cuh 's/^    bias_sum = 0;//'
+mutant 'gradients are not clipped' linear_adam.cuh 's/a\.scalars, a\.clip\)/a.scalars, nullptr)/'
+mutant 'rows of fragments of a swapped' tile_products.cuh \
+  's/SplitTf32\(a0\.y\), SplitTf32\(a1\.x\)/SplitTf32(a1.x), SplitTf32(a0.y)/'
+mutant 'columns of tiles swapped' tile_products.cuh \
+  's/\{sums\.at\[tile\]\[0\]\[first\], sums\.at\[tile\]\[1\]\[first\]/{sums.at[tile][1][first], sums.at[tile][0][first]/'
+mutant 'low parts of a dropped' tile_products.cuh 's/^ *mma_tf32\(.*a_low, b_high\);//'
+mutant 'low parts of b dropped' tile_products.cuh 's/^ *mma_tf32\(.*a_high, b_low\);//'
+mutant 'rows 4 banks apart' tile_products.cuh 's/kPad = 8/kPad = 4/'
+[ $failures = 0 ]

@@ -1,0 +1,117 @@
+// Stands in for the GPU's instructions where kernels are compiled for the host. It is as unkind as
+// hardware may be: approximations are an ulp off, other ones for other arguments, and tensor cores
+// round towards zero.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace barestep {
+
+template <class T>
+T& dynamic_shared() {
+  return *static_cast<T*>(host_cuda::dynamic_shared());
+}
+
+template <class Vector>
+Vector load_shared(const float* from) {
+  host_cuda::note_shared_access(from, sizeof(Vector));
+  return *reinterpret_cast<const Vector*>(from);
+}
+
+template <int kFloats>
+void copy_async(float* to, const float* from, bool valid) {
+  static_assert(kFloats == 1 || kFloats == 4);
+  constexpr unsigned kBytes = 4 * kFloats;
+  host_cuda::note_shared_access(to, kBytes);
+  host_cuda::require(!valid || reinterpret_cast<std::uintptr_t>(from) % kBytes == 0,
+                     "a misaligned source of a copy");
+  host_cuda::begin_copy(to, valid ? from : nullptr, kBytes);
+}
+
+inline void commit_copies() {
+  host_cuda::commit_copies();
+}
+inline void wait_for_copies() {
+  host_cuda::wait_for_copies();
+}
+
+inline std::uint32_t bits_of(float x) {
+  return std::bit_cast<std::uint32_t>(x);
+}
+
+struct MmaOperands {
+  const std::uint32_t* a;
+  const std::uint32_t* b;
+};
+
+inline float rounded_towards_zero(double x) {
+  const auto nearest = static_cast<float>(x);
+  return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafter(nearest, 0.0F)
+                                                              : nearest;
+}
+
+/// Products are exact; the sums of four of them and what was there round towards zero, as tensor
+/// cores up to Ampere were observed to do. Hopper's rounding is not published.
+inline void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
+  constexpr std::uint32_t kTf32 = 0xFFFFE000U;
+  float a[16][8];
+  float b[8][8];
+  float sums[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4;
+    const int q = lane % 4;
+    const auto& from = *static_cast<const MmaOperands*>(lanes[lane].in);
+    const auto* const old = static_cast<const float*>(lanes[lane].out);
+    for (int i = 0; i < 4; ++i) {
+      a[g + i % 2 * 8][q + i / 2 * 4] = std::bit_cast<float>(from.a[i] & kTf32);
+      sums[g + i / 2 * 8][2 * q + i % 2] = old[i];
+    }
+    for (int i = 0; i < 2; ++i) b[q + 4 * i][g] = std::bit_cast<float>(from.b[i] & kTf32);
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int col = 0; col < 8; ++col) {
+      for (int first = 0; first < 8; first += 4) {
+        double sum = sums[row][col];
+        for (int k = first; k < first + 4; ++k)
+          sum += static_cast<double>(a[row][k]) * static_cast<double>(b[k][col]);
+        sums[row][col] = rounded_towards_zero(sum);
+      }
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* const out = static_cast<float*>(lanes[lane].out);
+    for (int i = 0; i < 4; ++i) out[i] = sums[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
+  }
+}
+
+inline void mma_tf32(float (&sums)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+  const MmaOperands operands{a, b};
+  host_cuda::run_by_warp({&operands, sums}, mma_by_warp);
+}
+
+/// `exact` rounded, then an ulp down, an ulp up or left, as the bits of x fall.
+inline float off_by_an_ulp(double exact, float x) {
+  const auto rounded = static_cast<float>(exact);
+  const std::uint32_t kind = bits_of(x) * 2654435761U >> 30;
+  if (!std::isfinite(rounded) || kind % 3 == 0) return rounded;
+  return std::nextafter(rounded, kind == 1 ? 0.0F : HUGE_VALF);
+}
+
+inline float flushed(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x;
+}
+
+inline float approximate_reciprocal(float x) {
+  x = flushed(x);
+  return flushed(off_by_an_ulp(1 / static_cast<double>(x), x));
+}
+inline float approximate_root_reciprocal(float x) {
+  x = flushed(x);
+  return off_by_an_ulp(1 / std::sqrt(static_cast<double>(x)), x);
+}
+
+}  // namespace barestep
