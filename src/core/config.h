@@ -319,7 +319,7 @@ struct DeviceConfig {
   bool graph = false;  // capture the step once, launch it as one piece
   Precision precision = Precision::kFp32;
   std::optional<Quantization> quantization{};  // of int8; default: kRow
-  std::filesystem::path autotune{};  // measured choices of product algorithms; a GPU's
+  std::filesystem::path autotune{};            // measured choices of product algorithms; a GPU's
   // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
   // algorithm for so many, so that a row's bits do not depend on how many there are.
   std::int64_t rows_of_products = 0;

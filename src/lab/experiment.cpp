@@ -220,8 +220,7 @@ std::span<const Experiment> experiments() {
       batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
       schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
       accumulation_experiment(),    checkpoint_experiment(),     int8_experiment(),
-      recompute_experiment(),
-      pytorch_experiment()};
+      recompute_experiment(),       pytorch_experiment()};
   return all;
 }
 

@@ -42,8 +42,8 @@ struct MlpSpec {
   // Of products: their operands, the layers' outputs and the gradients of these. Parameters are
   // fp32; of 16 bits, products read a rounded copy of them, as under torch.autocast.
   DType numbers = DType::kF32;
-  bool wide_gradients = true;  // those of parameters are stored in fp32, whatever `numbers` are
-  int segments = 1;            // of recomputation, at most as many as layers
+  bool wide_gradients = true;      // those of parameters are stored in fp32, whatever `numbers` are
+  int segments = 1;                // of recomputation, at most as many as layers
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] Activation activation_after(int layer) const {
@@ -117,10 +117,10 @@ class Mlp {
   /// and all layers share two gradients, "grad_out_even" and "grad_out_odd". Where products are of
   /// 16 bits "rounded_parameters" and "rounded_x" too, and where gradients are not,
   /// "rounded_gradient"; in int8 "int8_weight0", "weight_scales0", "weight_sums0", ... and one
-  /// "int8_x" with its scales for all layers. Other devices than 0 have no others than these parameters. Its activations
-  /// lie in these behind those of `first_row` rows, of models for the rows before.
-  /// `spec` must outlive it. Dropout has its masks by `step_rows`; without these nothing is
-  /// dropped.
+  /// "int8_x" with its scales for all layers. Other devices than 0 have no others than these
+  /// parameters. Its activations lie in these behind those of `first_row` rows, of models for the
+  /// rows before. `spec` must outlive it. Dropout has its masks by `step_rows`; without these
+  /// nothing is dropped.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
       std::int64_t first_row = 0, const std::optional<StepRows>& step_rows = {});
 

@@ -89,7 +89,8 @@ bool fits(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& 
          (tb ? b.rows : b.cols) == c.cols && (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows);
 }
 
-/// Floats; 16 bits, of which c may be of fp32; a bias of c's type; or bytes into int32, which takes one order of operands and multiples of four.
+/// Floats; 16 bits, of which c may be of fp32; a bias of c's type; or bytes into int32, which takes
+/// one order of operands and multiples of four.
 bool takes_types(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& c) {
   if (a.type != b.type) return false;
   const bool is_real = a.type == CUDA_R_32F || a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
