@@ -141,7 +141,9 @@ class Words {
     if (buffer.device != node_.device) text += fmt::format("{}:", buffer.device);
     text += buffer.name;
     if (tensor.offset_bytes != 0) text += fmt::format("@{}", tensor.offset_bytes);
-    return text + fmt::format("[{}x{}]", tensor.rows, tensor.cols);
+    const bool is_half = is_real(tensor.dtype) && tensor.dtype != DType::kF32;
+    return text + fmt::format("[{}x{}{}]", tensor.rows, tensor.cols,
+                              is_half ? fmt::format(" {}", name_of(tensor.dtype)) : "");
   }
 
   /// Where a loss leaves its gradient, and times what.
