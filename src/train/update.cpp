@@ -31,16 +31,16 @@ Op Draft::whole_update() {
 
 void Draft::update(const UpdateOptions& options) {
   const OptimizerState state = optimizer(options.range);
-  UpdateTensors tensors = update_tensors();
+  UpdateTensors used = update_tensors();
   const bool stored = spec_.model.stores_gradients;
   BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
   // Of a model that stores gradients only the flat buffers are used here.
-  const Mlp model(buffers_, spec_.model, stored ? 0 : this->tensors().x.rows);
+  const Mlp model(buffers_, spec_.model, stored ? 0 : tensors().x.rows);
   const auto factors = [&](int layer) {
-    return options.factors ? options.factors(layer) : model.factors(layer, this->tensors().x);
+    return options.factors ? options.factors(layer) : model.factors(layer, tensors().x);
   };
-  const Tensor grads = state.updated(tensors.gradients);
-  if (tensors.loss_scale) find_inf(grads, options);
+  const Tensor grads = state.updated(used.gradients);
+  if (used.loss_scale) find_inf(grads, options);
   if (spec_.clip_norm) {
     if (!stored && spec_.model.numbers != DType::kF32) {
       fail(ExitCode::kConfiguration,
@@ -50,18 +50,17 @@ void Draft::update(const UpdateOptions& options) {
             .remedy = "use --update separate, or --precision fp32"});
     }
     const Tensor squares = stored ? add_squares(grads, options) : add_squares_of(factors);
-    tensors.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
-    add_update(
-        ClipFactor{.factor = *tensors.clip, .squares = squares, .max_norm = *spec_.clip_norm});
+    used.clip = buffers_.tensor("clip_factor", Category::kOptimizer, 1, 1);
+    add_update(ClipFactor{.factor = *used.clip, .squares = squares, .max_norm = *spec_.clip_norm});
   }
   if (stored) {
-    add_update(state.step(tensors));
-    if (tensors.loss_scale) update_scale();
+    add_update(state.step(used));
+    if (used.loss_scale) update_scale();
     return;
   }
   // The first layer first: its factors are those backward touched last.
   for (int layer = 0; layer < spec_.model.layout.layers(); ++layer) {
-    add_update(state.step(tensors, layer, factors(layer)), layer);
+    add_update(state.step(used, layer, factors(layer)), layer);
   }
 }
 
