@@ -360,7 +360,7 @@ int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
 
 int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                       const CudaGeometry& geometry, CudaStream stream) {
-  return Launcher{addresses, nullptr, geometry, stream}.dequantize(op);
+  return Launcher{addresses, nullptr, {.geometry = geometry}, stream}.dequantize(op);
 }
 
 }  // namespace barestep
