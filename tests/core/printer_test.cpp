@@ -195,7 +195,7 @@ TEST(TextOf, WritesEachOpAsAFormula) {
        "p[1x8] from g[1x8], one[1x1], v[1x8], momentum 0.9, Nesterov, weight decay 0.01"},
       {DeviceOp{Copy{a.row_slice(1, 2), far.row_slice(0, 2)}}, "a@12[2x3] = 1:a[2x3]"},
       {DeviceOp{Cast{narrow, a, 0.5F}}, "narrow[4x3 bf16] = 0.5 * a[4x3] in bf16"},
-      {DeviceOp{Cast{a, narrow}}, "a[4x3] = narrow[4x3] in fp32"},
+      {DeviceOp{Cast{a, narrow}}, "a[4x3] = narrow[4x3 bf16] in fp32"},
       {DeviceOp{Fill{a, -0.25F}}, "a[4x3] = -0.25"},
       {DeviceOp{Randn{a, state}}, "a[4x3] = normal numbers drawn from state[1x2512]"},
       {DeviceOp{Delay{0.0015}}, "1.5 ms"},

@@ -321,7 +321,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   // Sums in parts of 16 bits are never right.
   constexpr std::uint32_t kInSixteenBits =
       CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-  if (mine<Layout>(a).type != CUDA_R_32F && (asked.reductions & kInSixteenBits) != 0) {
+  const cudaDataType_t type = mine<Layout>(a).type;
+  if ((type == CUDA_R_16BF || type == CUDA_R_16F) && (asked.reductions & kInSixteenBits) != 0) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   *count = 0;
