@@ -26,6 +26,7 @@ struct CpuDeviceOptions {
   std::string name = "cpu";
   int threads = 0;  // 0: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
+  Precision precision = Precision::kFp32;
 };
 
 /// Throws Error(kConfiguration) when the product library asked for is not in this build.

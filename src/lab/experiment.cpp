@@ -211,16 +211,22 @@ std::string verdict_of(const Results& results) {
 
 std::span<const Experiment> experiments() {
   static const std::vector<Experiment> all = {
-      batch_sweep_experiment(),     io_delay_experiment(),       data_loading_experiment(),
-      amdahl_experiment(),          profile_experiment(),        monitor_experiment(),
-      timing_experiment(),          sync_experiment(),           warmup_experiment(),
-      reproducibility_experiment(), data_parallel_experiment(),  splits_experiment(),
-      gpu0_bottleneck_experiment(), strong_scaling_experiment(), weak_scaling_experiment(),
-      comm_vs_compute_experiment(), dp_vs_ddp_experiment(),      delay_experiment(),
-      batch_scaling_experiment(),   imbalance_experiment(),      bucket_size_experiment(),
-      schemes_experiment(),         optimisations_experiment(),  activations_experiment(),
-      accumulation_experiment(),    checkpoint_experiment(),     int8_experiment(),
-      recompute_experiment(),       pytorch_experiment()};
+      batch_sweep_experiment(),     io_delay_experiment(),
+      data_loading_experiment(),    amdahl_experiment(),
+      profile_experiment(),         monitor_experiment(),
+      timing_experiment(),          sync_experiment(),
+      warmup_experiment(),          reproducibility_experiment(),
+      data_parallel_experiment(),   splits_experiment(),
+      gpu0_bottleneck_experiment(), strong_scaling_experiment(),
+      weak_scaling_experiment(),    comm_vs_compute_experiment(),
+      dp_vs_ddp_experiment(),       delay_experiment(),
+      batch_scaling_experiment(),   imbalance_experiment(),
+      bucket_size_experiment(),     schemes_experiment(),
+      optimisations_experiment(),   activations_experiment(),
+      accumulation_experiment(),    checkpoint_experiment(),
+      precision_experiment(),       int8_experiment(),
+      recompute_experiment(),       memory_experiment(),
+      pytorch_experiment()};
   return all;
 }
 

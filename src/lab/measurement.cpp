@@ -48,7 +48,7 @@ std::vector<double> Measurement::step_s_by_start(int rank) const {
 
 std::vector<double> Measurement::sample_s_by_start() const {
   std::vector<double> seconds = step_s_by_start();
-  for (double& each : seconds) each /= static_cast<double>(workload().batch_size());
+  for (double& each : seconds) each /= static_cast<double>(workload().step_samples());
   return seconds;
 }
 
@@ -133,7 +133,7 @@ std::vector<OpTime> Measurement::ops() const {
 }
 
 Estimate Measurement::samples_per_s() const {
-  return reciprocal(step_s_, static_cast<double>(workload().batch_size()));
+  return reciprocal(step_s_, static_cast<double>(workload().step_samples()));
 }
 
 double Measurement::phase_s(std::string_view phase, int rank) const {

@@ -25,6 +25,10 @@ struct Workload {
   [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
   [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
   [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
+  /// Samples of a whole step, all ranks together.
+  [[nodiscard]] std::int64_t step_samples() const {
+    return batch_size() * config.training.accumulate;
+  }
   [[nodiscard]] std::int64_t steps() const {
     return config.training.steps.value_or(kDefaultSteps);  // an evaluation has none
   }

@@ -135,8 +135,22 @@ void Session::prepare() {
     }
     const std::string why = place_.takes_any_kind() ? why_no_cuda_device() : "";
     if (!why.empty()) print_note(name_of(place_.trainer()), "training on the CPU: " + why);
+    note_lost_gradients(spec);
   }
   place_.open(config_, *programs_);
+}
+
+void Session::note_lost_gradients(const StepSpec& spec) const {
+  // Errors of up to 1, halved or not, divided by so many, are below the normal numbers of fp16.
+  constexpr double kMostNumbers = 32768;
+  if (!spec.loss_scale || spec.loss_scale->dynamic) return;
+  const std::int64_t numbers =
+      spec.micro_rows() * spec.accumulate * spec.model.layout.widths().back();
+  if (static_cast<double>(numbers) <= kMostNumbers * spec.loss_scale->initial) return;
+  print_note(name_of(place_.trainer()),
+             fmt::format("--loss-scale {}: the loss is a mean of {} numbers, whose gradients lose "
+                         "bits in fp16; give --loss-scale dynamic",
+                         spec.loss_scale->initial, grouped(numbers)));
 }
 
 std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool> stated) {

@@ -72,6 +72,8 @@ class Session {
   void prepare();
   /// For --recompute auto: enters in `spec` the segments that fit, and tells which.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
+  /// Where a fixed --loss-scale is too small for the size of the batch.
+  void note_lost_gradients(const StepSpec& spec) const;
   [[nodiscard]] std::string preview() const;
   [[nodiscard]] FlatWeights weights_of_all();
   void set_up();

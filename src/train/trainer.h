@@ -27,6 +27,8 @@ struct ScalingReport {
   float used = 0;  // the scale of the step's gradients
   float next = 0;  // that of the next step
   bool skipped = false;
+
+  friend bool operator==(const ScalingReport&, const ScalingReport&) = default;
 };
 
 struct StepReport {

@@ -120,6 +120,21 @@ TEST_F(MlpSingle, SaysOnceWhyItTrainsOnTheCpuWhereABuildForGpusFindsNone) {
   EXPECT_EQ(std::ranges::count(result.err, '\n'), 1);
 }
 
+TEST_F(MlpSingle, WarnsOfALossScaleThatLeavesGradientsBelowFp16) {
+  const auto notes = [&](const char* scale, const char* batch) {
+    const auto result = run_here({"--layers", "8,1024", "--batch-size", batch, "--steps", "1",
+                                  "--precision", "fp16", "--loss-scale", scale});
+    EXPECT_EQ(result.exit_code, 0);
+    return result.err;
+  };
+  EXPECT_EQ(notes("1", "33"),
+            "mlp_single: note: --loss-scale 1: the loss is a mean of 33,792 numbers, whose "
+            "gradients lose bits in fp16; give --loss-scale dynamic\n");
+  EXPECT_EQ(notes("1", "32"), "");
+  EXPECT_EQ(notes("2", "33"), "");
+  EXPECT_EQ(notes("dynamic:1", "33"), "");
+}
+
 /// The cases of the list of bad inputs that can happen to a program that trains on one device.
 TEST(BadInputs, CoverEveryCaseThatCanHappen) {
   std::set<int> covered = {

@@ -223,6 +223,7 @@ TEST_F(CudaDevice, TimesADelay) {
 struct TrainingResult {
   std::vector<float> losses;
   FlatWeights weights;
+  std::vector<ScalingReport> scaling{};  // of fp16
 };
 
 TrainConfig small_config() {
@@ -242,7 +243,11 @@ TrainingResult train(const TrainConfig& config) {
   run.run();
   const Arena& arena = run.trainer->runner().arenas()[0];
   EXPECT_EQ(arena.high_water_bytes(), run.trainer->plan().device_bytes(0));
-  return {run.losses(), run.trainer->weights()};
+  TrainingResult result{run.losses(), run.trainer->weights()};
+  for (const StepReport& report : run.steps) {
+    if (report.scaling) result.scaling.push_back(*report.scaling);
+  }
+  return result;
 }
 
 void expect_equal_within(const TrainingResult& a, const TrainingResult& b, double tolerance) {
@@ -348,6 +353,54 @@ TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
     expect_equal_within(train(fused), train(separate),
                         1e-6 * static_cast<double>(*separate.training.steps));
   }
+}
+
+/// Both round at the same points, and sums differ by less than a number of 16 bits: rarely does one
+/// round to its other neighbour. Bounds are those of the goldens of PyTorch.
+TEST_F(CudaTraining, EqualsTheCpuDeviceInSixteenBits) {
+  for (const bool graph : {false, true}) {
+    TrainConfig bf16 = small_config();
+    bf16.device.precision = Precision::kBf16;
+    TrainConfig several = bf16;
+    several.training.accumulate = 2;
+    several.optimizer.kind = OptimizerKind::kAdamW;
+    TrainConfig fp16 = small_config();
+    fp16.device.precision = Precision::kFp16;
+    TrainConfig clipped = fp16;
+    clipped.training.clip_norm = 0.1;
+    for (TrainConfig config : {bf16, several, fp16, clipped}) {
+      config.device.graph = graph;
+      TrainConfig on_cpu = config;
+      on_cpu.device = {.device = "cpu",
+                       .threads = 1,
+                       .gemm = GemmProvider::kReference,
+                       .precision = config.device.precision};
+      SCOPED_TRACE(name_of(config.device.precision));
+      expect_equal_within(train(config), train(on_cpu), 4e-4);
+    }
+  }
+}
+
+/// Gradients overflow at first: which steps are skipped, and the scale of each, do not depend on
+/// the device, nor on a graph that was captured before.
+TEST_F(CudaTraining, ScalesLossesAndSkipsStepsAsTheCpuDoes) {
+  TrainConfig config = small_config();
+  config.device.precision = Precision::kFp16;
+  config.training.steps = 12;
+  config.training.loss_scale = LossScaling{.initial = std::ldexp(1.0, 24)};
+  config.training.loss_scale_window = 3;
+  TrainConfig on_cpu = config;
+  on_cpu.device = {.device = "cpu",
+                   .threads = 1,
+                   .gemm = GemmProvider::kReference,
+                   .precision = Precision::kFp16};
+  const std::vector<ScalingReport> expected = train(on_cpu).scaling;
+  ASSERT_EQ(expected.size(), 12);
+  EXPECT_TRUE(expected.front().skipped);
+  EXPECT_TRUE(std::ranges::any_of(expected, [](const auto& each) { return !each.skipped; }));
+  EXPECT_EQ(train(config).scaling, expected);
+  config.device.graph = true;
+  EXPECT_EQ(train(config).scaling, expected);
 }
 
 TEST_F(CudaTraining, HasTheSameBitsInAGraph) {

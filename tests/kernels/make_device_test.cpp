@@ -19,6 +19,17 @@ TEST(MakeDevice, OpensTheCpuWithAsManyThreadsAsAsked) {
   EXPECT_GE(device->info().total_bytes, device->info().free_bytes);
 }
 
+TEST(MakeDevice, SaysWhereProductsWidenTheirOperands) {
+  const auto library = [](Precision precision) {
+    const DeviceConfig config{
+        .device = "cpu", .threads = 1, .gemm = GemmProvider::kReference, .precision = precision};
+    return make_device(config)->info().product_library;
+  };
+  EXPECT_EQ(library(Precision::kFp32), "reference");
+  EXPECT_EQ(library(Precision::kBf16), "reference, bf16 widened to fp32");
+  EXPECT_EQ(library(Precision::kFp16), "reference, fp16 widened to fp32");
+}
+
 TEST(MakeDevice, TakesTheBestThereIs) {
   const DeviceKind best = cuda_device_count() > 0 ? DeviceKind::kCuda : DeviceKind::kCpu;
   EXPECT_EQ(device_kind("auto"), best);

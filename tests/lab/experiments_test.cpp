@@ -166,8 +166,8 @@ std::vector<Opposites> opposites_of_data() {
                  "makes a step slower: workers-0-pinned 2.00x"});
   const auto ladder = [](double graph, double noise = 0.003) {
     return by_key([=](const std::string& key) {
-      return MadeUpStep{.step_s = key == "graph" || key == "update" ? 0.01 / graph : 0.01,
-                        .noise = noise};
+      const bool has_graph = key == "graph" || key == "update" || key == "bf16";
+      return MadeUpStep{.step_s = has_graph ? 0.01 / graph : 0.01, .noise = noise};
     });
   };
   all.push_back({"optimisations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
@@ -498,6 +498,35 @@ TEST(Recompute, SaysWhetherItPaysAtTheBatchAndStandsBesidePyTorchsFigures) {
   EXPECT_THAT(small.tables.at(1).rows.at(2),
               testing::ElementsAre("4", "9", "9", "25.5 %", "19.1 %"));
   for (const std::vector<std::string>& row : small.tables.at(1).rows) EXPECT_EQ(row[1], row[2]);
+}
+
+TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
+  const Experiment& memory = experiment_of("memory");
+  Setting setting = made_up_setting();
+  const auto conclude = [&] {
+    return memory.conclude(
+        made_up(memory, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
+  };
+  const std::string wide = sentences_of(conclude());
+  EXPECT_THAT(wide, HasSubstr("Numbers of 16 bits: "));
+  EXPECT_THAT(wide, HasSubstr("Recomputation: saves memory, "));
+  EXPECT_THAT(wide, HasSubstr("A sharded optimizer: saves memory, "));
+  EXPECT_THAT(wide, HasSubstr("ith a sharded optimizer a sample"));
+  setting.units = 1;
+  EXPECT_THAT(sentences_of(conclude()), Not(HasSubstr("ith a sharded optimizer a sample")))
+      << "two ranks on one core";
+}
+
+TEST(Precision, SaysWhereItCostsMemory) {
+  const Experiment& precision = experiment_of("precision");
+  Setting setting = made_up_setting();
+  const auto conclude = [&] {
+    return sentences_of(precision.conclude(
+        made_up(precision, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; })));
+  };
+  EXPECT_THAT(conclude(), HasSubstr("At a batch of 512 mixed precision saves memory: "));
+  setting.dim = 2048;
+  EXPECT_THAT(conclude(), HasSubstr("At a batch of 64 mixed precision costs memory: "));
 }
 
 TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {

@@ -62,7 +62,8 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
                            "dp-vs-ddp",      "delay",        "batch-scaling",
                            "imbalance",      "bucket-size",  "schemes",
                            "optimisations",  "monitor",      "activations",
-                           "accumulation",   "checkpoint",   "recompute"}) {
+                           "accumulation",   "checkpoint",   "recompute",
+                           "precision"}) {
     EXPECT_THAT(list.out, HasSubstr("\n" + std::string(name) + " "));
   }
 }

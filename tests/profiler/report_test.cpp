@@ -213,6 +213,30 @@ TEST(UpdateText, NamesTheLevelAndItsBytes) {
   EXPECT_EQ(text(true), "fused, 31.3 bytes a parameter in a step");
 }
 
+/// Bytes by hand, of layers that are wide: products read each weight (4 or 2) in forward and, but
+/// in the first of six layers, in backward (5/6 of that); they write a gradient (4 or 2), which
+/// Adam reads; Adam reads and writes weight and moments (24) and writes the rounded weight (2); in
+/// fp16 each gradient is read once more to see that it is finite.
+TEST(UpdateText, HasTheBytesOfEachPrecision) {
+  const auto bytes = [&](Precision precision, Update update, std::int64_t accumulate = 1) {
+    TrainConfig config;
+    config.model.dim = 8192;
+    config.device.precision = precision;
+    config.training.update = update;
+    config.training.accumulate = accumulate;
+    const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+    return static_cast<double>(state_bytes_of(programs.train().program)) /
+           static_cast<double>(programs.spec().model.layout.parameters());
+  };
+  constexpr double kReads = 1 + 5.0 / 6;
+  constexpr double kNear = 0.02;  // biases, and the little else that is read
+  EXPECT_NEAR(bytes(Precision::kFp32, Update::kSeparate), 4 * kReads + 4 + 4 + 24, kNear);
+  EXPECT_NEAR(bytes(Precision::kFp32, Update::kFused), 4 * kReads + 24, kNear);
+  EXPECT_NEAR(bytes(Precision::kBf16, Update::kSeparate), 2 * kReads + 2 + 2 + 24 + 2, kNear);
+  EXPECT_NEAR(bytes(Precision::kBf16, Update::kFused), 2 * kReads + 24 + 2, kNear);
+  EXPECT_NEAR(bytes(Precision::kFp16, Update::kSeparate), 2 * kReads + 2 + 2 + 2 + 24 + 2, kNear);
+}
+
 TEST(RunSummary, SaysNothingOfNoSteps) {
   const auto device = make_cpu_device({.threads = 1});
   EXPECT_EQ(RunSummary(1'000'000'000'000).text(*device, ""), "");

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -29,6 +30,15 @@ std::string processor_model() {
   return "CPU";
 }
 
+/// "oneDNN 2.6.3"; "oneDNN 2.6.3, fp16 widened to fp32" where it takes no operands of that type.
+std::string library_text(const Product& product, Precision precision) {
+  std::string text(product.name());
+  if (!product.takes(type_of(precision))) {
+    text += fmt::format(", {} widened to fp32", name_of(precision));
+  }
+  return text;
+}
+
 class CpuDevice final : public Device, private CpuExecutor {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
@@ -37,6 +47,7 @@ class CpuDevice final : public Device, private CpuExecutor {
         model_(processor_model()),
         pool_(options.threads > 0 ? options.threads : usable_cpus()),
         product_(make_product(options.gemm)),
+        product_library_(library_text(*product_, options.precision)),
         ops_(pool_, *product_) {}
 
   [[nodiscard]] std::string_view name() const override { return name_; }
@@ -49,7 +60,7 @@ class CpuDevice final : public Device, private CpuExecutor {
             .total_bytes = memory.total_bytes,
             .free_bytes = memory.free_bytes,
             .threads = pool_.threads(),
-            .product_library = std::string(product_->name())};
+            .product_library = product_library_};
   }
 
   std::byte* allocate(std::int64_t bytes, MemoryKind /*kind*/) override {
@@ -126,6 +137,7 @@ class CpuDevice final : public Device, private CpuExecutor {
   std::string model_;
   ThreadPool pool_;
   std::unique_ptr<Product> product_;
+  const std::string product_library_;
   CpuOps ops_;
   std::unique_ptr<CpuGraph> captured_;
   std::atomic<RecordSink*> sink_{nullptr};

@@ -36,6 +36,8 @@ Experiment optimisations_experiment();
 Experiment activations_experiment();
 Experiment accumulation_experiment();
 Experiment checkpoint_experiment();
+Experiment precision_experiment();
+Experiment memory_experiment();
 Experiment int8_experiment();
 Experiment recompute_experiment();
 Experiment pytorch_experiment();

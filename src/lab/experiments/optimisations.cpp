@@ -23,7 +23,13 @@ std::vector<Rung> rungs_of(bool on_gpu) {
       {"baseline", "nothing"},       {"prefetch", "a worker that loads ahead"},
       {"batch", "a batch of 256"},   {"fusion", "bias and ReLU inside the product"},
       {"graph", "a captured graph"}, {"update", "gradients straight into Adam"}};
-  if (on_gpu) rungs.push_back({"precision", "products in tf32"});
+  if (on_gpu) {
+    rungs.push_back({"tf32", "products in tf32"});
+    // The fused update of a GPU takes fp32 alone.
+    rungs.push_back({"bf16", "bf16 instead, gradients stored again"});
+  } else {
+    rungs.push_back({"bf16", "numbers of 16 bits (bf16)"});
+  }
   return rungs;
 }
 
@@ -41,7 +47,11 @@ std::vector<Case> optimisations_cases(const Setting& setting) {
     if (key == "fusion") config.device.fusion = true;
     if (key == "graph") config.device.graph = true;
     if (key == "update") config.training.update = Update::kFused;
-    if (key == "precision") config.device.precision = Precision::kTf32;
+    if (key == "tf32") config.device.precision = Precision::kTf32;
+    if (key == "bf16") {
+      config.device.precision = Precision::kBf16;
+      if (setting.on_gpu) config.training.update = Update::kSeparate;
+    }
     cases.push_back(new_case(setting, rung.key, workload));
   }
   return cases;

@@ -1,0 +1,200 @@
+// The lecture's ways to need less memory, one on top of the other: what each saves and what it
+// costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "lab/workload.h"
+
+namespace barestep {
+namespace {
+
+struct MemoryRung {
+  std::string_view key;
+  std::string_view words;
+};
+constexpr std::array<MemoryRung, 5> kMemoryRungs = {{{"baseline", "nothing"},
+                                                     {"precision", "numbers of 16 bits"},
+                                                     {"accumulation", "4 micro-steps"},
+                                                     {"recompute", "recomputation"},
+                                                     {"sharding", "a sharded optimizer"}}};
+constexpr std::int64_t kMicroSteps = 4;
+constexpr int kShards = 2;
+
+/// Each device takes a batch of the same size, also where there are several.
+std::vector<Case> memory_cases(const Setting& setting) {
+  constexpr std::int64_t kFewestLayers = 8;
+  const std::int64_t batch = std::max(setting.batch_size, setting.quick ? 256L : 1024L);
+  Workload workload = base_workload(setting);
+  const std::int64_t layers = std::max(setting.depth, kFewestLayers);
+  workload.config.model.depth = layers;
+  workload.config.data.batch_size = batch;
+  workload.config.training.update = Update::kSeparate;
+  std::vector<Case> cases;
+  for (const MemoryRung& rung : kMemoryRungs) {
+    if (rung.key == "precision") workload.config.device.precision = Precision::kBf16;
+    if (rung.key == "accumulation") workload.config.training.accumulate = kMicroSteps;
+    if (rung.key == "recompute") {
+      workload.config.training.recompute = std::lround(std::sqrt(static_cast<double>(layers)));
+    }
+    if (rung.key == "sharding") {
+      const TrainConfig alone = workload.config;
+      workload = ddp_workload(setting, kShards);
+      const DeviceConfig device = workload.config.device;
+      workload.config = alone;
+      workload.config.device.device = device.device;
+      workload.config.device.threads = device.threads;
+      workload.config.parallel.scheme = RankScheme::kZero1;
+      workload.config.data.batch_size = kShards * batch;
+    }
+    // The program's --batch-size is that of a micro-step.
+    Workload run = workload;
+    run.config.data.batch_size /= run.config.training.accumulate;
+    cases.push_back(new_case(setting, std::string(rung.key), run));
+  }
+  return cases;
+}
+
+DeviceMemory memory_of(const Measurement& each) {
+  return planned_memory(each.workload()).front();
+}
+
+double share_of_bytes(std::int64_t part, std::int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// "needs 0.95x the memory", "saves nothing".
+std::string bytes_words(const DeviceMemory& before, const DeviceMemory& after) {
+  if (after.bytes == before.bytes) return "changes nothing";
+  return fmt::format("{} memory", after.bytes < before.bytes ? "saves" : "costs");
+}
+
+std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
+                      const DeviceMemory& after) {
+  std::string name(rung.words);
+  name.front() = static_cast<char>(std::toupper(name.front()));
+  return fmt::format("{}: {}, {} instead of {} on a device (from the plan).", name,
+                     bytes_words(before, after), human_bytes(after.bytes),
+                     human_bytes(before.bytes));
+}
+
+FindingTable ladder_table(const Results& results, const std::vector<Comparison>& steps) {
+  FindingTable table{.title = "Each row has what the rows above have",
+                     .columns = {"with", "memory of a device (plan)", "against the baseline",
+                                 "parameters", "gradients", "optimizer", "activations", "step time",
+                                 "time of a sample against the row above"}};
+  const DeviceMemory first = memory_of(results.cases.front());
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const DeviceMemory memory = memory_of(results.cases[i]);
+    const auto bytes = [&](Category category) { return human_bytes(memory.by_category[category]); };
+    table.rows.push_back(
+        {std::string(kMemoryRungs.at(i).words), human_bytes(memory.bytes),
+         factor_text(share_of_bytes(memory.bytes, first.bytes)), bytes(Category::kParameters),
+         bytes(Category::kGradients), bytes(Category::kOptimizer), bytes(Category::kActivations),
+         time_text(results.cases[i].step_s()), i == 0 ? "" : factor_text(steps[i - 1].ratio)});
+  }
+  return table;
+}
+
+/// What the lecture claims of two rungs; the model decides what becomes of it.
+FindingTable claims_table(const Results& results, const Comparison& recomputation) {
+  const auto memory = [&](const char* key) { return memory_of(results.at(key)); };
+  const DeviceMemory whole = memory("baseline"), narrow = memory("precision"),
+                     before = memory("accumulation"), after = memory("recompute");
+  const auto activations = [](const DeviceMemory& of) {
+    return of.by_category[Category::kActivations];
+  };
+  return {.title = "What is claimed of them",
+          .columns = {"what", "claimed", "here"},
+          .rows = {{"memory with numbers of 16 bits", "0.5x",
+                    factor_text(share_of_bytes(narrow.bytes, whole.bytes))},
+                   {"their activations", "0.5x",
+                    factor_text(share_of_bytes(activations(narrow), activations(whole)))},
+                   {"memory with recomputation", "0.4x",
+                    factor_text(share_of_bytes(after.bytes, before.bytes))},
+                   {"its activations", "0.4x",
+                    factor_text(share_of_bytes(activations(after), activations(before)))},
+                   {"time with recomputation", "1.3x", factor_text(recomputation.ratio)}}};
+}
+
+/// Of the memory of a device, by what it is for.
+Plot memory_plot(const Results& results) {
+  Plot plot{.title = "Memory of a device, one way to save it on top of the other (plan)",
+            .y_label = "MiB"};
+  constexpr std::array kShown = {Category::kParameters, Category::kGradients, Category::kOptimizer,
+                                 Category::kActivations};
+  for (const Category category : kShown)
+    plot.series.push_back({.name = std::string(name_of(category))});
+  for (std::size_t i = 0; i < results.cases.size(); ++i) {
+    const DeviceMemory memory = memory_of(results.cases[i]);
+    plot.categories.emplace_back(kMemoryRungs.at(i).key);
+    for (std::size_t part = 0; part < kShown.size(); ++part) {
+      const auto mib =
+          static_cast<double>(memory.by_category[kShown.at(part)]) / static_cast<double>(1 << 20);
+      plot.series[part].points.push_back(plot_point(static_cast<double>(i), mib));
+    }
+  }
+  return plot;
+}
+
+std::string recomputation_claim(const Estimate& longer) {
+  constexpr double kClaimed = 1.3;
+  const std::string figure = fmt::format("{} the time", factor_text(longer));
+  switch (side_of(longer, kClaimed)) {
+    case Side::kAbove:
+      return fmt::format("Recomputation costs more than the 30 % that are claimed: {}.", figure);
+    case Side::kBelow:
+      return fmt::format("Recomputation costs less than the 30 % that are claimed: {}.", figure);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format(
+      "Whether recomputation costs more or less than the 30 % that are claimed cannot be told: {}.",
+      figure);
+}
+
+Findings conclude_memory(const Results& results) {
+  std::vector<Comparison> steps;
+  for (std::size_t i = 1; i < results.cases.size(); ++i) {
+    steps.push_back(compare(results.samples_of(kMemoryRungs.at(i - 1).key),
+                            results.samples_of(kMemoryRungs.at(i).key), results.setting.margin));
+  }
+  adjust_together(steps);
+  Findings findings{.comparisons = steps, .tables = {ladder_table(results, steps)}};
+  for (std::size_t i = 1; i < results.cases.size(); ++i) {
+    const MemoryRung& rung = kMemoryRungs.at(i);
+    findings.facts.push_back(
+        rung_fact(rung, memory_of(results.cases[i - 1]), memory_of(results.cases[i])));
+    if (results.cases[i].what().beyond_cores) continue;
+    findings.sentences.push_back(
+        sentence_of(steps[i - 1], fmt::format("with {}", rung.words), "without", "sample"));
+  }
+  const Comparison& recomputation = steps[2];
+  findings.sentences.push_back(recomputation_claim(recomputation.ratio));
+  findings.tables.push_back(claims_table(results, recomputation));
+  findings.plots.push_back(memory_plot(results));
+  return findings;
+}
+
+}  // namespace
+
+Experiment memory_experiment() {
+  return {.name = "memory",
+          .title = "One way to save memory on top of the other",
+          .question =
+              "What does each of the lecture's ways to save memory save, and what does it "
+              "cost in time?",
+          .cases = memory_cases,
+          .conclude = conclude_memory,
+          .needs_mpi = true};
+}
+
+}  // namespace barestep

@@ -1,0 +1,194 @@
+// What numbers of 16 bits bring a training step in time, and in memory.
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "lab/experiments/all.h"
+#include "lab/findings.h"
+#include "lab/workload.h"
+
+namespace barestep {
+namespace {
+
+/// At which products take most of a step, beside the setting's own.
+constexpr std::int64_t kLargeBatch = 512;
+
+/// The least that is claimed for mixed precision.
+constexpr double kClaimedSpeed = 2;
+
+std::string precision_key(Precision precision, std::int64_t batch) {
+  return fmt::format("{}-{}", name_of(precision), batch);
+}
+
+std::vector<std::int64_t> precision_batches(const Setting& setting) {
+  if (setting.batch_size >= kLargeBatch) return {setting.batch_size};
+  return {setting.batch_size, kLargeBatch};
+}
+
+/// Beside fp32.
+std::vector<Precision> reduced_precisions(const Setting& setting) {
+  if (setting.on_gpu) return {Precision::kTf32, Precision::kBf16, Precision::kFp16};
+  return {Precision::kBf16, Precision::kFp16};
+}
+
+std::vector<Case> precision_cases(const Setting& setting) {
+  std::vector<Precision> precisions = reduced_precisions(setting);
+  precisions.insert(precisions.begin(), Precision::kFp32);
+  std::vector<Case> cases;
+  for (const std::int64_t batch : precision_batches(setting)) {
+    for (const Precision precision : precisions) {
+      Workload workload = base_workload(setting);
+      workload.config.data.batch_size = batch;
+      workload.config.training.update = Update::kSeparate;
+      workload.config.device.precision = precision;
+      cases.push_back(new_case(setting, precision_key(precision, batch), workload));
+    }
+  }
+  return cases;
+}
+
+DeviceMemory planned_of(const Measurement& each) {
+  return planned_memory(each.workload()).front();
+}
+
+/// How many times the bytes of `b` those of `a` are.
+double bytes_factor(std::int64_t a, std::int64_t b) {
+  return static_cast<double>(a) / static_cast<double>(b);
+}
+
+/// Whether the claim of 2 to 3 times the speed holds here.
+std::string claim_sentence(const Comparison& fastest, Precision precision, std::int64_t batch) {
+  const std::string figures = fmt::format("{} at a batch of {}, {} as fast as fp32",
+                                          name_of(precision), batch, factor_text(fastest.speed()));
+  switch (side_of(fastest.speed(), kClaimedSpeed)) {
+    case Side::kAbove:
+      return fmt::format("The claimed factor of 2 to 3 is reached here: {}.", figures);
+    case Side::kBelow:
+      return fmt::format("The claimed factor of 2 to 3 is not reached here: {}.", figures);
+    case Side::kOpen:
+      break;
+  }
+  return fmt::format("Whether the claimed factor of 2 to 3 is reached here cannot be told: {}.",
+                     figures);
+}
+
+/// What the plan says of the claim that mixed precision halves the memory.
+std::string memory_fact(const Results& results, std::int64_t batch) {
+  const DeviceMemory fp32 = planned_of(results.at(precision_key(Precision::kFp32, batch)));
+  const DeviceMemory bf16 = planned_of(results.at(precision_key(Precision::kBf16, batch)));
+  const auto activations = [](const DeviceMemory& memory) {
+    return memory.by_category[Category::kActivations];
+  };
+  const char* verdict = bf16.bytes < fp32.bytes   ? "saves memory"
+                        : bf16.bytes > fp32.bytes ? "costs memory"
+                                                  : "needs the same memory";
+  return fmt::format(
+      "At a batch of {} mixed precision {}: {} instead of {}, {} (from the plan). Activations are "
+      "{} instead of {}; a rounded copy of the weights is added.",
+      batch, verdict, human_bytes(bf16.bytes), human_bytes(fp32.bytes),
+      factor_text(bytes_factor(bf16.bytes, fp32.bytes)), human_bytes(activations(bf16)),
+      human_bytes(activations(fp32)));
+}
+
+FindingTable measured_precisions(const Results& results, const std::vector<Comparison>& all) {
+  FindingTable table{.title = "A step by precision",
+                     .columns = {"batch", "precision", "step time", "speed against fp32",
+                                 "optimizer", "memory (plan)", "activations (plan)"}};
+  std::size_t place = 0;
+  for (const Measurement& each : results.cases) {
+    const Precision precision = each.workload().config.device.precision;
+    const DeviceMemory memory = planned_of(each);
+    const bool is_fp32 = precision == Precision::kFp32;
+    table.rows.push_back({std::to_string(each.workload().batch_size()),
+                          std::string(name_of(precision)), time_text(each.step_s()),
+                          is_fp32 ? "" : factor_text(all.at(place++).speed()),
+                          time_text(each.phase_s("optimizer")), human_bytes(memory.bytes),
+                          human_bytes(memory.by_category[Category::kActivations])});
+  }
+  return table;
+}
+
+/// Nobody ran these here.
+FindingTable published_precision(const std::string& speed, const std::string& memory) {
+  constexpr const char* kRecipe = "pytorch.org/tutorials/recipes/recipes/amp_recipe.html";
+  constexpr const char* kNotebook =
+      "github.com/im-zhong/deep_learning/blob/f0f6362e/learn-amp/amp.ipynb";
+  constexpr const char* kForum = "discuss.pytorch.org/t/134442";
+  constexpr const char* kSeminar =
+      "github.com/mryab/efficient-dl-systems, week02_fast_pipelines/seminar/practice.ipynb";
+  constexpr const char* kAnother = "another GPU";
+  return {
+      .title = "Published beside it (cited)",
+      .columns = {"what", "published", "here", "address"},
+      .rows = {{"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
+               {"its recipe, 4096 x 3, batch 512, on a T4", "7.020 s, with AMP 2.524 s (cited)",
+                kAnother, "a README that repeats the recipe"},
+               {"peak of the same", "1.35 GB, with AMP 1.58 GB (cited)", memory,
+                "github.com/pytorch/tutorials/issues/1267"},
+               {"the recipe, batch 4096", "7.738 s, with AMP 3.325 s (cited)", kAnother, kNotebook},
+               {"the recipe on an RTX 3080", "1.803 s, with AMP 2.268 s: slower (cited)", kAnother,
+                kForum},
+               {"6144 wide, batch 512", "0.288 s, with a scaler 0.356 s and 208 MB (cited)",
+                kAnother, kSeminar}}};
+}
+
+Findings conclude_precision(const Results& results) {
+  const std::vector<Precision> reduced = reduced_precisions(results.setting);
+  const std::vector<std::int64_t> batches = precision_batches(results.setting);
+  std::vector<Comparison> all;
+  for (const std::int64_t batch : batches) {
+    for (const Precision precision : reduced) {
+      all.push_back(
+          results.compare(precision_key(Precision::kFp32, batch), precision_key(precision, batch)));
+    }
+  }
+  adjust_together(all);
+  Findings findings{.comparisons = all, .tables = {measured_precisions(results, all)}};
+  std::size_t fastest = 0;
+  std::vector<PlotSeries> speeds;
+  for (const Precision precision : reduced) {
+    speeds.push_back({.name = std::string(name_of(precision))});
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t which = i % reduced.size();
+    const std::int64_t batch = batches[i / reduced.size()];
+    findings.sentences.push_back(sentence_of(all[i], fmt::format("in {}", name_of(reduced[which])),
+                                             "in fp32", fmt::format("step of {} samples", batch)));
+    speeds[which].points.push_back(plot_point(static_cast<double>(batch), all[i].speed()));
+    if (all[i].speed().median > all[fastest].speed().median) fastest = i;
+  }
+  findings.sentences.push_back(claim_sentence(all[fastest], reduced[fastest % reduced.size()],
+                                              batches[fastest / reduced.size()]));
+  for (const std::int64_t batch : batches) findings.facts.push_back(memory_fact(results, batch));
+  const std::int64_t largest = batches.back();
+  const auto bytes_in = [&](Precision precision) {
+    return planned_of(results.at(precision_key(precision, largest))).bytes;
+  };
+  findings.tables.push_back(published_precision(
+      fmt::format("{} at batch {}", factor_text(all[fastest].speed()),
+                  batches[fastest / reduced.size()]),
+      fmt::format("{} at batch {}",
+                  factor_text(bytes_factor(bytes_in(Precision::kBf16), bytes_in(Precision::kFp32))),
+                  largest)));
+  findings.plots.push_back({.title = "How many times as fast as in fp32 a step is",
+                            .x_label = "samples in a batch",
+                            .y_label = "times as fast as in fp32",
+                            .log_x = true,
+                            .series = speeds});
+  return findings;
+}
+
+}  // namespace
+
+Experiment precision_experiment() {
+  return {.name = "precision",
+          .title = "Mixed precision",
+          .question = "What do numbers of 16 bits bring a training step in time and in memory?",
+          .cases = precision_cases,
+          .conclude = conclude_precision};
+}
+
+}  // namespace barestep
