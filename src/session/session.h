@@ -74,6 +74,9 @@ class Session {
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   [[nodiscard]] std::string preview() const;
   [[nodiscard]] FlatWeights weights_of_all();
+  /// Where products are timed, one device does so: all take what it chose, or what a checkpoint
+  /// holds.
+  void choose_products();
   void set_up();
   void note_start(const RankSettings& rounding) const;
   void train();

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/printer.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/grid.cuh"
@@ -258,6 +259,27 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
   }
 }
 
+/// What --explain counts.
+TEST(CudaKernels, AreAsManyAsTheProgramSays) {
+  for (OpCase& op_case : kernel_cases()) {
+    SCOPED_TRACE(op_case.name);
+    const Op op(op_case.op);
+    Memory memory = input_of(op_case);
+    const int before = host_cuda::launches();
+    run_as_cuda(op_case.op, memory, kLarge);
+    const int launched = host_cuda::launches() - before;
+    const Tensor& first = *operands_of(op).front().tensor;
+    if (first.size() == 0) continue;
+    if (std::holds_alternative<Fill>(op_case.op) && first.dtype != DType::kF32) {
+      EXPECT_EQ(launched, 0) << "the runtime's memset, which is a launch too";
+      continue;
+    }
+    // Our own product in int8 stands in for the library's and what it leaves.
+    const bool is_own = std::holds_alternative<QuantizedGemm>(op_case.op);
+    EXPECT_EQ(launched, launches_of(op) - (is_own ? 1 : 0));
+  }
+}
+
 /// What cuBLASLt leaves is made of the sums in their place what our product makes of them.
 TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
   for (OpCase& op_case : kernel_cases()) {
@@ -399,6 +421,14 @@ class PackedOps {
   [[nodiscard]] const std::vector<DeviceOp>& all() const { return all_; }
   [[nodiscard]] Memory memory() const { return memory_; }
 
+  /// All but what the op has written, which becomes zeros.
+  [[nodiscard]] static std::vector<std::byte> rest(const DeviceOp& op, Memory memory) {
+    for (const Access& access : accesses_of(Op(op))) {
+      if (access.writes) std::ranges::fill(memory.bytes(access.tensor), std::byte{0});
+    }
+    return memory.bytes();
+  }
+
   /// What the op has written.
   [[nodiscard]] static std::vector<std::byte> written(const DeviceOp& op, Memory& memory) {
     std::vector<std::byte> bytes;
@@ -447,6 +477,7 @@ TEST(CudaPackedOps, HaveTheSameBitsWhereverTheirNumbersLieAndTheCpusWhereNothing
             run_on_cpu(aligned.all()[i], other);
           }
           EXPECT_EQ(PackedOps::written(op, cuda), PackedOps::written(aligned.all()[i], other));
+          EXPECT_EQ(PackedOps::rest(op, cuda), PackedOps::rest(op, moved.memory()));
         }
       }
     }

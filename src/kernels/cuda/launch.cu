@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/clock.cuh"
@@ -96,9 +95,9 @@ struct Launcher {
             addresses.at(*op.bias),
             op.values.cols};
         constexpr int kCount = kPackOf<float>;
-        const bool packs = op.values.cols % kCount == 0 &&
-                           are_aligned({element.activation.values,
-                                        element.activation.pre_activation, element.bias});
+        const bool packs =
+            op.values.cols % kCount == 0 &&
+            are_aligned(element.activation.values, element.activation.pre_activation, element.bias);
         return packs ? each_of(op.values.rows, op.values.cols / kCount,
                                BiasActivationPack<kCount, Formula>{element})
                      : each_of(op.values.rows, op.values.cols, element);
@@ -106,7 +105,7 @@ struct Launcher {
       return with_number(op.values.dtype, [&]<class Number>(Number) {
         Number* const values = addresses.at<Number>(op.values);
         Number* const kept = at<Number>(op.pre_activation);
-        return each<kPackOf<Number>>(op.values.size(), {values, kept},
+        return each<kPackOf<Number>>(op.values.size(), are_aligned(values, kept),
                                      ActivateElement<Formula, Number>{{values, kept}});
       });
     });
@@ -116,7 +115,8 @@ struct Launcher {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
       return with_number(op.grad.dtype, [&]<class Number>(Number) {
         const ActivationGradElement<Formula, Number> element(op, addresses);
-        return each<kPackOf<Number>>(op.grad.size(), {element.grad, element.from}, element);
+        return each<kPackOf<Number>>(op.grad.size(), are_aligned(element.grad, element.from),
+                                     element);
       });
     });
   }
@@ -125,7 +125,7 @@ struct Launcher {
     return with_number(op.values.dtype, [&]<class Number>(Number) {
       const DropoutElement<Number> element(op, addresses);
       constexpr int kCount = kPackOf<Number>;
-      const bool packs = op.values.cols % (4 * kCount) == 0 && are_aligned({element.values});
+      const bool packs = op.values.cols % (4 * kCount) == 0 && are_aligned(element.values);
       return packs ? each_of(op.values.rows, element.groups / kCount,
                              DropoutPack<kCount, Number>{element})
                    : each_of(op.values.rows, element.groups, element);
@@ -136,13 +136,14 @@ struct Launcher {
     if (op.in.rows <= 1 && op.in.dtype == DType::kF32) {
       const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
       float* const out = addresses.at(op.out);
-      return by_packs<kPackOf<float>>(op.out.size(), {out, row}, add_row, out, row, op.beta);
+      return by_packs<kPackOf<float>>(op.out.size(), are_aligned(out, row), add_row, out, row,
+                                      op.beta);
     }
     return with_number(op.in.dtype, [&]<class In>(In) {
       const auto sum = [&]<class Out>(Out) {
         constexpr int kCount = kPackOf<In>;
         const In* const in = addresses.at<In>(op.in);
-        const bool aligned = op.in.cols % kCount == 0 && are_aligned({in});
+        const bool aligned = op.in.cols % kCount == 0 && are_aligned(in);
         return start(stream, dim3(static_cast<unsigned>(tiles(op.in.cols, kSumThreads * kCount))),
                      dim3(kSumThreads, kSumRows),
                      aligned ? sum_rows<kCount, true, Out, In> : sum_rows<kCount, false, Out, In>,
@@ -160,7 +161,7 @@ struct Launcher {
       return with_number(op.output.dtype, [&]<class Number>(Number) {
         const LossElement<Formula, Number> element(op, addresses);
         constexpr int kCount = kPackOf<Number>;
-        const bool aligned = are_aligned({element.output, element.target, element.grad});
+        const bool aligned = are_aligned(element.output, element.target, element.grad);
         return start(stream, blocks,
                      aligned ? pointwise_loss<kCount, true, Formula, Number>
                              : pointwise_loss<kCount, false, Formula, Number>,
@@ -177,7 +178,7 @@ struct Launcher {
       // Few classes are spread over the lanes.
       constexpr int kCount = kPackOf<Number>;
       const bool packs = row.cols % kCount == 0 && row.cols >= kCount * kWarpThreads;
-      const bool aligned = packs && are_aligned({row.logits, row.grad});
+      const bool aligned = packs && are_aligned(row.logits, row.grad);
       const auto kernel = aligned ? cross_entropy<kCount, true, Number>
                           : packs ? cross_entropy<kCount, false, Number>
                                   : cross_entropy<1, false, Number>;
@@ -204,9 +205,9 @@ struct Launcher {
       const UpdateCommons<Number> commons(op, addresses);
       return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
         const auto state = arrays_of<Rule>(tensors, addresses);
-        std::vector<const void*> arrays{weights, grads, commons.rounded_weights};
-        arrays.insert(arrays.end(), std::begin(state.arrays), std::end(state.arrays));
-        return by_packs<4>(op.weights.size(), arrays, update<Rule, Grad, Number>, weights, grads,
+        const bool aligned = are_aligned(weights, grads, commons.rounded_weights) &&
+                             std::ranges::all_of(state.arrays, is_aligned);
+        return by_packs<4>(op.weights.size(), aligned, update<Rule, Grad, Number>, weights, grads,
                            state, static_cast<const float*>(addresses.at(op.scalars)), commons,
                            rule);
       });
@@ -244,7 +245,7 @@ struct Launcher {
     return with_number(op.in.dtype, [&]<class Number>(Number) {
       const Number* const in = addresses.at<Number>(op.in);
       constexpr int kCount = kPackOf<Number>;
-      return by_packs<kCount>(op.in.size(), {in}, check_finite<kCount, Number>, in,
+      return by_packs<kCount>(op.in.size(), are_aligned(in), check_finite<kCount, Number>, in,
                               addresses.at(op.found_inf));
     });
   }
@@ -268,14 +269,14 @@ struct Launcher {
 
   cudaError_t operator()(const Cast& op) const {
     return with_cast(op, addresses, [&]<class To, class From>(const CastElement<To, From>& cast) {
-      return each<kPackOf<To, From>>(op.to.size(), {cast.to, cast.from}, cast);
+      return each<kPackOf<To, From>>(op.to.size(), are_aligned(cast.to, cast.from), cast);
     });
   }
 
   cudaError_t operator()(const Fill& op) const {
     if (op.out.dtype == DType::kF32) {
       float* const out = addresses.at(op.out);
-      return each<kPackOf<float>>(op.out.size(), {out}, FillElement{out, op.value});
+      return each<kPackOf<float>>(op.out.size(), are_aligned(out), FillElement{out, op.value});
     }
     BARESTEP_REQUIRE(op.value == 0, "only floats have a value");
     return cudaMemsetAsync(addresses.at<std::byte>(op.out), 0,
@@ -313,9 +314,8 @@ struct Launcher {
 
   template <class Product>
   cudaError_t fused_update(const LinearAdamArrays& a, const AdamConstants& constants) const {
-    const bool vectors =
-        a.in % 4 == 0 && a.out % 4 == 0 &&
-        are_aligned({a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x});
+    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
+                         are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x);
     const std::int64_t most = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
     return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
@@ -337,9 +337,8 @@ struct Launcher {
   }
 
   template <int kCount, class Element>
-  cudaError_t each(std::int64_t n, const std::vector<const void*>& arrays,
-                   const Element& element) const {
-    return by_packs<kCount>(n, arrays, each_element<kCount, Element>, element);
+  cudaError_t each(std::int64_t n, bool aligned, const Element& element) const {
+    return by_packs<kCount>(n, aligned, each_element<kCount, Element>, element);
   }
 
   template <class Element>
@@ -351,12 +350,10 @@ struct Launcher {
     return start(stream, grid, kTile, each_of_rows<Element>, rows, cols, element);
   }
 
-  /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
-  /// many packs of kCount of them it may reach by 16-byte accesses.
+  /// Launches a kernel over n numbers of each of some arrays: it takes n, and how many packs of
+  /// kCount of them it may reach by 16-byte accesses, which takes arrays that are `aligned`.
   template <int kCount, class Kernel, class... Arguments>
-  cudaError_t by_packs(std::int64_t n, const std::vector<const void*>& arrays, Kernel* kernel,
-                       Arguments... arguments) const {
-    const bool aligned = are_aligned(arrays);
+  cudaError_t by_packs(std::int64_t n, bool aligned, Kernel* kernel, Arguments... arguments) const {
     const std::int64_t packs = aligned ? n / kCount : 0;
     const std::int64_t threads = aligned ? tiles(n, kCount) : n;
     return start_persistent(stream, geometry, tiles(threads, kBlockThreads), 0, kernel, n, packs,
@@ -373,12 +370,14 @@ struct Launcher {
     return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
   }
 
-  /// Whether all of them that are not null lie on 16 bytes. What the four numbers of 16 bits beside
-  /// four floats need is less.
-  static bool are_aligned(const std::vector<const void*>& arrays) {
-    return std::ranges::all_of(arrays, [](const void* array) {
-      return reinterpret_cast<std::uintptr_t>(array) % kVectorBytes == 0;
-    });
+  /// Whether it lies on 16 bytes, as null does. What the four numbers of 16 bits beside four floats
+  /// need is less.
+  static bool is_aligned(const void* array) {
+    return reinterpret_cast<std::uintptr_t>(array) % kVectorBytes == 0;
+  }
+  template <class... Arrays>
+  static bool are_aligned(const Arrays*... arrays) {
+    return (is_aligned(arrays) && ...);
   }
 
   static cudaError_t no_kernel() {

@@ -48,21 +48,27 @@ __device__ __forceinline__ void store_pack(Number* to, const Pack<Number, kCount
 template <int kCount, bool kAligned, class Number>
 __device__ __forceinline__ Pack<Number, kCount> load_some(const Number* from,
                                                           std::int64_t count = kCount) {
-  if constexpr (kAligned) return load_pack<kCount>(from);
-  Pack<Number, kCount> pack{};
+  if constexpr (kAligned) {
+    return load_pack<kCount>(from);
+  } else {
+    Pack<Number, kCount> pack{};
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (i < count) pack.of[i] = from[i];
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) pack.of[i] = from[i];
+    }
+    return pack;
   }
-  return pack;
 }
 template <bool kAligned, class Number, int kCount>
 __device__ __forceinline__ void store_some(Number* to, const Pack<Number, kCount>& pack,
                                            std::int64_t count = kCount) {
-  if constexpr (kAligned) return store_pack(to, pack);
+  if constexpr (kAligned) {
+    store_pack(to, pack);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (i < count) to[i] = pack.of[i];
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) to[i] = pack.of[i];
+    }
   }
 }
 
