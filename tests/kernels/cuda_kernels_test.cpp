@@ -268,7 +268,9 @@ TEST(CudaKernels, AreAsManyAsTheProgramSays) {
     const int before = host_cuda::launches();
     run_as_cuda(op_case.op, memory, kLarge);
     const int launched = host_cuda::launches() - before;
-    const Tensor& first = *operands_of(op).front().tensor;
+    const std::vector<Operand> operands = operands_of(op);
+    if (operands.empty()) continue;  // a delay
+    const Tensor& first = *operands.front().tensor;
     if (first.size() == 0) continue;
     if (std::holds_alternative<Fill>(op_case.op) && first.dtype != DType::kF32) {
       EXPECT_EQ(launched, 0) << "the runtime's memset, which is a launch too";
