@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the fused updates cost an H200, calculated from their machine code: no GPU is asked.
+"""What our kernels cost an H200, calculated from their machine code: no GPU is asked.
 
     bench/sass_budget.py [--check] [--nvcc PATH] [--cuobjdump PATH] [--json FILE]
 
@@ -9,7 +9,11 @@ tile is counted: of two ways at a branch the one with fewer slow paths (CALL) an
 parts the time that is printed; the longest bounds the kernel. Rates and the part of the tensor peak are
 constants below, published or assumed, so every figure is calculated, not measured.
 
---check fails where issue takes more of the memory's time than LIMIT says or a product's loop spills.
+Flat kernels, which only move numbers, are listed by their 16-byte accesses and by the bytes on the way
+that a multiprocessor's threads make.
+
+--check fails where issue takes more of the memory's time than LIMIT says, a product's loop spills, or a
+flat kernel spills or lacks an access of 16 bytes.
 Exit: 0; 1 where a check failed or the code is not as expected; 77 where nvcc or cuobjdump is missing.
 """
 import argparse
@@ -51,6 +55,32 @@ KERNELS = [
     ("3xTF32, sums of 16", "TensorProduct<2>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55),
 ]
 COLS, PAD, THREADS = 128, 8, 256
+
+# name, kernel, its threads, 16-byte loads and stores of a thread's pack, those of them that are loads at once.
+FLAT = [
+    ("ReLU's gradient, fp32", "each_element<4>(std::int64_t, std::int64_t, ActivationGradElement<Relu, float>)", 256, 2, 1),
+    ("ReLU's gradient, bf16", "each_element<8>(std::int64_t, std::int64_t, ActivationGradElement<Relu, Bf16>)", 256, 2, 1),
+    ("bias and ReLU, fp32", "each_of_rows(std::int64_t, std::int64_t, BiasActivationPack<4, Relu>)", 256, 2, 1),
+    ("dropout, fp32", "each_of_rows(std::int64_t, std::int64_t, DropoutPack<4, float>)", 256, 4, 4),
+    ("dropout, bf16", "each_of_rows(std::int64_t, std::int64_t, DropoutPack<8, Bf16>)", 256, 4, 4),
+    ("fp32 to bf16", "each_element<8>(std::int64_t, std::int64_t, CastElement<Bf16, float>)", 256, 2, 1),
+    ("bf16 to fp32", "each_element<8>(std::int64_t, std::int64_t, CastElement<float, Bf16>)", 256, 1, 2),
+    ("MSE, fp32", "pointwise_loss<4, true>(double*, std::int64_t, LossElement<Mse, float>)", 256, 2, 1),
+    ("MSE, bf16", "pointwise_loss<8, true>(double*, std::int64_t, LossElement<Mse, Bf16>)", 256, 3, 1),
+    ("cross-entropy, fp32", "cross_entropy<4, true>(double*, std::int64_t, CrossEntropyRow<float>)", 256, 1, 1),
+    ("cross-entropy, bf16", "cross_entropy<8, true>(double*, std::int64_t, CrossEntropyRow<Bf16>)", 256, 1, 1),
+    ("column sums, fp32", "sum_rows<4, true>(float*, const float*, std::int64_t, std::int64_t, float)", 64, 8, 0),
+    ("column sums, bf16", "sum_rows<8, true>(float*, const Bf16*, std::int64_t, std::int64_t, float)", 64, 8, 0),
+    ("overflow check, fp16", "check_finite<8>(std::int64_t, std::int64_t, const F16*, float*)", 256, 1, 0),
+]
+FLAT_SOURCE = """#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/reductions.cuh"
+namespace barestep {
+using Relu = ActivationFormula<Activation::kRelu>;
+using Mse = LossFormula<LossKind::kMse>;
+template __global__ void %s;
+}
+"""
 WARPS_OF_BLOCK = THREADS // 32
 
 SOURCE = """#include "kernels/cuda/linear_adam.cuh"
@@ -158,15 +188,25 @@ def wavefronts(counts):
     return total
 
 
+def compile_kernel(nvcc, source, cubin):
+    done = subprocess.run([nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false", "-arch=sm_90",
+                           f"-I{ROOT / 'src'}", "-Xptxas", "-v", "-cubin", "-o", cubin, source], capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"nvcc: {done.stderr}")
+    return done
+
+
+def bytes_needed():
+    """Of a multiprocessor, on their way from memory, so that its latency is hidden."""
+    return MEMORY_TB_S * 1e12 / 2 * LATENCY_NS * 1e-9 / MULTIPROCESSORS
+
+
 def budget(kernel, nvcc, cuobjdump, work):
     name, product, rows, depth, instruction, needed, ahead, part, limit = kernel
     shared = 4 * 2 * depth * (COLS + PAD + rows + PAD) + 16
     source, cubin = work / "kernel.cu", work / "kernel.cubin"
     source.write_text(SOURCE % (product, shared, ahead))
-    done = subprocess.run([nvcc, "-std=c++20", "-O3", "-fmad=false", "-arch=sm_90", f"-I{ROOT / 'src'}", "-Xptxas", "-v",
-                           "-cubin", "-o", cubin, source], capture_output=True, text=True)
-    if done.returncode != 0:
-        fail(f"nvcc: {done.stderr}")
+    done = compile_kernel(nvcc, source, cubin)
     registers = int(re.search(r"Used (\d+) registers", done.stderr)[1])
     spilled = int(re.search(r"(\d+) bytes spill stores", done.stderr)[1])
     text = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
@@ -194,7 +234,48 @@ def budget(kernel, nvcc, cuobjdump, work):
         "shared_bytes": shared, "blocks": blocks, "instructions_per_weight": issued / (rows * COLS / THREADS),
         "ms": times, "bound_by": max(times, key=times.get), "issue_of_memory": times["issue"] / times["memory"],
         "limit": limit, "bytes_on_the_way": flight,
-        "bytes_needed": MEMORY_TB_S * 1e12 / 2 * LATENCY_NS * 1e-9 / MULTIPROCESSORS}
+        "bytes_needed": bytes_needed()}
+
+
+def flat_budget(kernel, nvcc, cuobjdump, work):
+    name, signature, threads, loads, stores = kernel
+    source, cubin = work / "flat.cu", work / "flat.cubin"
+    source.write_text(FLAT_SOURCE % signature)
+    done = compile_kernel(nvcc, source, cubin)
+    text = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
+    code = {part.split("\n", 1)[0].strip(): part for part in text.split("Function :")[1:]}
+    wanted = re.split("[<(]", signature)[0] + "I"  # a template, as it is mangled
+    found = [mangled for mangled in code if wanted in mangled]
+    if len(found) != 1:
+        fail(f"{len(found)} kernels are {signature}")
+    # ptxas names a kernel, then says what it takes.
+    own, sass = done.stderr.split(f"entry function '{found[0]}'")[1], code[found[0]]
+    registers = int(re.search(r"Used (\d+) registers", own)[1])
+    blocks = min(WARPS * 32 // threads, REGISTERS // (threads * -(-registers // 8) * 8), 32)
+    return {"kernel": name, "registers": registers, "blocks": blocks,
+            "spilled_bytes": int(re.search(r"(\d+) bytes spill stores", own)[1]),
+            "wide_loads": len(re.findall(r"LDG\.E(?:\.\w+)*\.128", sass)),
+            "wide_stores": len(re.findall(r"STG\.E(?:\.\w+)*\.128", sass)), "needs": [loads, stores],
+            "bytes_on_the_way": blocks * threads * 16 * loads, "bytes_needed": bytes_needed()}
+
+
+def print_flat_table(rows):
+    print("\nFlat kernels: 16-byte accesses in the code, and bytes on the way of all threads of a multiprocessor\n")
+    print("| kernel | registers | spilled B | blocks/SM | loads | stores | KiB on the way (needed) |")
+    print("|" + "---|" * 7)
+    for row in rows:
+        print(f"| {row['kernel']} | {row['registers']} | {row['spilled_bytes']} | {row['blocks']} | {row['wide_loads']} | "
+              f"{row['wide_stores']} | {row['bytes_on_the_way'] / 1024:.0f} ({row['bytes_needed'] / 1024:.0f}) |")
+
+
+def broken_flat(row):
+    loads, stores = row["needs"]
+    if row["spilled_bytes"] > 0:
+        yield f"{row['kernel']}: {row['spilled_bytes']} bytes are spilled"
+    if row["wide_loads"] < loads or row["wide_stores"] < stores:
+        yield f"{row['kernel']}: {row['wide_loads']} loads and {row['wide_stores']} stores of 16 bytes, fewer than {loads} and {stores}"
+    if row["bytes_on_the_way"] < row["bytes_needed"]:
+        yield f"{row['kernel']}: {row['bytes_on_the_way']} bytes on the way are too few for the memory"
 
 
 def print_table(rows):
@@ -227,10 +308,12 @@ def main():
         skip("cuobjdump")
     with tempfile.TemporaryDirectory() as work:
         rows = [budget(kernel, arguments.nvcc, cuobjdump, pathlib.Path(work)) for kernel in KERNELS]
+        flat = [flat_budget(kernel, arguments.nvcc, cuobjdump, pathlib.Path(work)) for kernel in FLAT]
     print_table(rows)
+    print_flat_table(flat)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"calculated": True, "kernels": rows}, indent=1) + "\n")
-    broken = []
+        arguments.json.write_text(json.dumps({"calculated": True, "kernels": rows, "flat": flat}, indent=1) + "\n")
+    broken = [text for row in flat for text in broken_flat(row)]
     for row in rows:
         if row["issue_of_memory"] > row["limit"]:
             broken.append(f"{row['kernel']}: issue takes {row['issue_of_memory']:.2f} of the memory's time, more than {row['limit']}")

@@ -319,7 +319,11 @@ struct DeviceConfig {
   bool graph = false;  // capture the step once, launch it as one piece
   Precision precision = Precision::kFp32;
   std::optional<Quantization> quantization{};  // of int8; default: kRow
-  std::filesystem::path autotune{};            // measured choices of product algorithms; a GPU's
+  // A GPU times the algorithms of products: of those from tuned_flop on, keeping its choices in a
+  // cache of the user's, or of all, keeping them in the file `autotune`.
+  bool autotunes = true;
+  std::filesystem::path autotune{};
+  double tuned_flop = 1e9;  // not an option
   // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
   // algorithm for so many, so that a row's bits do not depend on how many there are.
   std::int64_t rows_of_products = 0;

@@ -146,6 +146,13 @@ class Device {
   /// for each op before the first run of it. Blocks.
   virtual void prepare(const DeviceOp& op) = 0;
 
+  /// Which algorithms it has chosen for products, as a text that another process may take; empty
+  /// where there is none.
+  [[nodiscard]] virtual std::string product_choices() const { return ""; }
+  /// Takes such a text, made on an equal device, before it prepares; then it times nothing more.
+  /// Leaves a text that was made elsewhere.
+  virtual void set_product_choices(const std::string& /*text*/) {}
+
   /// Queues. Allocates nothing.
   virtual void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) = 0;
 

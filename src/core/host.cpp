@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -63,6 +64,14 @@ bool has_cpu(const std::string& controllers) {
 }
 
 }  // namespace
+
+std::optional<std::filesystem::path> cache_folder() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  const char* const home = std::getenv("HOME");
+  if (cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "barestep";
+  if (home != nullptr && *home == '/') return std::filesystem::path(home) / ".cache" / "barestep";
+  return std::nullopt;
+}
 
 CpuSet allowed_cpus() {
   CpuSet cpus;

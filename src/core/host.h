@@ -13,6 +13,10 @@
 
 namespace barestep {
 
+/// Where this user keeps what another run may use again and none needs: $XDG_CACHE_HOME/barestep or
+/// $HOME/.cache/barestep, which need not exist; nothing where neither is an absolute path.
+std::optional<std::filesystem::path> cache_folder();
+
 /// CPUs by their number; as many as Linux can be built for.
 using CpuSet = std::bitset<8192>;
 

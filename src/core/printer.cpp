@@ -330,12 +330,44 @@ std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int devi
   return table.text(2);
 }
 
+/// One overload for each kind that is not one launch.
+struct Launches {
+  std::int64_t operator()(const Copy& /*op*/) const { return 0; }
+  std::int64_t operator()(const Gemm& op) const {
+    const bool inside = op.activation == Activation::kNone || op.activation == Activation::kRelu;
+    return inside ? 1 : 2;
+  }
+  std::int64_t operator()(const QuantizedGemm& /*op*/) const { return 2; }
+  std::int64_t operator()(const QuantizeWeight& op) const { return op.scales.cols == 1 ? 3 : 1; }
+  std::int64_t operator()(const Quantize& op) const { return op.zero_point ? 3 : 1; }
+  std::int64_t operator()(const PointwiseLoss& /*op*/) const { return 2; }
+  std::int64_t operator()(const CrossEntropy& /*op*/) const { return 2; }
+  std::int64_t operator()(const CountCorrect& /*op*/) const { return 2; }
+  std::int64_t operator()(const SumSquares& /*op*/) const { return 2; }
+  std::int64_t operator()(const GramSquares& /*op*/) const { return 2; }
+  std::int64_t operator()(const auto& /*op*/) const { return 1; }
+};
+
 }  // namespace
+
+std::int64_t launches_of(const Op& op) {
+  const auto* const of_device = std::get_if<DeviceOp>(&op);
+  return of_device == nullptr ? 0 : std::visit(Launches{}, *of_device);
+}
+
+std::int64_t launches_of(const Program& program) {
+  std::int64_t launches = 0;
+  for (const Node& node : program.nodes()) {
+    if (node.phase != Phase::kData) launches += launches_of(node.op);
+  }
+  return launches;
+}
 
 std::string explain(const Program& program) {
   const Shown shown = shown_columns(program);
-  return fmt::format("Program '{}': one step of {}\n\n{}\n{}\n{}", program.name(),
-                     counted(std::ssize(program.nodes()), "node"), nodes_table(program, shown),
+  return fmt::format("Program '{}': one step of {}, kernels on a GPU: {}\n\n{}\n{}\n{}",
+                     program.name(), counted(std::ssize(program.nodes()), "node"),
+                     launches_of(program), nodes_table(program, shown),
                      phases_table(program, shown), legend(shown));
 }
 

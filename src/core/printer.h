@@ -1,6 +1,7 @@
 // Programs, ops and memory plans as text for people.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,18 @@ namespace barestep {
 /// buffer's name, "@" and its offset in bytes unless that is zero, and its shape; "1:" before it
 /// names its device where that is not the node's.
 std::string text_of(const Program& program, const Node& node);
+
+/// How many kernels a GPU is told to run for an op: one, or more where the library's product does
+/// not hold the activation or a sum over everything takes a second one. Copies are none.
+std::int64_t launches_of(const Op& op);
+/// For a step, but what brings its data.
+std::int64_t launches_of(const Program& program);
+
+/// How many kernels a GPU is told to run for an op: one, or more where the library's product does
+/// not hold the activation or a sum over everything takes a second one. Copies are none.
+std::int64_t launches_of(const Op& op);
+/// For a step, but what brings its data.
+std::int64_t launches_of(const Program& program);
 
 /// The step as a table: one row for each node with its formula, price and waits, then the sums of
 /// each phase and a legend. With several devices there is a column for the device, with collectives

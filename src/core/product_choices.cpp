@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/input_file.h"
 #include "core/json_document.h"
 #include "core/output_file.h"
@@ -101,6 +102,32 @@ std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
   return {shape, parse_algorithm(json.at("algorithm").get<std::string>())};
 }
 
+std::string text_of(const ProductPlace& place) {
+  return fmt::format("{} with {} in {}", place.device, place.library, place.precision);
+}
+
+struct ReadChoices {
+  ProductPlace place;
+  std::map<ProductShape, AlgorithmBytes> choices;
+};
+
+/// Nothing of a text that no program of ours wrote.
+std::optional<ReadChoices> parse_choices(const std::string& text) {
+  try {
+    if (!is_shallow_json(text)) return std::nullopt;
+    const OrderedJson json = OrderedJson::parse(text);
+    if (json.at("format") != kChoicesFormat) return std::nullopt;
+    ReadChoices read{.place = {.device = json.at("device").get<std::string>(),
+                               .library = json.at("library").get<std::string>(),
+                               .precision = json.at("precision").get<std::string>()},
+                     .choices = {}};
+    for (const OrderedJson& choice : json.at("choices")) read.choices.insert(from_json(choice));
+    return read;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
 std::string choices_text(const std::filesystem::path& path) {
   InputFile file(path, "--autotune");
   if (file.size_bytes() > kMostChoicesBytes) refuse_choices(path, "is larger than 1 MiB");
@@ -140,30 +167,32 @@ std::string text_of(const ProductShape& shape) {
                      shape.bias ? " bias" : "", shape.relu ? " relu" : "");
 }
 
-ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place)
-    : file_(std::move(file)), place_(std::move(place)) {
+ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, Keeper keeper)
+    : file_(std::move(file)), place_(std::move(place)), keeper_(keeper) {
+  if (keeper_ == Keeper::kCache) {
+    try {
+      if (!file_.empty() && std::filesystem::exists(file_)) take(choices_text(file_));
+    } catch (const std::exception&) {  // a cache that cannot be read is none
+    }
+    return;
+  }
   require_writable(file_);
   if (!std::filesystem::exists(file_)) return;
-  const std::string text = choices_text(file_);
-  ProductPlace found;
-  try {
-    if (!is_shallow_json(text)) throw std::invalid_argument("nested too deep");
-    const OrderedJson json = OrderedJson::parse(text);
-    if (json.at("format") != kChoicesFormat) throw std::invalid_argument("another format");
-    found = {.device = json.at("device").get<std::string>(),
-             .library = json.at("library").get<std::string>(),
-             .precision = json.at("precision").get<std::string>()};
-    for (const OrderedJson& choice : json.at("choices")) choices_.insert(from_json(choice));
-  } catch (const std::exception&) {
-    // Where in a file that a program wrote the damage is helps nobody.
-    refuse_choices(file_, "is not a file of product choices, or is damaged");
+  const auto read = parse_choices(choices_text(file_));
+  // Where in a file that a program wrote the damage is helps nobody.
+  if (!read) refuse_choices(file_, "is not a file of product choices, or is damaged");
+  if (read->place != place_) {
+    refuse_choices(
+        file_, fmt::format("was made on {}, this is {}", text_of(read->place), text_of(place_)));
   }
-  if (found == place_) return;
-  const auto text_of_place = [](const ProductPlace& p) {
-    return fmt::format("{} with {} in {}", p.device, p.library, p.precision);
-  };
-  refuse_choices(file_, fmt::format("was made on {}, this is {}", text_of_place(found),
-                                    text_of_place(place_)));
+  choices_ = read->choices;
+}
+
+bool ProductChoices::take(const std::string& text) {
+  auto read = parse_choices(text);
+  if (!read || read->place != place_) return false;
+  choices_ = std::move(read->choices);
+  return true;
 }
 
 std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) const {
@@ -173,6 +202,19 @@ std::optional<AlgorithmBytes> ProductChoices::find(const ProductShape& shape) co
 
 void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algorithm) {
   choices_[shape] = algorithm;
+  if (file_.empty()) return;
+  const std::string content = text();
+  const auto bytes = std::as_bytes(std::span(content));
+  try {
+    if (keeper_ == Keeper::kCache) std::filesystem::create_directories(file_.parent_path());
+    replace_file(file_, std::array{bytes});
+  } catch (const std::exception&) {
+    if (keeper_ == Keeper::kFile) throw;
+  }
+}
+
+std::string ProductChoices::text() const {
+  if (choices_.empty()) return "";
   OrderedJson all = OrderedJson::array();
   for (const auto& [known, chosen] : choices_) all.push_back(to_json(known, chosen));
   const OrderedJson json = {{"format", kChoicesFormat},
@@ -180,9 +222,16 @@ void ProductChoices::add(const ProductShape& shape, const AlgorithmBytes& algori
                             {"library", place_.library},
                             {"precision", place_.precision},
                             {"choices", std::move(all)}};
-  const std::string text = json.dump(1) + "\n";
-  const auto bytes = std::as_bytes(std::span(text));
-  replace_file(file_, std::array{bytes});
+  return json.dump(1) + "\n";
+}
+
+std::optional<std::filesystem::path> choices_cache(const ProductPlace& place) {
+  const auto folder = cache_folder();
+  if (!folder) return std::nullopt;
+  std::string name = fmt::format("products {}", text_of(place));
+  std::ranges::replace_if(
+      name, [](char c) { return c == '/' || c == ' ' || c == '\0'; }, '_');
+  return *folder / (name + ".json");
 }
 
 }  // namespace barestep

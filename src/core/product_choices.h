@@ -60,22 +60,39 @@ using AlgorithmBytes = std::array<std::byte, 64>;
 /// "types" both are f32.
 class ProductChoices {
  public:
+  enum class Keeper {
+    kFile,   // that somebody named
+    kCache,  // which may be lost: what is damaged or of another place is none
+  };
+
   /// Reads `file` if there is one. Throws Error: kConfiguration, in one line, for a file that is no
   /// such file, is damaged, or holds for another place; kNoInput when it cannot be read;
-  /// kCannotCreate when it could not be written.
-  ProductChoices(std::filesystem::path file, ProductPlace place);
+  /// kCannotCreate when it could not be written. Nothing of a cache throws; an empty `file` is one
+  /// that keeps nothing.
+  ProductChoices(std::filesystem::path file, ProductPlace place, Keeper keeper = Keeper::kFile);
 
   [[nodiscard]] std::optional<AlgorithmBytes> find(const ProductShape& shape) const;
 
-  /// Keeps the choice and writes the file anew, all of it or nothing.
+  /// Keeps the choice and writes the file anew, all of it or nothing. A cache that cannot be
+  /// written stays as it is.
   void add(const ProductShape& shape, const AlgorithmBytes& algorithm);
+
+  /// The file's content; empty where there is no choice.
+  [[nodiscard]] std::string text() const;
+  /// Takes the choices of such a text instead of its own, in memory alone. False, and nothing
+  /// taken, where they were made elsewhere or are damaged.
+  bool take(const std::string& text);
 
   [[nodiscard]] const std::filesystem::path& file() const { return file_; }
 
  private:
   std::filesystem::path file_;
   ProductPlace place_;
+  Keeper keeper_;
   std::map<ProductShape, AlgorithmBytes> choices_;
 };
+
+/// The file that caches the choices made at a place, of this user; nothing without a home folder.
+std::optional<std::filesystem::path> choices_cache(const ProductPlace& place);
 
 }  // namespace barestep

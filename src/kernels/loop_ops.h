@@ -28,10 +28,14 @@ struct ActivationElement {
 
   BARESTEP_HD void operator()(std::int64_t i, float x) const {
     const auto input = rounded<Number>(x);
-    if constexpr (kGradFromInput<Formula>) {
-      if (pre_activation != nullptr) pre_activation[i] = input;
-    }
-    values[i] = rounded<Number>(Formula::value(float_of(input)));
+    if (keeps_input()) pre_activation[i] = input;
+    values[i] = of(input);
+  }
+  [[nodiscard]] BARESTEP_HD static Number of(Number input) {
+    return rounded<Number>(Formula::value(float_of(input)));
+  }
+  [[nodiscard]] BARESTEP_HD bool keeps_input() const {
+    return kGradFromInput<Formula> && pre_activation != nullptr;
   }
 };
 
@@ -69,8 +73,9 @@ struct ActivationGradElement {
         from(addresses.at<Number>(op.from)),
         from_scale(op.from_scale) {}
 
-  BARESTEP_HD void operator()(std::int64_t i) const {
-    grad[i] = rounded<Number>(Formula::grad(float_of(grad[i]), from_scale * float_of(from[i])));
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = of(grad[i], from[i]); }
+  [[nodiscard]] BARESTEP_HD Number of(Number of_output, Number at) const {
+    return rounded<Number>(Formula::grad(float_of(of_output), from_scale * float_of(at)));
   }
 };
 
@@ -97,8 +102,9 @@ struct DropoutElement {
         first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - op.rate))) {}
 
-  template <std::size_t kLanes = 1>
-  BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
+  /// What is drawn for kLanes groups: word w of lane l belongs to column w * groups + group + l.
+  template <std::size_t kLanes>
+  [[nodiscard]] BARESTEP_HD PhiloxLanes<kLanes> draw(std::int64_t row, std::int64_t group) const {
     PhiloxLanes<kLanes> words;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       words[0][lane] = static_cast<std::uint32_t>(group) + static_cast<std::uint32_t>(lane);
@@ -107,6 +113,17 @@ struct DropoutElement {
       words[3][lane] = static_cast<std::uint32_t>(*step);
     }
     philox4x32_10(words, key);
+    return words;
+  }
+
+  /// PyTorch multiplies too, so NaN and infinity do not vanish.
+  [[nodiscard]] BARESTEP_HD static Number of(Number number, bool kept, float factor) {
+    return rounded<Number>(float_of(number) * (kept ? factor : 0.0F));
+  }
+
+  template <std::size_t kLanes = 1>
+  BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
+    const PhiloxLanes<kLanes> words = draw<kLanes>(row, group);
     // Locals: members could lie among the numbers written, for all that the compiler knows, and it
     // would make no vectors of the loop.
     Number* const numbers = values + row * cols;
@@ -119,9 +136,7 @@ struct DropoutElement {
       for (std::int64_t lane = 0; lane < end; ++lane) {
         const std::uint32_t drawn =
             words[static_cast<std::size_t>(word)][static_cast<std::size_t>(lane)];
-        // PyTorch multiplies too, so NaN and infinity do not vanish.
-        const float number = float_of(numbers[col + lane]);
-        numbers[col + lane] = rounded<Number>(number * (drawn < least ? 0.0F : factor));
+        numbers[col + lane] = of(numbers[col + lane], drawn >= least, factor);
       }
     }
   }
@@ -148,12 +163,16 @@ struct LossElement {
         scale(op.scale ? addresses.at(*op.scale) : nullptr),
         factor(Formula::factor(op.count)) {}
 
-  BARESTEP_HD void operator()(std::int64_t i) const {
-    const float of_loss = Formula::grad(factor, float_of(output[i]), target[i]);
-    grad[i] = rounded<Number>(of_loss * factor_at(scale));
+  BARESTEP_HD void operator()(std::int64_t i) const { grad[i] = grad_of(output[i], target[i]); }
+  [[nodiscard]] BARESTEP_HD Number grad_of(Number at, typename Formula::Target wanted) const {
+    const float of_loss = Formula::grad(factor, float_of(at), wanted);
+    return rounded<Number>(of_loss * factor_at(scale));
   }
   [[nodiscard]] BARESTEP_HD float value(std::int64_t i) const {
-    return Formula::value(float_of(output[i]), target[i]);
+    return value_of(output[i], target[i]);
+  }
+  [[nodiscard]] BARESTEP_HD static float value_of(Number at, typename Formula::Target wanted) {
+    return Formula::value(float_of(at), wanted);
   }
 };
 
@@ -241,8 +260,12 @@ struct CastElement {
         beta(op.beta) {}
 
   BARESTEP_HD void operator()(std::int64_t i) const {
-    const float number = scale * float_of(from[i]);
-    to[i] = rounded<To>(beta == 0.0F ? number : number + beta * float_of(to[i]));
+    to[i] = of(from[i], beta == 0.0F ? To{} : to[i]);
+  }
+  /// `old` counts where there is a beta.
+  [[nodiscard]] BARESTEP_HD To of(From number, To old) const {
+    const float scaled = scale * float_of(number);
+    return rounded<To>(beta == 0.0F ? scaled : scaled + beta * float_of(old));
   }
 };
 
@@ -292,6 +315,8 @@ struct GramTerm {
 /// so that no exponential overflows.
 template <class Number>
 struct CrossEntropyRow {
+  static constexpr bool kKeepsExponentials = std::is_same_v<Number, float>;
+
   Number* grad;
   const Number* logits;
   const std::int32_t* labels;
@@ -331,21 +356,28 @@ struct CrossEntropyRow {
   /// The exponential of a logit, `largest` subtracted. Where the gradient has room for it, it is
   /// kept there for write_grad(), which else computes it again: 16 bits would round it.
   [[nodiscard]] BARESTEP_HD float keep_exponential(std::int64_t i, float largest) const {
-    const float exponential = std::exp(float_of(logits[i]) - largest);
-    if constexpr (std::is_same_v<Number, float>) grad[i] = exponential;
-    return exponential;
+    const float kept = exponential(logits[i], largest);
+    if constexpr (kKeepsExponentials) grad[i] = kept;
+    return kept;
+  }
+  [[nodiscard]] BARESTEP_HD static float exponential(Number logit, float largest) {
+    return std::exp(float_of(logit) - largest);
   }
 
   BARESTEP_HD void write_grad(std::int64_t i, float largest, float sum, bool is_label) const {
-    float exponential = 0;
-    if constexpr (std::is_same_v<Number, float>) {
-      exponential = grad[i];
+    float kept = 0;
+    if constexpr (kKeepsExponentials) {
+      kept = grad[i];
     } else {
-      exponential = std::exp(float_of(logits[i]) - largest);
+      kept = exponential(logits[i], largest);
     }
+    grad[i] = grad_of(kept, sum, is_label);
+  }
+
+  [[nodiscard]] BARESTEP_HD Number grad_of(float of_logit, float sum, bool is_label) const {
     const float of_loss =
-        cross_entropy_grad(exponential, sum, is_label, weights, static_cast<float>(count));
-    grad[i] = rounded<Number>(of_loss * factor_at(scale));
+        cross_entropy_grad(of_logit, sum, is_label, weights, static_cast<float>(count));
+    return rounded<Number>(of_loss * factor_at(scale));
   }
 };
 

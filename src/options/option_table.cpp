@@ -35,6 +35,20 @@ OptionValue layers() {
       &widths, &text_of_numbers);
 }
 
+OptionValue tuning() {
+  return {JsonKind::kString, "on|off|FILE", "",
+          [](const Given& given, TrainConfig& c) {
+            c.device.autotunes = given.text != "off";
+            const bool is_file = c.device.autotunes && given.text != "on";
+            c.device.autotune = is_file ? file_path(given) : std::filesystem::path();
+          },
+          [](const TrainConfig& c) -> std::optional<std::string> {
+            if (!c.device.autotunes) return "off";
+            if (c.device.autotune.empty()) return std::nullopt;
+            return c.device.autotune.string();
+          }};
+}
+
 OptionValue data_files() {
   return {JsonKind::kString, "randn|idx:X,Y|npy:X,Y|safetensors:F", "",
           [](const Given& given, TrainConfig& c) { data_source(given, c.data); },
@@ -395,9 +409,10 @@ Table device_options() {
        .help = "capture a step once, then launch it as one piece",
        .value = flag(&DeviceConfig::graph)},
       {.name = "autotune",
-       .help = "time a GPU's product algorithms, keep the choices in FILE and take them from there "
-               "in later runs",
-       .value = file(&DeviceConfig::autotune),
+       .help = "on: time a GPU's algorithms for products above 1 GFLOP once, and keep the choices; "
+               "FILE: for all products, and keep them there; off: take the library's first",
+       .value = tuning(),
+       .unset = "on",
        .agreement = kNotShared},
   };
 }

@@ -577,16 +577,6 @@ void check_parallel(const TrainConfig& config) {
   }
 }
 
-void check_factors(const TrainConfig& config) {
-  if (config.parallel.scheme != RankScheme::kFactor || config.device.autotune.empty()) return;
-  fail(ExitCode::kConfiguration,
-       {.what = "--autotune",
-        .value = config.device.autotune.string(),
-        .why = "each rank would measure for itself, and --scheme factor needs the same algorithms "
-               "on all",
-        .remedy = "leave it out, or use --scheme ddp"});
-}
-
 void check_devices(const DeviceConfig& device) {
   if (device.devices.empty()) return;
   const auto refuse = [&](std::string why, std::string remedy) {
@@ -661,7 +651,6 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_pinning(config);
   check_device(config.device);
   check_parallel(config);
-  check_factors(config);
   check_output(config.output);
   check_evaluation(config);
   check_int8(config, trainer);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/input_file.h"
 #include "core/output_file.h"
 
@@ -186,17 +187,9 @@ Peaks measure_peaks(Device& device, Precision precision) {
 }
 
 std::optional<std::filesystem::path> peaks_file() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  const char* const home = std::getenv("HOME");
-  std::filesystem::path folder;
-  if (cache != nullptr && *cache == '/') {
-    folder = cache;
-  } else if (home != nullptr && *home == '/') {
-    folder = std::filesystem::path(home) / ".cache";
-  } else {
-    return std::nullopt;
-  }
-  return folder / "barestep" / "peaks.tsv";
+  const auto folder = cache_folder();
+  if (!folder) return std::nullopt;
+  return *folder / "peaks.tsv";
 }
 
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key) {

@@ -13,7 +13,6 @@
 
 #include "core/clock.h"
 #include "core/host.h"
-#include "core/input_file.h"
 #include "core/units.h"
 #include "options/options.h"
 #include "session/run_program.h"
@@ -75,13 +74,6 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
   }
   if (spec.own_data) settings.emplace_back("the number of ranks", std::to_string(spec.ranks));
   return settings;
-}
-
-/// The whole file of --autotune; empty where there is none.
-std::string text_of_choices(const fs::path& path) {
-  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-  if (path.empty() || !fs::exists(path)) return "";
-  return InputFile(path, "product choices").text(kMostBytes);
 }
 
 /// Reads the text that Checkpoints::state_text() made.
@@ -209,12 +201,16 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
       {"the build", fmt::format("{} {}", BARESTEP_VERSION, hash.substr(hash.rfind(' ') + 1, 12))}};
 }
 
-void restore_product_choices(const ResumePoint& point, const DeviceConfig& device) {
-  if (device.autotune.empty() || fs::exists(device.autotune)) return;
+std::string product_choices_of(const ResumePoint& point) {
   const StateJson json = StateJson::parse(point.text);
   const auto choices = json.find("product_choices");
-  if (choices == json.end() || !choices->is_string()) return;
-  const auto text = choices->get<std::string>();
+  if (choices == json.end() || !choices->is_string()) return "";
+  return choices->get<std::string>();
+}
+
+void restore_product_choices(const ResumePoint& point, const DeviceConfig& device) {
+  if (device.autotune.empty() || fs::exists(device.autotune)) return;
+  const std::string text = product_choices_of(point);
   if (text.empty()) return;
   const auto bytes = std::as_bytes(std::span(text));
   replace_file(device.autotune, std::span(&bytes, 1));
@@ -248,11 +244,12 @@ void require_shared_folder(Job& job, const fs::path& folder) {
 }
 
 Checkpoints::Checkpoints(const TrainConfig& config, const StepPrograms& programs,
-                         TrainerKind program, Trainer& trainer, Job& job, RankSettings rounding,
+                         const Place& place, Trainer& trainer, Job& job, RankSettings rounding,
                          const ResumePoint* start)
     : config_(config),
       programs_(programs),
-      program_(program),
+      program_(place.trainer()),
+      device_(*place.devices().front()),
       trainer_(trainer),
       ranks_(job.background_ranks()),
       is_first_(job.is_first()),
@@ -311,7 +308,7 @@ std::string Checkpoints::state_text() const {
   if (const auto& scaling = position.scaling) {
     json["loss_scale"] = {{"scale", scaling->scale}, {"good_steps", scaling->good_steps}};
   }
-  json["product_choices"] = text_of_choices(config_.device.autotune);
+  json["product_choices"] = device_.product_choices();
   json["settings"] = json_of_settings(deciding_);
   json["rounding"] = json_of_settings(rounding_);
   json["configuration"] = StateJson::parse(json_of(config_, program_));

@@ -60,6 +60,9 @@ std::string rounding_differences(const ResumePoint& point, const RankSettings& n
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
                                   const Device& device, TrainerKind trainer);
 
+/// The choices of products that the checkpoint holds; empty where it holds none.
+std::string product_choices_of(const ResumePoint& point);
+
 /// Restores the file of --autotune where it is gone: with the same choices products have the same
 /// bits. Throws what replace_file() throws.
 void restore_product_choices(const ResumePoint& point, const DeviceConfig& device);
@@ -74,7 +77,7 @@ class Checkpoints final : public Observer {
  public:
   /// Opens the folder on rank 0, with CheckpointFolder's errors. `start` is null for a run from the
   /// beginning. All that is referred to must outlive it.
-  Checkpoints(const TrainConfig& config, const StepPrograms& programs, TrainerKind program,
+  Checkpoints(const TrainConfig& config, const StepPrograms& programs, const Place& place,
               Trainer& trainer, Job& job, RankSettings rounding, const ResumePoint* start);
 
   /// Asks for a pause as soon as --checkpoint-every has passed.
@@ -112,6 +115,7 @@ class Checkpoints final : public Observer {
   const TrainConfig& config_;
   const StepPrograms& programs_;
   TrainerKind program_;
+  const Device& device_;  // whose choices of products all have
   Trainer& trainer_;
   Communicator* ranks_;  // for the thread that writes
   bool is_first_;        // rank 0

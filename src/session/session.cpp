@@ -18,6 +18,7 @@
 #include "core/units.h"
 #include "kernels/make_device.h"
 #include "options/options.h"
+#include "session/rank_agreement.h"
 #include "session/run_program.h"
 #include "train/recomputation.h"
 #include "train/weights.h"
@@ -190,11 +191,36 @@ std::string Session::preview() const {
 void Session::run() {
   job_.or_end_all([&] {
     place_.join(config_, *programs_);
+    choose_products();
     set_up();
     train();
     job_.enter(Activity::kEnd);
     end();
   });
+}
+
+void Session::choose_products() {
+  if (place_.kind() != DeviceKind::kCuda || !config_.device.autotunes) return;
+  const std::vector<Device*> devices = place_.devices();
+  std::string choices;
+  if (start_ && config_.device.autotune.empty()) choices = product_choices_of(*start_);
+  Communicator* const ranks = job_.ranks();
+  const bool alone = devices.size() == 1 && (ranks == nullptr || ranks->size() == 1);
+  if (choices.empty()) {
+    if (alone) return;  // it times what it prepares
+    if (job_.is_first()) {
+      for (const StepProgram* step : programs_->all()) {
+        for (const Node& node : step->program.nodes()) {
+          const auto* const op = std::get_if<DeviceOp>(&node.op);
+          if (op == nullptr || node.device != 0 || !std::holds_alternative<Gemm>(*op)) continue;
+          devices.front()->prepare(*op);
+        }
+      }
+      choices = devices.front()->product_choices();
+    }
+    if (ranks != nullptr) choices = gather_texts(*ranks, choices).front();
+  }
+  for (Device* const device : devices) device->set_product_choices(choices);
 }
 
 /// Each observer is told of a step in this order, and has its say in the end.
@@ -240,8 +266,8 @@ void Session::set_up() {
   if (profiling != nullptr) profiling->begin();
   observers_.add(std::move(profiling));
   if (!config_.checkpoint.folder.empty()) {
-    checkpoints_ = &observers_.make<Checkpoints>(config_, *programs_, place_.trainer(), *trainer_,
-                                                 job_, rounding, start_ ? &*start_ : nullptr);
+    checkpoints_ = &observers_.make<Checkpoints>(config_, *programs_, place_, *trainer_, job_,
+                                                 rounding, start_ ? &*start_ : nullptr);
   }
 }
 

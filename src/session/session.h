@@ -76,6 +76,9 @@ class Session {
   void note_lost_gradients(const StepSpec& spec) const;
   [[nodiscard]] std::string preview() const;
   [[nodiscard]] FlatWeights weights_of_all();
+  /// Where products are timed, one device does so: all take what it chose, or what a checkpoint
+  /// holds.
+  void choose_products();
   void set_up();
   void note_start(const RankSettings& rounding) const;
   void train();

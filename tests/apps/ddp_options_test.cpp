@@ -61,11 +61,6 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
        78,
        "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
        "--scheme ddp or zero1"},
-      {{"--scheme", "factor", "--autotune", "a.json"},
-       78,
-       "--autotune 'a.json': each rank would measure for itself, and --scheme factor needs the "
-       "same "
-       "algorithms on all; leave it out, or use --scheme ddp"},
       {{"--scheme", "zero1", "--update", "per-bucket"},
        78,
        "--update per-bucket: is about the buckets of --scheme ddp; leave it out, or use --scheme "

@@ -44,7 +44,7 @@ TEST(Explain, PrintsTheWholeStepAsATable) {
   program.add({DeviceOp{Gemm{grad_weight, grad_out, x, true, false, 1}}, 0, Lane::kCompute,
                Phase::kBackward, 0});
   order(program);
-  EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes
+  EXPECT_EQ(explain(program), R"(Program 'train': one step of 6 nodes, kernels on a GPU: 5
 
 #  phase     layer  lane     op        what                                                                        flops  bytes  waits for
 0  data          -  copy     copy      x[4x2] = host_x[4x2]                                                            0     64  #5 of 2 steps before

@@ -62,6 +62,45 @@ class ProductChoicesFile : public TempDirTest {
   }
 };
 
+TEST_F(ProductChoicesFile, OfACacheMayBeLostDamagedOrOutOfReach) {
+  using enum ProductChoices::Keeper;
+  const ProductShape shape{.m = 4, .n = 5, .k = 6};
+  const std::filesystem::path deep = folder() / "not" / "yet" / "there.json";
+  ProductChoices(deep, kHere, kCache).add(shape, bytes_from(1));
+  EXPECT_EQ(ProductChoices(deep, kHere, kCache).find(shape), bytes_from(1));
+  ProductPlace elsewhere = kHere;
+  elsewhere.device = "another";
+  EXPECT_FALSE(ProductChoices(deep, elsewhere, kCache).find(shape));
+  file("choices.json", "{");
+  ProductChoices damaged(path(), kHere, kCache);
+  EXPECT_FALSE(damaged.find(shape));
+  damaged.add(shape, bytes_from(2));
+  EXPECT_EQ(ProductChoices(path(), kHere, kCache).find(shape), bytes_from(2));
+  for (const std::filesystem::path& nowhere :
+       {std::filesystem::path("/proc/none/choices.json"), std::filesystem::path()}) {
+    ProductChoices lost(nowhere, kHere, kCache);
+    lost.add(shape, bytes_from(3));
+    EXPECT_EQ(lost.find(shape), bytes_from(3));
+  }
+}
+
+TEST_F(ProductChoicesFile, HandsItsTextToAnEqualPlaceAlone) {
+  const ProductShape shape{.m = 4, .n = 5, .k = 6};
+  ProductChoices first(path(), kHere);
+  EXPECT_EQ(first.text(), "");
+  first.add(shape, bytes_from(1));
+  EXPECT_EQ(first.text(), read_file(path()));
+  ProductChoices other("", kHere, ProductChoices::Keeper::kCache);
+  EXPECT_TRUE(other.take(first.text()));
+  EXPECT_EQ(other.find(shape), bytes_from(1));
+  ProductPlace elsewhere = kHere;
+  elsewhere.library = "library 2";
+  ProductChoices foreign("", elsewhere, ProductChoices::Keeper::kCache);
+  EXPECT_FALSE(foreign.take(first.text()));
+  EXPECT_FALSE(foreign.take("[]"));
+  EXPECT_FALSE(foreign.find(shape));
+}
+
 TEST_F(ProductChoicesFile, KeepsChoicesFromRunToRun) {
   const ProductShape plain{.m = 4, .n = 5, .k = 6, .transpose_b = true, .alignment_a = 64};
   ProductShape fused = plain;

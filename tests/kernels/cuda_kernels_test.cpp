@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/printer.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/grid.cuh"
@@ -258,6 +259,29 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
   }
 }
 
+/// What --explain counts.
+TEST(CudaKernels, AreAsManyAsTheProgramSays) {
+  for (OpCase& op_case : kernel_cases()) {
+    SCOPED_TRACE(op_case.name);
+    const Op op(op_case.op);
+    Memory memory = input_of(op_case);
+    const int before = host_cuda::launches();
+    run_as_cuda(op_case.op, memory, kLarge);
+    const int launched = host_cuda::launches() - before;
+    const std::vector<Operand> operands = operands_of(op);
+    if (operands.empty()) continue;  // a delay
+    const Tensor& first = *operands.front().tensor;
+    if (first.size() == 0) continue;
+    if (std::holds_alternative<Fill>(op_case.op) && first.dtype != DType::kF32) {
+      EXPECT_EQ(launched, 0) << "the runtime's memset, which is a launch too";
+      continue;
+    }
+    // Our own product in int8 stands in for the library's and what it leaves.
+    const bool is_own = std::holds_alternative<QuantizedGemm>(op_case.op);
+    EXPECT_EQ(launched, launches_of(op) - (is_own ? 1 : 0));
+  }
+}
+
 /// What cuBLASLt leaves is made of the sums in their place what our product makes of them.
 TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
   for (OpCase& op_case : kernel_cases()) {
@@ -349,6 +373,128 @@ TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
         EXPECT_EQ(cuda.arrays(), cpu.arrays());
       }
     }
+  }
+}
+
+/// The ops whose kernels move 16 bytes at a time, over rows x cols numbers of `type`. Each tensor
+/// begins `shift` numbers behind a multiple of 64 bytes.
+class PackedOps {
+ public:
+  PackedOps(std::int64_t rows, std::int64_t cols, DType type, std::int64_t shift) : shift_(shift) {
+    const Tensor one = add(1, 1, DType::kF32);
+    const Tensor values = add(rows, cols, type);
+    const Tensor from = add(rows, cols, type);
+    const Tensor kept = add(rows, cols, type);
+    const Tensor floats = add(rows, cols, DType::kF32);
+    const Tensor sums = add(1, cols, type);
+    const Tensor step = add(1, 1, DType::kI32);
+    const Tensor labels = add(rows, 1, DType::kI32);
+    const Tensor bias = add(1, cols, DType::kF32);
+    all_ = {
+        BiasActivation{.values = values, .activation = Activation::kRelu},
+        BiasActivation{.values = values, .activation = Activation::kGelu, .pre_activation = kept},
+        ActivationGrad{.grad = values, .from = from, .activation = Activation::kRelu},
+        Dropout{.values = values, .step = step, .rate = 0.5},
+        SumRows{.out = sums, .in = from},
+        PointwiseLoss{one, kept, values, floats, rows * cols},
+        CrossEntropy{one, kept, from, labels, rows},
+        CheckFinite{.found_inf = one, .in = from}};
+    if (type == DType::kF32) {
+      all_.emplace_back(Fill{values, 3});
+      all_.emplace_back(BiasActivation{
+          .values = from, .bias = bias, .activation = Activation::kGelu, .pre_activation = kept});
+    } else {
+      all_.emplace_back(Cast{.to = floats, .from = values, .scale = 0.5F});
+      all_.emplace_back(Cast{.to = from, .from = floats, .beta = 0.75F});
+    }
+    memory_.bytes().resize(static_cast<std::size_t>(end_ + 64));
+    std::uint64_t seed = 0;
+    for (const Tensor& tensor : {values, from, kept, floats, sums, bias}) {
+      std::vector<float> numbers(static_cast<std::size_t>(tensor.size()));
+      if (!numbers.empty()) TorchGenerator(++seed).uniform(numbers, -2, 2);
+      set_numbers(memory_, tensor, numbers);
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      memory_.values<std::int32_t>(labels)[static_cast<std::size_t>(row)] =
+          static_cast<std::int32_t>(row % cols);
+    }
+  }
+
+  [[nodiscard]] const std::vector<DeviceOp>& all() const { return all_; }
+  [[nodiscard]] Memory memory() const { return memory_; }
+
+  /// All but what the op has written, which becomes zeros.
+  [[nodiscard]] static std::vector<std::byte> rest(const DeviceOp& op, Memory memory) {
+    for (const Access& access : accesses_of(Op(op))) {
+      if (access.writes) std::ranges::fill(memory.bytes(access.tensor), std::byte{0});
+    }
+    return memory.bytes();
+  }
+
+  /// What the op has written.
+  [[nodiscard]] static std::vector<std::byte> written(const DeviceOp& op, Memory& memory) {
+    std::vector<std::byte> bytes;
+    for (const Access& access : accesses_of(Op(op))) {
+      if (!access.writes) continue;
+      const auto own = memory.bytes(access.tensor);
+      bytes.insert(bytes.end(), own.begin(), own.end());
+    }
+    return bytes;
+  }
+
+ private:
+  Tensor add(std::int64_t rows, std::int64_t cols, DType type) {
+    const Tensor tensor{0, end_ + shift_ * bytes_of(type), rows, cols, type};
+    end_ = (tensor.end_bytes() + 63) / 64 * 64;
+    return tensor;
+  }
+
+  std::int64_t shift_;
+  std::int64_t end_ = 0;
+  Memory memory_;
+  std::vector<DeviceOp> all_;
+};
+
+TEST(CudaPackedOps, HaveTheSameBitsWhereverTheirNumbersLieAndTheCpusWhereNothingIsSummed) {
+  const auto sums = [](const DeviceOp& op) {
+    return std::holds_alternative<SumRows>(op) || std::holds_alternative<PointwiseLoss>(op) ||
+           std::holds_alternative<CrossEntropy>(op);
+  };
+  for (const auto& [rows, cols] :
+       {std::pair{1, 1}, {3, 5}, {1, 257}, {9, 64}, {2, 128}, {3, 260}, {2, 264}, {17, 36}}) {
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const PackedOps aligned(rows, cols, type, 0);
+      for (const std::int64_t shift : {0, 1, 2, 4, 8}) {
+        const PackedOps moved(rows, cols, type, shift);
+        for (std::size_t i = 0; i < moved.all().size(); ++i) {
+          const DeviceOp& op = moved.all()[i];
+          SCOPED_TRACE(testing::Message() << label_of(op) << " " << i << ", " << rows << " x "
+                                          << cols << " of " << name_of(type) << " by " << shift);
+          Memory cuda = moved.memory();
+          run_as_cuda(op, cuda);
+          Memory other = aligned.memory();
+          if (sums(op)) {
+            run_as_cuda(aligned.all()[i], other);
+          } else {
+            run_on_cpu(aligned.all()[i], other);
+          }
+          EXPECT_EQ(PackedOps::written(op, cuda), PackedOps::written(aligned.all()[i], other));
+          EXPECT_EQ(PackedOps::rest(op, cuda), PackedOps::rest(op, moved.memory()));
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaPackedOps, TakeAThreadForEach16BytesAndNoMoreBlocksThanRunAtOnce) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Memory memory;
+    const Tensor grad = memory.add(64, 1024, type);
+    const ActivationGrad op{grad, memory.add(64, 1024, type), Activation::kRelu};
+    run_as_cuda(op, memory, kLarge);
+    EXPECT_EQ(host_cuda::launched_threads(), 64 * 1024 * bytes_of(type) / 16);
+    run_as_cuda(op, memory, kSmall);
+    EXPECT_EQ(host_cuda::launched_threads(), 2 * 2048) << "two multiprocessors' threads";
   }
 }
 

@@ -164,6 +164,114 @@ TEST_F(ProductOnFake, TunesOnceAndTakesItsChoiceFromTheFileAfterwards) {
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 0);
 }
 
+/// The cache of this user lies in the test's folder.
+class TuningOnFake : public ProductOnFake {
+ protected:
+  void SetUp() override {
+    ProductOnFake::SetUp();
+    setenv("XDG_CACHE_HOME", folder().c_str(), 1);
+    tuned.tuned_flop = 1;
+  }
+  void TearDown() override {
+    unsetenv("XDG_CACHE_HOME");
+    ProductOnFake::TearDown();
+  }
+
+  const fake_cuda::Machine machine{.fastest_algorithm = 2};
+  DeviceConfig tuned{.device = "cuda"};
+};
+
+TEST_F(TuningOnFake, TimesLargeProductsUnaskedAndFindsThemInTheCacheAfterwards) {
+  restart(machine, {.device = "cuda"});
+  const auto plain = run(op, memory);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1) << "a product of 144 flop is not timed";
+  EXPECT_EQ(fake_cuda::last_algorithm(), 0);
+  EXPECT_EQ(device->product_choices(), "");
+
+  restart(machine, tuned);
+  EXPECT_EQ(run(op, memory), plain);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_GT(fake_cuda::calls("cublasLtMatmul"), 4);
+  EXPECT_NE(device->product_choices(), "");
+
+  restart(machine, tuned);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1) << "nothing is timed again";
+  EXPECT_TRUE(std::filesystem::exists(folder() / "barestep" /
+                                      "products_Fake_GPU_with_cuBLASLt_13.1.0_in_fp32.json"));
+
+  restart({.lt_version = 130200, .fastest_algorithm = 1}, tuned);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 1) << "another library has a cache of its own";
+}
+
+TEST_F(TuningOnFake, TimesNothingWhereItIsOff) {
+  tuned.autotunes = false;
+  restart(machine, tuned);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 0);
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 1);
+}
+
+TEST_F(TuningOnFake, TakesTheChoicesOfAnotherDeviceAndTimesNothingMore) {
+  restart(machine, tuned);
+  device->prepare(op);
+  const std::string choices = device->product_choices();
+  tuned.tuned_flop = 2;
+  std::filesystem::remove_all(folder() / "barestep");
+  restart({.fastest_algorithm = 3}, tuned);
+  device->set_product_choices(choices);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 2);
+  EXPECT_EQ(device->product_choices(), choices);
+  Memory other_memory;
+  const Gemm other{other_memory.add(3, 6), other_memory.add(3, 3), other_memory.add(3, 6)};
+  run(other, other_memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 0) << "the library's first";
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), 2);
+}
+
+TEST_F(TuningOnFake, LeavesChoicesThatWereMadeElsewhereOrAreDamaged) {
+  restart({.lt_version = 130200, .fastest_algorithm = 1}, tuned);
+  device->prepare(op);
+  for (const std::string& choices : {device->product_choices(), std::string("{"), std::string()}) {
+    restart(machine, tuned);
+    device->set_product_choices(choices);
+    run(op, memory);
+    EXPECT_EQ(fake_cuda::last_algorithm(), 2) << "its own";
+  }
+}
+
+TEST_F(TuningOnFake, RefusesChoicesOfOthersThatDoNotRun) {
+  restart(machine, tuned);
+  device->prepare(op);
+  const std::string choices = device->product_choices();
+  restart(machine, tuned);
+  device->set_product_choices(choices);
+  fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_INVALID_VALUE);
+  expect_error(
+      ExitCode::kConfiguration,
+      "--autotune 'on': rank 0's or the checkpoint's algorithm for 4x6x3 NT bias relu does "
+      "not run here; use --autotune off",
+      [&] { device->prepare(op); });
+}
+
+TEST_F(TuningOnFake, TimesAgainWhatTheCacheHasAndDoesNotRun) {
+  restart(machine, tuned);
+  device->prepare(op);
+  restart({.fastest_algorithm = 1}, tuned);
+  fake_cuda::fail("cublasLtMatmulAlgoCheck", 1, CUBLAS_STATUS_INVALID_VALUE);
+  run(op, memory);
+  EXPECT_EQ(fake_cuda::last_algorithm(), 1);
+}
+
+TEST_F(TuningOnFake, DoesWithoutWhereMemoryIsShortAndNobodyAskedForIt) {
+  restart({.memory_bytes = std::int64_t{40} << 20}, tuned);
+  device->prepare(op);
+  EXPECT_EQ(device->product_choices(), "");
+}
+
 TEST_F(ProductOnFake, RefusesChoicesThatWereMadeElsewhere) {
   const std::string path = choices();
   const DeviceConfig tuned{.device = "cuda", .autotune = path};

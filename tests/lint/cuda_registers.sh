@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 # fmad=false would not change a register of cuda_randn.cu's, so all are compiled alike.
 for source in src/kernels/cuda/*.cu; do
-  "$nvcc" -std=c++20 -O3 -fmad=false -arch=sm_90 -Isrc -Xptxas -v -cubin \
+  "$nvcc" -std=c++20 --expt-relaxed-constexpr -O3 -fmad=false -arch=sm_90 -Isrc -Xptxas -v -cubin \
     -o "$work/$(basename "$source").cubin" "$source"
 done >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "command_line.h"
@@ -265,7 +267,7 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       } else if (option.value.allowed.starts_with("a ") && option.name != "slow-rank") {
         EXPECT_EQ(error_of(option, "-9"),
                   what + " '-9': out of range; give " + option.value.allowed);
-      } else if (option.value.argument == "FILE" || option.value.argument == "DIR") {
+      } else if (option.value.argument.ends_with("FILE") || option.value.argument == "DIR") {
         EXPECT_EQ(error_of(option, ""), what + ": the value is empty; give a file");
       } else {
         const auto found = others.find(option.name);
@@ -276,6 +278,22 @@ TEST(Options, EachRefusesWhatItDoesNotAllow) {
       }
     }
   }
+}
+
+TEST(Options, AutotuneIsOnOffOrAFile) {
+  const auto all = options_of(TrainerKind::kSingle);
+  const auto option = std::ranges::find(all, std::string_view("autotune"), &Option::name);
+  ASSERT_NE(option, all.end());
+  EXPECT_TRUE(TrainConfig().device.autotunes);
+  TrainConfig config;
+  const auto given = [&](const char* text) {
+    option->value.read({.where = "--autotune", .text = text}, config);
+    return std::tuple(config.device.autotunes, config.device.autotune.string(),
+                      option->value.text(config).value_or("on"));
+  };
+  EXPECT_EQ(given("off"), std::tuple(false, std::string(), std::string("off")));
+  EXPECT_EQ(given("f"), std::tuple(true, std::string("f"), std::string("f")));
+  EXPECT_EQ(given("on"), std::tuple(true, std::string(), std::string("on")));
 }
 
 using Settings = std::vector<std::pair<std::string, std::string>>;

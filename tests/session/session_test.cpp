@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "session/checkpoints.h"
 #include "support/expect_error.h"
+#include "support/forwarding_device.h"
 #include "support/metrics.h"
 #include "support/temp_dir.h"
 
@@ -123,6 +124,76 @@ TEST_F(SessionTest, WritesProductChoicesAgainThatAreGone) {
   file("choices", "those of now");
   restore_product_choices(*point, device);
   EXPECT_EQ(read_file(device.autotune), "those of now");
+}
+
+/// Has chosen what it is told to have chosen.
+class DeviceWithChoices final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  [[nodiscard]] std::string product_choices() const override { return choices; }
+  void set_product_choices(const std::string& text) override { taken.push_back(text); }
+
+  std::string choices;
+  std::vector<std::string> taken;
+};
+
+/// One device, which counts as a GPU where products are chosen.
+class PlaceWithChoices final : public Place {
+ public:
+  explicit PlaceWithChoices(std::string choices) : choices_(std::move(choices)) {}
+  [[nodiscard]] TrainerKind trainer() const override { return inner_->trainer(); }
+  void settle(TrainConfig& config) override { inner_->settle(config); }
+  [[nodiscard]] DeviceKind kind() const override {
+    return device_ == nullptr ? inner_->kind() : DeviceKind::kCuda;
+  }
+  [[nodiscard]] bool takes_any_kind() const override { return inner_->takes_any_kind(); }
+  void require_outputs(const TrainConfig& config) const override {
+    inner_->require_outputs(config);
+  }
+  [[nodiscard]] StepSpec spec_of(const TrainConfig& config, const Dataset* data) const override {
+    return inner_->spec_of(config, data);
+  }
+  [[nodiscard]] std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const override {
+    return inner_->new_scheme(config);
+  }
+  [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override {
+    return inner_->stated_memory(bytes);
+  }
+  void open(TrainConfig& config, const StepPrograms& programs) override {
+    inner_->open(config, programs);
+    device_ = std::make_unique<DeviceWithChoices>(*inner_->devices().front());
+    device_->choices = choices_;
+  }
+  [[nodiscard]] std::vector<Device*> devices() const override { return {device_.get()}; }
+  [[nodiscard]] std::vector<std::string> names() const override { return inner_->names(); }
+  [[nodiscard]] ProfilingScope profiling_scope() const override {
+    return inner_->profiling_scope();
+  }
+  [[nodiscard]] MonitorScope monitor_scope() const override { return inner_->monitor_scope(); }
+
+  [[nodiscard]] const std::vector<std::string>& taken() const { return device_->taken; }
+
+ private:
+  std::string choices_;
+  std::unique_ptr<Place> inner_ = one_device();
+  std::unique_ptr<DeviceWithChoices> device_;
+};
+
+TEST_F(SessionTest, GoesOnWithTheChoicesOfProductsThatTheCheckpointHolds) {
+  config_.checkpoint.folder = folder() / "c";
+  PlaceWithChoices first("those of then");
+  Session(first, config_, alone_).run();
+  EXPECT_THAT(first.taken(), ElementsAre()) << "it times what it prepares";
+  config_.checkpoint.resume = true;
+  config_.training.steps = 4;
+  PlaceWithChoices resumed("");
+  Session(resumed, config_, alone_).run();
+  EXPECT_THAT(resumed.taken(), ElementsAre("those of then"));
+  config_.training.steps = 5;
+  config_.device.autotunes = false;
+  PlaceWithChoices off("");
+  Session(off, config_, alone_).run();
+  EXPECT_THAT(off.taken(), ElementsAre());
 }
 
 TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {

@@ -95,6 +95,8 @@ class CudaDevice final : public Device {
     if (const auto* gemm = std::get_if<Gemm>(&op)) product_.prepare(*gemm);
     if (const auto* gemm = std::get_if<QuantizedGemm>(&op)) int8_product_.prepare(*gemm);
   }
+  [[nodiscard]] std::string product_choices() const override { return product_.choices(); }
+  void set_product_choices(const std::string& text) override { product_.set_choices(text); }
   void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) override;
 
   void begin_capture(Stream& origin) override;

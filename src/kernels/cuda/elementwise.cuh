@@ -1,18 +1,13 @@
-// Kernels that treat every number by itself: bias, activation, fill, the sum of one row and
-// another.
+// Kernels that treat every number by itself: bias, activation and its gradient, dropout, casts,
+// fill, the sum of one row and another.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/packs.cuh"
 #include "kernels/formulas.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
-
-/// Calls element(i) for i in [0, n).
-template <class Element>
-__global__ void __launch_bounds__(kBlockThreads) each_element(std::int64_t n, Element element) {
-  for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) element(i);
-}
 
 struct FillElement {
   float* out;
@@ -20,6 +15,62 @@ struct FillElement {
 
   BARESTEP_HD void operator()(std::int64_t i) const { out[i] = value; }
 };
+
+/// An element of kCount neighbouring numbers, from `first` on: all loads before the first store, by
+/// 16-byte accesses. There is an overload for each element whose arrays are flat.
+template <int kCount>
+__device__ void apply_pack(const FillElement& element, std::int64_t first) {
+  Pack<float, kCount> pack;
+#pragma unroll
+  for (float& number : pack.of) number = element.value;
+  store_pack(element.out + first, pack);
+}
+
+template <int kCount, class Formula, class Number>
+__device__ void apply_pack(const ActivationElement<Formula, Number>& element, std::int64_t first,
+                           Pack<Number, kCount> pack) {
+  if (element.keeps_input()) store_pack(element.pre_activation + first, pack);
+#pragma unroll
+  for (Number& number : pack.of) number = element.of(number);
+  store_pack(element.values + first, pack);
+}
+
+template <int kCount, class Formula, class Number>
+__device__ void apply_pack(const ActivateElement<Formula, Number>& element, std::int64_t first) {
+  const auto& activation = element.activation;
+  apply_pack(activation, first, load_pack<kCount>(activation.values + first));
+}
+
+template <int kCount, class Formula, class Number>
+__device__ void apply_pack(const ActivationGradElement<Formula, Number>& element,
+                           std::int64_t first) {
+  auto grad = load_pack<kCount>(element.grad + first);
+  const auto from = load_pack<kCount>(element.from + first);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) grad.of[i] = element.of(grad.of[i], from.of[i]);
+  store_pack(element.grad + first, grad);
+}
+
+template <int kCount, class To, class From>
+__device__ void apply_pack(const CastElement<To, From>& element, std::int64_t first) {
+  const auto from = load_pack<kCount>(element.from + first);
+  Pack<To, kCount> to{};
+  if (element.beta != 0.0F) to = load_pack<kCount>(element.to + first);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to.of[i] = element.of(from.of[i], to.of[i]);
+  store_pack(element.to + first, to);
+}
+
+/// Calls element for [0, n): `packs` times kCount numbers by 16-byte accesses, what is left one by
+/// one.
+template <int kCount, class Element>
+__global__ void __launch_bounds__(kBlockThreads)
+    each_element(std::int64_t n, std::int64_t packs, Element element) {
+  for (std::int64_t i = grid_thread(); i < packs; i += grid_threads())
+    apply_pack<kCount>(element, kCount * i);
+#pragma unroll 1
+  for (std::int64_t i = kCount * packs + grid_thread(); i < n; i += grid_threads()) element(i);
+}
 
 /// A block's share of a matrix in each_of_rows and sum_rows: a warp reads neighbouring columns.
 constexpr int kTileCols = kWarpThreads;
@@ -38,6 +89,46 @@ __global__ void __launch_bounds__(kBlockThreads)
     element(row, col);
   }
 }
+
+/// What a row's element does to the kCount columns of a pack; for each_of_rows over packs.
+template <int kCount, class Formula>
+struct BiasActivationPack {
+  BiasActivationElement<Formula> element;
+
+  __device__ void operator()(std::int64_t row, std::int64_t pack) const {
+    const std::int64_t first = row * element.cols + kCount * pack;
+    auto values = load_pack<kCount>(element.activation.values + first);
+    const auto bias = load_pack<kCount>(element.bias + kCount * pack);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values.of[i] += bias.of[i];
+    apply_pack(element.activation, first, values);
+  }
+};
+
+/// kCount groups, whose columns lie side by side four times over.
+template <int kCount, class Number>
+struct DropoutPack {
+  DropoutElement<Number> element;
+
+  __device__ void operator()(std::int64_t row, std::int64_t pack) const {
+    const std::int64_t group = kCount * pack;
+    Number* const numbers = element.values + row * element.cols + group;
+    const auto words = element.template draw<kCount>(row, group);
+    Pack<Number, kCount> packs[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word)
+      packs[word] = load_pack<kCount>(numbers + word * element.groups);
+#pragma unroll
+    for (std::size_t word = 0; word < 4; ++word) {
+#pragma unroll
+      for (std::size_t i = 0; i < kCount; ++i) {
+        Number& number = packs[word].of[i];
+        number = element.of(number, words[word][i] >= element.first_kept, element.scale);
+      }
+      store_pack(numbers + static_cast<std::int64_t>(word) * element.groups, packs[word]);
+    }
+  }
+};
 
 /// out = row + beta * out; a null `row` is one of zeros. `vectors` times four numbers by 16-byte
 /// accesses, what is left one by one. What sum_rows does for one row, by all threads. The numbers

@@ -49,16 +49,20 @@ template <class... Parameters, class... Arguments>
 cudaError_t start_persistent(CudaStream stream, const CudaGeometry& geometry, std::int64_t most,
                              std::size_t shared_bytes, void (*kernel)(Parameters...),
                              Arguments... arguments) {
-  const auto bytes = static_cast<int>(shared_bytes);
-  cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status != cudaSuccess) return status;
-  int resident = 0;  // on a multiprocessor
-  status =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, kBlockThreads, shared_bytes);
-  if (status != cudaSuccess) return status;
-  const std::int64_t blocks =
-      std::min(most, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
+  std::int64_t blocks = most;
+  if (shared_bytes > 0) {
+    const auto bytes = static_cast<int>(shared_bytes);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (status != cudaSuccess) return status;
+  }
+  if (most > geometry.multiprocessors) {  // else there is room
+    int resident = 0;                     // on a multiprocessor
+    const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &resident, kernel, kBlockThreads, shared_bytes);
+    if (status != cudaSuccess) return status;
+    blocks = std::min(most, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
+  }
   return start_sharing(stream, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
                        shared_bytes, kernel, arguments...);
 }

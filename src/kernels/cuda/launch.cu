@@ -1,5 +1,4 @@
-#include <array>
-#include <span>
+#include <algorithm>
 
 #include "core/error.h"
 #include "kernels/cuda/clock.cuh"
@@ -23,8 +22,8 @@ __global__ void spin(std::uint64_t duration_ns, const float* more_seconds) {
   }
 }
 
-unsigned tiles(std::int64_t extent, std::int64_t of) {
-  return static_cast<unsigned>((extent + of - 1) / of);
+std::int64_t tiles(std::int64_t extent, std::int64_t of) {
+  return extent / of + (extent % of != 0 ? 1 : 0);
 }
 
 constexpr dim3 kTile(kTileCols, kTileRows);
@@ -91,16 +90,23 @@ struct Launcher {
   cudaError_t operator()(const BiasActivation& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
       if (op.bias) {
-        return each_of(
-            op.values.rows, op.values.cols,
-            BiasActivationElement<Formula>{{addresses.at(op.values), at(op.pre_activation)},
-                                           addresses.at(*op.bias),
-                                           op.values.cols});
+        const BiasActivationElement<Formula> element{
+            {addresses.at(op.values), at(op.pre_activation)},
+            addresses.at(*op.bias),
+            op.values.cols};
+        constexpr int kCount = kPackOf<float>;
+        const bool packs =
+            op.values.cols % kCount == 0 &&
+            are_aligned(element.activation.values, element.activation.pre_activation, element.bias);
+        return packs ? each_of(op.values.rows, op.values.cols / kCount,
+                               BiasActivationPack<kCount, Formula>{element})
+                     : each_of(op.values.rows, op.values.cols, element);
       }
       return with_number(op.values.dtype, [&]<class Number>(Number) {
-        return each(op.values.size(),
-                    ActivateElement<Formula, Number>{
-                        {addresses.at<Number>(op.values), at<Number>(op.pre_activation)}});
+        Number* const values = addresses.at<Number>(op.values);
+        Number* const kept = at<Number>(op.pre_activation);
+        return each<kPackOf<Number>>(op.values.size(), are_aligned(values, kept),
+                                     ActivateElement<Formula, Number>{{values, kept}});
       });
     });
   }
@@ -108,7 +114,9 @@ struct Launcher {
   cudaError_t operator()(const ActivationGrad& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
       return with_number(op.grad.dtype, [&]<class Number>(Number) {
-        return each(op.grad.size(), ActivationGradElement<Formula, Number>(op, addresses));
+        const ActivationGradElement<Formula, Number> element(op, addresses);
+        return each<kPackOf<Number>>(op.grad.size(), are_aligned(element.grad, element.from),
+                                     element);
       });
     });
   }
@@ -116,7 +124,11 @@ struct Launcher {
   cudaError_t operator()(const Dropout& op) const {
     return with_number(op.values.dtype, [&]<class Number>(Number) {
       const DropoutElement<Number> element(op, addresses);
-      return each_of(op.values.rows, element.groups, element);
+      constexpr int kCount = kPackOf<Number>;
+      const bool packs = op.values.cols % (4 * kCount) == 0 && are_aligned(element.values);
+      return packs ? each_of(op.values.rows, element.groups / kCount,
+                             DropoutPack<kCount, Number>{element})
+                   : each_of(op.values.rows, element.groups, element);
     });
   }
 
@@ -124,14 +136,18 @@ struct Launcher {
     if (op.in.rows <= 1 && op.in.dtype == DType::kF32) {
       const float* const row = op.in.rows == 0 ? nullptr : addresses.at(op.in);
       float* const out = addresses.at(op.out);
-      return by_vectors(op.out.size(), std::array<const void*, 2>{out, row}, add_row, out, row,
-                        op.beta);
+      return by_packs<kPackOf<float>>(op.out.size(), are_aligned(out, row), add_row, out, row,
+                                      op.beta);
     }
     return with_number(op.in.dtype, [&]<class In>(In) {
       const auto sum = [&]<class Out>(Out) {
-        return start(stream, dim3(tiles(op.in.cols, kTileCols)), kTile, sum_rows<Out, In>,
-                     addresses.at<Out>(op.out), static_cast<const In*>(addresses.at<In>(op.in)),
-                     op.in.rows, op.in.cols, op.beta);
+        constexpr int kCount = kPackOf<In>;
+        const In* const in = addresses.at<In>(op.in);
+        const bool aligned = op.in.cols % kCount == 0 && are_aligned(in);
+        return start(stream, dim3(static_cast<unsigned>(tiles(op.in.cols, kSumThreads * kCount))),
+                     dim3(kSumThreads, kSumRows),
+                     aligned ? sum_rows<kCount, true, Out, In> : sum_rows<kCount, false, Out, In>,
+                     addresses.at<Out>(op.out), in, op.in.rows, op.in.cols, op.beta);
       };
       return op.out.dtype == DType::kF32 ? sum(float{}) : sum(In{});
     });
@@ -139,11 +155,17 @@ struct Launcher {
 
   cudaError_t operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
-    const int blocks = partial_blocks(n);
+    const int blocks =
+        partial_blocks(tiles(n, std::int64_t{kVectorBytes} / bytes_of(op.output.dtype)));
     const cudaError_t error = with_loss(op.kind, [&]<class Formula>(Formula) {
       return with_number(op.output.dtype, [&]<class Number>(Number) {
-        return start(stream, blocks, pointwise_loss<Formula, Number>, partials, n,
-                     LossElement<Formula, Number>(op, addresses));
+        const LossElement<Formula, Number> element(op, addresses);
+        constexpr int kCount = kPackOf<Number>;
+        const bool aligned = are_aligned(element.output, element.target, element.grad);
+        return start(stream, blocks,
+                     aligned ? pointwise_loss<kCount, true, Formula, Number>
+                             : pointwise_loss<kCount, false, Formula, Number>,
+                     partials, n, element);
       });
     });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
@@ -152,8 +174,15 @@ struct Launcher {
   cudaError_t operator()(const CrossEntropy& op) const {
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
-      return start(stream, blocks, cross_entropy<Number>, partials, op.logits.rows,
-                   CrossEntropyRow<Number>(op, addresses));
+      const CrossEntropyRow<Number> row(op, addresses);
+      // Few classes are spread over the lanes.
+      constexpr int kCount = kPackOf<Number>;
+      const bool packs = row.cols % kCount == 0 && row.cols >= kCount * kWarpThreads;
+      const bool aligned = packs && are_aligned(row.logits, row.grad);
+      const auto kernel = aligned ? cross_entropy<kCount, true, Number>
+                          : packs ? cross_entropy<kCount, false, Number>
+                                  : cross_entropy<1, false, Number>;
+      return start(stream, blocks, kernel, partials, op.logits.rows, row);
     });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
@@ -176,12 +205,11 @@ struct Launcher {
       const UpdateCommons<Number> commons(op, addresses);
       return with_rule(op, [&]<class Rule>(const Rule& rule, const auto& tensors) {
         const auto state = arrays_of<Rule>(tensors, addresses);
-        std::array<const void*, 3 + StateArrays<Rule>::kLength> arrays{weights, grads,
-                                                                       commons.rounded_weights};
-        std::copy_n(state.arrays, StateArrays<Rule>::kLength, arrays.begin() + 3);
-        return by_vectors(op.weights.size(), arrays, update<Rule, Grad, Number>, weights, grads,
-                          state, static_cast<const float*>(addresses.at(op.scalars)), commons,
-                          rule);
+        const bool aligned = are_aligned(weights, grads, commons.rounded_weights) &&
+                             std::ranges::all_of(state.arrays, is_aligned);
+        return by_packs<4>(op.weights.size(), aligned, update<Rule, Grad, Number>, weights, grads,
+                           state, static_cast<const float*>(addresses.at(op.scalars)), commons,
+                           rule);
       });
     });
   }
@@ -214,11 +242,11 @@ struct Launcher {
   }
 
   cudaError_t operator()(const CheckFinite& op) const {
-    const std::int64_t n = op.in.size();
     return with_number(op.in.dtype, [&]<class Number>(Number) {
-      return start(stream, blocks_for(n, geometry), check_finite<Number>, n,
-                   static_cast<const Number*>(addresses.at<Number>(op.in)),
-                   addresses.at(op.found_inf));
+      const Number* const in = addresses.at<Number>(op.in);
+      constexpr int kCount = kPackOf<Number>;
+      return by_packs<kCount>(op.in.size(), are_aligned(in), check_finite<kCount, Number>, in,
+                              addresses.at(op.found_inf));
     });
   }
 
@@ -240,13 +268,16 @@ struct Launcher {
   }
 
   cudaError_t operator()(const Cast& op) const {
-    return with_cast(op, addresses,
-                     [&](const auto& element) { return each(op.to.size(), element); });
+    return with_cast(op, addresses, [&]<class To, class From>(const CastElement<To, From>& cast) {
+      return each<kPackOf<To, From>>(op.to.size(), are_aligned(cast.to, cast.from), cast);
+    });
   }
 
   cudaError_t operator()(const Fill& op) const {
-    if (op.out.dtype == DType::kF32)
-      return each(op.out.size(), FillElement{addresses.at(op.out), op.value});
+    if (op.out.dtype == DType::kF32) {
+      float* const out = addresses.at(op.out);
+      return each<kPackOf<float>>(op.out.size(), are_aligned(out), FillElement{out, op.value});
+    }
     BARESTEP_REQUIRE(op.value == 0, "only floats have a value");
     return cudaMemsetAsync(addresses.at<std::byte>(op.out), 0,
                            static_cast<std::size_t>(op.out.bytes()), stream);
@@ -283,11 +314,9 @@ struct Launcher {
 
   template <class Product>
   cudaError_t fused_update(const LinearAdamArrays& a, const AdamConstants& constants) const {
-    const auto aligned = {static_cast<const float*>(a.weight),
-                          static_cast<const float*>(a.weight_moments1),
-                          static_cast<const float*>(a.weight_moments2), a.grad_y, a.x};
-    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 && std::ranges::all_of(aligned, is_vector);
-    const std::int64_t most = std::int64_t{tiles(a.out, Product::kRows)} * tiles(a.in, kStripCols);
+    const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
+                         are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x);
+    const std::int64_t most = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
     return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
                             constants);
@@ -307,28 +336,28 @@ struct Launcher {
     return error != cudaSuccess ? error : finish(out, blocks, 1, 0);
   }
 
-  template <class Element>
-  cudaError_t each(std::int64_t n, const Element& element) const {
-    return start(stream, blocks_for(n, geometry), each_element<Element>, n, element);
+  template <int kCount, class Element>
+  cudaError_t each(std::int64_t n, bool aligned, const Element& element) const {
+    return by_packs<kCount>(n, aligned, each_element<kCount, Element>, element);
   }
 
   template <class Element>
   cudaError_t each_of(std::int64_t rows, std::int64_t cols, const Element& element) const {
     constexpr std::int64_t kMaxGridRows = 65535;
-    const auto row_tiles = std::min(kMaxGridRows, std::int64_t{tiles(rows, kTileRows)});
-    const dim3 grid(tiles(cols, kTileCols), static_cast<unsigned>(row_tiles));
+    const auto row_tiles = std::min(kMaxGridRows, tiles(rows, kTileRows));
+    const dim3 grid(static_cast<unsigned>(tiles(cols, kTileCols)),
+                    static_cast<unsigned>(row_tiles));
     return start(stream, grid, kTile, each_of_rows<Element>, rows, cols, element);
   }
 
-  /// Launches a kernel over n numbers of each of `arrays`, null ones left out: it takes n, and how
-  /// many groups of four of them it may reach by 16-byte accesses.
-  template <class Kernel, class... Arguments>
-  cudaError_t by_vectors(std::int64_t n, std::span<const void* const> arrays, Kernel* kernel,
-                         Arguments... arguments) const {
-    const bool aligned = std::ranges::all_of(arrays, is_vector);
-    const std::int64_t vectors = aligned ? n / 4 : 0;
-    const int blocks = blocks_for(aligned ? (n + 3) / 4 : n, geometry);
-    return start(stream, blocks, kernel, n, vectors, arguments...);
+  /// Launches a kernel over n numbers of each of some arrays: it takes n, and how many packs of
+  /// kCount of them it may reach by 16-byte accesses, which takes arrays that are `aligned`.
+  template <int kCount, class Kernel, class... Arguments>
+  cudaError_t by_packs(std::int64_t n, bool aligned, Kernel* kernel, Arguments... arguments) const {
+    const std::int64_t packs = aligned ? n / kCount : 0;
+    const std::int64_t threads = aligned ? tiles(n, kCount) : n;
+    return start_persistent(stream, geometry, tiles(threads, kBlockThreads), 0, kernel, n, packs,
+                            arguments...);
   }
 
   /// At least one: a sum of nothing is written too.
@@ -341,9 +370,14 @@ struct Launcher {
     return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
   }
 
-  /// Sixteen bytes for four floats; what the four numbers of 16 bits beside them need is less.
-  static bool is_vector(const void* address) {
-    return reinterpret_cast<std::uintptr_t>(address) % sizeof(float4) == 0;
+  /// Whether it lies on 16 bytes, as null does. What the four numbers of 16 bits beside four floats
+  /// need is less.
+  static bool is_aligned(const void* array) {
+    return reinterpret_cast<std::uintptr_t>(array) % kVectorBytes == 0;
+  }
+  template <class... Arrays>
+  static bool are_aligned(const Arrays*... arrays) {
+    return (is_aligned(arrays) && ...);
   }
 
   static cudaError_t no_kernel() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "core/index.h"
 
 namespace barestep {
 namespace {
@@ -78,11 +80,16 @@ OwnedLayout new_layout(CudaContext& context, DType type, std::int64_t rows, std:
 }  // namespace
 
 CudaProduct::CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config)
-    : context_(context), precision_(config.precision), rows_of_products_(config.rows_of_products) {
-  if (!config.autotune.empty()) {
-    const std::string name(name_of(precision_));
-    choices_ = std::make_unique<ProductChoices>(config.autotune,
-                                                ProductPlace{model, library_text(), name});
+    : context_(context),
+      precision_(config.precision),
+      rows_of_products_(config.rows_of_products),
+      is_cache_(config.autotune.empty()),
+      tuned_flop_(is_cache_ ? config.tuned_flop : 0) {
+  if (config.autotunes) {
+    const ProductPlace place{model, library_text(), std::string(name_of(precision_))};
+    choices_ = is_cache_ ? std::make_unique<ProductChoices>(choices_cache(place).value_or(""),
+                                                            place, ProductChoices::Keeper::kCache)
+                         : std::make_unique<ProductChoices>(config.autotune, place);
   }
   context.use();
   cublasLtHandle_t library = nullptr;
@@ -188,29 +195,60 @@ bool CudaProduct::choose_for_rows(const ProductShape& shape, CudaProductPlan& pl
   return true;
 }
 
+std::string CudaProduct::choices() const {
+  return choices_ ? choices_->text() : "";
+}
+
+void CudaProduct::set_choices(const std::string& text) {
+  if (choices_ && choices_->take(text)) {
+    is_cache_ = false;
+    tuned_flop_ = std::numeric_limits<double>::infinity();
+  }
+}
+
+bool CudaProduct::times(const ProductShape& shape) const {
+  const double flop = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+                      static_cast<double>(shape.k);
+  return choices_ != nullptr && flop >= tuned_flop_;
+}
+
+bool CudaProduct::take_kept(const ProductShape& shape, CudaProductPlan& plan) {
+  const auto kept = choices_ ? choices_->find(shape) : std::nullopt;
+  if (!kept) return false;
+  cublasLtMatmulAlgo_t algorithm{};
+  std::memcpy(&algorithm, kept->data(), kept->size());
+  if (take(algorithm, plan)) return true;
+  if (is_cache_) return false;
+  const bool is_file = !std::isinf(tuned_flop_);
+  fail(ExitCode::kConfiguration,
+       {.what = "--autotune",
+        .value = is_file ? choices_->file().string() : "on",
+        .why = fmt::format("{} algorithm for {} does not run here",
+                           is_file ? "its" : "rank 0's or the checkpoint's", text_of(shape)),
+        .remedy = is_file ? "remove the file, or name another" : "use --autotune off"});
+}
+
 bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
   ProductShape computed = shape;
   computed.bias = shape.bias && plan.fused;
   computed.relu = shape.relu && plan.fused;
-  if (const auto kept = choices_ ? choices_->find(computed) : std::nullopt) {
-    cublasLtMatmulAlgo_t algorithm{};
-    std::memcpy(&algorithm, kept->data(), kept->size());
-    if (!take(algorithm, plan)) {
-      fail(ExitCode::kConfiguration,
-           {.what = "--autotune",
-            .value = choices_->file().string(),
-            .why = fmt::format("its algorithm for {} does not run here", text_of(computed)),
-            .remedy = "remove the file, or name another"});
-    }
-    return true;
-  }
-  const auto offered = candidates(shape, plan, choices_ ? kCandidates : 1);
+  if (take_kept(computed, plan)) return true;
+  const bool timed = times(computed);
+  const auto offered = candidates(shape, plan, timed ? kCandidates : 1);
   if (offered.empty()) return false;
-  const std::size_t chosen =
-      choices_ ? fastest_of(offered, computed, plan, library_.get(), context_) : 0;
-  plan.algorithm = offered[chosen].algo;
-  plan.workspace_bytes = static_cast<std::int64_t>(offered[chosen].workspaceSize);
-  if (choices_) {
+  std::optional<std::size_t> fastest;
+  if (timed) {
+    try {
+      fastest = fastest_of(offered, computed, plan, library_.get(), context_);
+    } catch (const Error& error) {
+      // What nobody asked for does without: the run itself may fit.
+      if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
+    }
+  }
+  const auto& chosen = at(offered, fastest.value_or(0));
+  plan.algorithm = chosen.algo;
+  plan.workspace_bytes = static_cast<std::int64_t>(chosen.workspaceSize);
+  if (fastest) {
     AlgorithmBytes bytes;
     std::memcpy(bytes.data(), &plan.algorithm, bytes.size());
     choices_->add(computed, bytes);
@@ -399,7 +437,7 @@ std::size_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidat
     fail(ExitCode::kBug, {.what = "--autotune",
                           .value = text_of(shape),
                           .why = "no algorithm that cuBLASLt offers for this product runs",
-                          .remedy = "leave --autotune out, and please report it"});
+                          .remedy = "use --autotune off, and please report it"});
   }
   return fastest;
 }

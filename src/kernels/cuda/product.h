@@ -35,10 +35,14 @@ struct CudaProductPlan {
 
 class CudaProduct {
  public:
-  /// `config` gives the precision and, if it is not empty, the file of choices: read now, written
-  /// when there is a new one. Throws Error(kConfiguration) when the file is of another device,
+  /// `config` gives the precision and where choices are kept: read now, written when there is a new
+  /// one. Throws Error(kConfiguration) when the file is of another device,
   /// library or precision, or is damaged. `context` must outlive the product.
   CudaProduct(CudaContext& context, const std::string& model, const DeviceConfig& config);
+
+  /// As Device::product_choices() and set_product_choices().
+  [[nodiscard]] std::string choices() const;
+  void set_choices(const std::string& text);
 
   /// "cuBLASLt 13.1.0", and what of it could not be used.
   [[nodiscard]] std::string name() const;
@@ -59,7 +63,11 @@ class CudaProduct {
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const ProductShape& shape,
                                                           const CudaProductPlan& plan, int wanted);
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
-  /// The same, by the algorithm for rows_of_products rows.
+  /// The choice kept for it, if it runs. Throws Error(kConfiguration) where it was not made here.
+  bool take_kept(const ProductShape& shape, CudaProductPlan& plan);
+  /// Whether its algorithms are to be timed.
+  [[nodiscard]] bool times(const ProductShape& shape) const;
+  /// The same as choose(), by the algorithm for rows_of_products rows.
   bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);
   /// Takes the algorithm; false when it does not run for these descriptors.
   bool take(const cublasLtMatmulAlgo_t& algorithm, CudaProductPlan& plan);
@@ -70,7 +78,9 @@ class CudaProduct {
   OwnedLt library_;
   Precision precision_;
   std::int64_t rows_of_products_;
-  std::unique_ptr<ProductChoices> choices_;  // null: not asked for
+  std::unique_ptr<ProductChoices> choices_;  // null: the library's first
+  bool is_cache_ = false;                    // not a file that somebody named
+  double tuned_flop_;                        // from which products are timed
   std::map<ProductShape, CudaProductPlan> plans_;
   bool lacks_fused_ = false;
 };

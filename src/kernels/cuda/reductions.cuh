@@ -15,25 +15,41 @@ constexpr int kMaxPartials = static_cast<int>(kLaunchWorkspaceBytes / sizeof(dou
 
 constexpr unsigned kAllLanes = 0xffffffffU;
 
-/// out = column sums + beta * out. A thread of the tile adds every kTileRows-th row of its column,
-/// then the tile's first row adds those in order. Grid: column tiles.
-template <class Out, class In>
-__global__ void __launch_bounds__(kBlockThreads)
+/// The block of sum_rows: threads side by side in a row, and rows.
+constexpr int kSumThreads = 8;
+constexpr int kSumRows = 8;
+
+/// out = column sums + beta * out. A thread adds every kSumRows-th row of kCount neighbouring
+/// columns, then the sums of a column are added in the order of its first rows. kAligned: all rows
+/// lie on 16 bytes, and kCount divides their length. Grid: tiles of kSumThreads * kCount columns.
+template <int kCount, bool kAligned, class Out, class In>
+__global__ void __launch_bounds__(kSumThreads* kSumRows)
     sum_rows(Out* out, const In* in, std::int64_t rows, std::int64_t cols, float beta) {
-  __shared__ float sums[kTileRows][kTileCols];
-  const std::int64_t col = std::int64_t{blockIdx.x} * kTileCols + threadIdx.x;
-  float sum = 0;
-  if (col < cols) {
-    for (std::int64_t row = threadIdx.y; row < rows; row += kTileRows) {
-      sum += float_of(in[row * cols + col]);
+  constexpr int kCols = kSumThreads * kCount;
+  static_assert(kCols <= kSumThreads * kSumRows, "a thread for each column");
+  __shared__ float sums[kSumRows][kCols];
+  const auto own = static_cast<int>(threadIdx.x) * kCount;
+  const std::int64_t tile = std::int64_t{blockIdx.x} * kCols;
+  const std::int64_t first = tile + own;
+  float sum[kCount] = {};
+  if (first < cols) {
+#pragma unroll 8
+    for (std::int64_t row = threadIdx.y; row < rows; row += kSumRows) {
+      const auto pack = load_some<kCount, kAligned>(in + row * cols + first, cols - first);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) sum[i] += float_of(pack.of[i]);
     }
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums[threadIdx.y][own + i] = sum[i];
   __syncthreads();
-  if (threadIdx.y != 0 || col >= cols) return;
-  for (int row = 1; row < kTileRows; ++row) sum += sums[row][threadIdx.x];
+  const auto thread = static_cast<int>(threadIdx.y * kSumThreads + threadIdx.x);
+  const std::int64_t col = tile + thread;
+  if (thread >= kCols || col >= cols) return;
+  float all = sums[0][thread];
+  for (int row = 1; row < kSumRows; ++row) all += sums[row][thread];
   const float old = beta == 0.0F ? 0.0F : float_of(out[col]);
-  out[col] = rounded<Out>(accumulate(sum, beta, old));
+  out[col] = rounded<Out>(accumulate(all, beta, old));
 }
 
 /// The sum over the lanes of a warp, in every lane.
@@ -95,11 +111,15 @@ static __global__ void find_clip_factor(float* factor, const float* squares, std
 }
 
 /// found_inf = 1 where a number is not finite. Many threads may write the same.
-template <class Number>
+template <int kCount, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
-    check_finite(std::int64_t n, const Number* in, float* found_inf) {
+    check_finite(std::int64_t n, std::int64_t packs, const Number* in, float* found_inf) {
   bool finite = true;
-  for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
+  for (std::int64_t i = grid_thread(); i < packs; i += grid_threads()) {
+    for (const Number number : load_pack<kCount>(in + kCount * i).of)
+      finite = finite && is_finite(float_of(number));
+  }
+  for (std::int64_t i = kCount * packs + grid_thread(); i < n; i += grid_threads()) {
     finite = finite && is_finite(float_of(in[i]));
   }
   if (!finite) *found_inf = 1.0F;
@@ -115,25 +135,46 @@ static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const fl
   *updates = numbers.updates;
 }
 
-/// The gradient, and each block's part of the sum of the terms.
-template <class Formula, class Number>
+/// The gradient of `count` neighbouring numbers, and the sum of their terms.
+template <int kCount, bool kAligned, class Formula, class Number>
+__device__ double pack_of_loss(const LossElement<Formula, Number>& element, std::int64_t first,
+                               std::int64_t count) {
+  const auto output = load_some<kCount, kAligned>(element.output + first, count);
+  const auto target = load_some<kCount, kAligned>(element.target + first, count);
+  Pack<Number, kCount> grad;
+  double sum = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    grad.of[i] = element.grad_of(output.of[i], target.of[i]);
+    if (i < count) sum += element.value_of(output.of[i], target.of[i]);
+  }
+  store_some<kAligned>(element.grad + first, grad, count);
+  return sum;
+}
+
+/// The gradient, and each block's part of the sum of the terms. A thread has kCount neighbouring
+/// numbers at a time, whether all arrays lie on 16 bytes (kAligned) or not.
+template <int kCount, bool kAligned, class Formula, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_loss(double* partials, std::int64_t n, LossElement<Formula, Number> element) {
   double sum = 0;
-  for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
-    sum += element.value(i);
-    element(i);
-  }
+  std::int64_t first = kCount * grid_thread();
+  for (; first + kCount <= n; first += kCount * grid_threads())
+    sum += pack_of_loss<kCount, kAligned>(element, first, kCount);
+  if (first < n) sum += pack_of_loss<kCount, false>(element, first, n - first);
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
 /// The largest of a row's logits, NaN if there is one, in every lane of the warp.
-template <class Number>
+template <int kCount, bool kAligned, class Number>
 __device__ float largest_of_row(const Number* x, std::int64_t cols) {
   float largest = float_of(x[0]);
-  for (std::int64_t j = threadIdx.x % kWarpThreads; j < cols; j += kWarpThreads)
-    largest = is_larger(float_of(x[j]), largest) ? float_of(x[j]) : largest;
+  for (std::int64_t j = kCount * (threadIdx.x % kWarpThreads); j < cols;
+       j += kCount * kWarpThreads) {
+    for (const Number logit : load_some<kCount, kAligned>(x + j).of)
+      largest = is_larger(float_of(logit), largest) ? float_of(logit) : largest;
+  }
   for (int step = kWarpThreads / 2; step > 0; step /= 2) {
     const float other = __shfl_xor_sync(kAllLanes, largest, step);
     largest = is_larger(other, largest) ? other : largest;
@@ -141,24 +182,43 @@ __device__ float largest_of_row(const Number* x, std::int64_t cols) {
   return largest;
 }
 
-/// One row by one warp: writes the row of grad, returns the row's loss in every lane.
-template <class Number>
+/// One row by one warp: writes the row of grad, returns the row's loss in every lane. A lane has
+/// kCount neighbouring logits at a time; it divides the number of columns.
+template <int kCount, bool kAligned, class Number>
 __device__ float cross_entropy_row(const CrossEntropyRow<Number>& op, std::int64_t row) {
-  const Number* x = op.logits + row * op.cols;
-  const std::int64_t lane = threadIdx.x % kWarpThreads;
-  const float largest = largest_of_row(x, op.cols);
+  constexpr bool kKeeps = CrossEntropyRow<Number>::kKeepsExponentials;
+  const Number* const x = op.logits + row * op.cols;
+  Number* const grad = op.grad + row * op.cols;
+  const std::int64_t lane = kCount * (threadIdx.x % kWarpThreads);
+  const float largest = largest_of_row<kCount, kAligned>(x, op.cols);
   float sum = 0;
   float shifted = 0;
-  for (std::int64_t j = lane; j < op.cols; j += kWarpThreads) {
-    sum += op.keep_exponential(row * op.cols + j, largest);
-    shifted += float_of(x[j]) - largest;
+#pragma unroll 1
+  for (std::int64_t j = lane; j < op.cols; j += kCount * kWarpThreads) {
+    auto pack = load_some<kCount, kAligned>(x + j);
+#pragma unroll
+    for (Number& logit : pack.of) {
+      shifted += float_of(logit) - largest;
+      const float exponential = op.exponential(logit, largest);
+      sum += exponential;
+      if constexpr (kKeeps) logit = exponential;
+    }
+    if constexpr (kKeeps) store_some<kAligned>(grad + j, pack);
   }
   const std::int64_t label = op.labels[row];
   const bool is_class = label >= 0 && label < op.cols;
   sum = is_class ? warp_sum(sum) : NAN;
   shifted = warp_sum(shifted);
-  for (std::int64_t j = lane; j < op.cols; j += kWarpThreads) {
-    op.write_grad(row * op.cols + j, largest, sum, j == label);
+#pragma unroll 1
+  for (std::int64_t j = lane; j < op.cols; j += kCount * kWarpThreads) {
+    auto pack = load_some<kCount, kAligned>(kKeeps ? grad + j : x + j);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      Number& number = pack.of[i];
+      const float exponential = kKeeps ? float_of(number) : op.exponential(number, largest);
+      number = op.grad_of(exponential, sum, j + i == label);
+    }
+    store_some<kAligned>(grad + j, pack);
   }
   if (!is_class) return NAN;
   return cross_entropy_loss(float_of(x[label]), largest, sum, op.weights, op.cols, shifted);
@@ -177,11 +237,12 @@ __device__ void sum_over_rows(double* partials, std::int64_t rows, const RowValu
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-template <class Number>
+template <int kCount, bool kAligned, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     cross_entropy(double* partials, std::int64_t rows, CrossEntropyRow<Number> op) {
-  sum_over_rows(partials, rows,
-                [&](std::int64_t row) -> double { return cross_entropy_row(op, row); });
+  sum_over_rows(partials, rows, [&](std::int64_t row) -> double {
+    return cross_entropy_row<kCount, kAligned>(op, row);
+  });
 }
 
 /// Whether a row's largest logit, the first of equals, is the label's; by one warp, in every lane.

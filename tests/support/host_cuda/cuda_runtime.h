@@ -56,6 +56,10 @@ template <class T>
 void __stcs(T* to, const T& value) {
   *to = value;
 }
+template <class T>
+void __stwb(T* to, const T& value) {
+  *to = value;
+}
 
 enum cudaError_t : int {
   cudaSuccess = 0,

@@ -1,0 +1,75 @@
+// Neighbouring numbers that a thread moves by accesses of 16 bytes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/grid.cuh"
+
+namespace barestep {
+
+constexpr int kVectorBytes = 16;
+
+/// kCount numbers, which are one access, or several where they fill more than kVectorBytes.
+template <class Number, int kCount>
+struct Pack {
+  Number of[kCount];
+};
+
+/// As many of the smallest numbers as one access moves.
+template <class... Numbers>
+constexpr int kPackOf = kVectorBytes / static_cast<int>(std::min({sizeof(Numbers)...}));
+
+/// `from` and `to` lie on kVectorBytes.
+template <int kCount, class Number>
+__device__ __forceinline__ Pack<Number, kCount> load_pack(const Number* from) {
+  Pack<Number, kCount> pack;
+  static_assert(sizeof(pack) % kVectorBytes == 0, "whole accesses");
+  float4 vectors[sizeof(pack) / kVectorBytes];
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(pack) / kVectorBytes; ++i)
+    vectors[i] = reinterpret_cast<const float4*>(from)[i];
+  memcpy(&pack, vectors, sizeof(pack));
+  return pack;
+}
+template <int kCount, class Number>
+__device__ __forceinline__ void store_pack(Number* to, const Pack<Number, kCount>& pack) {
+  float4 vectors[sizeof(pack) / kVectorBytes];
+  memcpy(vectors, &pack, sizeof(pack));
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(pack) / kVectorBytes; ++i)
+    __stwb(reinterpret_cast<float4*>(to) + i, vectors[i]);  // a plain store may be taken apart
+}
+
+/// The same one by one where addresses are not kAligned, and only the first `count`: so which
+/// thread has which numbers does not depend on addresses.
+template <int kCount, bool kAligned, class Number>
+__device__ __forceinline__ Pack<Number, kCount> load_some(const Number* from,
+                                                          std::int64_t count = kCount) {
+  if constexpr (kAligned) {
+    return load_pack<kCount>(from);
+  } else {
+    Pack<Number, kCount> pack{};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) pack.of[i] = from[i];
+    }
+    return pack;
+  }
+}
+template <bool kAligned, class Number, int kCount>
+__device__ __forceinline__ void store_some(Number* to, const Pack<Number, kCount>& pack,
+                                           std::int64_t count = kCount) {
+  if constexpr (kAligned) {
+    store_pack(to, pack);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) to[i] = pack.of[i];
+    }
+  }
+}
+
+}  // namespace barestep
