@@ -10,7 +10,10 @@ struct Avx2Floats {
   __m256 v;
 
   Avx2Floats() = default;
+  // Numbers take part in formulas as vectors of them do.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Avx2Floats(__m256 floats) : v(floats) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Avx2Floats(float value) : v(_mm256_set1_ps(value)) {}
 
   static Avx2Floats load(const float* from) { return _mm256_loadu_ps(from); }

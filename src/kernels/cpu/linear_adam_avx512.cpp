@@ -10,7 +10,10 @@ struct Avx512Floats {
   __m512 v;
 
   Avx512Floats() = default;
+  // Numbers take part in formulas as vectors of them do.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Avx512Floats(__m512 floats) : v(floats) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
   Avx512Floats(float value) : v(_mm512_set1_ps(value)) {}
 
   static Avx512Floats load(const float* from) { return _mm512_loadu_ps(from); }

@@ -156,23 +156,26 @@ class LinearAdamLoop {
     if (--rows_left_ > 0) begin_row();
   }
 
+  template <bool kWhole>
+  [[nodiscard, gnu::always_inline]] Vec load(const float* from) const {
+    return kWhole ? Vec::load(from) : Vec::load_part(from, left_);
+  }
+  template <bool kWhole>
+  [[gnu::always_inline]] void store(const Vec& numbers, float* to) const {
+    return kWhole ? numbers.store(to) : numbers.store_part(to, left_);
+  }
+
   /// Without kWhole, `left_` of them.
   template <bool kWhole>
   [[gnu::always_inline]] void update() {
-    const auto load = [&](const float* from) [[gnu::always_inline]] {
-      return kWhole ? Vec::load(from) : Vec::load_part(from, left_);
-    };
-    const auto store = [&](const Vec& numbers, float* to) [[gnu::always_inline]] {
-      return kWhole ? numbers.store(to) : numbers.store_part(to, left_);
-    };
-    Vec weight = load(weight_);
-    Vec moment1 = load(moments1_);
-    Vec moment2 = load(moments2_);
+    Vec weight = load<kWhole>(weight_);
+    Vec moment1 = load<kWhole>(moments1_);
+    Vec moment2 = load<kWhole>(moments2_);
     adam_step<VectorArithmetic>(s_.constants, s_.scalars, Vec::load(grads_left_), weight, moment1,
                                 moment2);
-    store(weight, weight_);
-    store(moment1, moments1_);
-    store(moment2, moments2_);
+    store<kWhole>(weight, weight_);
+    store<kWhole>(moment1, moments1_);
+    store<kWhole>(moment2, moments2_);
   }
 
   const LinearAdamStrip& s_;
