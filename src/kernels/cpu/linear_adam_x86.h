@@ -14,6 +14,10 @@ namespace barestep {
 /// Batches are summed in parts of so many rows: a part of grad_y lies in the first-level cache.
 constexpr std::int64_t kLinearAdamDepth = 512;
 
+/// Weights and moments are asked for so many numbers before their update: time for memory to
+/// answer, and little enough that they are in the first-level cache still.
+constexpr std::int64_t kLinearAdamAhead = 512;
+
 struct VectorArithmetic {
   template <class Vec>
   static Vec divide(const Vec& a, const Vec& b) {
@@ -30,7 +34,8 @@ struct VectorArithmetic {
 template <class Vec>
 class LinearAdamLoop {
  public:
-  explicit LinearAdamLoop(const LinearAdamStrip& strip) : s_(strip) {}
+  explicit LinearAdamLoop(const LinearAdamStrip& strip)
+      : s_(strip), ahead_(strip.cols < kLinearAdamAhead ? strip.cols : kLinearAdamAhead) {}
 
   void run() {
     for (std::int64_t row = 0; row < s_.rows; row += kRows) {
@@ -133,12 +138,14 @@ class LinearAdamLoop {
     while (rows_left_ > 0) advance();
   }
 
-  /// Updates a vector of weights whose gradients are there, and asks for those under it.
+  /// Updates a vector of weights whose gradients are there, and asks for what comes later in the
+  /// row or in the one after it.
   [[gnu::always_inline]] void advance() {
     if (rows_left_ == 0) return;
-    _mm_prefetch(reinterpret_cast<const char*>(weight_ + s_.stride), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(moments1_ + s_.stride), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(moments2_ + s_.stride), _MM_HINT_T0);
+    const std::int64_t ahead = left_ > ahead_ ? ahead_ : ahead_ + s_.stride - s_.cols;
+    _mm_prefetch(reinterpret_cast<const char*>(weight_ + ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(moments1_ + ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(moments2_ + ahead), _MM_HINT_T0);
     if (left_ > kWidth) {
       update<true>();
       weight_ += kWidth;
@@ -179,6 +186,7 @@ class LinearAdamLoop {
   }
 
   const LinearAdamStrip& s_;
+  const std::int64_t ahead_;
   // What is to be updated: `left_` numbers of a row, and the rows after it.
   std::int64_t row_ = 0, rows_left_ = 0, left_ = 0;
   float *weight_ = nullptr, *moments1_ = nullptr, *moments2_ = nullptr;
