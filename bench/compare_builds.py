@@ -8,7 +8,8 @@ import re
 import statistics
 import subprocess
 import sys
-from math import comb
+
+from rounds import summary
 
 SIZES = ((256, 3, 1500), (1024, 2, 250))  # dim, depth, steps
 
@@ -20,17 +21,6 @@ def median_step_s(program, dim, depth, steps):
     return float(re.search(r"p50 ([0-9.e-]+)s", run.stdout).group(1))
 
 
-def cut_of(n):
-    """How many sorted values may be cut off either end."""
-    below, cut = 0.0, 0
-    for k in range(n):
-        below += comb(n, k) / 2**n
-        if below > 0.025:
-            break
-        cut = k + 1
-    return cut
-
-
 def main():
     before, after = sys.argv[1:3]
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 15
@@ -39,11 +29,10 @@ def main():
         for i in range(rounds):
             for program in (before, after) if i % 2 == 0 else (after, before):
                 times[program].append(median_step_s(program, dim, depth, steps))
-        ratios = sorted(a / b for a, b in zip(times[after], times[before]))
-        outer = max(cut_of(rounds) - 1, 0)
+        ratio = summary([a / b for a, b in zip(times[after], times[before])])
         print(f"{dim} x {depth}: {1e6 * statistics.median(times[before]):.1f} us before, "
               f"{1e6 * statistics.median(times[after]):.1f} us after, ratio "
-              f"{statistics.median(ratios):.4f} ({ratios[outer]:.4f} to {ratios[-1 - outer]:.4f}, "
+              f"{ratio['median']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f}, "
               f"{rounds} rounds)", flush=True)
 
 

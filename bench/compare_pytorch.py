@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Times the practical's step under PyTorch and with mlp_single, in turn.
 
-First every setting of PyTorch that may help is tried once; the best one is compared. Then both
-programs run in pairs, each run a process of its own, the order changing from pair to pair; the
-first pair is warm-up. The figure is the median over the pairs of (PyTorch's median step time /
-mlp_single's), with its spread. Everything goes to bench/results/<machine>/ as JSON.
+First every setting of PyTorch that may help is tried, at each size with a batch of the middle; the
+best one is compared. Then all run in rounds, each run a process of its own, the order turning from
+round to round; the first round is warm-up. Two ratios of PyTorch's median step time over
+mlp_single's: same semantics, a gradient and then an update (--update separate), and best against
+best (--update auto). The figure is the median over the rounds, with the interval of order statistics.
+A run that lost too much time to other programs is made again; where the machine stays too noisy the
+verdict is INVALID, with its cause. Everything goes to bench/results/<machine>/ as JSON.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import sys
 import tempfile
 
 from machine import machine
+from rounds import least_lost, lost_share, summary, why_invalid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -31,16 +35,16 @@ def parse():
     parser.add_argument("--build", default=str(ROOT / "build"), help="folder of mlp_single")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--shapes", default="1024x2,2048x4", help="DIMxDEPTH,...")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=7, help="measured pairs, at least 5")
+    parser.add_argument("--shapes", default="256x3,1024x2,1024x6,2048x4", help="DIMxDEPTH,...")
+    parser.add_argument("--batch-sizes", default="1,64,512", help="N,...")
+    parser.add_argument("--pairs", type=int, default=10, help="measured rounds, at least 6")
     parser.add_argument("--steps", type=int, default=0, help="of a run (default: about a second)")
     parser.add_argument("--settings", default="all", choices=["all", "plain"],
                         help="plain: try no settings of PyTorch")
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
     options = parser.parse_args()
-    if options.pairs < 5:
-        parser.error("argument --pairs: fewer than 5 say too little")
+    if options.pairs < 6:
+        parser.error("argument --pairs: fewer than 6 have no interval")
     return options
 
 
@@ -89,27 +93,29 @@ def run(command, environment=None):
     return result.stdout
 
 
-def run_torch(options, shape, steps, setting):
+def run_torch(options, case, setting):
     _, environment, arguments = setting
-    dim, depth = shape
+    dim, depth, batch, steps = case
     text = run([options.python, str(ROOT / "bench" / "practical.py"), "--dim", str(dim), "--depth",
-                str(depth), "--batch-size", str(options.batch_size), "--steps", str(steps),
+                str(depth), "--batch-size", str(batch), "--steps", str(steps),
                 "--device", options.device, *arguments], environment)
-    return json.loads(text.splitlines()[-1])
+    result = json.loads(text.splitlines()[-1])
+    return {**result, "lost": lost_share(result["lost_time"])}
 
 
-def run_barestep(options, shape, steps):
-    dim, depth = shape
+def run_barestep(options, case, update):
+    dim, depth, batch, steps = case
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         text = run([options.build + "/mlp_single", "--dim", str(dim), "--depth", str(depth),
-                    "--batch-size", str(options.batch_size), "--steps", str(steps), "--device",
-                    options.device, "--threads", str(options.threads), "--metrics", str(metrics)])
-        records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
-    records = [record for record in records if not record["warmup"]]
-    return {"device": text.splitlines()[1],
-            "step_time_s": [record["step_time_s"] for record in records],
-            "loss": [record["loss"] for record in records]}
+                    "--batch-size", str(batch), "--steps", str(steps), "--device", options.device,
+                    "--threads", str(options.threads), "--update", update, "--metrics", str(metrics)])
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    steps = [record for record in records if not record.get("warmup", True)]
+    lost = next(record["lost_time"] for record in records if "lost_time" in record)
+    return {"device": text.splitlines()[1], "update": records[0]["configuration"].get("update"),
+            "step_time_s": [record["step_time_s"] for record in steps],
+            "loss": [record["loss"] for record in steps], "lost": lost_share(lost)}
 
 
 def median_ms(result):
@@ -120,12 +126,12 @@ def load():
     return pathlib.Path("/proc/loadavg").read_text().split()[0]
 
 
-def best_setting(options, shape, steps):
+def best_setting(options, case):
     """Tries every setting twice; returns the fastest one and what all of them took at best."""
     tried = []
     for setting in settings(options):
         try:
-            times = [median_ms(run_torch(options, shape, steps, setting)) for _ in range(2)]
+            times = [median_ms(run_torch(options, case, setting)) for _ in range(2)]
             tried.append({"setting": setting[0], "ms": min(times)})
             print(f"  PyTorch, {setting[0]}: {tried[-1]['ms']:.3f} ms", flush=True)
         except RuntimeError as error:
@@ -137,43 +143,68 @@ def best_setting(options, shape, steps):
     return next(s for s in settings(options) if s[0] == fastest["setting"]), tried
 
 
-def compare(options, shape):
-    dim, depth = shape
-    print(f"{depth} x Linear({dim}, {dim}), batch {options.batch_size}, {options.device}, "
-          f"{options.threads} threads, load {load()}", flush=True)
-    steps = options.steps or max(15, min(100, int(2.5e9 / (dim * dim * depth * options.batch_size))))
-    setting, tried = best_setting(options, shape, steps)
-    pairs = []
+def steps_for(options, dim, depth, batch):
+    """About half a second, so that rounds are near to each other in time."""
+    return options.steps or max(15, min(400, int(1.2e9 / (dim * dim * depth * batch))))
+
+
+def text_of(figure):
+    return f"{figure['median']:.2f}x ({figure['low']:.2f} to {figure['high']:.2f})"
+
+
+def compare(options, case, setting, tried):
+    dim, depth, batch, steps = case
+    print(f"{depth} x Linear({dim}, {dim}), batch {batch}, {options.device}, {options.threads} threads, "
+          f"load {load()}", flush=True)
+    ways = {"torch": lambda: run_torch(options, case, setting),
+            "separate": lambda: run_barestep(options, case, "separate"),
+            "auto": lambda: run_barestep(options, case, "auto")}
+    rounds = []
     for number in range(options.pairs + 1):
-        runs = [("torch", lambda: run_torch(options, shape, steps, setting)),
-                ("barestep", lambda: run_barestep(options, shape, steps))]
-        result = {"load": load()}
-        for name, program in runs if number % 2 == 0 else reversed(runs):
-            result[name] = program()
+        names = list(ways) if number % 2 == 0 else list(reversed(ways))
+        result = {name: least_lost(ways[name]) for name in names}
         if number == 0:
             continue  # warm-up
-        off = max(abs(a - b) / abs(b) for a, b in zip(result["barestep"]["loss"], result["torch"]["loss"]))
-        pairs.append({"load": result["load"], "torch_ms": median_ms(result["torch"]),
-                      "barestep_ms": median_ms(result["barestep"]), "largest_loss_difference": off})
-        pairs[-1]["ratio"] = pairs[-1]["torch_ms"] / pairs[-1]["barestep_ms"]
-        print("  pair {}: PyTorch {torch_ms:.3f} ms, mlp_single {barestep_ms:.3f} ms, {ratio:.2f}x, "
-              "load {load}".format(number, **pairs[-1]), flush=True)
-    ratios = sorted(pair["ratio"] for pair in pairs)
-    print(f"  mlp_single is {statistics.median(ratios):.2f}x as fast as PyTorch {result['torch']['torch']} "
-          f"({ratios[0]:.2f} to {ratios[-1]:.2f} over {len(ratios)} pairs; PyTorch with {setting[0]})",
-          flush=True)
-    return {"dim": dim, "depth": depth, "batch_size": options.batch_size, "steps": steps,
-            "median_ratio": statistics.median(ratios), "ratios": ratios, "pairs": pairs,
+        off = max(abs(a - b) / abs(b) for a, b in zip(result["separate"]["loss"], result["torch"]["loss"]))
+        rounds.append({"load": load(), "largest_loss_difference": off,
+                       "ms": {name: median_ms(result[name]) for name in ways},
+                       "lost": {name: result[name]["lost"] for name in ways}})
+        print("  round {}: PyTorch {torch:.3f} ms, separate {separate:.3f} ms, auto {auto:.3f} ms".format(
+            number, **rounds[-1]["ms"]), flush=True)
+
+    def ratio(a, b):
+        return summary([each["ms"][a] / each["ms"][b] for each in rounds])
+
+    figures = {"same semantics": ratio("torch", "separate"), "best against best": ratio("torch", "auto"),
+               "auto over separate": ratio("auto", "separate")}
+    invalid = why_invalid([list(each["lost"].values()) for each in rounds],
+                          {name: figures[name] for name in ("same semantics", "best against best")})
+    verdict = f"INVALID: {invalid}; " if invalid else ""
+    print(f"  {verdict}mlp_single against PyTorch {result['torch']['torch']} with {setting[0]}: same semantics "
+          f"{text_of(figures['same semantics'])}, best against best "
+          f"{text_of(figures['best against best'])}; auto ({result['auto']['update']}) takes "
+          f"{text_of(figures['auto over separate'])} the time of separate", flush=True)
+    return {"dim": dim, "depth": depth, "batch_size": batch, "steps": steps, "invalid": invalid,
+            "figures": figures, "rounds": rounds, "auto_took": result["auto"]["update"],
             "pytorch_setting": setting[0], "pytorch_settings_tried": tried,
             "torch": result["torch"]["torch"], "torch_build": result["torch"]["build"],
-            "barestep": result["barestep"]["device"]}
+            "barestep": result["auto"]["device"]}
+
+
+def compare_all(options):
+    batches = [int(n) for n in options.batch_sizes.split(",")]
+    for shape in options.shapes.split(","):
+        dim, depth = (int(n) for n in shape.split("x"))
+        cases = [(dim, depth, batch, steps_for(options, dim, depth, batch)) for batch in batches]
+        setting, tried = best_setting(options, cases[len(cases) // 2])
+        for case in cases:
+            yield compare(options, case, setting, tried)
 
 
 def main():
     options = parse()
-    shapes = [tuple(int(n) for n in shape.split("x")) for shape in options.shapes.split(",")]
     try:
-        results = [compare(options, shape) for shape in shapes]
+        results = list(compare_all(options))
     except RuntimeError as error:
         sys.exit(f"compare_pytorch.sh: error: {error}")
     commit = run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"]).strip()

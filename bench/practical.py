@@ -2,7 +2,8 @@
 """The practical's training loop under PyTorch: DEPTH x (Linear(DIM, DIM), ReLU), MSELoss, Adam,
 fresh random x and y each step, which are made before the step's clock starts.
 
-Prints one JSON object: the versions, and time and loss of every step behind the warm-up.
+Prints one JSON object: the versions, time and loss of every step after the warm-up, and what these
+steps lost to other programs.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import time
 
 import torch
+from rounds import LostTime
 from torch import nn
 
 
@@ -38,7 +40,13 @@ def train(options):
     cuda = torch.device(options.device).type == "cuda"
     shape = (options.batch_size, options.dim)
     times, losses = [], []
-    for _ in range(options.steps):
+    lost = LostTime()
+    lost.start()
+    steady = time.perf_counter()
+    for step in range(options.steps):
+        if step == options.warmup:
+            lost.start()
+            steady = time.perf_counter()
         x = torch.randn(shape, device=options.device)
         y = torch.randn(shape, device=options.device)
         if cuda:
@@ -52,20 +60,21 @@ def train(options):
             torch.cuda.synchronize()
         losses.append(loss.item())
         times.append(time.perf_counter() - start)
-    return times[options.warmup:], losses[options.warmup:]
+    return times[options.warmup:], losses[options.warmup:], lost.record(time.perf_counter() - steady)
 
 
 def main():
     options = parse()
     if options.threads > 0:
         torch.set_num_threads(options.threads)
-    times, losses = train(options)
+    times, losses, lost = train(options)
     print(json.dumps({
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "build": torch.__config__.show(),
         "step_time_s": times,
         "loss": losses,
+        "lost_time": lost,
     }))
 
 

@@ -101,7 +101,8 @@ def run_barestep(options, case, arguments, seconds):
             return {"error": f"no end in {seconds:.0f} s"}
         if done.returncode != 0:
             return {"error": (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]}
-        records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        records = [record for record in records if "step" in record]
     return {"step_time_s": [r["step_time_s"] for r in records if not r["warmup"]],
             "loss": [r["loss"] for r in records]}
 

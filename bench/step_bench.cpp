@@ -1,6 +1,8 @@
-// The practical's whole step, and where its time goes, op by op.
+// The practical's whole step, and where its time goes, op by op; both updates side by side; and
+// what the host adds to a small step.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/text_table.h"
@@ -75,14 +77,41 @@ class StepTimesOnly final : public TrainObserver {
   std::vector<double> wall_s;
 };
 
-TrainConfig practical(std::int64_t dim, std::int64_t depth) {
+TrainConfig practical(std::int64_t dim, std::int64_t depth, Update update = Update::kSeparate,
+                      std::int64_t log_every = 1) {
   TrainConfig config;
   config.model.dim = dim;
   config.model.depth = depth;
-  config.training.steps = dim <= 1024 ? 120 : 30;
+  config.training.steps = dim < 1024 ? 2000 : dim == 1024 ? 120 : 30;
+  config.training.update = update;
+  config.training.log_every = log_every;
   config.device.threads = setting().threads;
   config.device.gemm = setting().gemm;
   return config;
+}
+
+/// Step times of a fresh run.
+double median_step_s(const TrainConfig& config, Device& device) {
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  StepTimesOnly times;
+  Trainer(config, programs, {&device}, nullptr, nullptr).run(times);
+  return median(times.wall_s);
+}
+
+/// What the ops of a step take by themselves, added up; only those whose label begins so.
+double median_ops_s(const TrainConfig& config, Device& device, const std::string& label = "") {
+  const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
+  OpTimes ops(programs.train().program);
+  Trainer(config, programs, {&device}, nullptr, nullptr, {}, &ops).run(ops);
+  double seconds = 0;
+  for (const OpRow& row : ops.rows()) {
+    const std::string_view op = std::string_view(row.label).substr(row.label.find(' ') + 1);
+    if (row.label.starts_with("data") || !op.starts_with(label)) continue;
+    std::vector<double> times;
+    for (const auto& [number, time] : row.seconds_of_step) times.push_back(time);
+    seconds += median(std::move(times));
+  }
+  return seconds;
 }
 
 /// Median step time and, from a run of its own, the times of its ops.
@@ -122,6 +151,59 @@ void step(benchmark::State& state) {
 }
 BENCHMARK(step)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime()->Unit(
     benchmark::kMillisecond);
+
+/// The fused update's step against the separate one's and against its products alone, in rounds
+/// whose order turns: medians over the rounds, with intervals that hold the median of nine with 96
+/// %.
+void updates(benchmark::State& state) {
+  constexpr int kRounds = 9;
+  const TrainConfig separate = practical(state.range(0), state.range(1));
+  const TrainConfig fused = practical(state.range(0), state.range(1), Update::kFused);
+  const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
+  for ([[maybe_unused]] const auto iteration : state) {
+    std::vector<double> of_separate, of_products, seconds;
+    for (int round = 0; round < kRounds; ++round) {
+      double separate_s = 0;
+      if (round % 2 == 0) separate_s = median_step_s(separate, *device);
+      seconds.push_back(median_step_s(fused, *device));
+      if (round % 2 == 1) separate_s = median_step_s(separate, *device);
+      of_separate.push_back(seconds.back() / separate_s);
+      of_products.push_back(seconds.back() / median_ops_s(separate, *device, "gemm"));
+    }
+    state.SetIterationTime(median(seconds));
+    for (auto& [name, ratios] : {std::pair{"fused / separate", &of_separate},
+                                 std::pair{"fused / its products alone", &of_products}}) {
+      std::ranges::sort(*ratios);
+      state.counters[name] = (*ratios)[kRounds / 2];
+      state.counters[fmt::format("{} low", name)] = (*ratios)[1];
+      state.counters[fmt::format("{} high", name)] = (*ratios)[kRounds - 2];
+    }
+  }
+}
+BENCHMARK(updates)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime()->Unit(
+    benchmark::kMillisecond);
+
+/// A small step, and what the host adds to its ops: queueing, waking and events. With the third
+/// argument 1 the host waits for each step, as the practical's script does; else the next step is
+/// queued meanwhile.
+void small_step(benchmark::State& state) {
+  const TrainConfig config =
+      practical(state.range(0), state.range(1), Update::kFused, state.range(2));
+  const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
+  for ([[maybe_unused]] const auto iteration : state) {
+    const double seconds = median_step_s(config, *device);
+    state.SetIterationTime(seconds);
+    state.counters["ops us"] = 1e6 * median_ops_s(config, *device);
+    state.counters["host us"] = 1e6 * seconds - state.counters["ops us"];
+  }
+  state.SetLabel(state.range(2) == 1 ? "each step awaited" : "queued ahead");
+}
+BENCHMARK(small_step)
+    ->ArgsProduct({{64}, {2}, {1, 1000}})
+    ->ArgsProduct({{256}, {3}, {1, 1000}})
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 

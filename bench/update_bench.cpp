@@ -3,6 +3,7 @@
 #include <atomic>
 #include <string>
 
+#include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/ops.h"
 #include "measure.h"
 

@@ -30,7 +30,7 @@ def barestep(program, dim, depth, steps, update):
                         "--update", update, "--metrics", str(metrics)], check=True,
                        stdout=subprocess.DEVNULL)
         records = [json.loads(line) for line in metrics.read_text().splitlines()[1:]]
-    return [record for record in records if not record["warmup"]]
+    return [record for record in records if not record.get("warmup", True)]
 
 
 def pytorch(python, dim, depth, steps):

@@ -176,10 +176,11 @@ template <>
 inline constexpr std::string_view kNamesOf<LrScale>[] = {"none", "linear"};
 
 /// Where the optimizer's step runs: after all gradients, inside the products that make them, which
-/// then are not stored, or after the all-reduce of each bucket.
-enum class Update { kSeparate, kFused, kPerBucket };
+/// then are not stored, or after the all-reduce of each bucket. kAuto is a question that
+/// choose_update() answers; where nobody asked it, it is kSeparate.
+enum class Update { kAuto, kSeparate, kFused, kPerBucket };
 template <>
-inline constexpr std::string_view kNamesOf<Update>[] = {"separate", "fused", "per-bucket"};
+inline constexpr std::string_view kNamesOf<Update>[] = {"auto", "separate", "fused", "per-bucket"};
 
 enum class GemmProvider { kAuto, kOneDnn, kCblas, kReference };
 template <>
@@ -302,7 +303,7 @@ struct TrainingConfig {
   std::optional<double> clip_norm{};        // the most the norm of all gradients may be
   std::optional<LossScaling> loss_scale{};  // default: dynamic with fp16, else none
   std::optional<std::int64_t> loss_scale_window{};  // default: 2000; of a dynamic one
-  Update update = Update::kSeparate;
+  Update update = Update::kAuto;
   std::int64_t log_every = 1;
   std::optional<std::int64_t> early_stop{};  // evaluations without a better test loss
   bool evaluate_only = false;                // instead of training

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/ops.h"
 #include "kernels/host_device.h"
@@ -283,8 +284,10 @@ BARESTEP_HD inline void update_loss_scale(const UpdateLossScale& op, bool found_
 }
 
 /// The gradient with weight decay as a penalty on large weights.
-BARESTEP_HD inline float decayed_grad(float decay, float grad, float weight) {
-  return decay == 0.0F ? grad : std::fma(weight, decay, grad);
+template <class Number>
+BARESTEP_HD inline Number decayed_grad(float decay, Number grad, Number weight) {
+  using std::fma;
+  return decay == 0.0F ? grad : fma(weight, Number(decay), grad);
 }
 
 /// Adam's constants as they meet float32 tensors: differences are taken in double, then rounded.
@@ -325,22 +328,26 @@ struct PlainArithmetic {
 };
 
 /// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
-/// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added behind the division
-/// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does.
-template <class Arithmetic = PlainArithmetic>
-BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, float grad,
-                                  float& weight, float& moment1, float& moment2,
+/// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added after the division
+/// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does. A Number is
+/// a float, or a vector of them where there is no AMSGrad.
+template <class Arithmetic = PlainArithmetic, class Number>
+BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, Number grad,
+                                  Number& weight, Number& moment1, Number& moment2,
                                   float* max_moment2 = nullptr) {
-  const float shrunk = weight * s.shrink;
-  grad = decayed_grad(c.penalty, grad * s.clip, shrunk);
-  moment1 = std::fma(grad, c.one_minus_beta1, moment1 * c.beta1);
-  moment2 = std::fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
-  float largest = moment2;
-  if (max_moment2 != nullptr) {
-    if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
-    largest = *max_moment2;
+  using std::fma;
+  const Number shrunk = weight * s.shrink;
+  grad = decayed_grad(c.penalty, Number(grad * s.clip), shrunk);
+  moment1 = fma(grad, Number(c.one_minus_beta1), moment1 * c.beta1);
+  moment2 = fma(c.one_minus_beta2 * grad, grad, moment2 * c.beta2);
+  Number largest = moment2;
+  if constexpr (std::is_same_v<Number, float>) {
+    if (max_moment2 != nullptr) {
+      if (is_larger(moment2, *max_moment2)) *max_moment2 = moment2;
+      largest = *max_moment2;
+    }
   }
-  const float denominator = Arithmetic::divide(Arithmetic::root(largest), s.root) + c.eps;
+  const Number denominator = Arithmetic::divide(Arithmetic::root(largest), Number(s.root)) + c.eps;
   weight = shrunk + Arithmetic::divide(s.scale * moment1, denominator);
 }
 

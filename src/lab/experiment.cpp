@@ -129,6 +129,8 @@ Workload base_workload(const Setting& setting) {
   workload.config.training.steps = setting.steps;
   workload.config.training.recompute = setting.recompute;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
+  // What experiments take apart and hold against PyTorch: a product, then an update.
+  if (!setting.on_gpu) workload.config.training.update = Update::kSeparate;
   return workload;
 }
 

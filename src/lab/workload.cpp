@@ -60,9 +60,13 @@ WorkloadPrograms::WorkloadPrograms(const Workload& workload, int rank)
     : WorkloadPrograms(workload.config, workload.trainer, workload.ranks,
                        workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu, rank) {}
 
-WorkloadPrograms::WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks,
+WorkloadPrograms::WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks,
                                    DeviceKind kind, int rank) {
-  validate(config, trainer);
+  validate(asked, trainer);
+  TrainConfig config = asked;
+  if (config.training.update == Update::kAuto) {
+    config.training.update = choose_update(config, trainer, kind).update;
+  }
   scheme_ =
       scheme_of(config, trainer, {.devices = ranks, .adds_by_pieces = kind == DeviceKind::kCuda});
   StepSpec spec = trainer == TrainerKind::kDdp ? spec_of_rank(config, kind, nullptr, rank, ranks)

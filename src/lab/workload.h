@@ -54,7 +54,7 @@ class WorkloadPrograms {
 
   /// Of any model. `ranks` are processes or devices, the batch that of all. Throws what validate()
   /// throws.
-  WorkloadPrograms(const TrainConfig& config, TrainerKind trainer, int ranks, DeviceKind kind,
+  WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks, DeviceKind kind,
                    int rank = 0);
 
   [[nodiscard]] const StepPrograms& steps() const { return *steps_; }

@@ -328,7 +328,7 @@ Table learning_rate_options() {
 }
 
 Table gradient_options() {
-  const std::vector<Update> of_one = {Update::kSeparate, Update::kFused};
+  const std::vector<Update> of_one = {Update::kAuto, Update::kSeparate, Update::kFused};
   return {
       {.name = "accumulate",
        .help = "micro-steps of --batch-size samples whose gradients add up to one step; needs the "
@@ -353,8 +353,10 @@ Table gradient_options() {
        .unset = "never",
        .decides_numbers = true},
       {.name = "update",
-       .help = "fused: the weight gradients go straight into Adam and are never stored; in fp32, "
-               "also with --precision tf32",
+       .help =
+           "fused: the weight gradients go straight into Adam and are never stored; in fp32, "
+           "also with --precision tf32; auto: fused on the CPU where that is faster and nothing "
+           "else looks at gradients",
        .value = one_of(&TrainingConfig::update, of_one),
        .trainers = {kSingle}},
       {.name = "update",
@@ -477,7 +479,7 @@ Table rank_options() {
        .trainers = {kDdp}},
       {.name = "update",
        .help = "the optimizer's step after all communication, or of each bucket after its own; "
-               "fused needs --scheme factor, as in mlp_single",
+               "fused needs --scheme factor; auto takes it there, as in mlp_single",
        .value = one_of(&TrainingConfig::update),
        .trainers = {kDdp}},
   };

@@ -528,7 +528,7 @@ void check_precision(const TrainConfig& config) {
            "use --fusion on, or --precision fp32");
   }
   if (!is_fp16 || training.evaluate_only) return;
-  if (training.update != Update::kSeparate) {
+  if (training.update == Update::kFused || training.update == Update::kPerBucket) {
     refuse("--update", std::string(name_of(training.update)),
            "with --precision fp16 no weight may change before all gradients are known to be finite",
            "use --update separate, or --precision bf16");
@@ -660,6 +660,31 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
   check_recomputation(config);
   check_size(config, config.data.batch_size);
   for (const std::int64_t size : config.data.sweep) check_size(config, size);
+}
+
+UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
+  const TrainingConfig& training = config.training;
+  const bool exchanges_gradients =
+      trainer == TrainerKind::kDataParallel ||
+      (trainer == TrainerKind::kDdp && config.parallel.scheme != RankScheme::kFactor);
+  const bool is_others_product =
+      config.device.gemm == GemmProvider::kCblas || config.device.gemm == GemmProvider::kReference;
+  const std::pair<bool, std::string_view> needs_separate[] = {
+      {kind == DeviceKind::kCuda, "on a GPU the fused update has to be asked for"},
+      {exchanges_gradients, "gradients are exchanged"},
+      {config.output.profile, "--profile times gradients and update apart"},
+      {is_others_product, "--gemm asks for the bits of other products"},
+      {config.device.precision != Precision::kFp32, "the fused update is faster in fp32 alone"},
+      {!traits_of(config.optimizer.kind).has_fused_update, "the fused update is Adam's"},
+      {config.optimizer.amsgrad, "--amsgrad keeps a maximum"},
+      {!training.zero_grad, "--no-zero-grad adds up gradients"},
+      {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
+      {training.accumulate > 1, "--accumulate adds up gradients"},
+      {training.recompute != 1, "--recompute gives up activations"}};
+  for (const auto& [holds, why] : needs_separate) {
+    if (holds) return {Update::kSeparate, why};
+  }
+  return {Update::kFused, "Adam runs beside the products of the weight gradients"};
 }
 
 }  // namespace barestep

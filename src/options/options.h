@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/device.h"
 #include "options/option_values.h"
 
 namespace barestep {
@@ -83,5 +84,14 @@ std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainCo
 /// line; kConfiguration for options that do not fit together. Finds everything that can be found
 /// without a device or a file.
 void validate(const TrainConfig& config, TrainerKind trainer);
+
+struct UpdateChoice {
+  Update update;
+  std::string_view why;
+};
+
+/// What --update auto is on a device of this kind, and why: the fastest that computes what was
+/// asked for. The same on all ranks, whatever processors they have.
+UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind);
 
 }  // namespace barestep

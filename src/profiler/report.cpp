@@ -59,7 +59,8 @@ double seconds_of(const StepAccount& account, const PhaseKey& phase) {
 
 }  // namespace
 
-std::string run_header(const StepPrograms& programs, const Device& device) {
+std::string run_header(const StepPrograms& programs, const Device& device,
+                       const std::string& more) {
   const StepSpec& spec = programs.spec();
   const auto& widths = spec.model.layout.widths();
   const bool equal = std::all_of(widths.begin(), widths.end(),
@@ -78,8 +79,8 @@ std::string run_header(const StepPrograms& programs, const Device& device) {
     text += fmt::format(", {} training and {} test {}", grouped(spec.train_rows),
                         grouped(spec.test_rows), noun_for(spec.test_rows, "sample"));
   }
-  return text + fmt::format("\n{}, products by {}\n\n", device_text(device),
-                            device.info().product_library);
+  return text + fmt::format("\n{}, products by {}\n{}\n", device_text(device),
+                            device.info().product_library, more);
 }
 
 std::string step_line(const StepReport& report) {

@@ -18,8 +18,9 @@
 
 namespace barestep {
 
-/// What is about to run: model, data, device, in two lines.
-std::string run_header(const StepPrograms& programs, const Device& device);
+/// What is about to run: model, data, device, in two lines, and `more` lines if there are any.
+std::string run_header(const StepPrograms& programs, const Device& device,
+                       const std::string& more = "");
 
 /// `Step 00 | Step time: 0.1234s | Throughput: 518.63 samples/sec | Loss: 1.036895`
 std::string step_line(const StepReport& report);

@@ -182,6 +182,10 @@ std::string rounding_differences(const ResumePoint& point, const RankSettings& n
   return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
 }
 
+std::string update_before(const ResumePoint& point) {
+  return StateJson::parse(point.text).at("rounding").value("--update", "");
+}
+
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
                                   const Device& device, TrainerKind trainer) {
   const DeviceInfo info = device.info();

@@ -56,6 +56,9 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
 /// checkpoint and 4 here". Empty where the resumed run has the bits of an uninterrupted one.
 std::string rounding_differences(const ResumePoint& point, const RankSettings& now);
 
+/// The --update of the run that the checkpoint is of; empty where it does not tell.
+std::string update_before(const ResumePoint& point);
+
 /// What the rounding of this run depends on: ranks, scheme, device, libraries, build.
 RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms& programs,
                                   const Device& device, TrainerKind trainer);

@@ -106,7 +106,22 @@ void Session::find_start() {
   if (job_.ranks() != nullptr) share_resume_point(*job_.ranks(), start_);
 }
 
+void Session::settle_update() {
+  if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return;
+  TrainConfig asked = config_;
+  const std::string before = start_ ? update_before(*start_) : "";
+  // A run that goes on keeps its bits, and is profiled as it is.
+  if (!before.empty()) asked.output.profile = false;
+  UpdateChoice choice = choose_update(asked, place_.trainer(), place_.kind());
+  if (before == name_of(Update::kSeparate) && choice.update == Update::kFused) {
+    choice = {Update::kSeparate, "as before the checkpoint"};
+  }
+  config_.training.update = choice.update;
+  update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
+}
+
 void Session::prepare() {
+  settle_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
   if (start_) spec.generator = start_->generator;
   if (config_.training.evaluate_only) {
@@ -171,7 +186,8 @@ std::string Session::choose_segments(StepSpec& spec, std::span<const MemoryPool>
 std::string Session::preview() const {
   std::string text;
   if (config_.output.plan) {
-    text += fmt::format("{} parameters\n\n", grouped(programs_->spec().model.layout.parameters()));
+    text += fmt::format("{} parameters\n{}\n", grouped(programs_->spec().model.layout.parameters()),
+                        config_.output.explain ? "" : update_line_);
     const Buffers& buffers = programs_->buffers();
     text += plan_table(MemoryPlan(buffers), buffers, place_.names());
     if (config_.training.recompute > 1) {
@@ -179,11 +195,12 @@ std::string Session::preview() const {
     }
   }
   if (config_.output.explain) {
-    if (!text.empty()) text += "\n";
+    if (config_.output.plan) text += "\n";
     text += explain(programs_->all().front()->program);
     if (programs_->quantize() != nullptr) {
       text += "\n" + explain(programs_->quantize()->program) + "It is run once, at the start.\n";
     }
+    if (!update_line_.empty()) text += "\n" + update_line_;
   }
   return text;
 }
@@ -255,7 +272,7 @@ void Session::set_up() {
   if (job_.is_first()) observers_.make<Outcome>(*programs_, place_.names());
   if (console_ != nullptr) {
     console_->print(place_.text(config_, *programs_) +
-                    run_header(*programs_, *place_.devices()[0]));
+                    run_header(*programs_, *place_.devices()[0], update_line_));
   }
   if (output.monitor) {
     const Monitoring& monitoring = observers_.make<Monitoring>(

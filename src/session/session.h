@@ -70,6 +70,8 @@ class Session {
   void settle();
   void find_start();
   void prepare();
+  /// Takes an update where it was left to us.
+  void settle_update();
   /// For --recompute auto: enters in `spec` the segments that fit, and tells which.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Where a fixed --loss-scale is too small for the size of the batch.
@@ -96,6 +98,7 @@ class Session {
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
+  std::string update_line_;  // what --update auto took; empty where it was not left to us
   std::string answer_;
   FlatWeights loaded_;
   double begin_s_;

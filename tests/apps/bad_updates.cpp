@@ -5,7 +5,10 @@ namespace barestep {
 std::vector<BadInput> bad_updates() {
   return {
       {6, {"--clip-norm", "0"}, 2, "--clip-norm '0': out of range; give a number above 0"},
-      {6, {"--update", "x"}, 2, "--update 'x': not one of the choices; use separate or fused"},
+      {6,
+       {"--update", "x"},
+       2,
+       "--update 'x': not one of the choices; use auto or separate or fused"},
       {4,
        {"--recompute", "0"},
        2,

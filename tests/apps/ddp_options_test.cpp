@@ -73,7 +73,7 @@ TEST(DdpOptions, RefuseBadInputInOneLine) {
        "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},
       {{"--update", "never"},
        2,
-       "--update 'never': not one of the choices; use separate or fused or per-bucket"},
+       "--update 'never': not one of the choices; use auto or separate or fused or per-bucket"},
       {{"--update", "per-bucket", "--clip-norm", "1"},
        78,
        "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "

@@ -123,17 +123,19 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
 TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
   const auto result = run(
       {"--devices", "cpu,cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "1", "--show-split"});
-  EXPECT_THAT(result.out, HasSubstr("\n\nInside model on device cpu:0, shape: [22, 16]\n"
-                                    "Inside model on device cpu:1, shape: [22, 16]\n"
-                                    "Inside model on device cpu:2, shape: [20, 16]\n"
-                                    "Step 00 | "));
+  EXPECT_THAT(result.out,
+              HasSubstr("gradients are exchanged\n\nInside model on device cpu:0, shape: [22, 16]\n"
+                        "Inside model on device cpu:1, shape: [22, 16]\n"
+                        "Inside model on device cpu:2, shape: [20, 16]\n"
+                        "Step 00 | "));
   const auto micro = run({"--devices", "cpu,cpu", "--dim", "4", "--depth", "1", "--steps", "1",
                           "--show-split", "--batch-size", "3", "--accumulate", "2"});
-  EXPECT_THAT(micro.out, HasSubstr("\n\nInside model on device cpu:0, shape: [2, 4]\n"
-                                   "Inside model on device cpu:1, shape: [1, 4]\n"
-                                   "Inside model on device cpu:0, shape: [2, 4]\n"
-                                   "Inside model on device cpu:1, shape: [1, 4]\n"
-                                   "Step 00 | "));
+  EXPECT_THAT(micro.out,
+              HasSubstr("gradients are exchanged\n\nInside model on device cpu:0, shape: [2, 4]\n"
+                        "Inside model on device cpu:1, shape: [1, 4]\n"
+                        "Inside model on device cpu:0, shape: [2, 4]\n"
+                        "Inside model on device cpu:1, shape: [1, 4]\n"
+                        "Step 00 | "));
 }
 
 TEST_F(MlpDp, ShowsTheRowsOfASmallerLastBatch) {

@@ -263,7 +263,7 @@ TEST_F(Training, PrintsAStepLineAStepAndTheSummary) {
 }
 
 TEST_F(Training, PlansTheCoursesModelInNoTime) {
-  const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6"};
+  const Arguments plan = {"--plan", "--dim", "8192", "--depth", "6", "--update", "separate"};
   const std::string out = output_of(plan);
   EXPECT_THAT(out, HasSubstr("402,702,336 parameters\n"));
   // 6 x (8192 x 8192 + 8192) numbers of 4 bytes, all multiples of 64 bytes.
@@ -303,7 +303,8 @@ TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
   };
   EXPECT_THAT(output_of(deep + Arguments{"--recompute", "auto", "--memory", "10GiB"}),
               testing::StartsWith("--recompute 1 fits 10.00 GiB: nothing need be recomputed\n\n"
-                                  "67,174,400 parameters\n"));
+                                  "67,174,400 parameters\n--update auto takes separate: "
+                                  "--recompute gives up activations\n\nMemory plan"));
   const std::string out = with("auto", "4GiB").out;
   EXPECT_THAT(out, testing::StartsWith("--recompute 24 is the cheapest that fits 4.00 GiB\n\n"));
   EXPECT_THAT(out, HasSubstr("\nRecomputation in 24 segments (calculated)\n"));
@@ -339,11 +340,12 @@ TEST_F(Training, PlanNeedsNoDevice) {
 }
 
 TEST_F(Training, ExplainsAStep) {
-  const std::string out = output_of(kSmall + Arguments{"--explain"});
+  const std::string out = output_of(kSmall + Arguments{"--explain", "--update", "separate"});
   for (const char* word : {"randn", "gemm", "mse_loss", "relu_grad", "sum_rows", "adam"}) {
     EXPECT_THAT(out, HasSubstr(word));
   }
-  const std::string both = output_of(kSmall + Arguments{"--plan", "--explain"});
+  const std::string both =
+      output_of(kSmall + Arguments{"--plan", "--explain", "--update", "separate"});
   EXPECT_TRUE(both.ends_with(out));
   EXPECT_THAT(both, HasSubstr("544 parameters\n"));
 }

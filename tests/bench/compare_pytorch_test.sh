@@ -7,21 +7,22 @@ python=${PYTHON:-/usr/bin/python3}
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
-python3 "$1/bench/compare_pytorch.py" --python "$python" --build "$2" --shapes 64x2 --batch-size 16 \
-  --steps 8 --pairs 5 --threads 1 --settings plain --results "$results"
+python3 "$1/bench/compare_pytorch.py" --python "$python" --build "$2" --shapes 64x2 --batch-sizes 16 \
+  --steps 8 --pairs 6 --threads 1 --settings plain --results "$results"
 python3 - "$results"/*/compare_pytorch_cpu_*.json <<'END'
 import json, sys
 result = json.load(open(sys.argv[1]))
 comparison = result["comparisons"][0]
 assert result["commit"] and comparison["torch"] and comparison["barestep"].startswith("cpu: "), result
-assert len(comparison["pairs"]) == 5 and comparison["ratios"] == sorted(comparison["ratios"]), comparison
-assert comparison["ratios"][2] == comparison["median_ratio"] > 0, comparison
-assert max(pair["largest_loss_difference"] for pair in comparison["pairs"]) <= 5e-7, comparison
+assert comparison["auto_took"] == "fused" and len(comparison["rounds"]) == 6, comparison
+for figure in comparison["figures"].values():
+    assert 0 < figure["low"] <= figure["median"] <= figure["high"] and len(figure["of_rounds"]) == 6, figure
+assert max(each["largest_loss_difference"] for each in comparison["rounds"]) <= 5e-7, comparison
 END
 
 # What is refused, and in which words.
-if python3 "$1/bench/compare_pytorch.py" --pairs 4 2>"$results/err"; then exit 1; fi
-grep -q "argument --pairs: fewer than 5 say too little" "$results/err"
+if python3 "$1/bench/compare_pytorch.py" --pairs 5 2>"$results/err"; then exit 1; fi
+grep -q "argument --pairs: fewer than 6 have no interval" "$results/err"
 if python3 "$1/bench/compare_pytorch.py" --python /bin/false --build "$2" --settings plain \
   >"$results/out" 2>"$results/err"; then exit 1; fi
 grep -q "compare_pytorch.sh: error: PyTorch did not run; see above" "$results/err"

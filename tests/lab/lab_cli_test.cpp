@@ -298,14 +298,16 @@ TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
   refuse(
       {"--memory", "100MiB"},
       "mlp_single --dim 1024 --depth 6 --data "
-      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --device cpu has too little "
+      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate --device "
+      "cpu has too little "
       "memory: needs 101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
       "takes "
       "a smaller model");
   refuse(
       {"--quick", "--memory", "1MiB"},
       "mlp_single --dim 256 --depth 2 --data "
-      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --device cpu has too little "
+      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate --device "
+      "cpu has too little "
       "memory: needs 2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
       "--dim, "
       "--depth or --layers; free some, or leave this experiment out");
@@ -323,7 +325,8 @@ TEST_F(MlpLab, RefusesAStudyWhoseRunsCannotRecomputeBeforeItsFirstRun) {
                    "experiment " + line + "; leave out the option, or this experiment");
   };
   refuse({"timing", "--recompute", "3"},
-         "'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --device cpu is "
+         "'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update separate "
+         "--device cpu is "
          "refused: --recompute '3': the model has 2 layers; give at most 2");
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }

@@ -11,6 +11,7 @@ Workload made_up_workload(std::int64_t dim, std::int64_t depth, TrainerKind trai
   Workload workload{.trainer = trainer, .ranks = ranks};
   workload.config.model.dim = dim;
   workload.config.model.depth = depth;
+  workload.config.training.update = Update::kSeparate;
   return workload;
 }
 

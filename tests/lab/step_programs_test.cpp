@@ -22,6 +22,19 @@ TEST(PlannedMemory, IsThatOfEveryDevice) {
   EXPECT_EQ(two[1].bytes, 1'216'512);
 }
 
+/// What mlp_single does with the same options, not what Workload happens to leave open.
+TEST(PlannedMemory, KnowsWhatAnUpdateLeftOpenIs) {
+  Workload workload = made_up_workload(256, 2);
+  workload.config.training.update = Update::kAuto;
+  EXPECT_EQ(planned_memory(workload)[0].by_category[Category::kGradients], 0);
+  workload.config.training.update = Update::kFused;
+  const std::int64_t fused = planned_memory(workload)[0].bytes;
+  workload.config.training.update = Update::kAuto;
+  EXPECT_EQ(planned_memory(workload)[0].bytes, fused);
+  workload.config.training.clip_norm = 1;
+  EXPECT_GT(planned_memory(workload)[0].by_category[Category::kGradients], 0);
+}
+
 TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
   const auto expect_least = [](const Workload& workload, std::int64_t bytes,
                                const std::string& line) {

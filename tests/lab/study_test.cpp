@@ -107,7 +107,8 @@ TEST_F(StudyTest, GoesOnWhereItStoppedAndKeepsWhatItHas) {
       "--batch-size 32 fits' >&2 && exit 71");
   std::optional<Study> study(std::in_place, output(), identity(), kStarts);
   expect_error(ExitCode::kMemory,
-               "run 'mlp_single --dim 256 --depth 2 --batch-size 128 --steps 20 --device cpu': it "
+               "run 'mlp_single --dim 256 --depth 2 --batch-size 128 --steps 20 --update separate "
+               "--device cpu': it "
                "ended with code 71: memory: needs 9 GiB, cpu has 1 GiB free; --batch-size 32 fits",
                [&] { run(*study); });
   EXPECT_THAT(log(), SizeIs(3));

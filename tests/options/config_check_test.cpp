@@ -100,7 +100,7 @@ TEST(Config, RefusesValuesOutsideTheirRanges) {
        },
        "--profile-steps '2:2': holds no step; give first:end, as 10:20 for the steps 10 to 19"},
       {[](auto& c) { c.training.update = Update::kPerBucket; },
-       "--update 'per-bucket': not one of the choices; use separate or fused"},
+       "--update 'per-bucket': not one of the choices; use auto or separate or fused"},
       {[](auto& c) { c.output.memory = 0; },
        "--memory '0': is not a number of bytes from 1 to 2^63 - 1; write it like 16GiB, 500MB, "
        "1.5 GiB or 1048576"},
@@ -292,6 +292,45 @@ TEST(Config, SaysWhatOfAStepIsTooMuch) {
             }).line,
             "model: a step takes 4.2e+19 flops, more than barestep counts to (1.2e+18); make "
             "--dim, --depth, --layers or --batch-size smaller");
+}
+
+/// One reason each; on one CPU nothing stands against the fused update.
+TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
+  const auto choice = [](const std::function<void(TrainConfig&)>& change,
+                         TrainerKind trainer = TrainerKind::kSingle,
+                         DeviceKind kind = DeviceKind::kCpu) {
+    TrainConfig config;
+    change(config);
+    const UpdateChoice taken = choose_update(config, trainer, kind);
+    return std::string(name_of(taken.update)) + ": " + std::string(taken.why);
+  };
+  const auto nothing = [](TrainConfig&) {};
+  const std::string fused = "fused: Adam runs beside the products of the weight gradients";
+  EXPECT_EQ(choice(nothing), fused);
+  EXPECT_EQ(choice([](TrainConfig& c) { c.optimizer.kind = OptimizerKind::kAdamW; }), fused);
+  EXPECT_EQ(
+      choice([](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; }, TrainerKind::kDdp),
+      fused);
+  EXPECT_EQ(choice(nothing, TrainerKind::kSingle, DeviceKind::kCuda),
+            "separate: on a GPU the fused update has to be asked for");
+  EXPECT_EQ(choice(nothing, TrainerKind::kDdp), "separate: gradients are exchanged");
+  EXPECT_EQ(choice(nothing, TrainerKind::kDataParallel), "separate: gradients are exchanged");
+  const std::pair<std::function<void(TrainConfig&)>, const char*> reasons[] = {
+      {[](TrainConfig& c) { c.output.profile = true; },
+       "--profile times gradients and update apart"},
+      {[](TrainConfig& c) { c.device.gemm = GemmProvider::kCblas; },
+       "--gemm asks for the bits of other products"},
+      {[](TrainConfig& c) { c.device.precision = Precision::kBf16; },
+       "the fused update is faster in fp32 alone"},
+      {[](TrainConfig& c) { c.optimizer.kind = OptimizerKind::kSgd; },
+       "the fused update is Adam's"},
+      {[](TrainConfig& c) { c.optimizer.amsgrad = true; }, "--amsgrad keeps a maximum"},
+      {[](TrainConfig& c) { c.training.zero_grad = false; }, "--no-zero-grad adds up gradients"},
+      {[](TrainConfig& c) { c.training.clip_norm = 1; }, "--clip-norm needs all gradients first"},
+      {[](TrainConfig& c) { c.training.accumulate = 2; }, "--accumulate adds up gradients"},
+      {[](TrainConfig& c) { c.training.recompute = 2; }, "--recompute gives up activations"}};
+  for (const auto& [change, why] : reasons)
+    EXPECT_EQ(choice(change), std::string("separate: ") + why);
 }
 
 }  // namespace

@@ -70,8 +70,22 @@ class SessionTest : public TempDirTest {
 TEST_F(SessionTest, ThatIsOnlyShownOpensNoDevice) {
   config_.output.plan = true;
   const Session session(*place_, config_, alone_);
-  EXPECT_THAT(session.answer(), StartsWith("40 parameters\n"));
+  EXPECT_THAT(session.answer(), StartsWith("40 parameters\n--update auto takes fused: "));
   EXPECT_TRUE(place_->names().empty());
+}
+
+TEST_F(SessionTest, TellsWhichUpdateItTook) {
+  const auto shown = [&](Update update) {
+    config_.training.update = update;
+    config_.output.explain = true;
+    return Session(*place_, config_, alone_).answer();
+  };
+  EXPECT_THAT(shown(Update::kAuto),
+              testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the "
+                                "weight gradients\n"));
+  EXPECT_THAT(shown(Update::kAuto), HasSubstr("linear_adam"));
+  EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("--update")));
+  EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("linear_adam")));
 }
 
 TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {

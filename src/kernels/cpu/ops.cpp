@@ -12,96 +12,11 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/cascade_sum.h"
+#include "kernels/cpu/linear_adam.h"
 #include "kernels/cpu/product.h"
 #include "kernels/loop_ops.h"
 
 namespace barestep {
-namespace {
-
-/// Biases are summed as SumRows sums them.
-static_assert(kLinearAdamTileRows % kSumColumns == 0);
-
-/// The product that gives the weight's gradient. Nobody runs it whole: its c is the weight.
-Gemm weight_gradient_of(const LinearAdam& op) {
-  return {.c = op.weight, .a = op.grad_y, .b = op.x, .transpose_a = true};
-}
-
-/// An op with its addresses.
-struct BoundUpdate {
-  const LinearAdam& op;
-  const Addresses& addresses;
-  AdamConstants constants{op};
-  AdamScalars scalars{constants, addresses.at(op.scalars),
-                      op.clip ? addresses.at(*op.clip) : nullptr};
-
-  /// False when the library failed.
-  bool gradient(const Product& product, const Tile& tile, float* grads) const {
-    return multiply_tile(product, weight_gradient_of(op), addresses, tile, grads);
-  }
-
-  template <class Number>
-  void update_weights(const Tile& tile, const float* grads) const {
-    for (std::int64_t row = 0; row < tile.rows; ++row) {
-      const std::int64_t first = (tile.row + row) * op.weight.cols + tile.col;
-      const UpdateElement<AdamRule<false>, float, Number> element{
-          addresses.at(op.weight) + first,
-          grads + row * tile.cols,
-          {{addresses.at(op.weight_moments1) + first, addresses.at(op.weight_moments2) + first}},
-          {constants},
-          scalars,
-          op.rounded_weight ? addresses.at<Number>(*op.rounded_weight) + first : nullptr,
-          1.0F};
-      for (std::int64_t col = 0; col < tile.cols; ++col) element(col);
-    }
-  }
-
-  template <class Number>
-  void update_biases(const Tile& tile) const {
-    float* const bias = addresses.at(op.bias);
-    float* const moments1 = addresses.at(op.bias_moments1);
-    float* const moments2 = addresses.at(op.bias_moments2);
-    sum_columns(addresses.at<Number>(op.grad_y), op.grad_y.rows, op.grad_y.cols, tile.row,
-                tile.row + tile.rows, [&](std::int64_t i, float sum) {
-                  const float grad = float_of(rounded<Number>(sum));
-                  adam_step(constants, scalars, grad, bias[i], moments1[i], moments2[i]);
-                  if (op.rounded_bias) {
-                    addresses.at<Number>(*op.rounded_bias)[i] = rounded<Number>(bias[i]);
-                  }
-                });
-  }
-};
-
-}  // namespace
-
-void run_linear_adam(const LinearAdam& op, const Addresses& addresses, const Product& product,
-                     ThreadPool& pool) {
-  const BoundUpdate update{op, addresses};
-  const std::int64_t down = (op.weight.rows + kLinearAdamTileRows - 1) / kLinearAdamTileRows;
-  const std::int64_t across = (op.weight.cols + kLinearAdamTileCols - 1) / kLinearAdamTileCols;
-  std::atomic<bool> failed{false};
-  pool.run(down * across, [&](std::int64_t task, int) {
-    const std::int64_t row = task / across * kLinearAdamTileRows;
-    const std::int64_t col = task % across * kLinearAdamTileCols;
-    const Tile tile{row, std::min(kLinearAdamTileRows, op.weight.rows - row), col,
-                    std::min(kLinearAdamTileCols, op.weight.cols - col)};
-    alignas(64) float grads[kLinearAdamTileRows * kLinearAdamTileCols];
-    if (!update.gradient(product, tile, grads)) {
-      failed.store(true, std::memory_order_relaxed);
-      return;
-    }
-    with_number(op.x.dtype, [&]<class Number>(Number) {
-      if constexpr (!std::is_same_v<Number, float>) {
-        for (std::int64_t i = 0; i < tile.rows * tile.cols; ++i) {
-          grads[i] = float_of(rounded<Number>(grads[i]));
-        }
-      }
-      update.update_weights<Number>(tile, grads);
-      if (col == 0) update.update_biases<Number>(tile);
-    });
-  });
-  BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "the library computed no product");
-}
-
 namespace {
 
 /// Elements of a task: some microseconds of work, small enough to share out evenly.
@@ -284,7 +199,9 @@ struct OpRunner {
                  CastElement<Number, float>{commons.rounded_weights, addresses.at(op.weights)});
   }
 
-  void operator()(const LinearAdam& op) const { run_linear_adam(op, addresses, product, pool); }
+  void operator()(const LinearAdam& op) const {
+    run_linear_adam(op, addresses, product, product.linear_adam(), pool);
+  }
 
   void operator()(const SumSquares& op) const {
     with_number(op.in.dtype, [&]<class Number>(Number) {

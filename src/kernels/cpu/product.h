@@ -10,6 +10,7 @@
 #include "core/config.h"
 #include "core/ops.h"
 #include "kernels/cpu/int8_product.h"
+#include "kernels/cpu/linear_adam_kernel.h"
 #include "kernels/cpu/product_tiles.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -38,6 +39,10 @@ class Product {
 
   /// What sums up products in int8 beside this provider, for activations of so many bits.
   [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
+
+  /// What makes weight gradients and updates weights at once; null where the sums must be this
+  /// provider's own.
+  [[nodiscard]] virtual LinearAdamKernel linear_adam() const { return {}; }
 
   /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0: with
   /// k = 0 an element is bias or beta * c. c must not overlap the other tensors.

@@ -151,6 +151,8 @@ class OneDnnProduct final : public Product {
                       p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c) == dnnl_success;
   }
 
+  [[nodiscard]] LinearAdamKernel linear_adam() const override { return linear_adam_kernel(); }
+
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     if (op.c.size() == 0) return;
     if (op.a.dtype != DType::kF32 && op.a.size() == 0) {

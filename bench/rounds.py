@@ -1,0 +1,98 @@
+"""What comparisons in rounds share: the interval of a figure, and whether a machine was too noisy for
+a verdict. In each round every way runs once; a figure, such as a ratio, is taken once per round.
+"""
+
+import math
+import os
+import pathlib
+import statistics
+
+LARGEST_LOST = 0.25  # share of its time that a run may lose to other programs
+LARGEST_WIDTH = 0.5  # of an interval, as a share of the figure
+
+
+def cut_of(n):
+    """How many of n sorted figures lie outside a 95 % interval of their median, at either end."""
+    cut = 0
+    while 2 * sum(math.comb(n, k) for k in range(cut + 1)) / 2**n <= 0.05:
+        cut += 1
+    return cut - 1
+
+
+def median_of(figures):
+    """The middle one; of two middle ones the geometric mean, so that a ratio's inverse fits."""
+    ordered = sorted(figures)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else math.sqrt(ordered[half - 1] * ordered[half])
+
+
+def summary(figures):
+    """Median and interval by order statistics; null ends below six figures, which have none."""
+    ordered = sorted(figures)
+    cut = cut_of(len(ordered))
+    return {"median": median_of(ordered), "low": ordered[cut] if cut >= 0 else None,
+            "high": ordered[-1 - cut] if cut >= 0 else None, "of_rounds": list(figures)}
+
+
+class LostTime:
+    """What this process loses to others from start() on: the share of time that the busiest threads
+    waited for a core, and what the host took from the machine."""
+
+    def start(self):
+        self.begin = self.read()
+
+    def record(self, wall_s):
+        threads, stolen_s = self.read()
+        spent = []
+        for thread, (ran, waited) in threads.items():
+            before = self.begin[0].get(thread, (0, 0))
+            spent.append((ran - before[0], waited - before[1]))
+        most = max((ran for ran, _ in spent), default=0)
+        busy = [(ran, waited) for ran, waited in spent if 2 * ran >= most and ran > 0]
+        return {"wall_s": wall_s, "busy_threads": len(busy), "stolen_s": stolen_s - self.begin[1],
+                "waited_share": max((waited / (ran + waited) for ran, waited in busy), default=0)}
+
+    @staticmethod
+    def read():
+        threads = {}
+        for task in pathlib.Path("/proc/self/task").iterdir():
+            try:
+                ran, waited, _ = (task / "schedstat").read_text().split()
+                threads[task.name] = (int(ran), int(waited))
+            except (OSError, ValueError):
+                pass  # the thread has ended, or the kernel does not tell
+        words = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
+        stolen_s = int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 else 0
+        return threads, stolen_s
+
+
+def lost_share(record):
+    """Of a record as LostTime and --metrics write it."""
+    cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
+    return record["waited_share"] + record["stolen_s"] / (record["wall_s"] * cores)
+
+
+def least_lost(run, tries=3):
+    """Runs again what lost too much; of several, the run that lost least, whatever its time."""
+    runs = []
+    for _ in range(tries):
+        runs.append(run())
+        if runs[-1]["lost"] <= LARGEST_LOST:
+            break
+    return min(runs, key=lambda each: each["lost"])
+
+
+def why_invalid(rounds, figures):
+    """Why these rounds, each a list of what its runs lost, bear no verdict; empty if they do."""
+    disturbed = sum(max(lost) > LARGEST_LOST for lost in rounds)
+    if 4 * disturbed > len(rounds):
+        share = statistics.median(max(lost) for lost in rounds)
+        return (f"{disturbed} of {len(rounds)} rounds lost more than {LARGEST_LOST:.0%} of their time "
+                f"to other programs or the host (half of them {share:.0%})")
+    for name, figure in figures.items():
+        if figure["low"] is None:
+            return f"{len(rounds)} rounds have no interval; it takes 6"
+        if figure["high"] - figure["low"] > LARGEST_WIDTH * figure["median"]:
+            return (f"the interval of {name}, {figure['low']:.2f} to {figure['high']:.2f}, is wider "
+                    f"than {LARGEST_WIDTH:.0%} of {figure['median']:.2f}")
+    return ""

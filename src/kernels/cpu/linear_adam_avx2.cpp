@@ -1,0 +1,49 @@
+#include "kernels/cpu/linear_adam_x86.h"
+
+namespace barestep {
+namespace {
+
+/// 8 floats.
+struct Avx2Floats {
+  static constexpr std::int64_t kWidth = 8;
+  static constexpr std::int64_t kVectors = 2;
+  __m256 v;
+
+  Avx2Floats() = default;
+  // Numbers take part in formulas as vectors of them do.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Avx2Floats(__m256 floats) : v(floats) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Avx2Floats(float value) : v(_mm256_set1_ps(value)) {}
+
+  static Avx2Floats load(const float* from) { return _mm256_loadu_ps(from); }
+  void store(float* to) const { _mm256_storeu_ps(to, v); }
+  /// The first `count` of them; any number.
+  static Avx2Floats load_part(const float* from, std::int64_t count) {
+    return _mm256_maskload_ps(from, first(count));
+  }
+  void store_part(float* to, std::int64_t count) const { _mm256_maskstore_ps(to, first(count), v); }
+
+  friend Avx2Floats operator+(Avx2Floats a, Avx2Floats b) { return _mm256_add_ps(a.v, b.v); }
+  friend Avx2Floats operator*(Avx2Floats a, Avx2Floats b) { return _mm256_mul_ps(a.v, b.v); }
+  friend Avx2Floats operator/(Avx2Floats a, Avx2Floats b) { return _mm256_div_ps(a.v, b.v); }
+  friend Avx2Floats sqrt(Avx2Floats a) { return _mm256_sqrt_ps(a.v); }
+  friend Avx2Floats fma(Avx2Floats a, Avx2Floats b, Avx2Floats c) {
+    return _mm256_fmadd_ps(a.v, b.v, c.v);
+  }
+
+ private:
+  static __m256i first(std::int64_t count) {
+    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const auto limit = static_cast<int>(count < 0 ? 0 : count < kWidth ? count : kWidth);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(limit), places);
+  }
+};
+
+}  // namespace
+
+void update_by_avx2(const LinearAdamStrip& strip) {
+  LinearAdamLoop<Avx2Floats>(strip).run();
+}
+
+}  // namespace barestep

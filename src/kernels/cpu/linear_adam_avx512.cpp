@@ -1,0 +1,51 @@
+#include "kernels/cpu/linear_adam_x86.h"
+
+namespace barestep {
+namespace {
+
+/// 16 floats.
+struct Avx512Floats {
+  static constexpr std::int64_t kWidth = 16;
+  static constexpr std::int64_t kVectors = 4;
+  __m512 v;
+
+  Avx512Floats() = default;
+  // Numbers take part in formulas as vectors of them do.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Avx512Floats(__m512 floats) : v(floats) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Avx512Floats(float value) : v(_mm512_set1_ps(value)) {}
+
+  static Avx512Floats load(const float* from) { return _mm512_loadu_ps(from); }
+  void store(float* to) const { _mm512_storeu_ps(to, v); }
+  /// The first `count` of them; any number.
+  static Avx512Floats load_part(const float* from, std::int64_t count) {
+    return _mm512_maskz_loadu_ps(first(count), from);
+  }
+  void store_part(float* to, std::int64_t count) const {
+    _mm512_mask_storeu_ps(to, first(count), v);
+  }
+
+  friend Avx512Floats operator+(Avx512Floats a, Avx512Floats b) { return _mm512_add_ps(a.v, b.v); }
+  friend Avx512Floats operator*(Avx512Floats a, Avx512Floats b) { return _mm512_mul_ps(a.v, b.v); }
+  friend Avx512Floats operator/(Avx512Floats a, Avx512Floats b) { return _mm512_div_ps(a.v, b.v); }
+  /// With a mask: GCC 12 warns of its own header where there is none.
+  friend Avx512Floats sqrt(Avx512Floats a) { return _mm512_maskz_sqrt_ps(0xFFFF, a.v); }
+  friend Avx512Floats fma(Avx512Floats a, Avx512Floats b, Avx512Floats c) {
+    return _mm512_fmadd_ps(a.v, b.v, c.v);
+  }
+
+ private:
+  static __mmask16 first(std::int64_t count) {
+    if (count >= kWidth) return 0xFFFF;
+    return count <= 0 ? __mmask16{0} : static_cast<__mmask16>((1 << count) - 1);
+  }
+};
+
+}  // namespace
+
+void update_by_avx512(const LinearAdamStrip& strip) {
+  LinearAdamLoop<Avx512Floats>(strip).run();
+}
+
+}  // namespace barestep

@@ -1,0 +1,27 @@
+// Which kernel of the fused update this processor runs. Compiled for any: what asks for
+// instructions must not use them.
+#include "kernels/cpu/linear_adam_kernel.h"
+
+namespace barestep {
+namespace {
+
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("bmi2") != 0;
+}
+
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+}
+
+}  // namespace
+
+LinearAdamKernel linear_adam_kernel(LinearAdamIsa most) {
+  if (most >= LinearAdamIsa::kAvx512 && runs_avx512()) return {"AVX-512", update_by_avx512};
+  if (most >= LinearAdamIsa::kAvx2 && runs_avx2()) return {"AVX2", update_by_avx2};
+  return {};
+}
+
+}  // namespace barestep

@@ -1,0 +1,149 @@
+// The kernels of the fused update, for every kind of instructions that this processor has, against
+// plain loops, to the bit.
+#include "kernels/cpu/linear_adam.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "kernels/op_cases.h"
+
+namespace barestep {
+namespace {
+
+struct UpdateCase {
+  std::int64_t out, in, batch;
+  double weight_decay = 0;
+  bool decoupled = false;
+};
+
+/// Extents on both sides of vectors, groups of rows, panels of columns, strips and parts of a
+/// batch; strides that are no multiple of a vector.
+constexpr UpdateCase kUpdateCases[] = {{1, 1, 1},
+                                       {6, 64, 24},
+                                       {5, 63, 23},
+                                       {7, 65, 25},
+                                       {13, 130, 64},
+                                       {64, 48, 3, 0.25},
+                                       {50, 97, 513},
+                                       {31, 8, 1025},
+                                       {70, 300, 0},
+                                       {9, 2048 + 7, 2},
+                                       {45, 140, 600, 0.25, true}};
+
+/// An op with numbers of its own in its memory.
+struct UpdateInMemory {
+  explicit UpdateInMemory(const UpdateCase& c) {
+    op = {.weight = memory.add(c.out, c.in),
+          .weight_moments1 = memory.add(c.out, c.in),
+          .weight_moments2 = memory.add(c.out, c.in),
+          .bias = memory.add(1, c.out),
+          .bias_moments1 = memory.add(1, c.out),
+          .bias_moments2 = memory.add(1, c.out),
+          .grad_y = memory.add(c.batch, c.out),
+          .x = memory.add(c.batch, c.in),
+          .scalars = memory.add(1, c.decoupled ? 3 : 2),
+          .weight_decay = c.weight_decay,
+          .decoupled = c.decoupled};
+    if (c.weight_decay != 0) op.clip = memory.add(1, 1);
+    std::mt19937 random(3);
+    std::uniform_real_distribution<float> number(-1, 1);
+    for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,
+                                 op.bias_moments1, op.bias_moments2, op.grad_y, op.x}) {
+      for (float& value : memory.values(tensor)) value = number(random);
+    }
+    for (const Tensor& moments : {op.weight_moments2, op.bias_moments2}) {
+      for (float& value : memory.values(moments)) value *= value;
+    }
+    memory.values(op.scalars)[0] = -0.004F;
+    memory.values(op.scalars)[1] = 0.07F;
+    if (c.decoupled) memory.values(op.scalars)[2] = 0.875F;
+    if (op.clip) memory.values(*op.clip)[0] = 0.375F;
+  }
+
+  /// Weights and moments, one behind the other.
+  [[nodiscard]] std::vector<float> updated() {
+    std::vector<float> all;
+    for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,
+                                 op.bias_moments1, op.bias_moments2}) {
+      const auto values = memory.values(tensor);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+  Memory memory;
+  LinearAdam op;
+};
+
+/// The weights as a chain of fused multiply-adds a gradient and adam_step() make them; the biases,
+/// which no kernel has to do with, as the tiles make them.
+std::vector<float> updated_plainly(const UpdateCase& c, ThreadPool& pool) {
+  UpdateInMemory by_tiles(c);
+  run_linear_adam(by_tiles.op, by_tiles.memory.addresses(), *make_reference_product(), {}, pool);
+  UpdateInMemory plain(c);
+  const LinearAdam& op = plain.op;
+  const Addresses& addresses = plain.memory.addresses();
+  const AdamConstants constants(op);
+  const AdamScalars scalars(constants, addresses.at(op.scalars),
+                            op.clip ? addresses.at(*op.clip) : nullptr);
+  for (std::int64_t row = 0; row < c.out; ++row) {
+    for (std::int64_t col = 0; col < c.in; ++col) {
+      float grad = 0;
+      for (std::int64_t k = 0; k < c.batch; ++k) {
+        grad = std::fma(addresses.at(op.grad_y)[k * c.out + row],
+                        addresses.at(op.x)[k * c.in + col], grad);
+      }
+      const std::int64_t i = row * c.in + col;
+      adam_step(constants, scalars, grad, addresses.at(op.weight)[i],
+                addresses.at(op.weight_moments1)[i], addresses.at(op.weight_moments2)[i]);
+    }
+  }
+  for (const Tensor& tensor : {op.bias, op.bias_moments1, op.bias_moments2}) {
+    std::ranges::copy(by_tiles.memory.values(tensor), addresses.at(tensor));
+  }
+  return plain.updated();
+}
+
+TEST(LinearAdamKernels, HaveTheBitsOfPlainLoopsForAnyShapeAndNumberOfThreads) {
+  ThreadPool one(1);
+  ThreadPool three(3);
+  const auto product = make_reference_product();
+  for (const UpdateCase& c : kUpdateCases) {
+    const std::vector<float> expected = updated_plainly(c, three);
+    for (const LinearAdamIsa isa : {LinearAdamIsa::kAvx2, LinearAdamIsa::kAvx512}) {
+      const LinearAdamKernel kernel = linear_adam_kernel(isa);
+      if (kernel.update == nullptr) GTEST_SKIP() << "this processor has no such vectors";
+      for (ThreadPool* const pool : {&one, &three}) {
+        SCOPED_TRACE(testing::Message() << kernel.name << ", " << pool->threads() << " threads, "
+                                        << c.out << " x " << c.in << ", batch " << c.batch);
+        UpdateInMemory update(c);
+        run_linear_adam(update.op, update.memory.addresses(), *product, kernel, *pool);
+        EXPECT_EQ(update.updated(), expected);
+      }
+    }
+  }
+}
+
+TEST(LinearAdamKernels, AreTakenByInstructionsUpToTheOnesAllowed) {
+  EXPECT_EQ(linear_adam_kernel(LinearAdamIsa::kNone).update, nullptr);
+  const std::string_view least = linear_adam_kernel(LinearAdamIsa::kAvx2).name;
+  EXPECT_TRUE(least == "AVX2" || least.empty()) << least;
+  const std::string_view most = linear_adam_kernel().name;
+  EXPECT_TRUE(most == "AVX-512" || most == least) << most;
+}
+
+TEST(LinearAdamKernels, AreLeftToOneDnnAlone) {
+  EXPECT_EQ(make_reference_product()->linear_adam().update, nullptr);
+  if (const auto product = make_cblas_product()) {
+    EXPECT_EQ(product->linear_adam().update, nullptr);
+  }
+  if (const auto product = make_onednn_product()) {
+    EXPECT_EQ(product->linear_adam().update, linear_adam_kernel().update);
+  }
+}
+
+}  // namespace
+}  // namespace barestep
