@@ -275,7 +275,7 @@ stage_bench() {
     timeout 60 "$build/barestep_cuda_fused_update" "$work/fused_update.json" || status=1
   fi
   for name in fp32 tf32; do
-    chosen=$(step_ms --precision $name)
+    chosen=$(step_ms --precision $name --autotune off)
     timed=$(step_ms --precision $name --autotune "$work/choices.$name")
     fused=$(step_ms --precision $name --update fused)
     field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null},

@@ -455,7 +455,7 @@ section,th,td{border-color:#444}pre{background:#222}.invalid{background:#3a2418}
 @media print{body{max-width:none;margin:0;padding:0;font-size:9.5pt}nav,details{display:none}
 h1{margin:0}section{margin-top:1.2rem}h2,caption{break-after:avoid}
 #summary{margin:0;padding:0;border:0;break-after:page}.machine{font-size:7pt;margin:.2rem 0}
-.summary{font-size:7pt;margin:.3rem 0;line-height:1.25}.summary th,.summary td{padding:.1rem .3rem}
+.summary{font-size:6.5pt;margin:.2rem 0;line-height:1.2}.summary th,.summary td{padding:.06rem .3rem}
 .summary svg{width:16mm}.scroll{overflow:visible}
 table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
 .plots{grid-template-columns:1fr 1fr}}

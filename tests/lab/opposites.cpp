@@ -130,7 +130,7 @@ std::vector<Opposites> opposites_of_model_options() {
       {"memory", slow_key("precision", 0.5),
        "With numbers of 16 bits a sample is faster than without: 2.00x", slow_key("precision", 2),
        "With numbers of 16 bits a sample is slower than without: ", slow_key("precision", 1, 0.2),
-       "With numbers of 16 bits a sample cannot be told apart from without"},
+       "A sample with numbers of 16 bits and one without cannot be told apart"},
       {"recompute", slow_key("segments-2", 1.3),
        "In 2 segments a step is slower than without recomputation: ", slow_key("segments-2", 0.7),
        "In 2 segments a step is faster than without recomputation: ",
