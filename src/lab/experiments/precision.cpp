@@ -75,22 +75,37 @@ std::string claim_sentence(const Comparison& fastest, Precision precision, std::
                      figures);
 }
 
-/// What the plan says of the claim that mixed precision halves the memory.
-std::string memory_fact(const Results& results, std::int64_t batch) {
-  const DeviceMemory fp32 = planned_of(results.at(precision_key(Precision::kFp32, batch)));
-  const DeviceMemory bf16 = planned_of(results.at(precision_key(Precision::kBf16, batch)));
+/// What the plan says of the claim that mixed precision halves the memory. `where` begins the
+/// sentence; `workload` is one of bf16.
+std::string memory_fact(const std::string& where, Workload workload) {
+  const DeviceMemory bf16 = planned_memory(workload).front();
+  workload.config.device.precision = Precision::kFp32;
+  const DeviceMemory fp32 = planned_memory(workload).front();
   const auto activations = [](const DeviceMemory& memory) {
-    return memory.by_category[Category::kActivations];
+    return human_bytes(memory.by_category[Category::kActivations]);
   };
-  const char* verdict = bf16.bytes < fp32.bytes   ? "saves memory"
-                        : bf16.bytes > fp32.bytes ? "costs memory"
-                                                  : "needs the same memory";
   return fmt::format(
-      "At a batch of {} mixed precision {}: {} instead of {}, {} (from the plan). Activations are "
-      "{} instead of {}; a rounded copy of the weights is added.",
-      batch, verdict, human_bytes(bf16.bytes), human_bytes(fp32.bytes),
-      factor_text(bytes_factor(bf16.bytes, fp32.bytes)), human_bytes(activations(bf16)),
-      human_bytes(activations(fp32)));
+      "{} mixed precision {} memory: {} instead of {}, {} (from the plan). Activations are {} "
+      "instead of {}; a rounded copy of the weights is added.",
+      where, bf16.bytes < fp32.bytes ? "saves" : "costs", human_bytes(bf16.bytes),
+      human_bytes(fp32.bytes), factor_text(bytes_factor(bf16.bytes, fp32.bytes)), activations(bf16),
+      activations(fp32));
+}
+
+/// With one device, and with the ranks of mlp_ddp, which add up gradients of fp32.
+std::vector<std::string> memory_facts(const Results& results) {
+  constexpr int kRanks = 2;
+  std::vector<std::string> facts;
+  for (const std::int64_t batch : precision_batches(results.setting)) {
+    Workload workload = results.at(precision_key(Precision::kBf16, batch)).workload();
+    facts.push_back(memory_fact(fmt::format("At a batch of {}", batch), workload));
+    workload.trainer = TrainerKind::kDdp;
+    workload.ranks = kRanks;
+    workload.config.data.batch_size = kRanks * batch;
+    facts.push_back(
+        memory_fact(fmt::format("On each of two ranks with {} samples", batch), workload));
+  }
+  return facts;
 }
 
 FindingTable measured_precisions(const Results& results, const std::vector<Comparison>& all) {
@@ -162,7 +177,7 @@ Findings conclude_precision(const Results& results) {
   }
   findings.sentences.push_back(claim_sentence(all[fastest], reduced[fastest % reduced.size()],
                                               batches[fastest / reduced.size()]));
-  for (const std::int64_t batch : batches) findings.facts.push_back(memory_fact(results, batch));
+  findings.facts = memory_facts(results);
   const std::int64_t largest = batches.back();
   const auto bytes_in = [&](Precision precision) {
     return planned_of(results.at(precision_key(precision, largest))).bytes;
