@@ -85,7 +85,7 @@ __global__ void count_other_quotients(unsigned long long* count, std::int64_t tr
 }
 
 /// The largest error of grads [out][in] into `worst`, whose bits are ordered as its values are.
-__global__ void find_worst_error(LinearAdamArrays a, unsigned* worst) {
+__global__ void find_worst_error(LinearAdamArrays<float> a, unsigned* worst) {
   for (std::int64_t i = grid_thread(); i < a.out * a.in; i += grid_threads()) {
     double sum = 0;
     double magnitude = 0;
@@ -103,7 +103,7 @@ __global__ void find_worst_error(LinearAdamArrays a, unsigned* worst) {
 
 /// A layer of dim x dim weights in one allocation.
 struct Layer {
-  LinearAdamArrays arrays{};
+  LinearAdamArrays<float> arrays{};
   float* state;
 
   Layer(std::int64_t dim, std::int64_t n) : state(allocate<float>(3 * dim * dim)) {

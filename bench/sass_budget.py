@@ -37,7 +37,7 @@ MEMORY_TB_S = 4.3  # what a copy reaches
 L2_TB_S = 5.5  # assumed
 MMA_PART = 0.62  # of the tensor peak that mma.sync reaches; assumed
 LATENCY_NS = 800  # of a load from memory under load; assumed
-BYTES_PER_WEIGHT = 24  # weight and two moments, read and written
+BYTES_PER_WEIGHT = 24  # weight and two moments, read and written; of 16 bits also the rounded weight
 PIPES = {
     "FMA": ({"FFMA": 1, "FADD": 1, "FMUL": 1, "IMAD": 2}),
     "ALU": dict.fromkeys(
@@ -48,13 +48,15 @@ PIPES = {
 }
 
 # name, product, rows and depth of its tile, its instruction, how many of them a warp and chunk takes,
-# slots loaded ahead, the part of the time in which they are on their way, limit of issue / memory.
+# slots loaded ahead, the part of the time in which they are on their way, limit of issue / memory, bytes of a
+# number of its factors.
 KERNELS = [
-    ("fp32 FMA", "FmaProduct<64>", 64, 64, "FFMA", 64 * 32, 2, 0.7, 0.70),
-    ("3xTF32, sums of 8", "TensorProduct<1>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55),
-    ("3xTF32, sums of 16", "TensorProduct<2>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55),
+    ("fp32 FMA", "FmaProduct<64>", 64, 64, "FFMA", 64 * 32, 2, 0.7, 0.70, 4),
+    ("3xTF32, sums of 8", "TensorProduct<1>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55, 4),
+    ("3xTF32, sums of 16", "TensorProduct<2>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55, 4),
+    ("bf16, sums of 8", "TensorProduct<1, Bf16>", 32, 64, "HMMA", 8 * 4, 4, 0.6, 0.55, 2),
 ]
-COLS, PAD, THREADS = 128, 8, 256
+COLS, PAD_BYTES, THREADS = 128, 32, 256
 
 # name, kernel, its threads, 16-byte loads and stores of a thread's pack, those of them that are loads at once.
 FLAT = [
@@ -88,7 +90,7 @@ namespace barestep {
 struct Marks { static __device__ __forceinline__ void rare() { asm volatile("pmevent 7;"); } };
 using Kernel = %s;
 static_assert(sizeof(LinearAdamShared<Kernel>) == %d && Kernel::kAhead == %d);
-template __global__ void linear_adam<Kernel, true, StraightArithmetic, Marks>(LinearAdamArrays, AdamConstants);
+template __global__ void linear_adam<Kernel, true, StraightArithmetic, Marks>(LinearAdamArrays<Kernel::Number>, AdamConstants);
 }
 """
 
@@ -202,8 +204,9 @@ def bytes_needed():
 
 
 def budget(kernel, nvcc, cuobjdump, work):
-    name, product, rows, depth, instruction, needed, ahead, part, limit = kernel
-    shared = 4 * 2 * depth * (COLS + PAD + rows + PAD) + 16
+    name, product, rows, depth, instruction, needed, ahead, part, limit, size = kernel
+    shared = 2 * depth * (size * (COLS + rows) + 2 * PAD_BYTES) + 16
+    moved = BYTES_PER_WEIGHT + (size if size < 4 else 0)
     source, cubin = work / "kernel.cu", work / "kernel.cubin"
     source.write_text(SOURCE % (product, shared, ahead))
     done = compile_kernel(nvcc, source, cubin)
@@ -222,12 +225,12 @@ def budget(kernel, nvcc, cuobjdump, work):
     def ms(cycles):  # of a scheduler, for one warp and tile
         return cycles * WARPS_OF_BLOCK / SCHEDULERS * tiles_per_sm / GHZ / 1e6
 
-    times = {"memory": weights * BYTES_PER_WEIGHT / MEMORY_TB_S / 1e9, "issue": ms(issued)}
+    times = {"memory": weights * moved / MEMORY_TB_S / 1e9, "issue": ms(issued)}
     for pipe, cycles in PIPES.items():
         times[pipe] = ms(sum(n * cycles.get(op.split(".")[0], 0) for op, n in counts.items()))
     times["shared memory"] = ms(4 * wavefronts(counts))
-    factors = 4 * BATCH / COLS  # bytes of grad_y for a weight
-    times["L2"] = weights * (factors + BYTES_PER_WEIGHT / 2) / L2_TB_S / 1e9
+    factors = size * BATCH / COLS  # bytes of grad_y for a weight
+    times["L2"] = weights * (factors + moved / 2) / L2_TB_S / 1e9
     flight = 48 * ahead * THREADS * blocks * part
     return {
         "kernel": name, "registers": registers, "spilled_bytes": spilled, "spills_in_product": in_product,

@@ -169,10 +169,6 @@ double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
 
 StepSpec spec_of(const TrainConfig& config, DeviceKind kind, const Dataset* dataset) {
   const ModelConfig& model = config.model;
-  const bool is_narrow = type_of(config.device.precision) != DType::kF32;
-  if (kind == DeviceKind::kCuda && is_narrow && config.training.update == Update::kFused) {
-    refuse_fused_update("on a GPU it takes fp32 and tf32 so far");
-  }
   return {
       .model = {.layout = ParameterLayout(widths_of(model, default_dim(kind))),
                 .activation = model.activation,

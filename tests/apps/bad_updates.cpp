@@ -66,10 +66,6 @@ std::vector<BadInput> bad_updates() {
        "--clip-norm '1': --update fused would find the norm from products in tf32; use --update "
        "separate, or --precision fp32"},
       {7,
-       {"--plan", "--device", "cuda", "--update", "fused", "--precision", "bf16"},
-       78,
-       "--update 'fused': on a GPU it takes fp32 and tf32 so far; use --update separate"},
-      {7,
        {"--update", "fused", "--precision", "bf16", "--clip-norm", "1"},
        78,
        "--clip-norm '1': --update fused would find the norm of gradients that are not yet rounded; "

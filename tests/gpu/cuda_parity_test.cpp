@@ -28,8 +28,6 @@ using nlohmann::json;
 bool is_for_cuda(const DeviceOp& op) {
   const auto* randn = std::get_if<Randn>(&op);
   if (randn != nullptr) return randn->generator == Generator::kTorchCuda;
-  // The fused update of a GPU takes fp32.
-  if (std::holds_alternative<LinearAdam>(op) && is_narrow(op)) return false;
   const auto* gemm = std::get_if<Gemm>(&op);
   // Of 16 bits a bias is cuBLASLt's, which multiplies nothing by nothing.
   if (gemm != nullptr && gemm->bias && is_narrow(op) && gemm->a.size() == 0) return false;
@@ -364,11 +362,13 @@ TEST_F(CudaTraining, EqualsTheCpuDeviceInSixteenBits) {
     TrainConfig several = bf16;
     several.training.accumulate = 2;
     several.optimizer.kind = OptimizerKind::kAdamW;
+    TrainConfig fused = bf16;
+    fused.training.update = Update::kFused;
     TrainConfig fp16 = small_config();
     fp16.device.precision = Precision::kFp16;
     TrainConfig clipped = fp16;
     clipped.training.clip_norm = 0.1;
-    for (TrainConfig config : {bf16, several, fp16, clipped}) {
+    for (TrainConfig config : {bf16, several, fused, fp16, clipped}) {
       config.device.graph = graph;
       TrainConfig on_cpu = config;
       on_cpu.device = {.device = "cpu",

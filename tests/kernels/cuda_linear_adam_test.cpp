@@ -22,10 +22,11 @@ using host_cuda::Order;
 
 constexpr double kUnit = 0x1p-24;  // half an ulp, relative
 
-/// A GPU on which the launcher takes a certain product, and what that product's sums may be off, in
-/// units of kUnit times the sum of their terms' magnitudes.
+/// A GPU on which the launcher takes a certain product, the type of its factors, and what that
+/// product's sums may be off, in units of kUnit times the sum of their terms' magnitudes.
 struct ProductCase {
   const char* name;
+  DType type;
   bool tf32;
   std::int64_t block_shared_bytes;
   double (*bound)(std::int64_t n);
@@ -49,10 +50,25 @@ double tf32_bound(std::int64_t n) {
   return 24 + static_cast<double>(n + 7) / 8;
 }
 
+/// Products of factors of 16 bits are exact, and all of them are taken.
+double narrow_bound(std::int64_t n) {
+  return 4 + static_cast<double>(n + 7) / 8;
+}
+
+/// How far a number may be from its nearest one of a type. Below 2^-14 those of fp16 are 2^-24
+/// apart.
+double rounding_of(DType type, double number) {
+  if (type == DType::kBF16) return 0x1p-8 * std::abs(number);
+  return type == DType::kF16 ? std::max(0x1p-11 * std::abs(number), 0x1p-25) : 0;
+}
+
 constexpr ProductCase kProductCases[] = {
-    {"fp32", false, 227 * 1024, fp32_bound},
-    {"fp32 on little shared memory", false, 64 * 1024, fp32_bound},
-    {"3xTF32", true, 227 * 1024, tf32_bound}};
+    {"fp32", DType::kF32, false, 227 * 1024, fp32_bound},
+    {"fp32 on little shared memory", DType::kF32, false, 64 * 1024, fp32_bound},
+    {"3xTF32", DType::kF32, true, 227 * 1024, tf32_bound},
+    {"bf16", DType::kBF16, true, 227 * 1024, narrow_bound},
+    {"bf16 without tensor cores", DType::kBF16, false, 64 * 1024, fp32_bound},
+    {"fp16", DType::kF16, true, 227 * 1024, narrow_bound}};
 
 struct LayerCase {
   std::int64_t out, in, n;
@@ -80,12 +96,12 @@ struct Layer {
   Memory memory;
   LinearAdam op;
 
-  explicit Layer(const LayerCase& c) {
-    const auto add = [&](std::int64_t rows, std::int64_t cols) {
+  explicit Layer(const LayerCase& c, DType type = DType::kF32) {
+    const auto add = [&](std::int64_t rows, std::int64_t cols, DType of = DType::kF32) {
       constexpr std::int64_t kVector = 16;
-      Tensor tensor = memory.add(1, rows * cols + kVector);
+      Tensor tensor = memory.add(1, rows * cols + kVector, of);
       tensor.offset_bytes =
-          (tensor.offset_bytes + kVector - 1) / kVector * kVector + (c.aligned ? 0 : 4);
+          (tensor.offset_bytes + kVector - 1) / kVector * kVector + (c.aligned ? 0 : bytes_of(of));
       tensor.rows = rows;
       tensor.cols = cols;
       return tensor;
@@ -96,33 +112,45 @@ struct Layer {
                     .bias = add(1, c.out),
                     .bias_moments1 = add(1, c.out),
                     .bias_moments2 = add(1, c.out),
-                    .grad_y = add(c.n, c.out),
-                    .x = add(c.n, c.in),
+                    .grad_y = add(c.n, c.out, type),
+                    .x = add(c.n, c.in, type),
                     .scalars = add(1, c.decoupled ? 3 : 2),
                     .weight_decay = c.decoupled || c.grads_only ? 0 : 0.01,
                     .decoupled = c.decoupled};
     if (c.clip) op.clip = add(1, 1);
+    if (type != DType::kF32) {
+      op.rounded_weight = add(c.out, c.in, type);
+      op.rounded_bias = add(1, c.out, type);
+    }
     if (c.grads_only) op.beta1 = 0;
     TorchGenerator random(static_cast<std::uint64_t>(c.out * 10007 + c.in * 101 + c.n));
     for (const Tensor& tensor : {op.weight, op.bias}) fill(random, tensor, 0.05F);
-    for (const Tensor& tensor : {op.weight_moments1, op.bias_moments1, op.grad_y})
-      fill(random, tensor, 1e-3F);
+    for (const Tensor& tensor : {op.weight_moments1, op.bias_moments1}) fill(random, tensor, 1e-3F);
+    fill(random, op.grad_y, 1e-3F);
     for (const Tensor& tensor : {op.weight_moments2, op.bias_moments2}) {
       fill(random, tensor, 1e-3F);
       for (float& moment : memory.values(tensor)) moment *= moment;
     }
-    fill(random, op.x, 2);
-    for (float& x : memory.values(op.x)) x = std::max(x, 0.0F);
+    fill(random, op.x, 2, true);
     const float scalars[] = {-1e-3F / 0.271F, 0.0547F, 0.999F};
     std::copy_n(scalars, op.scalars.cols, memory.values(op.scalars).begin());
     if (op.clip) memory.values(*op.clip)[0] = 0.37F;
   }
 
-  void fill(TorchGenerator& random, const Tensor& tensor, float size) {
-    if (tensor.size() > 0) random.uniform(memory.values(tensor), -size, size);
+  /// With numbers from -size, or from 0 with many zeros, to size.
+  void fill(TorchGenerator& random, const Tensor& tensor, float size, bool positive = false) {
+    if (tensor.size() == 0) return;
+    std::vector<float> numbers(static_cast<std::size_t>(tensor.size()));
+    random.uniform(numbers, -size, size);
+    if (positive) {
+      for (float& number : numbers) number = std::max(number, 0.0F);
+    }
+    set_numbers(memory, tensor, numbers);
   }
   [[nodiscard]] double at(const Tensor& tensor, std::int64_t i) {
-    return memory.values(tensor)[static_cast<std::size_t>(i)];
+    return with_number(tensor.dtype, [&]<class Number>(Number) -> double {
+      return float_of(memory.values<Number>(tensor)[static_cast<std::size_t>(i)]);
+    });
   }
   [[nodiscard]] double scalar(std::size_t i) { return memory.values(op.scalars)[i]; }
   [[nodiscard]] double clip_factor() { return op.clip ? memory.values(*op.clip)[0] : 1; }
@@ -163,7 +191,8 @@ class Errors {
 
     constexpr double kTiny = 1e-37;
     const double of_grad = units * kUnit * grad.magnitude * before_.clip_factor() +
-                           4 * kUnit * (std::abs(full) + std::abs(decay));
+                           4 * kUnit * (std::abs(full) + std::abs(decay)) +
+                           rounding_of(op.x.dtype, grad.value) * before_.clip_factor();
     const double of_m =
         new1 * of_grad + 4 * kUnit * (std::abs(m_old) + std::abs(full * new1)) + kTiny;
     const double of_v = new2 * (2 * std::abs(full) + of_grad) * of_grad + 6 * kUnit * v + kTiny;
@@ -228,8 +257,8 @@ TEST(CudaLinearAdam, IsWithinTheBoundsOfItsRoundingAtEveryShape) {
   for (const ProductCase& product : kProductCases) {
     for (const LayerCase& c : kLayerCases) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
-      Layer before(c);
-      Layer after(c);
+      Layer before(c, product.type);
+      Layer after(c, product.type);
       run(after, product.target(c.multiprocessors));
       EXPECT_LE(worst_error(before, after, product), 1);
       EXPECT_TRUE(rest_is_intact(before, after)) << "numbers changed that the op does not write";
@@ -241,9 +270,9 @@ TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
   for (const ProductCase& product : kProductCases) {
     for (const LayerCase& c : {kLayerCases[3], kLayerCases[7]}) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
-      Layer one(c);
+      Layer one(c, product.type);
       run(one, product.target(1));
-      Layer many(c);
+      Layer many(c, product.type);
       host_cuda::set_order(Order::kLastThread);
       run(many, product.target(7));
       host_cuda::set_order(Order::kFirstThread);
@@ -257,11 +286,41 @@ TEST(CudaLinearAdam, MeetsNoBankConflict) {
     for (const LayerCase& c : kLayerCases) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
       static_cast<void>(host_cuda::take_shared_traffic());
-      Layer layer(c);
+      Layer layer(c, product.type);
       run(layer, product.target(c.multiprocessors));
       const auto traffic = host_cuda::take_shared_traffic();
       EXPECT_GT(traffic.accesses, 0U);
       EXPECT_EQ(traffic.rounds, traffic.least_rounds);
+    }
+  }
+}
+
+/// Whether the numbers of `a` are those of `b`, rounded to the type of `of`.
+bool are_rounded(Layer& layer, const Tensor& a, const Tensor& b, const Tensor& of) {
+  return with_number(of.dtype, [&]<class Number>(Number) {
+    for (std::int64_t i = 0; i < a.size(); ++i) {
+      const auto number = static_cast<float>(layer.at(b, i));
+      if (layer.at(a, i) != float_of(rounded<Number>(number))) return false;
+    }
+    return true;
+  });
+}
+
+TEST(CudaLinearAdam, RoundsGradientsAndWeightsToTheTypeOfItsFactors) {
+  for (const ProductCase& product : kProductCases) {
+    if (product.type == DType::kF32) continue;
+    for (LayerCase c : kLayerCases) {
+      c.grads_only = true;
+      c.clip = false;
+      c.decoupled = true;
+      SCOPED_TRACE(std::string(product.name) + ", " + c.name());
+      Layer layer(c, product.type);
+      run(layer, product.target(c.multiprocessors));
+      const LinearAdam& op = layer.op;
+      EXPECT_TRUE(are_rounded(layer, op.weight_moments1, op.weight_moments1, op.x));
+      EXPECT_TRUE(are_rounded(layer, op.bias_moments1, op.bias_moments1, op.x));
+      EXPECT_TRUE(are_rounded(layer, *op.rounded_weight, op.weight, op.x));
+      EXPECT_TRUE(are_rounded(layer, *op.rounded_bias, op.bias, op.x));
     }
   }
 }

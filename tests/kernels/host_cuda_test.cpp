@@ -178,8 +178,8 @@ TEST(HostCuda, CopiesArriveWhenTheyAreWaitedFor) {
       1, 1,
       [&] {
         auto* shared = static_cast<float*>(host_cuda::dynamic_shared());
-        barestep::copy_async<1>(shared, from, true);
-        barestep::copy_async<1>(shared + 1, from + 1, false);
+        barestep::copy_async<4>(shared, from, true);
+        barestep::copy_async<4>(shared + 1, from + 1, false);
         barestep::commit_copies();
         seen[0] = shared[0];
         seen[1] = shared[1];
@@ -196,7 +196,7 @@ TEST(HostCuda, CopiesArriveWhenTheyAreWaitedFor) {
                     1, 1,
                     [&] {
                       auto* shared = static_cast<float*>(host_cuda::dynamic_shared());
-                      barestep::copy_async<1>(shared, from, true);
+                      barestep::copy_async<4>(shared, from, true);
                       barestep::wait_for_copies();
                     },
                     8);

@@ -20,7 +20,7 @@ link=${link//"-o tests/cuda_kernels_test "/"-o $work/test "}
 failures=0
 
 builds() { bash -c "$compile -o $work/launch.o && $link" >"$work/log" 2>&1; }
-passes() { "$work/test" --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
+passes() { "$work/test" --gtest_break_on_failure --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
 copy_headers() { cp "$root"/src/kernels/cuda/{linear_adam,tile_products}.cuh "$headers"; }
 
 # mutant <what it breaks> <header> <sed expression>
@@ -69,5 +69,9 @@ mutant 'columns of tiles swapped' tile_products.cuh \
   's/\{sums\.at\[tile\]\[0\]\[first\], sums\.at\[tile\]\[1\]\[first\]/{sums.at[tile][1][first], sums.at[tile][0][first]/'
 mutant 'low parts of a dropped' tile_products.cuh 's/^ *mma_tf32\(.*a_low, b_high\);//'
 mutant 'low parts of b dropped' tile_products.cuh 's/^ *mma_tf32\(.*a_high, b_low\);//'
-mutant 'rows 4 banks apart' tile_products.cuh 's/kPad = 8/kPad = 4/'
+mutant 'rows 4 banks apart' tile_products.cuh 's/kPadBytes = 32/kPadBytes = 16/'
+mutant 'gradients of 16 bits are not rounded' linear_adam.cuh 's/widened\(narrowed<Number>\((Product::grads\(sums, slot\))\)\)/\1/'
+mutant 'gradients of biases are not rounded' linear_adam.cuh 's/float_of\(rounded<Number>\(bias_sum\)\)/bias_sum/'
+mutant 'rounded weights are those of before' linear_adam.cuh 's/narrowed<Number>\(weight\)/narrowed<Number>(moment1)/'
+mutant 'columns of x of 16 bits swapped' tile_products.cuh 's/return \{float_of\(pair\.of\[0\]\), float_of\(pair\.of\[1\]\)\}/return {float_of(pair.of[1]), float_of(pair.of[0])}/'
 [ $failures = 0 ]

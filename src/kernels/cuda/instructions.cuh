@@ -20,33 +20,38 @@ __device__ __forceinline__ T& dynamic_shared() {
   return *reinterpret_cast<T*>(bytes);
 }
 
-/// A float, float2 or float4 of shared memory, aligned to its size.
-template <class Vector>
-__device__ __forceinline__ Vector load_shared(const float* from) {
+/// A Vector of neighbouring numbers of shared memory, aligned to its size.
+template <class Vector, class Number>
+__device__ __forceinline__ Vector load_shared(const Number* from) {
   return *reinterpret_cast<const Vector*>(from);
 }
 
-/// Begins to copy kFloats (1 or 4) to shared memory, or to write zeros where `valid` is false; both
-/// addresses are aligned to the size of the copy. commit_copies() makes a group of the copies that
-/// this thread began since the last one; wait_for_copies() blocks until all of its groups are
-/// complete.
-template <int kFloats>
-__device__ __forceinline__ void copy_async(float* to, const float* from, bool valid) {
-  static_assert(kFloats == 1 || kFloats == 4);
-  NV_IF_ELSE_TARGET(NV_PROVIDES_SM_80,
-                    (
-                        const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-                        const int bytes = valid ? 4 * kFloats : 0; if constexpr (kFloats == 4) {
-                          asm volatile(
-                              "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
-                              "l"(from), "r"(bytes)
-                              : "memory");
-                        } else {
-                          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
-                                       "l"(from), "r"(bytes)
-                                       : "memory");
-                        }),
-                    (for (int i = 0; i < kFloats; ++i) to[i] = valid ? from[i] : 0;))
+/// Begins to copy kBytes (2, 4, 8 or 16) to shared memory, or to write zeros where `valid` is
+/// false; both addresses are aligned to the size of the copy. commit_copies() makes a group of the
+/// copies that this thread began since the last one; wait_for_copies() blocks until all of its
+/// groups are complete. No asynchronous copy is as small as 2 bytes: these are copied at once.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if constexpr (kBytes == 2) {
+    *static_cast<std::uint16_t*>(to) = valid ? *static_cast<const std::uint16_t*>(from) : 0;
+  } else {
+    NV_IF_ELSE_TARGET(
+        NV_PROVIDES_SM_80,
+        (
+            const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+            const int bytes = valid ? kBytes : 0; if constexpr (kBytes == 16) {
+              asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
+                           "r"(bytes)
+                           : "memory");
+            } else {
+              asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared), "l"(from),
+                           "r"(bytes), "n"(kBytes)
+                           : "memory");
+            }),
+        (for (int i = 0; i < kBytes / 4; ++i) static_cast<std::uint32_t*>(to)[i] =
+             valid ? static_cast<const std::uint32_t*>(from)[i] : 0;))
+  }
 }
 
 __device__ __forceinline__ void commit_copies() {

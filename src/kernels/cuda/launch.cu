@@ -215,24 +215,27 @@ struct Launcher {
   }
 
   cudaError_t operator()(const LinearAdam& op) const {
-    BARESTEP_REQUIRE(op.x.dtype == DType::kF32, "the fused update of a GPU takes fp32");
-    const LinearAdamArrays arrays{.out = op.weight.rows,
-                                  .in = op.weight.cols,
-                                  .n = op.x.rows,
-                                  .weight = addresses.at(op.weight),
-                                  .weight_moments1 = addresses.at(op.weight_moments1),
-                                  .weight_moments2 = addresses.at(op.weight_moments2),
-                                  .bias = addresses.at(op.bias),
-                                  .bias_moments1 = addresses.at(op.bias_moments1),
-                                  .bias_moments2 = addresses.at(op.bias_moments2),
-                                  .grad_y = addresses.at(op.grad_y),
-                                  .x = addresses.at(op.x),
-                                  .scalars = addresses.at(op.scalars),
-                                  .clip = at(op.clip)};
-    const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
-    BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
-    return with_tile_product(
-        [&]<class Product>(Product) { return fused_update<Product>(arrays, AdamConstants(op)); });
+    return with_number(op.x.dtype, [&]<class Number>(Number) {
+      const LinearAdamArrays<Number> arrays{.out = op.weight.rows,
+                                            .in = op.weight.cols,
+                                            .n = op.x.rows,
+                                            .weight = addresses.at(op.weight),
+                                            .weight_moments1 = addresses.at(op.weight_moments1),
+                                            .weight_moments2 = addresses.at(op.weight_moments2),
+                                            .bias = addresses.at(op.bias),
+                                            .bias_moments1 = addresses.at(op.bias_moments1),
+                                            .bias_moments2 = addresses.at(op.bias_moments2),
+                                            .grad_y = addresses.at<Number>(op.grad_y),
+                                            .x = addresses.at<Number>(op.x),
+                                            .scalars = addresses.at(op.scalars),
+                                            .clip = at(op.clip),
+                                            .rounded_weight = at<Number>(op.rounded_weight),
+                                            .rounded_bias = at<Number>(op.rounded_bias)};
+      const bool small = std::max({arrays.out, arrays.in, arrays.n}) < kMaxLinearAdamExtent;
+      BARESTEP_REQUIRE(small, "a layer's extents fit in 31 bits");
+      return with_tile_product<Number>(
+          [&]<class Product>(Product) { return fused_update<Product>(arrays, AdamConstants(op)); });
+    });
   }
 
   cudaError_t operator()(const SumSquares& op) const {
@@ -303,19 +306,26 @@ struct Launcher {
   }
 
   /// Calls use(product) with the product that LinearAdam's kernel is to use.
-  template <class Use>
+  template <class Number, class Use>
   cudaError_t with_tile_product(const Use& use) const {
-    using Fma = FmaProduct<64>;
-    const auto needed = static_cast<std::int64_t>(
-        std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<TensorProduct<>>)));
-    if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
-    return target.tf32 ? use(TensorProduct<>{}) : use(Fma{});
+    using OnTensorCores = TensorProduct<1, Number>;
+    if constexpr (sizeof(Number) < sizeof(float)) {
+      return target.tf32 ? use(OnTensorCores{}) : use(FmaProduct<32, Number>{});
+    } else {
+      using Fma = FmaProduct<64>;
+      const auto needed = static_cast<std::int64_t>(
+          std::max(sizeof(LinearAdamShared<Fma>), sizeof(LinearAdamShared<OnTensorCores>)));
+      if (target.block_shared_bytes < needed) return use(FmaProduct<32>{});
+      return target.tf32 ? use(OnTensorCores{}) : use(Fma{});
+    }
   }
 
   template <class Product>
-  cudaError_t fused_update(const LinearAdamArrays& a, const AdamConstants& constants) const {
+  cudaError_t fused_update(const LinearAdamArrays<typename Product::Number>& a,
+                           const AdamConstants& constants) const {
     const bool vectors = a.in % 4 == 0 && a.out % 4 == 0 &&
-                         are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x);
+                         are_aligned(a.weight, a.weight_moments1, a.weight_moments2, a.grad_y, a.x,
+                                     a.rounded_weight);
     std::int64_t most = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
     if (target.shares) most = std::min(most, std::int64_t{geometry.multiprocessors});
     return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),

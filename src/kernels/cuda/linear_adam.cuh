@@ -17,12 +17,15 @@
 namespace barestep {
 
 /// A LinearAdam with its addresses: `out` x `in` weights, `n` rows of grad_y and x. Each is below
-/// kMaxLinearAdamExtent.
+/// kMaxLinearAdamExtent. Rounded weights are there for factors of 16 bits, null else.
+template <class Number>
 struct LinearAdamArrays {
   std::int64_t out, in, n;
   float *weight, *weight_moments1, *weight_moments2;
   float *bias, *bias_moments1, *bias_moments2;
-  const float *grad_y, *x, *scalars, *clip;
+  const Number *grad_y, *x;
+  const float *scalars, *clip;
+  Number *rounded_weight, *rounded_bias;
 };
 constexpr std::int64_t kMaxLinearAdamExtent = INT32_MAX - kStripCols;
 
@@ -52,8 +55,9 @@ struct StraightArithmetic {
 /// What a block has in shared memory.
 template <class Product>
 struct LinearAdamShared {
-  float x[2][Product::kDepth * kStride<kStripCols>];
-  float grad_y[2][Product::kDepth * kStride<Product::kRows>];
+  using Number = typename Product::Number;
+  alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
+  alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
   AdamScalars step;  // registers are dearer than loads
 };
 
@@ -75,33 +79,39 @@ struct TileWalk {
 
 /// Begins to copy rows row .. row + kDepth - 1 and kCols columns from `col` of `from` [rows][cols];
 /// zeros stand for what is outside.
-template <int kDepth, int kCols, bool kVectors>
-__device__ __forceinline__ void fetch_factor(float* to, const float* from, int row, int rows,
+template <int kDepth, int kCols, bool kVectors, class Number>
+__device__ __forceinline__ void fetch_factor(Number* to, const Number* from, int row, int rows,
                                              int col, int cols) {
-  constexpr int kFloats = kVectors ? 4 : 1;
-  constexpr int kAcross = kCols / kFloats;
+  constexpr int kCount = kVectors ? 4 : 1;
+  constexpr int kAcross = kCols / kCount;
+  constexpr int kBytes = kCount * static_cast<int>(sizeof(Number));
   constexpr int kStep = kBlockThreads / kAcross;
   static_assert(kDepth % kStep == 0 && kBlockThreads % kAcross == 0);
-  const int across = block_thread() % kAcross * kFloats;
-  const int down = block_thread() / kAcross;
+  const int across = block_thread() % kAcross * kCount;
+  int down = block_thread() / kAcross;
+  // Half a warp takes rows 16 banks apart, which are every second one, where two rows are its
+  // share.
+  if constexpr (kAcross * kBytes == 64 && kVectors)
+    down = (down & ~3) | (down & 1) << 1 | (down & 2) >> 1;
   col += across;
   row += down;
-  to += down * kStride<kCols> + across;
-  const float* source = from + std::int64_t{row} * cols + col;
+  to += down * kStride<Number, kCols> + across;
+  const Number* source = from + std::int64_t{row} * cols + col;
 #pragma unroll 8
   for (int k = 0; k < kDepth; k += kStep) {
     const bool valid = row + k < rows && col < cols;
-    copy_async<kFloats>(to + k * kStride<kCols>, valid ? source : from, valid);
+    copy_async<kBytes>(to + k * kStride<Number, kCols>, valid ? source : from, valid);
     source += std::int64_t{kStep} * cols;
   }
 }
 
 /// Four neighbouring weights and their moments, of which `count` are there.
-template <bool kVectors>
+template <bool kVectors, class Number>
 struct FourWeights {
   float4 weight{}, moment1{}, moment2{};
 
-  __device__ __forceinline__ void load(const LinearAdamArrays& a, std::int64_t at, int count) {
+  __device__ __forceinline__ void load(const LinearAdamArrays<Number>& a, std::int64_t at,
+                                       int count) {
     if constexpr (kVectors) {
       weight = *reinterpret_cast<const float4*>(a.weight + at);
       moment1 = __ldcs(reinterpret_cast<const float4*>(a.weight_moments1 + at));
@@ -113,7 +123,7 @@ struct FourWeights {
     }
   }
 
-  __device__ __forceinline__ void store(const LinearAdamArrays& a, std::int64_t at,
+  __device__ __forceinline__ void store(const LinearAdamArrays<Number>& a, std::int64_t at,
                                         int count) const {
     if constexpr (kVectors) {
       *reinterpret_cast<float4*>(a.weight + at) = weight;
@@ -123,6 +133,15 @@ struct FourWeights {
       store_some(a.weight + at, weight, count);
       store_some(a.weight_moments1 + at, moment1, count);
       store_some(a.weight_moments2 + at, moment2, count);
+    }
+    if constexpr (sizeof(Number) < sizeof(float)) {
+      const Pack<Number, 4> rounded = narrowed<Number>(weight);
+      if constexpr (kVectors) {
+        *reinterpret_cast<std::uint64_t*>(a.rounded_weight + at) =
+            std::bit_cast<std::uint64_t>(rounded);
+      } else {
+        store_some(a.rounded_weight + at, rounded, count);
+      }
     }
   }
 
@@ -145,6 +164,14 @@ struct FourWeights {
     if (count > 2) to[2] = values.z;
     if (count > 3) to[3] = values.w;
   }
+  template <class OfNumber>
+  static __device__ __forceinline__ void store_some(OfNumber* to, const Pack<OfNumber, 4>& values,
+                                                    int count) {
+    to[0] = values.of[0];
+    if (count > 1) to[1] = values.of[1];
+    if (count > 2) to[2] = values.of[2];
+    if (count > 3) to[3] = values.of[3];
+  }
 };
 
 /// Nothing; bench/sass_budget marks the places that few tiles come by.
@@ -155,18 +182,19 @@ struct NoMarks {
 /// One block's work.
 template <class Product, bool kVectors, class Arithmetic, class Marks>
 struct LinearAdamBlock {
+  using Number = typename Product::Number;
   static constexpr int kRows = Product::kRows;
   static constexpr int kDepth = Product::kDepth;
   static_assert(Product::kSlots % Product::kAhead == 0);
 
-  const LinearAdamArrays& a;
+  const LinearAdamArrays<Number>& a;
   const AdamConstants& constants;
   LinearAdamShared<Product>& shared;
   int out, in, n;
   TileWalk now, next;
   int x_buffer = 0;
   int held, other = -1;  // the chunks of x in this buffer and in the other one
-  FourWeights<kVectors> ring[Product::kAhead]{};
+  FourWeights<kVectors, Number> ring[Product::kAhead]{};
   typename Product::Sums sums{};
   float bias_sum = 0;
 
@@ -211,12 +239,13 @@ struct LinearAdamBlock {
   }
 
   /// The blocks of the first strip add up the biases' gradients, in the order of the rows.
-  __device__ __forceinline__ void add_biases(const float* grad_y) {
+  __device__ __forceinline__ void add_biases(const Number* grad_y) {
     if (now.strip != 0 || block_thread() >= kRows) return;
     Marks::rare();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k)
-      bias_sum += load_shared<float>(grad_y + k * kStride<kRows> + block_thread());
+      bias_sum +=
+          float_of(load_shared<Number>(grad_y + k * kStride<Number, kRows> + block_thread()));
   }
 
   __device__ __forceinline__ void update_weights(bool more) {
@@ -225,7 +254,8 @@ struct LinearAdamBlock {
       const int row = now.tile * kRows + Product::row(slot);
       const int col = now.strip * kStripCols + Product::col();
       auto& four = ring[slot % Product::kAhead];
-      four.template update<Arithmetic>(constants, shared.step, Product::grads(sums, slot));
+      const float4 grads = widened(narrowed<Number>(Product::grads(sums, slot)));
+      four.template update<Arithmetic>(constants, shared.step, grads);
       if (row < out && col < in) four.store(a, std::int64_t{row} * in + col, in - col);
       constexpr int kAhead = Product::kAhead;
       if (slot + kAhead < Product::kSlots)
@@ -241,8 +271,12 @@ struct LinearAdamBlock {
     Marks::rare();
     const int at = now.tile * kRows + block_thread();
     if (at < out) {
-      adam_step<Arithmetic>(constants, shared.step, bias_sum, a.bias[at], a.bias_moments1[at],
+      const float grad = float_of(rounded<Number>(bias_sum));
+      adam_step<Arithmetic>(constants, shared.step, grad, a.bias[at], a.bias_moments1[at],
                             a.bias_moments2[at]);
+      if constexpr (sizeof(Number) < sizeof(float)) {
+        a.rounded_bias[at] = rounded<Number>(a.bias[at]);
+      }
     }
     bias_sum = 0;
   }
@@ -257,7 +291,7 @@ struct LinearAdamBlock {
       const bool more = i + 1 < steps;
       const bool elsewhere = more && fetch_next((i + 1) & 1);
       commit_copies();
-      const float* const grad_y = shared.grad_y[i & 1];
+      const Number* const grad_y = shared.grad_y[i & 1];
       Product::add(grad_y, shared.x[x_buffer], sums);
       add_biases(grad_y);
       if (next.chunk == 0) {
@@ -276,12 +310,13 @@ struct LinearAdamBlock {
 };
 
 /// Grid: persistent blocks of kBlockThreads, any number, each with a LinearAdamShared; they share
-/// out the tiles. Sums over the batch have an order of their own, whatever the grid. With kVectors,
-/// `in` and `out` are multiples of four and all arrays but the biases' lie on 16 bytes.
+/// out the tiles. Gradients are rounded to the type of the factors, as are the new weights. Sums
+/// over the batch have an order of their own, whatever the grid. With kVectors, `in` and `out` are
+/// multiples of four and all arrays but the biases' lie on 16 bytes.
 template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
           class Marks = NoMarks>
 __global__ void __launch_bounds__(kBlockThreads, 2)
-    linear_adam(LinearAdamArrays a, AdamConstants constants) {
+    linear_adam(LinearAdamArrays<typename Product::Number> a, AdamConstants constants) {
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);

@@ -18,6 +18,18 @@ struct Pack {
   Number of[kCount];
 };
 
+/// Exact.
+template <class Number>
+__device__ __forceinline__ float4 widened(const Pack<Number, 4>& pack) {
+  return {float_of(pack.of[0]), float_of(pack.of[1]), float_of(pack.of[2]), float_of(pack.of[3])};
+}
+/// The nearest ones.
+template <class Number>
+__device__ __forceinline__ Pack<Number, 4> narrowed(float4 values) {
+  return {{rounded<Number>(values.x), rounded<Number>(values.y), rounded<Number>(values.z),
+           rounded<Number>(values.w)}};
+}
+
 /// As many of the smallest numbers as one access moves.
 template <class... Numbers>
 constexpr int kPackOf = kVectorBytes / static_cast<int>(std::min({sizeof(Numbers)...}));

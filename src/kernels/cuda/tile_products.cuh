@@ -3,20 +3,40 @@
 //
 // A product says how large its tile is, which weights a thread has (kSlots times four neighbours in
 // a row), and adds the product of two factors to the thread's sums. Both factors are row-major with
-// kPad numbers behind each row, so that no load meets a bank conflict.
+// kPadBytes after each row, so that no load meets a bank conflict.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/instructions.cuh"
+#include "kernels/cuda/packs.cuh"
 
 namespace barestep {
 
 constexpr int kStripCols = 128;  // columns of every tile
-constexpr int kPad = 8;          // floats: neighbouring rows begin 8 banks apart
+constexpr int kPadBytes = 32;    // neighbouring rows begin 8 or 24 banks apart
 
 /// Numbers from one row of a factor of kCols columns to the next.
-template <int kCols>
-constexpr int kStride = kCols + kPad;
+template <class Number, int kCols>
+constexpr int kStride = kCols + kPadBytes / static_cast<int>(sizeof(Number));
+
+/// Neighbours of shared memory, exact in fp32. Aligned to four, or two, numbers.
+template <class Number>
+__device__ __forceinline__ float4 load_four(const Number* from) {
+  if constexpr (sizeof(Number) == sizeof(float)) {
+    return load_shared<float4>(from);
+  } else {
+    return widened(std::bit_cast<Pack<Number, 4>>(load_shared<std::uint64_t>(from)));
+  }
+}
+template <class Number>
+__device__ __forceinline__ float2 load_two(const Number* from) {
+  if constexpr (sizeof(Number) == sizeof(float)) {
+    return load_shared<float2>(from);
+  } else {
+    const auto pair = std::bit_cast<Pack<Number, 2>>(load_shared<std::uint32_t>(from));
+    return {float_of(pair.of[0]), float_of(pair.of[1])};
+  }
+}
 
 __device__ inline int block_thread() {
   return static_cast<int>(threadIdx.x);
@@ -29,8 +49,9 @@ __device__ inline int lane_of_warp() {
 }
 
 /// In fp32, by fused multiply-adds. A warp has 32 rows by 32 columns, a thread 8 rows by 4.
-template <int kOfDepth>
+template <int kOfDepth, class OfNumber = float>
 struct FmaProduct {
+  using Number = OfNumber;
   static constexpr int kDepth = kOfDepth;
   static constexpr int kRows = 64;
   static constexpr int kSlots = 8;
@@ -47,14 +68,14 @@ struct FmaProduct {
     return warp_of_block() % 4 * 32 + lane_of_warp() % 8 * 4;
   }
 
-  static __device__ __forceinline__ void add(const float* grad_y, const float* x, Sums& sums) {
+  static __device__ __forceinline__ void add(const Number* grad_y, const Number* x, Sums& sums) {
     grad_y += row(0);
     x += col();
 #pragma unroll 8
     for (int k = 0; k < kDepth; ++k) {
-      const auto a0 = load_shared<float4>(grad_y + k * kStride<kRows>);
-      const auto a1 = load_shared<float4>(grad_y + k * kStride<kRows> + 4);
-      const auto b = load_shared<float4>(x + k * kStride<kStripCols>);
+      const float4 a0 = load_four(grad_y + k * kStride<Number, kRows>);
+      const float4 a1 = load_four(grad_y + k * kStride<Number, kRows> + 4);
+      const float4 b = load_four(x + k * kStride<Number, kStripCols>);
       const float a[kSlots] = {a0.x, a0.y, a0.z, a0.w, a1.x, a1.y, a1.z, a1.w};
 #pragma unroll
       for (int i = 0; i < kSlots; ++i) {
@@ -85,15 +106,16 @@ struct SplitTf32 {
 };
 
 /// By tensor cores, about as exact as fp32: of (high + low) (high + low) all but low * low is
-/// taken. Tensor cores round towards zero, so no more than 8 * kChain rows are added up in them; an
-/// fp32 addition takes their sums.
+/// taken. Numbers of 16 bits are tf32 numbers as they are. Tensor cores round towards zero, so no
+/// more than 8 * kChain rows are added up in them; an fp32 addition takes their sums.
 ///
 /// A warp has 32 rows by 16 columns, as two by two tiles of mma_tf32. Rows and columns are dealt
 /// out so that factors come by wide loads and a thread ends with four neighbours. Of lane 4g + q:
 ///   row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2; its column 2c + j, column c of tile
 ///   j.
-template <int kChain = 1>
+template <int kChain = 1, class OfNumber = float>
 struct TensorProduct {
+  using Number = OfNumber;
   static constexpr int kDepth = 64;
   static constexpr int kRows = 32;
   static constexpr int kSlots = 4;
@@ -109,18 +131,19 @@ struct TensorProduct {
     return warp_of_block() * 16 + lane_of_warp() % 4 * 4;
   }
 
-  static __device__ __forceinline__ void add(const float* grad_y, const float* x, Sums& sums) {
+  static __device__ __forceinline__ void add(const Number* grad_y, const Number* x, Sums& sums) {
     const int g = lane_of_warp() / 4;
     const int q = lane_of_warp() % 4;
-    grad_y += q * kStride<kRows> + 4 * g;
-    x += q * kStride<kStripCols> + warp_of_block() * 16 + 2 * g;
+    grad_y += q * kStride<Number, kRows> + 4 * g;
+    x += q * kStride<Number, kStripCols> + warp_of_block() * 16 + 2 * g;
 // More of it in a row costs registers that are not there.
 #pragma unroll 2
     for (int first = 0; first < kDepth; first += kMmaDepth * kChain) {
       Sums part;
 #pragma unroll
       for (int k = first; k < first + kMmaDepth * kChain; k += kMmaDepth) {
-        add_eight_rows(grad_y + k * kStride<kRows>, x + k * kStride<kStripCols>, part);
+        add_eight_rows(grad_y + k * kStride<Number, kRows>, x + k * kStride<Number, kStripCols>,
+                       part);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i)
@@ -139,12 +162,32 @@ struct TensorProduct {
   }
 
  private:
-  static __device__ __forceinline__ void add_eight_rows(const float* grad_y, const float* x,
+  static __device__ __forceinline__ void add_eight_rows(const Number* grad_y, const Number* x,
                                                         Sums& sums) {
-    const auto a0 = load_shared<float4>(grad_y);
-    const auto a1 = load_shared<float4>(grad_y + 4 * kStride<kRows>);
-    const auto b0 = load_shared<float2>(x);
-    const auto b1 = load_shared<float2>(x + 4 * kStride<kStripCols>);
+    const float4 a0 = load_four(grad_y);
+    const float4 a1 = load_four(grad_y + 4 * kStride<Number, kRows>);
+    const float2 b0 = load_two(x);
+    const float2 b1 = load_two(x + 4 * kStride<Number, kStripCols>);
+    if constexpr (sizeof(Number) == sizeof(float)) {
+      multiply_split(a0, a1, b0, b1, sums);
+    } else {
+      multiply(a0, a1, b0, b1, sums);
+    }
+  }
+
+  static __device__ __forceinline__ void multiply(float4 a0, float4 a1, float2 b0, float2 b1,
+                                                  Sums& sums) {
+    const std::uint32_t a[2][4] = {{bits_of(a0.x), bits_of(a0.y), bits_of(a1.x), bits_of(a1.y)},
+                                   {bits_of(a0.z), bits_of(a0.w), bits_of(a1.z), bits_of(a1.w)}};
+    const std::uint32_t b[2][2] = {{bits_of(b0.x), bits_of(b1.x)}, {bits_of(b0.y), bits_of(b1.y)}};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) mma_tf32(sums.at[i][j], a[i], b[j]);
+  }
+
+  static __device__ __forceinline__ void multiply_split(float4 a0, float4 a1, float2 b0, float2 b1,
+                                                        Sums& sums) {
     const SplitTf32 a[2][4] = {
         {SplitTf32(a0.x), SplitTf32(a0.y), SplitTf32(a1.x), SplitTf32(a1.y)},
         {SplitTf32(a0.z), SplitTf32(a0.w), SplitTf32(a1.z), SplitTf32(a1.w)}};

@@ -16,20 +16,23 @@ T& dynamic_shared() {
   return *static_cast<T*>(host_cuda::dynamic_shared());
 }
 
-template <class Vector>
-Vector load_shared(const float* from) {
+template <class Vector, class Number>
+Vector load_shared(const Number* from) {
   host_cuda::note_shared_access(from, sizeof(Vector));
   return *reinterpret_cast<const Vector*>(from);
 }
 
-template <int kFloats>
-void copy_async(float* to, const float* from, bool valid) {
-  static_assert(kFloats == 1 || kFloats == 4);
-  constexpr unsigned kBytes = 4 * kFloats;
+template <int kBytes>
+void copy_async(void* to, const void* from, bool valid) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
   host_cuda::note_shared_access(to, kBytes);
   host_cuda::require(!valid || reinterpret_cast<std::uintptr_t>(from) % kBytes == 0,
                      "a misaligned source of a copy");
-  host_cuda::begin_copy(to, valid ? from : nullptr, kBytes);
+  if constexpr (kBytes == 2) {
+    *static_cast<std::uint16_t*>(to) = valid ? *static_cast<const std::uint16_t*>(from) : 0;
+  } else {
+    host_cuda::begin_copy(to, valid ? from : nullptr, kBytes);
+  }
 }
 
 inline void commit_copies() {
