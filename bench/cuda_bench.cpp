@@ -1,6 +1,7 @@
 // barestep_cuda_bench: single ops on a GPU, each beside the best that the same process measured:
 // memory against a copy from device memory to device memory, products against the larger of their
-// bytes by that copy and their flops by a large product. Google Benchmark's options.
+// bytes by that copy and their flops by a large product; and whole steps, against the floors of
+// their ops one after the other. Google Benchmark's options.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -14,11 +15,19 @@
 #include "core/philox.h"
 #include "kernels/make_device.h"
 #include "measure.h"
+#include "train/trainer.h"
 
 namespace barestep::bench {
 namespace {
 
 constexpr std::int64_t kBatch = 64;
+
+/// What benchmarks take a precision by.
+constexpr Precision kPrecisions[] = {Precision::kFp32, Precision::kTf32, Precision::kBf16};
+
+Precision precision_of(const benchmark::State& state, std::size_t argument) {
+  return kPrecisions[state.range(argument)];
+}
 
 /// The first GPU, in one precision, with a stream and memory of its own.
 class Gpu {
@@ -58,6 +67,18 @@ class Gpu {
     return tensor;
   }
   static constexpr std::int64_t padded(std::int64_t floats) { return (floats + 63) / 64 * 64; }
+
+  /// The next numbers of a type; of normal numbers.
+  Tensor take(std::int64_t rows, std::int64_t cols, DType type) {
+    const Tensor floats = take(rows, cols);
+    if (type == DType::kF32) return floats;
+    const Tensor rounded{0, floats.offset_bytes, rows, cols, type};
+    // By way of other memory: a cast is not done in place.
+    const Tensor staging{0, 4 * (floats_ - padded(rows * cols)), rows, cols};
+    run(Copy{.to = staging, .from = floats});
+    run(Cast{.to = rounded, .from = staging});
+    return rounded;
+  }
 
   [[nodiscard]] Randn randn(const Tensor& out) const {
     return {.out = out, .state = state_, .generator = Generator::kTorchCuda};
@@ -194,21 +215,28 @@ void cuda_adam(benchmark::State& state) {
       static_cast<double>(cost_of(DeviceOp{op}).bytes - 8) / static_cast<double>(n);
 }
 
-/// A layer of the practical's, of so many inputs and outputs; in tf32 where the second is 1.
+/// A layer of the practical's, of so many inputs and outputs, in a precision.
 void cuda_linear_adam(benchmark::State& state) {
   const std::int64_t dim = state.range(0);
-  Gpu gpu(state.range(1) == 0 ? Precision::kFp32 : Precision::kTf32,
-          3 * Gpu::padded(dim * dim) + 3 * Gpu::padded(dim) + 2 * Gpu::padded(kBatch * dim) + 64);
-  const LinearAdam op{.weight = gpu.take(dim, dim),
-                      .weight_moments1 = gpu.take(dim, dim),
-                      .weight_moments2 = gpu.take(dim, dim),
-                      .bias = gpu.take(1, dim),
-                      .bias_moments1 = gpu.take(1, dim),
-                      .bias_moments2 = gpu.take(1, dim),
-                      .grad_y = gpu.take(kBatch, dim),
-                      .x = gpu.take(kBatch, dim),
-                      .scalars = gpu.take(1, 2)};
-  for (const Tensor& tensor : {op.weight_moments2, op.bias_moments2, op.grad_y, op.x}) {
+  const Precision precision = precision_of(state, 1);
+  const DType type = type_of(precision);
+  Gpu gpu(precision,
+          5 * Gpu::padded(dim * dim) + 4 * Gpu::padded(dim) + 2 * Gpu::padded(kBatch * dim) + 64);
+  LinearAdam op{.weight = gpu.take(dim, dim),
+                .weight_moments1 = gpu.take(dim, dim),
+                .weight_moments2 = gpu.take(dim, dim),
+                .bias = gpu.take(1, dim),
+                .bias_moments1 = gpu.take(1, dim),
+                .bias_moments2 = gpu.take(1, dim),
+                .grad_y = gpu.take(kBatch, dim, type),
+                .x = gpu.take(kBatch, dim, type),
+                .scalars = gpu.take(1, 2)};
+  if (type != DType::kF32) {
+    op.rounded_weight = gpu.take(dim, dim, type);
+    op.rounded_bias = gpu.take(1, dim, type);
+  }
+  // Second moments are squares.
+  for (const Tensor& tensor : {op.weight_moments2, op.bias_moments2}) {
     gpu.run(Fill{.out = tensor, .value = 0.01F});
   }
   gpu.run(Fill{.out = op.scalars, .value = 0.001F});
@@ -236,17 +264,18 @@ void cuda_mse(benchmark::State& state) {
 void cuda_product(benchmark::State& state) {
   const auto direction = static_cast<Direction>(state.range(0));
   const std::int64_t dim = state.range(1);
-  const auto precision = state.range(2) == 0 ? Precision::kFp32 : Precision::kTf32;
+  const Precision precision = precision_of(state, 2);
+  const DType type = type_of(precision);
   // As many weights as are no longer in a cache when their turn comes again.
   const std::int64_t weights =
       std::max<std::int64_t>(2, (std::int64_t{128} << 20) / (4 * dim * dim));
-  Gpu gpu(precision, weights * dim * dim + 2 * kBatch * dim + Gpu::padded(dim));
-  const Tensor x = gpu.take(kBatch, dim);
-  const Tensor y = gpu.take(kBatch, dim);
-  const Tensor bias = gpu.take(1, dim);
+  Gpu gpu(precision, (weights + 1) * dim * dim + 2 * kBatch * dim + Gpu::padded(dim));
+  const Tensor x = gpu.take(kBatch, dim, type);
+  const Tensor y = gpu.take(kBatch, dim, type);
+  const Tensor bias = gpu.take(1, dim, type);
   std::vector<Gemm> ops;
   for (std::int64_t i = 0; i < weights; ++i) {
-    ops.push_back(linear_product(direction, x, y, gpu.take(dim, dim), bias));
+    ops.push_back(linear_product(direction, x, y, gpu.take(dim, dim, type), bias));
   }
   gpu.prepare(ops.front());
   const Cost cost = cost_of(DeviceOp{ops.front()});
@@ -260,10 +289,83 @@ void cuda_product(benchmark::State& state) {
   state.counters["peak TFLOP/s"] = rate / 1e12;
   state.counters["GB/s"] = static_cast<double>(cost.bytes) / seconds / 1e9;
   state.counters["% of floor"] = 100 * floor_s / seconds;
-  state.SetLabel(fmt::format("{} {}", precision == Precision::kFp32 ? "fp32" : "tf32",
+  state.SetLabel(fmt::format("{} {}", name_of(precision),
                              direction == kForward         ? "forward"
                              : direction == kInputGradient ? "input gradient"
                                                            : "weight gradient"));
+}
+
+class StepTimes final : public TrainObserver {
+ public:
+  void on_step(const StepReport& report) override {
+    if (!report.warmup) wall_s.push_back(report.wall_s);
+  }
+  void on_evaluation(const EvaluationReport& /*report*/) override {}
+
+  std::vector<double> wall_s;
+};
+
+/// Weights that cost no time to make, between -1/sqrt(dim) and that, as nn.Linear has them.
+FlatWeights quick_weights(const StepPrograms& programs, std::int64_t dim) {
+  FlatWeights weights(
+      static_cast<std::size_t>(programs.spec().model.layout.bytes() / bytes_of(DType::kF32)));
+  const float bound = 1 / std::sqrt(static_cast<float>(dim));
+  std::uint32_t number = 1;
+  for (float& weight : weights) {
+    number = number * 1664525U + 1013904223U;
+    weight = bound * (static_cast<float>(number >> 8U) * 0x1p-23F - 1);
+  }
+  return weights;
+}
+
+/// Where the steps of cuda_step update.
+enum StepUpdate { kSeparate, kFused, kFusedBeside };
+
+/// Seconds that the ops of a step take at least, one after the other: its bytes by a copy, or its
+/// flops by a large product.
+double least_step_s(const Program& step, Precision precision) {
+  double seconds = 0;
+  for (const Node& node : step.nodes()) {
+    if (node.phase == Phase::kData) continue;
+    const Cost cost = cost_of(node.op);
+    seconds += std::max(static_cast<double>(cost.flops) / product_rate(precision),
+                        static_cast<double>(cost.bytes) / copy_bandwidth());
+  }
+  return seconds;
+}
+
+/// A whole step of the practical's: width, depth, update, precision, whether it is a graph.
+void cuda_step(benchmark::State& state) {
+  const std::int64_t dim = state.range(0);
+  const auto update = static_cast<StepUpdate>(state.range(2));
+  TrainConfig config;
+  config.model.dim = dim;
+  config.model.depth = state.range(1);
+  config.training.steps = dim > 4096 ? 25 : dim > 512 ? 220 : 6;
+  config.training.warmup = dim > 4096 ? 5 : dim > 512 ? 20 : 2;
+  config.training.log_every = config.training.steps.value();
+  config.training.update = update == kSeparate ? Update::kSeparate : Update::kFused;
+  config.device = {
+      .device = "cuda", .graph = state.range(4) != 0, .precision = precision_of(state, 3)};
+  StepSpec spec = spec_of(config, DeviceKind::kCuda, nullptr);
+  spec.updates_beside = update == kFusedBeside;
+  const StepPrograms programs(spec);
+  const double least_s = least_step_s(programs.train().program, config.device.precision);
+  const auto device = make_cuda_device(config.device, 0);
+  for ([[maybe_unused]] const auto iteration : state) {
+    StepTimes times;
+    Trainer(config, programs, {device.get()}, nullptr, nullptr, quick_weights(programs, dim))
+        .run(times);
+    const double seconds = median(times.wall_s);
+    state.SetIterationTime(seconds);
+    state.counters["floor ms"] = 1e3 * least_s;
+    state.counters["% of floor"] = 100 * least_s / seconds;
+  }
+  state.SetLabel(fmt::format("{} {}{}", name_of(config.device.precision),
+                             update == kSeparate ? "separate"
+                             : update == kFused  ? "fused"
+                                                 : "fused beside backward",
+                             config.device.graph ? ", graph" : ""));
 }
 
 using Run = void (*)(benchmark::State&);
@@ -293,11 +395,24 @@ void add_all() {
   add("cuda_fill", cuda_fill)->Arg(kLarge);
   add("cuda_sum_rows", cuda_sum_rows)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_adam", cuda_adam)->Arg(kSmall)->Arg(kLarge);
-  add("cuda_linear_adam", cuda_linear_adam)->ArgsProduct({{1024, 8192}, {0, 1}});
+  add("cuda_linear_adam", cuda_linear_adam)->ArgsProduct({{1024, 8192}, {0, 1, 2}});
   add("cuda_randn", cuda_randn)->Arg(kBatches[0])->Arg(kBatches[1])->Arg(kLarge);
   add("cuda_mse", cuda_mse)->Arg(kBatches[0])->Arg(kBatches[1]);
   add("cuda_product", cuda_product)
-      ->ArgsProduct({{kForward, kInputGradient, kWeightGradient}, {1024, 8192}, {0, 1}});
+      ->ArgsProduct({{kForward, kInputGradient, kWeightGradient}, {1024, 8192}, {0, 1, 2}});
+  std::vector<std::pair<std::int64_t, std::int64_t>> models{{8192, 6}, {1024, 2}};
+  if (is_small(Gpu(Precision::kFp32, 0).info())) models = {{32, 3}};
+  for (const auto& [dim, depth] : models) {
+    // No update of two layers has an input gradient beside it.
+    const std::vector<std::int64_t> updates =
+        depth > 2 ? std::vector<std::int64_t>{kSeparate, kFused, kFusedBeside}
+                  : std::vector<std::int64_t>{kSeparate, kFused};
+    benchmark::RegisterBenchmark("cuda_step", guarded, cuda_step)
+        ->ArgsProduct({{dim}, {depth}, updates, {0, 1, 2}, {0, 1}})
+        ->UseManualTime()
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
+  }
 }
 
 void describe_gpu() {

@@ -137,6 +137,9 @@ def compare(options, workers, case):
     runs = {way: lambda way=way: workers[way].ask(150, do="train", **order) for way in case["ways"]}
     runs["barestep"] = lambda: run_barestep(options, case, [], 60)
     runs["barestep, graph"] = lambda: run_barestep(options, case, ["--graph"], 60)
+    if options.device == "cuda":
+        fused = ["--update", "fused", "--graph"]
+        runs["barestep, fused, graph"] = lambda: run_barestep(options, case, fused, 60)
     ms = {name: [] for name in runs}
     errors, losses = {}, {}
     for number in range(case["rounds"]):
@@ -154,7 +157,7 @@ def compare(options, workers, case):
                "ms": {name: statistics.median(times) for name, times in ms.items() if times},
                "ms_of_rounds": ms, "ratios": {}}
     for way in case["ways"]:
-        for ours in ("barestep", "barestep, graph"):
+        for ours in (name for name in runs if name.startswith("barestep")):
             pairs = [a / b for a, b in zip(ms[way], ms[ours])]
             if pairs:
                 outcome["ratios"][f"{way} / {ours}"] = statistics.median(pairs)

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [pytorch] [bench] [profile]:
+# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [steps] [pytorch] [bench] [profile]:
 # everything that needs a GPU, in stages that can run alone; without a name all of them run.
 #
 #   build     configures and builds for this GPU's architecture, in build/gpu
 #   test      ctest's labels gpu and unit
 #   sanitize  compute-sanitizer's four tools on small shapes
+#   steps     whole steps beside the floor of their ops: updates apart, fused and beside backward, eager and
+#             as graphs, in fp32, tf32 and bf16
 #   pytorch   the same losses and random numbers as PyTorch, and both programs' step times side by side
-#   bench     copy bandwidth, ops against it, what cuBLASLt fuses, the fused update,
-#             chosen against timed algorithms
+#   bench     copy bandwidth, ops against it, what cuBLASLt fuses, what the fused update's kernels reach
+#             and how exact they are, chosen against timed algorithms
 #   profile   bytes per step and time per kernel by ncu, and nsys, where they are
 #
 # A stage ends within a limit of its own, all of them within --seconds (540), and what fails or is
@@ -23,8 +25,8 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
 . "$root/scripts/gpu_stages.sh"
-all_stages=(build test sanitize pytorch bench profile)
-declare -A limits=([build]=300 [test]=180 [sanitize]=150 [pytorch]=400 [bench]=220 [profile]=120)
+all_stages=(build test sanitize steps pytorch bench profile)
+declare -A limits=([build]=300 [test]=180 [sanitize]=150 [steps]=180 [pytorch]=400 [bench]=220 [profile]=120)
 
 usage() {
   echo "gpu_check: error: $1; take --rehearse, --seconds N, or stages: ${all_stages[*]}" >&2

@@ -32,6 +32,7 @@ collect() {
       file_field bench epilogues "$work/epilogues.json"
       file_field bench fused_update "$work/fused_update.json"
       ;;
+    steps) file_field steps steps "$work/steps.json" ;;
     profile) file_field profile step_by_ncu "$work/ncu.json" ;;
   esac
 }
@@ -256,7 +257,7 @@ step_ms() {
 }
 
 stage_bench() {
-  local program=barestep_cuda_bench chosen timed fused name line="" status=0
+  local program=barestep_cuda_bench chosen timed name line="" status=0
   if [ -n "$no_gpu" ]; then program=barestep_bench; fi
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
   if ! has_target $program; then said "Google Benchmark is not here"; return 69; fi
@@ -267,7 +268,7 @@ stage_bench() {
     said "one op of the CPU"
     return $status
   fi
-  timeout 90 "$build/$program" --benchmark_out="$work/bench.json" || status=1
+  timeout 90 "$build/$program" --benchmark_filter='-^cuda_step' --benchmark_out="$work/bench.json" || status=1
   if has_target barestep_cuda_epilogues && built barestep_cuda_epilogues >/dev/null; then
     timeout 60 "$build/barestep_cuda_epilogues" "$work/epilogues.json" || status=1
   fi
@@ -277,10 +278,8 @@ stage_bench() {
   for name in fp32 tf32; do
     chosen=$(step_ms --precision $name --autotune off)
     timed=$(step_ms --precision $name --autotune "$work/choices.$name")
-    fused=$(step_ms --precision $name --update fused)
-    field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null},
-      \"fused_ms\": ${fused:-null}}"
-    line+=", step $name ${chosen:-?} ms, autotuned ${timed:-?} ms, fused ${fused:-?} ms"
+    field bench "step_8192x6_$name" "{\"first_heuristic_ms\": ${chosen:-null}, \"autotuned_ms\": ${timed:-null}}"
+    line+=", step $name ${chosen:-?} ms, autotuned ${timed:-?} ms"
   done
   said "$("$python" - "$work/bench.json" <<'END'
 import json, sys
@@ -289,6 +288,31 @@ copy, adam = rows["cuda_copy/402702336"], rows["cuda_adam/402702336"]
 print("copy {:.0f} GB/s, Adam {:.1f} % of it".format(copy["copy GB/s"], adam["% of copy"]), end="")
 END
 )$line"
+  return $status
+}
+
+# Whole steps in every precision: updates apart, fused, and fused beside backward; eager and as graphs.
+stage_steps() {
+  local status=0
+  if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi
+  if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
+  if ! has_target barestep_cuda_bench; then said "Google Benchmark is not here"; return 69; fi
+  if ! built barestep_cuda_bench >/dev/null; then said "barestep_cuda_bench was not built"; return 1; fi
+  "$build/barestep_cuda_bench" --benchmark_filter='^cuda_step' --benchmark_out="$work/steps.json" || status=1
+  said "$("$python" - "$work/steps.json" <<'END'
+import json, sys
+rows = json.load(open(sys.argv[1]))["benchmarks"]
+ran = [row for row in rows if not row.get("error_occurred")]
+best = {}
+for row in sorted(ran, key=lambda row: row["real_time"]):
+    best.setdefault((row["name"].split("/")[1], row["label"].split()[0]), row)
+for (dim, precision), row in best.items():
+    print("{} {} {:.3f} ms ({:.0f} % of floor, {}); ".format(
+        dim, precision, row["real_time"], row["% of floor"], row["label"].split(" ", 1)[1]), end="")
+print(f"{len(rows) - len(ran)} of {len(rows)} did not run")
+END
+)"
+  if grep -q '"error_occurred": true' "$work/steps.json"; then status=1; fi
   return $status
 }
 

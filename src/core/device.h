@@ -138,7 +138,7 @@ class Device {
   virtual void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) = 0;
 
   /// `label` is shown by tools. A GPU's stream with the label of Lane::kComm goes before its
-  /// others.
+  /// others, one with that of Lane::kSide leaves room for them.
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
   virtual std::unique_ptr<Event> new_event(EventUse use) = 0;
 

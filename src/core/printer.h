@@ -21,12 +21,6 @@ std::int64_t launches_of(const Op& op);
 /// For a step, but what brings its data.
 std::int64_t launches_of(const Program& program);
 
-/// How many kernels a GPU is told to run for an op: one, or more where the library's product does
-/// not hold the activation or a sum over everything takes a second one. Copies are none.
-std::int64_t launches_of(const Op& op);
-/// For a step, but what brings its data.
-std::int64_t launches_of(const Program& program);
-
 /// The step as a table: one row for each node with its formula, price and waits, then the sums of
 /// each phase and a legend. With several devices there is a column for the device, with collectives
 /// one for messages.

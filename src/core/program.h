@@ -40,10 +40,11 @@ constexpr bool is_optional(Category category) {
   return category == Category::kCheckpoint;
 }
 
-/// A stream of a program: its nodes run one after the other.
-enum class Lane { kCompute, kCopy, kComm };
+/// A stream of a program: its nodes run one after the other. `side` is a second compute lane: what
+/// runs there leaves half of a GPU to the compute lane.
+enum class Lane { kCompute, kCopy, kComm, kSide };
 template <>
-inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm"};
+inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm", "side"};
 
 /// What a node belongs to in the account of a step.
 enum class Phase {

@@ -199,6 +199,7 @@ RankSettings settings_of_rounding(const TrainConfig& config, const StepPrograms&
       {"--accumulate", std::to_string(config.training.accumulate)},
       {"--update", std::string(name_of(config.training.update))},
       {"--fusion", config.device.fusion ? "on" : "off"},
+      {"--autotune", config.device.autotunes ? "on" : "off"},
       {"the device", info.model},
       {"--threads", std::to_string(info.threads)},
       {"the library of products", info.product_library},

@@ -21,6 +21,7 @@
 #include "session/rank_agreement.h"
 #include "session/run_program.h"
 #include "train/recomputation.h"
+#include "train/updates_beside.h"
 #include "train/weights.h"
 
 namespace barestep {
@@ -120,6 +121,15 @@ void Session::settle_update() {
   update_line_ = fmt::format("--update auto takes {}: {}\n", name_of(choice.update), choice.why);
 }
 
+void Session::settle_updates_beside(StepSpec& spec) {
+  if (!spec.model.trains || spec.model.stores_gradients) return;
+  const StepPrograms after(spec, scheme_.get());
+  const UpdatesBeside choice = choose_updates_beside(config_, place_.kind(), after);
+  spec.updates_beside = choice.beside;
+  update_order_line_ =
+      fmt::format("Updates run {} backward: {}\n", choice.beside ? "beside" : "after", choice.why);
+}
+
 void Session::prepare() {
   settle_update();
   StepSpec spec = place_.spec_of(config_, data_.get());
@@ -133,6 +143,7 @@ void Session::prepare() {
                                              ? place_.stated_memory(*config_.output.memory)
                                              : std::vector<MemoryPool>{};
   if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
+  settle_updates_beside(spec);
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
   // Known only now where the files say how long an epoch is.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
@@ -200,7 +211,8 @@ std::string Session::preview() const {
     if (programs_->quantize() != nullptr) {
       text += "\n" + explain(programs_->quantize()->program) + "It is run once, at the start.\n";
     }
-    if (!update_line_.empty()) text += "\n" + update_line_;
+    const std::string updates = update_line_ + update_order_line_;
+    if (!updates.empty()) text += "\n" + updates;
   }
   return text;
 }

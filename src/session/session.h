@@ -72,6 +72,7 @@ class Session {
   void prepare();
   /// Takes an update where it was left to us.
   void settle_update();
+  void settle_updates_beside(StepSpec& spec);
   /// For --recompute auto: enters in `spec` the segments that fit, and tells which.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Where a fixed --loss-scale is too small for the size of the batch.
@@ -98,7 +99,8 @@ class Session {
   std::shared_ptr<const Dataset> data_;
   std::unique_ptr<Scheme> scheme_;
   std::unique_ptr<StepPrograms> programs_;
-  std::string update_line_;  // what --update auto took; empty where it was not left to us
+  std::string update_line_;        // what --update auto took; empty where it was not left to us
+  std::string update_order_line_;  // of a fused update: beside backward or after it, and why
   std::string answer_;
   FlatWeights loaded_;
   double begin_s_;

@@ -39,6 +39,7 @@ struct StepSpec {
   std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
   bool saves_state = false;           // the run can be asked for its state between any two steps
   bool has_own_memory = false;        // the device's is not the host's
+  bool updates_beside = false;        // see Draft::updates_beside()
   std::optional<LossScaling> loss_scale{};  // of fp16
 
   /// Rows of a whole step, all ranks together.
@@ -214,9 +215,15 @@ class Draft {
 
   void backward(const MicroStep& part, const BackwardReady& ready = {});
 
+  /// For the backward of one device that stores no gradients: adds the update of a layer, on the
+  /// side lane, as soon as backward has read its weights, so that it runs beside the input
+  /// gradients of the layers below. The first two layers have none below and are left to update().
+  /// Empty unless the spec asks for it.
+  [[nodiscard]] BackwardReady updates_beside();
+
   /// The optimizer's step, after clipping where the spec asks for it: one op over the flat
-  /// buffers, or, where gradients are not stored, one for each layer, straight from the factors of
-  /// its gradients.
+  /// buffers, or, where gradients are not stored, one for each layer that has not been updated,
+  /// straight from the factors of its gradients.
   void update(const UpdateOptions& options = {});
 
   /// The op over all of the flat buffers, to be cut and added by the scheme.
@@ -265,7 +272,11 @@ class Draft {
   std::optional<Tensor> jitter_{};
   std::optional<Tensor> number_{};  // of the step
   std::vector<BufferId> optimizer_state_{};
+  std::optional<int> lowest_updated_{};  // layers from this one on are updated on the side lane
 };
+
+/// The first layer whose update may run beside the input gradient of the layer below it.
+constexpr int kFirstUpdatedBeside = 2;
 
 /// Refuses `--update fused`. Throws Error(kConfiguration).
 [[noreturn]] void refuse_fused_update(const char* why);

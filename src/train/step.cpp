@@ -36,7 +36,7 @@ void Scheme::build(Draft& draft) const {
   for (const MicroStep& part : draft.micro_steps()) {
     draft.forward(part);
     draft.loss(part);
-    draft.backward(part);
+    draft.backward(part, draft.updates_beside());
   }
   draft.update();
 }

@@ -29,6 +29,21 @@ Op Draft::whole_update() {
   return optimizer().step(update_tensors());
 }
 
+BackwardReady Draft::updates_beside() {
+  if (!spec_.updates_beside) return {};
+  BARESTEP_REQUIRE(!spec_.model.stores_gradients && !spec_.clip_norm && !spec_.loss_scale,
+                   "an update beside backward needs nothing but its layer's factors");
+  return [this](int layer, Made made) {
+    if (made != Made::kGradInput || layer < kFirstUpdatedBeside) return;
+    const Mlp model(buffers_, spec_.model, tensors().x.rows);
+    add({.op = optimizer().step(update_tensors(), layer, model.factors(layer, tensors().x)),
+         .lane = Lane::kSide,
+         .phase = Phase::kOptimizer,
+         .layer = layer});
+    lowest_updated_ = layer;
+  };
+}
+
 void Draft::update(const UpdateOptions& options) {
   const OptimizerState state = optimizer(options.range);
   UpdateTensors used = update_tensors();
@@ -59,7 +74,8 @@ void Draft::update(const UpdateOptions& options) {
     return;
   }
   // The first layer first: its factors are those backward touched last.
-  for (int layer = 0; layer < spec_.model.layout.layers(); ++layer) {
+  const int end = lowest_updated_.value_or(spec_.model.layout.layers());
+  for (int layer = 0; layer < end; ++layer) {
     add_update(state.step(used, layer, factors(layer)), layer);
   }
 }

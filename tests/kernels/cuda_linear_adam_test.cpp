@@ -333,6 +333,17 @@ TEST(CudaLinearAdam, TakesAsManyBlocksAsAreResidentAndNoMoreThanTiles) {
   EXPECT_EQ(host_cuda::launched_threads(), 8U * 4 * kBlockThreads);
 }
 
+TEST(CudaLinearAdam, TakesOneBlockOfAMultiprocessorBesideAnotherStream) {
+  Layer wide(LayerCase{512, 512, 1, 1, false, false, true, false});
+  Layer alone = wide;
+  KernelTarget target = kProductCases[0].target(3);
+  run(alone, target);
+  target.shares = true;
+  run(wide, target);
+  EXPECT_EQ(host_cuda::launched_threads(), 3U * kBlockThreads);
+  EXPECT_EQ(wide.memory.bytes(), alone.memory.bytes());
+}
+
 TEST(StraightArithmetic, HasTheBitsOfTheLanguagesRootsAndQuotients) {
   constexpr int kNumbers = 200'000;
   std::vector<float> mantissas(3 * kNumbers);

@@ -56,7 +56,7 @@ refused "gpu_check: error: --seconds 'soon': not a number of seconds" --seconds 
 
 # No driver that answers.
 tool nvidia-smi <<<'echo "NVIDIA-SMI has failed"; exit 9'
-check 69 'len(state) == 6 and set(state.values()) == {"skipped"}'
+check 69 'len(state) == 7 and set(state.values()) == {"skipped"}'
 printed 'bench     skipped      0  no GPU (nvidia-smi: NVIDIA-SMI has failed)'
 
 # A GPU, and a configure that stops.
@@ -66,7 +66,7 @@ tool cmake <<<'printf "CMake Error at x:1 (message):\n  fmt was \"not\" found\n"
 echo 'raise ImportError' >"$work/site/torch.py"
 check 1 'result["machine"] == "nvidia-h200" and result["architecture"] == "90" and
   stages["build"]["said"] == """configure: fmt was "not" found""" and
-  [n for n in state if state[n] == "failed"] == ["build", "test", "sanitize", "bench", "profile"]'
+  [n for n in state if state[n] == "failed"] == ["build", "test", "sanitize", "steps", "bench", "profile"]'
 printed 'NVIDIA H200, driver 580.1, commit abc'
 
 # A CUPTI that the loader does not find and the Python packages have; what the user names comes first.
@@ -89,7 +89,16 @@ echo "  Step time    mean 0.0050s, std 0.0001s, p50 0.004500s, p95 0.005s, p99 0
 PROGRAM
 cat >"$build/barestep_cuda_bench" <<'PROGRAM'
 #!/bin/sh
-for argument; do file=${argument#*=}; done
+for argument; do
+  case $argument in --benchmark_filter=*) filter=${argument#*=} ;; --benchmark_out=*) file=${argument#*=} ;; esac
+done
+if [ "$filter" = '^cuda_step' ]; then
+  echo '{"benchmarks": [
+    {"name": "cuda_step/8192/6/0/0/0/iterations:1", "label": "fp32 separate", "real_time": 5.5, "% of floor": 66.0},
+    {"name": "cuda_step/8192/6/2/0/1/iterations:1", "label": "fp32 fused beside backward, graph", "real_time": 4.0,
+     "% of floor": 90.7}]}' >"$file"
+  exit
+fi
 echo '{"benchmarks": [
   {"name": "cuda_copy/402702336/min_time:0.020/manual_time", "copy GB/s": 4300.0},
   {"name": "cuda_adam/402702336/min_time:0.020/manual_time", "% of copy": 93.5}]}' >"$file"
@@ -133,15 +142,17 @@ while [ $# -gt 0 ]; do [ "$1" = --log-file ] && file=$2; shift; done
 } >"$file"
 END
 tool nsys <<<'exit 1'
-check 0 'state == {"build": "passed", "test": "passed", "sanitize": "passed", "pytorch": "skipped",
-                   "bench": "passed", "profile": "passed"} and
+check 0 'state == {"build": "passed", "test": "passed", "sanitize": "passed", "steps": "passed",
+                   "pytorch": "skipped", "bench": "passed", "profile": "passed"} and
   stages["test"]["gpu"] == {"passed": 1, "failed": 0, "skipped": 1} and
   stages["sanitize"]["initcheck"] == {"reports": 2, "of_our_kernels": 0} and
-  stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5, "fused_ms": 4.5} and
+  stages["bench"]["step_8192x6_tf32"] == {"first_heuristic_ms": 4.5, "autotuned_ms": 4.5} and
+  len(stages["steps"]["steps"]["benchmarks"]) == 2 and
   stages["bench"]["fused_update"] == {"other_roots": 0} and
   stages["bench"]["epilogues"] == [{"algorithms": 0}] and
   stages["profile"]["step_by_ncu"]["bytes"] == 3000 and
   len(stages["profile"]["step_by_ncu"]["kernels"]) == 2'
+printed '8192 fp32 4.000 ms (91 % of floor, fused beside backward, graph); 0 of 2 did not run'
 printed 'copy 4300 GB/s, Adam 93.5 % of it, step fp32 4.5000 ms'
 if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
 

@@ -80,6 +80,20 @@ TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
   EXPECT_NEAR(account[Part::kIdle], 2e-3, 1e-12);
 }
 
+// The time of both is the time of one, until the compute lane has nothing left but to wait.
+TEST(Account, CountsNoUpdateBesideBackwardTwice) {
+  Scene scene;
+  scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
+  const NodeId beside = scene.add(Lane::kSide, Phase::kOptimizer, 1, 6);
+  scene.add(Lane::kCompute, Phase::kOptimizer, 4, 5);
+  scene.add(Lane::kCompute, Phase::kForward, 6, 10, {{.node = beside}});
+  const StepAccount account = scene.account();
+  EXPECT_NEAR(account[Part::kBackward], 4e-3, 1e-12);
+  EXPECT_NEAR(account[Part::kOptimizer], 2e-3, 1e-12);
+  EXPECT_NEAR(account[Part::kForward], 4e-3, 1e-12);
+  EXPECT_EQ(account[Part::kIdle], 0);
+}
+
 TEST(Account, CallsInputThatIsNotBeingCopiedADataWait) {
   Scene scene;
   const NodeId slow = scene.add(Lane::kCopy, Phase::kData, 1, 5);  // a slow disk

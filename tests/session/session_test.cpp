@@ -7,10 +7,12 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/index.h"
 #include "session/checkpoints.h"
 #include "support/expect_error.h"
 #include "support/forwarding_device.h"
 #include "support/metrics.h"
+#include "support/rank_run.h"
 #include "support/temp_dir.h"
 
 namespace barestep {
@@ -82,10 +84,25 @@ TEST_F(SessionTest, TellsWhichUpdateItTook) {
   };
   EXPECT_THAT(shown(Update::kAuto),
               testing::EndsWith("\n--update auto takes fused: Adam runs beside the products of the "
-                                "weight gradients\n"));
+                                "weight gradients\nUpdates run after backward: on the CPU each of "
+                                "them has all threads already\n"));
   EXPECT_THAT(shown(Update::kAuto), HasSubstr("linear_adam"));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("--update")));
   EXPECT_THAT(shown(Update::kSeparate), testing::Not(HasSubstr("linear_adam")));
+}
+
+TEST_F(SessionTest, TellsWhetherUpdatesRunBesideBackward) {
+  config_.model = {.dim = 8192};
+  config_.device.device = "cuda";
+  config_.training.update = Update::kFused;
+  config_.output.explain = true;
+  const std::string fp32 = Session(*place_, config_, alone_).answer();
+  EXPECT_THAT(fp32, HasSubstr("  side     linear_adam "));
+  EXPECT_THAT(fp32, HasSubstr("\nUpdates run beside backward: beside input gradients they take "));
+  config_.device.precision = Precision::kTf32;
+  const std::string tf32 = Session(*place_, config_, alone_).answer();
+  EXPECT_THAT(tf32, testing::Not(HasSubstr("  side ")));
+  EXPECT_THAT(tf32, HasSubstr("\nUpdates run after backward: beside input gradients they take "));
 }
 
 TEST_F(SessionTest, SavesItsFilesAndTellsItsTimes) {
@@ -206,8 +223,39 @@ TEST_F(SessionTest, GoesOnWithTheChoicesOfProductsThatTheCheckpointHolds) {
   config_.training.steps = 5;
   config_.device.autotunes = false;
   PlaceWithChoices off("");
+  ::testing::internal::CaptureStderr();
   Session(off, config_, alone_).run();
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("at step 4; rounding may differ: --autotune is on in the checkpoint and off "
+                "here\n"));
   EXPECT_THAT(off.taken(), ElementsAre());
+}
+
+/// One of several, each of which has a place of its own.
+class JobOfThread final : public Job {
+ public:
+  explicit JobOfThread(Communicator& ranks) : ranks_(ranks) {}
+  [[nodiscard]] Communicator* ranks() override { return &ranks_; }
+  [[nodiscard]] Communicator* background_ranks() override { return &ranks_; }
+
+ private:
+  Communicator& ranks_;
+};
+
+// What each of them timed is another choice.
+TEST_F(SessionTest, OfSeveralRanksTakesTheChoicesOfTheFirst) {
+  constexpr std::size_t kRanks = 3;
+  std::vector<std::vector<std::string>> taken(kRanks);
+  ::testing::internal::CaptureStdout();
+  on_threads(kRanks, [&](Communicator& ranks) {
+    JobOfThread job(ranks);
+    PlaceWithChoices place("those of rank " + std::to_string(ranks.rank()));
+    Session(place, config_, job).run();
+    at(taken, ranks.rank()) = place.taken();
+  });
+  ::testing::internal::GetCapturedStdout();
+  for (const auto& of_rank : taken) EXPECT_THAT(of_rank, ElementsAre("those of rank 0"));
 }
 
 TEST_F(SessionTest, ThatDivergesKeepsItsMetricsAndTraces) {

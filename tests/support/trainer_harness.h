@@ -48,7 +48,7 @@ class TrainerHarness final : public TrainObserver {
  public:
   explicit TrainerHarness(TrainConfig wanted, std::optional<Generator> generator = {},
                           std::unique_ptr<Device> opened = nullptr,
-                          const TrainingState* start = nullptr)
+                          const TrainingState* start = nullptr, bool updates_beside = false)
       : config(std::move(wanted)), device(std::move(opened)) {
     const TrainConfig& c = config;
     if (device == nullptr) {
@@ -60,6 +60,7 @@ class TrainerHarness final : public TrainObserver {
     const Dataset* data = dataset ? &*dataset : nullptr;
     StepSpec spec = spec_of(c, device->kind(), data);
     if (generator) spec.generator = *generator;
+    spec.updates_beside = updates_beside;
     programs = std::make_unique<StepPrograms>(spec);
     for (const StepProgram* step : programs->all()) expect_ordered(step->program);
     FlatWeights loaded;

@@ -85,7 +85,10 @@ class CudaDevice final : public Device {
 
   /// Communication comes first: it takes few multiprocessors, and other ranks wait for it.
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
-    return std::make_unique<CudaDeviceStream>(context_, label == name_of(Lane::kComm));
+    const StreamRole role = label == name_of(Lane::kComm)   ? StreamRole::kFirst
+                            : label == name_of(Lane::kSide) ? StreamRole::kShares
+                                                            : StreamRole::kEqual;
+    return std::make_unique<CudaDeviceStream>(context_, role);
   }
   std::unique_ptr<Event> new_event(EventUse use) override {
     return std::make_unique<CudaDeviceEvent>(context_, use);
@@ -199,8 +202,10 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
 
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                const CudaDeviceStream& stream) {
+  KernelTarget target = target_;
+  target.shares = stream.role() == StreamRole::kShares;
   const int status =
-      barestep::launch(op, addresses, stream.workspace().data(), target_, stream.handle());
+      barestep::launch(op, addresses, stream.workspace().data(), target, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
 }
 

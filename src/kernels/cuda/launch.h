@@ -24,7 +24,8 @@ constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 struct KernelTarget {
   CudaGeometry geometry;
   std::int64_t block_shared_bytes = 227 * 1024;  // that a launch may ask for
-  bool tf32 = false;  // tensor cores may compute products, as exactly as in fp32
+  bool tf32 = false;    // tensor cores may compute products, as exactly as in fp32
+  bool shares = false;  // with another stream: a fused update takes a block a multiprocessor
 };
 
 /// Queues the op on `stream`; blocks never, allocates nothing, can be captured. Not for Gemm and

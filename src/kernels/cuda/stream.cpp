@@ -164,16 +164,17 @@ double CudaDeviceEvent::seconds_since(const Event& earlier) const {
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
-CudaDeviceStream::CudaDeviceStream(CudaContext& context, bool first) : context_(context) {
+CudaDeviceStream::CudaDeviceStream(CudaContext& context, StreamRole role)
+    : context_(context), role_(role) {
   context.use();
   int least = 0;
   int greatest = 0;
   context.require(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                   "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
-  context.require(
-      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, first ? greatest : least),
-      "cudaStreamCreateWithPriority");
+  const int priority = role == StreamRole::kFirst ? greatest : least;
+  context.require(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+                  "cudaStreamCreateWithPriority");
   handle_.reset(stream);
   void* scratch = nullptr;
   context.require(cudaMalloc(&scratch, kLaunchWorkspaceBytes), "cudaMalloc", kLaunchWorkspaceBytes);

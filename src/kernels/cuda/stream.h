@@ -82,11 +82,18 @@ class CudaDeviceEvent final : public Event {
   bool recorded_ = false;
 };
 
+/// How a stream's work stands to that of the others.
+enum class StreamRole {
+  kEqual,
+  kFirst,   // its blocks are placed before those of other streams that wait
+  kShares,  // its kernels leave room beside them
+};
+
 class CudaDeviceStream final : public Stream {
  public:
   /// `context` must outlive the stream. Allocates scratch for our kernels, which set_workspace()
-  /// replaces. `first`: its blocks are placed before those of other streams that wait.
-  explicit CudaDeviceStream(CudaContext& context, bool first = false);
+  /// replaces.
+  explicit CudaDeviceStream(CudaContext& context, StreamRole role = StreamRole::kEqual);
   /// Finishes what is queued.
   ~CudaDeviceStream() override;
   CudaDeviceStream(const CudaDeviceStream&) = delete;
@@ -101,9 +108,11 @@ class CudaDeviceStream final : public Stream {
 
   [[nodiscard]] cudaStream_t handle() const { return handle_.get(); }
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
+  [[nodiscard]] StreamRole role() const { return role_; }
 
  private:
   CudaContext& context_;
+  StreamRole role_;
   OwnedStream handle_;
   OwnedDeviceMemory scratch_;
   std::span<std::byte> workspace_;
