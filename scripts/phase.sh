@@ -15,6 +15,22 @@ logged() {
   return "$status"
 }
 
+# progress: copies its input, and shows on descriptor 3 how far a build or a test run has come, in steps of
+# 10 %, from the counts "[3/155]" of ninja and "3/1790 Test" of ctest.
+exec 3>&1
+progress() {
+  local line shown=0 percent
+  while IFS= read -r line; do
+    printf '%s\n' "$line"
+    [[ $line =~ ^[[:space:]]*\[?([0-9]+)/([0-9]+)(\]|\ Test) ]] || continue
+    percent=$((BASH_REMATCH[1] * 100 / BASH_REMATCH[2] / 10 * 10))
+    if [ "$percent" -gt "$shown" ]; then
+      printf '%d%% ' "$percent" >&3
+      shown=$percent
+    fi
+  done
+}
+
 # configured <preset> <build folder> [<option>...]: configures it, afresh if the folder was made for another
 # place.
 configured() {

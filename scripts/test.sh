@@ -1,11 +1,19 @@
 #!/usr/bin/env bash
-# scripts/test.sh: installs what is missing, then builds and runs every test that this machine can
-# run: in an optimised build, in one with the address and undefined-behaviour sanitizers, and, for
-# what has threads of its own, in one with the thread sanitizer. Its last line reads
-# `N passed, N failed, N skipped`; a phase that could not be built counts as failed.
+# scripts/test.sh [--all]: installs what is missing, makes the optimised build and runs its tests. With
+# --all also the checks of style, the tests that take long or measure time, every test again with the
+# address and undefined-behaviour sanitizers, and those of threads with the thread sanitizer; CI runs that.
+# The last line reads `N passed, N failed, N skipped`; a phase that could not be built counts as failed.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
+case "$*" in
+  "") all= ;;
+  --all) all=1 ;;
+  *)
+    echo "test: error: options '$*': not known; take --all or nothing" >&2
+    exit 2
+    ;;
+esac
 # Some tests wait more than they work; those that measure run alone.
 jobs=$(($(nproc) + 1))
 # Code for two architectures of GPUs is enough to test with; a user's build makes it for all.
@@ -58,7 +66,7 @@ configure() {  # <preset>
 # The preset tsan builds nothing but the test programs with the label tsan. More compilers than cores, as
 # ninja would start, only take the caches from each other.
 build() {  # <preset>
-  cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1" --parallel "$(nproc)"
+  cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1" --parallel "$(nproc)" 2>&1 | progress
 }
 
 # Begins to configure and build a tree while another one is tested, with what the tests leave of the cores:
@@ -69,7 +77,7 @@ build_ahead() {  # <preset>
   {
     trap - INT
     chrt --idle --pid 0 "$BASHPID" || true
-    configure "$1" && build "$1"
+    configure "$1" && build "$1" 3>/dev/null
   } >"$logs/build_ahead_$1.log" 2>&1 </dev/null &
   building=$!
 }
@@ -85,7 +93,7 @@ run_tests() {  # <test or measure> <preset> <ctest's options that choose them>..
   local log=$logs/$1_$2.log results=$logs/$1_$2.xml status=0 ok bad left
   rm -f "$results"
   (cd "$root" && "${fixed_addresses[@]}" ctest --preset "$2" -j "$jobs" --output-junit "$results" \
-    "${@:3}") >"$log" 2>&1 </dev/null || status=$?
+    "${@:3}") 2>&1 </dev/null | progress >"$log" || status=$?
   read -r ok bad left < <(count_tests "$results" 2>/dev/null || echo 0 0 0)
   if [ $status != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
   passed=$((passed + ok))
@@ -108,6 +116,11 @@ tree() {  # <preset> [<preset of the tree that is built next>]
 }
 
 need packages "$root/scripts/setup.sh" --tests || finish
+if [ -z "$all" ]; then
+  need "build release" built release || finish
+  phase "test release" run_tests test release -LE 'timed|slow|lint' || true
+  finish
+fi
 tree release asan
 tree asan tsan
 # Its tests are of threads that wait for each other.

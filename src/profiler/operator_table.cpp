@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/operands.h"
 #include "core/statistics.h"
 #include "core/text_table.h"
 #include "core/units.h"
@@ -63,9 +64,20 @@ std::string rate(std::int64_t work, double seconds) {
   return fmt::format("{:.2f}", static_cast<double>(work) / seconds / 1e9);
 }
 
+/// "gemm, fp32" would say nothing; "gemm, bf16" is another kernel with another roof.
+std::string name_of_op(const Op& op) {
+  for (const Operand& operand : operands_of(op)) {
+    if (operand.tensor == nullptr) continue;
+    const DType type = operand.tensor->dtype;
+    if (type == DType::kBF16 || type == DType::kF16)
+      return fmt::format("{}, {}", label_of(op), name_of(type));
+  }
+  return std::string(label_of(op));
+}
+
 std::string row_name(const TimedOp& op, RowsBy by) {
   const Node& node = *op.node;
-  if (by == RowsBy::kOp) return std::string(label_of(node.op));
+  if (by == RowsBy::kOp) return name_of_op(node.op);
   if (by == RowsBy::kPhase) return std::string(name_of(node.phase));
   const std::string layer = node.layer < 0 ? "no layer" : fmt::format("layer {}", node.layer);
   return fmt::format("{}, {}", layer, name_of(node.phase));

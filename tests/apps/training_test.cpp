@@ -90,6 +90,15 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_EQ(losses("profiled.jsonl"), losses("plain.jsonl"));
 }
 
+TEST_F(Training, NamesTheTypeOfOpsOf16BitsInTheProfile) {
+  const std::string out = output_of(
+      kSmall + Arguments{"--steps", "6", "--warmup", "2", "--profile", "--precision", "bf16"});
+  EXPECT_THAT(out, ContainsRegex("\n +gemm, bf16 +[0-9.]+% "));
+  EXPECT_THAT(out, ContainsRegex("\n +adam, bf16 +[0-9.]+% "));
+  EXPECT_THAT(out, ContainsRegex("\n +copy +[0-9.]+% "));
+  EXPECT_THAT(out, Not(ContainsRegex("\n +gemm +[0-9.]+% ")));
+}
+
 TEST_F(Training, MeasuresPeaksAnewWhereTheirCacheIsSpoiled) {
   const Arguments cached = {"/usr/bin/env", "XDG_CACHE_HOME=" + folder().string(), MLP_SINGLE};
   const Arguments steps = on_cpu(kSmall + Arguments{"--steps", "8"});

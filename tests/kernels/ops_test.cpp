@@ -12,6 +12,7 @@
 #include "core/philox.h"
 #include "core/random.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/widen.h"
 #include "kernels/op_cases.h"
 #include "support/sanitized.h"
 
@@ -751,6 +752,24 @@ INSTANTIATE_TEST_SUITE_P(Providers, OpsWith,
                          testing::Values(GemmProvider::kReference, GemmProvider::kOneDnn,
                                          GemmProvider::kCblas),
                          name_of);
+
+TEST(Widen, GivesEveryHalfItsValueWhateverTheLengthOfARow) {
+  std::vector<F16> halves;
+  for (std::uint32_t bits = 0; bits < 0x10000U; ++bits)
+    halves.push_back({static_cast<std::uint16_t>(bits)});
+  std::vector<float> wide(halves.size(), -1);
+  // Rows of 1 to 40 numbers: whole vectors and what is left of them.
+  std::int64_t at = 0;
+  for (std::int64_t row = 0; at < 0x10000; ++row) {
+    const std::int64_t count = std::min(row % 40 + 1, 0x10000 - at);
+    widen(halves.data() + at, count, wide.data() + at);
+    at += count;
+  }
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    const float expected = float_of(halves[i]);
+    ASSERT_TRUE(wide[i] == expected || (std::isnan(wide[i]) && std::isnan(expected))) << i;
+  }
+}
 
 }  // namespace
 }  // namespace barestep

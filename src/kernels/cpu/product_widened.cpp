@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/widen.h"
 
 namespace barestep {
 namespace {
@@ -24,11 +25,10 @@ static_assert(kWidenedTileRows <= kMostTileRows && kWidenedTileCols <= kMostTile
 
 /// Rows `row` .. row + rows - 1 and columns `col` .. col + cols - 1 of a matrix, in fp32.
 template <class Number>
-void widen(const Addresses& addresses, const Tensor& from, const Tile& part, float* to) {
+void widen_part(const Addresses& addresses, const Tensor& from, const Tile& part, float* to) {
   const Number* const first = addresses.at<Number>(from) + part.row * from.cols + part.col;
   for (std::int64_t i = 0; i < part.rows; ++i) {
-    const Number* const row = first + i * from.cols;
-    for (std::int64_t j = 0; j < part.cols; ++j) to[i * part.cols + j] = float_of(row[j]);
+    widen(first + i * from.cols, part.cols, to + i * part.cols);
   }
 }
 
@@ -46,8 +46,8 @@ bool multiply_part(const Product& product, const Gemm& op, const Addresses& addr
   alignas(64) float b[kWidenedOfB];
   const Tile of_a = before_transposition(op.transpose_a, {tile.row, tile.rows, first, depth});
   const Tile of_b = before_transposition(op.transpose_b, {first, depth, tile.col, tile.cols});
-  widen<Number>(addresses, op.a, of_a, a);
-  widen<Number>(addresses, op.b, of_b, b);
+  widen_part<Number>(addresses, op.a, of_a, a);
+  widen_part<Number>(addresses, op.b, of_b, b);
   return product.multiply({.transpose_a = op.transpose_a,
                            .transpose_b = op.transpose_b,
                            .m = tile.rows,

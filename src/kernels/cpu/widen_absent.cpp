@@ -1,0 +1,10 @@
+// For processors whose instruction for halves nothing here is written for.
+#include "kernels/cpu/widen.h"
+
+namespace barestep {
+
+void widen(const F16* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = float_of(from[i]);
+}
+
+}  // namespace barestep

@@ -1,0 +1,59 @@
+// docs/troubleshooting.md lists the error lines of the tables of bad input, and is made from them:
+// BARESTEP_WRITE_DOCS=1 build/tests/programs_test --gtest_filter='Troubleshooting.*'
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "apps/bad_input_cases.h"
+#include "support/temp_dir.h"
+
+namespace barestep {
+namespace {
+
+constexpr std::string_view kMark = "<!-- made by tests/apps/troubleshooting_test.cpp -->\n";
+
+/// One line for errors that differ in the value alone. Values that no page can show are left out.
+std::string lines_of(const std::vector<BadInput>& cases) {
+  constexpr std::size_t kLongest = 400;
+  static const std::regex kValue("'[^']*'");
+  std::set<std::string> seen;
+  std::string text;
+  for (const BadInput& bad : cases) {
+    const bool shows = bad.line.size() <= kLongest && bad.line.find('`') == std::string::npos &&
+                       std::ranges::all_of(bad.line, [](char c) { return c >= ' ' && c <= '~'; });
+    if (!shows || !seen.insert(std::regex_replace(bad.line, kValue, "''")).second) continue;
+    text += fmt::format("- `{}` ({})\n", bad.line, bad.exit_code);
+  }
+  return text;
+}
+
+std::string all_lines() {
+  const auto section = [](const char* title, const std::vector<BadInput>& cases) {
+    return fmt::format("\n## {}\n\n{}", title, lines_of(cases));
+  };
+  return section("Options", bad_command_lines()) + section("Updates", bad_updates()) +
+         section("Profiles and traces", bad_profiling()) +
+         section("Evaluation", bad_evaluations()) +
+         section("Configuration files", bad_config_files()) +
+         section("Data, weights and output files", bad_files()) +
+         section("NumPy and safetensors data", bad_arrays());
+}
+
+TEST(Troubleshooting, ListsEveryErrorLineOfTheTablesOfBadInput) {
+  const std::filesystem::path page = std::filesystem::path(BARESTEP_DOCS) / "troubleshooting.md";
+  const std::string text = read_file(page);
+  const std::size_t mark = text.find(kMark);
+  ASSERT_NE(mark, std::string::npos);
+  const std::string expected = text.substr(0, mark) + std::string(kMark) + all_lines();
+  if (std::getenv("BARESTEP_WRITE_DOCS") != nullptr) std::ofstream(page) << expected;
+  EXPECT_EQ(read_file(page), expected)
+      << "run BARESTEP_WRITE_DOCS=1 build/tests/programs_test --gtest_filter='Troubleshooting.*'";
+}
+
+}  // namespace
+}  // namespace barestep
