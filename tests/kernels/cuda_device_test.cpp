@@ -316,6 +316,35 @@ TEST_F(OnFake, UpdatesBesideBackwardHaveTheBitsOfThoseAfterIt) {
   EXPECT_EQ(fused_on_fake(true, true), after);
 }
 
+/// Kernels launched before the one ahead of them has ended, in the graphs of a run.
+int launched_ahead_in(bool graph, Update update) {
+  TrainConfig config;
+  config.model.layers = {8, 24, 16, 8};
+  config.training.steps = 4;
+  config.training.update = update;
+  config.device = {.device = "cuda", .graph = graph};
+  const int before = fake_cuda::launched_ahead();
+  TrainerHarness run(config, Generator::kTorchCuda, make_cuda_device(config.device, 0));
+  run.run();
+  return fake_cuda::launched_ahead() - before;
+}
+
+// Of each of two graphs: the end of the loss, after its partial sums; and each layer's sum of rows
+// after the gradient of its activation, or the third layer's update after the second's. Between
+// others are products, copies and marks.
+TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
+  close();
+  EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 2 * 4);
+  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 2 * 2);
+  EXPECT_EQ(launched_ahead_in(false, Update::kFused), 0);
+}
+
+TEST_F(OnFake, GpusBeforeHopperLaunchNothingAhead) {
+  close();
+  fake_cuda::reset({.capability = 8});
+  EXPECT_EQ(launched_ahead_in(true, Update::kFused), 0);
+}
+
 TEST_F(OnFake, AGraphRunsCapturedWorkInEveryStepButTheFirst) {
   close();
   TrainConfig config;

@@ -139,6 +139,58 @@ Memory input_of(OpCase& op_case) {
   return memory;
 }
 
+/// Takes an op's numbers away from kernels that have not waited for those before them.
+class Absence {
+ public:
+  explicit Absence(Memory& memory) : numbers_(memory.bytes()) {
+    active_ = this;
+    host_cuda::set_gate([](bool open) { open ? active_->end() : active_->begin(); });
+  }
+  ~Absence() { host_cuda::set_gate(nullptr); }
+  Absence(const Absence&) = delete;
+  Absence& operator=(const Absence&) = delete;
+
+  /// How many blocks went without, and whether one of them wrote meanwhile.
+  int blocks = 0;
+  bool was_written = false;
+
+ private:
+  void begin() {
+    kept_ = numbers_;
+    std::ranges::fill(numbers_, std::byte{0xFF});
+    ++blocks;
+  }
+  void end() {
+    was_written |= std::ranges::any_of(numbers_, [](std::byte b) { return b != std::byte{0xFF}; });
+    numbers_ = kept_;
+  }
+
+  static inline Absence* active_ = nullptr;
+  std::vector<std::byte>& numbers_;
+  std::vector<std::byte> kept_;
+};
+
+// Every kernel may be launched before the one ahead of it has ended.
+TEST(CudaKernels, TouchNothingBeforeTheKernelsAheadOfThemHaveEnded) {
+  int launched_ahead = 0;
+  for (OpCase& op_case : kernel_cases()) {
+    SCOPED_TRACE(op_case.name);
+    Memory plain = op_case.memory;
+    Memory ahead = op_case.memory;
+    const auto workspace = std::make_unique<Workspace>();
+    ASSERT_EQ(
+        launch(op_case.op, plain.addresses(), workspace->bytes, {.geometry = kSmall}, nullptr), 0);
+    bool follows_kernel = true;
+    Absence absence(ahead);
+    const KernelTarget target{.geometry = kSmall, .follows_kernel = &follows_kernel};
+    ASSERT_EQ(launch(op_case.op, ahead.addresses(), workspace->bytes, target, nullptr), 0);
+    EXPECT_EQ(ahead.bytes(), plain.bytes());
+    EXPECT_FALSE(absence.was_written);
+    launched_ahead += absence.blocks > 0 ? 1 : 0;
+  }
+  EXPECT_GT(launched_ahead, 100);
+}
+
 /// Compares results: to the bit where CPU and GPU do the same in the same order.
 struct Compare {
   Memory& input;

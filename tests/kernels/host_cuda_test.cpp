@@ -78,8 +78,9 @@ TEST(HostCuda, FindsABarrierThatNotAllThreadsReach) {
                   if (threadIdx.x < 16) __syncthreads();
                 });
               }),
-              ThrowsMessage<std::runtime_error>("of 64 threads 16 wait at __syncthreads, 0 at a "
-                                                "shuffle, 0 at an mma, and 48 are done"));
+              ThrowsMessage<std::runtime_error>(
+                  "of 64 threads 0 wait at begin_kernel, 16 at __syncthreads, 0 at a "
+                  "shuffle, 0 at an mma, and 48 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
@@ -88,8 +89,9 @@ TEST(HostCuda, FindsAShuffleThatNotAllLanesReach) {
                   if (threadIdx.x < 31) __shfl_xor_sync(0xffffffffU, 1.0F, 1);
                 });
               }),
-              ThrowsMessage<std::runtime_error>("of 32 threads 0 wait at __syncthreads, 31 at a "
-                                                "shuffle, 0 at an mma, and 1 are done"));
+              ThrowsMessage<std::runtime_error>(
+                  "of 32 threads 0 wait at begin_kernel, 0 at __syncthreads, 31 at a "
+                  "shuffle, 0 at an mma, and 1 are done"));
 }
 
 TEST(HostCuda, FindsAShuffleThatReadsALaneOutsideItsMask) {
@@ -245,8 +247,43 @@ TEST(HostCudaDeathTest, SanitizerFindsAnAccessOutOfBounds) {
                "heap-buffer-overflow(.|\n)*one_too_far");
 }
 
+TEST(HostCuda, FindsAThreadThatDoesNotWaitForTheKernelsBeforeItsOwn) {
+  const auto kernel = [](bool all) {
+    return [all] {
+      if (all || host_cuda::place.thread.x != 3) host_cuda::begin_kernel();
+    };
+  };
+  for (const auto begin : {host_cuda::Begin::kByWaiting, host_cuda::Begin::kAhead}) {
+    EXPECT_NO_THROW(host_cuda::run({2, 1, 1}, {8, 1, 1}, 0, kernel(true), begin));
+    EXPECT_THROW(host_cuda::run({2, 1, 1}, {8, 1, 1}, 0, kernel(false), begin), std::runtime_error);
+  }
+  const auto twice = [] {
+    host_cuda::begin_kernel();
+    host_cuda::begin_kernel();
+  };
+  EXPECT_THROW(host_cuda::run({1, 1, 1}, {1, 1, 1}, 0, twice), std::runtime_error);
+}
+
+TEST(HostCuda, OpensMemoryOnceAllThreadsOfABlockWait) {
+  static bool open = true;
+  static int early = 0;
+  host_cuda::set_gate([](bool now) { open = now; });
+  const auto kernel = [](bool waits) {
+    return [waits] {
+      if (waits) host_cuda::begin_kernel();
+      if (!open) ++early;
+      if (!waits) host_cuda::begin_kernel();
+    };
+  };
+  host_cuda::run({2, 1, 1}, {8, 1, 1}, 0, kernel(true), host_cuda::Begin::kAhead);
+  EXPECT_EQ(early, 0);
+  host_cuda::run({2, 1, 1}, {8, 1, 1}, 0, kernel(false), host_cuda::Begin::kAhead);
+  EXPECT_EQ(early, 16);
+  host_cuda::set_gate(nullptr);
+}
+
 TEST(HostCuda, RefusesGridsAndBlocksThatAGpuRefuses) {
-  void (*const nothing)() = [] {};
+  void (*const nothing)() = [] { host_cuda::begin_kernel(); };
   const auto launched = [&](dim3 grid, dim3 block) {
     cudaLaunchConfig_t config{};
     config.gridDim = grid;

@@ -40,6 +40,7 @@ struct State {
   std::shared_ptr<Capture> capture;  // the one that is on
   int objects = 0;
   int replayed = 0;
+  int launched_ahead = 0;
   int last_algorithm = -1;
   double extra_s = 0;  // what the clock is ahead of the steady clock
 };
@@ -81,6 +82,7 @@ struct CUstream_st {
   int priority = 0;
   std::shared_ptr<fake_cuda::Capture> capture;
   fake_cuda::Clock clock;
+  bool ends_with_kernel = false;  // one of ours is its last work
 };
 
 struct CUevent_st {

@@ -17,6 +17,7 @@ namespace fake_cuda {
 struct Machine {
   int devices = 1;
   int driver_version = 13000;
+  int capability = 9;  // its first number
   int multiprocessors = 8;
   int threads_per_multiprocessor = 2048;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
@@ -47,6 +48,11 @@ int objects();
 
 /// Graph launches' nodes so far: work that ran because it was captured.
 int replayed();
+
+/// Launches of our kernels that may begin before the kernel ahead of them has ended. While one has
+/// not waited for that, device memory is out of its reach; behind anything but a kernel of ours
+/// such a launch is refused.
+int launched_ahead();
 
 /// Which algorithm the last product ran with.
 int last_algorithm();

@@ -35,10 +35,16 @@ void protect_all(int protection) {
 
 /// Kernels that run on the host are work of our streams.
 bool take_launches() {
-  host_cuda::set_queue([](void* stream, std::function<void()> work) {
+  host_cuda::set_queue([](void* stream, std::function<void()> work, bool ahead) {
     if (const int status = scripted("kernel"); status != 0) return status;
-    return static_cast<int>(submit(static_cast<cudaStream_t>(stream), {std::move(work)}));
+    auto* const queue = static_cast<cudaStream_t>(stream);
+    if (ahead && !queue->ends_with_kernel) return static_cast<int>(failed(cudaErrorInvalidValue));
+    if (ahead) ++state().launched_ahead;
+    const cudaError_t status = submit(queue, {std::move(work)});
+    queue->ends_with_kernel = true;
+    return static_cast<int>(status);
   });
+  host_cuda::set_gate([](bool open) { protect_all(open ? PROT_READ | PROT_WRITE : PROT_NONE); });
   return true;
 }
 [[maybe_unused]] const bool kTakesLaunches = take_launches();
@@ -111,6 +117,10 @@ int replayed() {
   return state().replayed;
 }
 
+int launched_ahead() {
+  return state().launched_ahead;
+}
+
 int last_algorithm() {
   return state().last_algorithm;
 }
@@ -132,6 +142,7 @@ cudaError_t failed(cudaError_t status) {
 }
 
 cudaError_t submit(cudaStream_t stream, Work work) {
+  if (stream != nullptr) stream->ends_with_kernel = false;
   if (capture_of(stream) != nullptr) {
     stream->capture->nodes.push_back(std::move(work));
     ++stream->clock[stream];
@@ -241,7 +252,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   FAKE_CALL();
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = state().machine.capability;
       break;
     case cudaDevAttrComputeCapabilityMinor:
       *value = 0;

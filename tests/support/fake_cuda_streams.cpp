@@ -58,6 +58,7 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   FAKE_CALL();
   if (flags != cudaEventWaitDefault || event->external) return failed(cudaErrorInvalidValue);
+  stream->ends_with_kernel = false;
   if (event->capture == nullptr) {
     // Work outside a capture is nothing that one can wait for.
     if (capture_of(stream) == nullptr) return cudaSuccess;

@@ -28,7 +28,7 @@ constexpr unsigned kWarp = 32;
 constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
 constexpr int kPoison = 0xFF;  // floats and doubles of such bytes are NaN
 
-enum class State { kNew, kReady, kAtBarrier, kAtShuffle, kAtWarpAct, kDone };
+enum class State { kNew, kReady, kAtBegin, kAtBarrier, kAtShuffle, kAtWarpAct, kDone };
 
 struct PendingCopy {
   void* to;
@@ -45,6 +45,7 @@ struct Fiber {
   ucontext_t context{};
   std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
   State state = State::kNew;
+  bool has_begun = false;
   Index thread;
   Shuffle kind = Shuffle::kXor;
   unsigned lanes = 0;
@@ -67,8 +68,10 @@ std::span<Fiber> fibers_of(std::size_t threads) {
 /// One launch.
 class Grid {
  public:
-  Grid(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel)
+  Grid(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel,
+       Begin begin)
       : kernel_(kernel),
+        begin_(begin),
         fibers_(fibers_of(std::size_t{block.x} * block.y * block.z)),
         shared_(shared_bytes) {
     place = {.thread = {}, .block = {}, .block_size = block, .grid_size = grid};
@@ -78,6 +81,7 @@ class Grid {
 
   // For the running fiber.
   void wait(State at);
+  void begin_fiber();
   [[nodiscard]] Fiber& fiber() { return fibers_[running_]; }
   [[nodiscard]] void* shared() { return shared_.data(); }
 
@@ -91,11 +95,13 @@ class Grid {
   bool release_warps();
   bool release_warp_acts();
   void count_accesses();
+  bool release_begin();
   bool release_barrier();
   [[nodiscard]] std::size_t count(State state) const;
   [[noreturn]] void report_deadlock() const;
 
   const std::function<void()>& kernel_;
+  const Begin begin_;
   const std::span<Fiber> fibers_;
   std::vector<char> shared_;
   ucontext_t scheduler_{};
@@ -109,6 +115,7 @@ Order first_order = Order::kFirstThread;
 int launch_count = 0;
 std::uint64_t last_threads = 0;
 Queue taker = nullptr;
+Gate gate = nullptr;
 SharedTraffic shared_traffic;
 std::map<const void*, std::size_t> shared_limits;
 
@@ -149,6 +156,7 @@ void Grid::prepare(std::size_t i) {
   const auto number = static_cast<unsigned>(i);
   const Index size = place.block_size;
   fiber.state = State::kNew;
+  fiber.has_begun = false;
   fiber.copies.clear();
   fiber.committed = 0;
   fiber.accesses.clear();
@@ -164,6 +172,20 @@ void Grid::make_context(Fiber& fiber) {
   makecontext(&fiber.context, &Grid::enter, 0);
 }
 
+void Grid::begin_fiber() {
+  Fiber& self = fiber();
+  require(!self.has_begun, "a kernel begins twice");
+  self.has_begun = true;
+  if (begin_ == Begin::kAhead) wait(State::kAtBegin);
+}
+
+bool Grid::release_begin() {
+  if (count(State::kAtBegin) < fibers_.size()) return false;
+  if (gate != nullptr) gate(true);
+  for (Fiber& fiber : fibers_) fiber.state = State::kReady;
+  return true;
+}
+
 void Grid::run_block(Index block, bool backward) {
   place.block = block;
   backward_ = backward;
@@ -173,13 +195,17 @@ void Grid::run_block(Index block, bool backward) {
                 static_cast<std::size_t>(__stop_host_cuda_shared - __start_host_cuda_shared));
   }
   for (std::size_t i = 0; i < fibers_.size(); ++i) prepare(i);
+  if (begin_ == Begin::kAhead && gate != nullptr) gate(false);
   while (count(State::kDone) < fibers_.size()) {
     const bool ran = run_ready();
-    const bool released = release_warps() || release_warp_acts() || release_barrier();
+    const bool released =
+        release_begin() || release_warps() || release_warp_acts() || release_barrier();
     if (!ran && !released) report_deadlock();
   }
   count_accesses();
   for (const Fiber& fiber : fibers_) {
+    if (begin_ != Begin::kAsItLikes && !fiber.has_begun)
+      throw std::runtime_error("a thread does not wait for the kernels before its own");
     if (!fiber.copies.empty()) throw std::runtime_error("a thread ends before its copies");
   }
 }
@@ -305,7 +331,8 @@ std::size_t Grid::count(State state) const {
 
 void Grid::report_deadlock() const {
   throw std::runtime_error("of " + std::to_string(fibers_.size()) + " threads " +
-                           std::to_string(count(State::kAtBarrier)) + " wait at __syncthreads, " +
+                           std::to_string(count(State::kAtBegin)) + " wait at begin_kernel, " +
+                           std::to_string(count(State::kAtBarrier)) + " at __syncthreads, " +
                            std::to_string(count(State::kAtShuffle)) + " at a shuffle, " +
                            std::to_string(count(State::kAtWarpAct)) + " at an mma, and " +
                            std::to_string(count(State::kDone)) + " are done");
@@ -319,8 +346,9 @@ void set_order(Order order) {
   first_order = order;
 }
 
-void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel) {
-  Grid launch(grid, block, shared_bytes, kernel);
+void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel,
+         Begin begin) {
+  Grid launch(grid, block, shared_bytes, kernel, begin);
   active = &launch;
   bool backward = first_order == Order::kLastThread;
   for (unsigned z = 0; z < grid.z; ++z) {
@@ -336,8 +364,16 @@ void set_queue(Queue queue) {
   taker = queue;
 }
 
-int queue(void* stream, std::function<void()> work) {
-  if (taker != nullptr) return taker(stream, std::move(work));
+void set_gate(Gate new_gate) {
+  gate = new_gate;
+}
+
+void begin_kernel() {
+  active->begin_fiber();
+}
+
+int queue(void* stream, std::function<void()> work, bool ahead) {
+  if (taker != nullptr) return taker(stream, std::move(work), ahead);
   work();
   return 0;
 }

@@ -36,15 +36,27 @@ enum class Order { kFirstThread, kLastThread };
 /// The order of all runs from now on.
 void set_order(Order order);
 
+/// What is asked of a kernel that runs: nothing; that all its threads call begin_kernel(), once; or
+/// that they also do without memory until then, as a kernel must that is launched ahead.
+enum class Begin { kAsItLikes, kByWaiting, kAhead };
+
 /// Calls `kernel` once for every thread of the grid; blocks. Rethrows what a thread throws. Throws
 /// std::runtime_error where threads wait for each other for ever, naming what they wait at.
-void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel);
+void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel,
+         Begin begin = Begin::kAsItLikes);
+
+/// Before each block of a kernel that is launched ahead it is called with false, and takes memory
+/// away; once all threads of the block wait in begin_kernel() it is called with true. Null, the
+/// default, does nothing.
+using Gate = void (*)(bool open);
+void set_gate(Gate gate);
+void begin_kernel();
 
 /// Takes what a launcher queues on a stream and returns CUDA's code; null, the default, runs it at
-/// once.
-using Queue = int (*)(void* stream, std::function<void()> work);
+/// once. `ahead`: of the end of the kernel before it.
+using Queue = int (*)(void* stream, std::function<void()> work, bool ahead);
 void set_queue(Queue queue);
-int queue(void* stream, std::function<void()> work);
+int queue(void* stream, std::function<void()> work, bool ahead = false);
 
 /// Launches that were asked for so far, those that were refused included.
 int launches();

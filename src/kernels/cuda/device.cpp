@@ -23,7 +23,9 @@ namespace barestep {
 namespace {
 
 constexpr std::align_val_t kPageableAlignment{256};
-constexpr int kFirstWithTf32 = 8;  // compute capability
+// Compute capabilities.
+constexpr int kFirstWithTf32 = 8;
+constexpr int kFirstWithLaunchesAhead = 9;
 
 cudaDeviceProp properties_of(CudaContext& context) {
   cudaDeviceProp properties{};
@@ -69,6 +71,8 @@ class CudaDevice final : public Device {
             .block_shared_bytes = attribute_of(context_, cudaDevAttrMaxSharedMemoryPerBlockOptin),
             .tf32 = config.precision == Precision::kTf32 &&
                     attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >= kFirstWithTf32},
+        launches_ahead_(attribute_of(context_, cudaDevAttrComputeCapabilityMajor) >=
+                        kFirstWithLaunchesAhead),
         product_(context_, model_, config),
         int8_product_(context_) {
     run_first_kernel();
@@ -116,8 +120,7 @@ class CudaDevice final : public Device {
 
  private:
   void run_first_kernel();
-  void launch_kernel(const DeviceOp& op, const Addresses& addresses,
-                     const CudaDeviceStream& stream);
+  void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
 
   // const methods of the seam ask the device too.
   mutable CudaContext context_;
@@ -125,6 +128,7 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_;
   std::string model_;
   KernelTarget target_;
+  bool launches_ahead_;  // of kernels, in graphs
   CudaProduct product_;
   CudaInt8Product int8_product_;
 };
@@ -195,15 +199,21 @@ void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
 void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& stream) {
   if (bytes == 0 || context_.failed()) return;
   context_.use();
-  context_.note(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
-                                static_cast<CudaDeviceStream&>(stream).handle()),
-                "cudaMemcpyAsync");
+  auto& queue = static_cast<CudaDeviceStream&>(stream);
+  queue.follows_kernel = false;
+  context_.note(
+      cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, queue.handle()),
+      "cudaMemcpyAsync");
 }
 
+/// Eager launches, and those beside a library's of communication, come one behind the other.
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
-                               const CudaDeviceStream& stream) {
+                               CudaDeviceStream& stream) {
   KernelTarget target = target_;
   target.shares = stream.role() == StreamRole::kShares;
+  if (launches_ahead_ && context_.capturing && stream.role() != StreamRole::kFirst) {
+    target.follows_kernel = &stream.follows_kernel;
+  }
   const int status =
       barestep::launch(op, addresses, stream.workspace().data(), target, stream.handle());
   context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
@@ -219,10 +229,12 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
     copy(addresses.at<std::byte>(copied->to), addresses.at<std::byte>(copied->from),
          copied->to.bytes(), stream);
   } else if (const auto* gemm = std::get_if<Gemm>(&op)) {
+    queue.follows_kernel = false;
     const auto rest = product_.run(*gemm, addresses, queue);
     if (rest) launch_kernel(*rest, addresses, queue);
   } else if (const auto* of_bytes = std::get_if<QuantizedGemm>(&op);
              of_bytes != nullptr && int8_product_.run(*of_bytes, addresses, queue)) {
+    queue.follows_kernel = false;
     const int status = launch_dequantize(*of_bytes, addresses, target_.geometry, queue.handle());
     context_.note(static_cast<cudaError_t>(status), "launch of a kernel");
   } else {
@@ -239,6 +251,7 @@ void CudaDevice::begin_capture(Stream& origin) {
                                           cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture");
   context_.capturing = true;
+  static_cast<CudaDeviceStream&>(origin).follows_kernel = false;
 }
 
 std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {

@@ -66,6 +66,7 @@ __device__ void apply_pack(const CastElement<To, From>& element, std::int64_t fi
 template <int kCount, class Element>
 __global__ void __launch_bounds__(kBlockThreads)
     each_element(std::int64_t n, std::int64_t packs, Element element) {
+  begin_kernel();
   for (std::int64_t i = grid_thread(); i < packs; i += grid_threads())
     apply_pack<kCount>(element, kCount * i);
 #pragma unroll 1
@@ -81,6 +82,7 @@ constexpr int kTileRows = kBlockWarps;
 template <class Element>
 __global__ void __launch_bounds__(kBlockThreads)
     each_of_rows(std::int64_t rows, std::int64_t cols, Element element) {
+  begin_kernel();
   const std::int64_t col = std::int64_t{blockIdx.x} * kTileCols + threadIdx.x;
   if (col >= cols) return;
   const std::int64_t step = std::int64_t{gridDim.y} * kTileRows;
@@ -135,6 +137,7 @@ struct DropoutPack {
 /// of `row` are not read again, so they leave the cache first.
 static __global__ void __launch_bounds__(kBlockThreads)
     add_row(std::int64_t n, std::int64_t vectors, float* out, const float* row, float beta) {
+  begin_kernel();
   auto* const out4 = reinterpret_cast<float4*>(out);
   const auto* const row4 = reinterpret_cast<const float4*>(row);
   for (std::int64_t i = grid_thread(); i < vectors; i += grid_threads()) {

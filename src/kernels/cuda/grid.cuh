@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/philox.h"
+#include "kernels/cuda/instructions.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace barestep {
@@ -26,29 +27,38 @@ inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {
 
 /// The only place that launches kernels. An empty grid has nothing to do.
 template <class... Parameters, class... Arguments>
-cudaError_t start_sharing(CudaStream stream, dim3 grid, dim3 block, std::size_t shared_bytes,
+cudaError_t start_sharing(const KernelQueue& queue, dim3 grid, dim3 block, std::size_t shared_bytes,
                           void (*kernel)(Parameters...), Arguments... arguments) {
   if (grid.x == 0 || grid.y == 0) return cudaSuccess;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+  config.stream = queue.stream;
+  cudaLaunchAttribute ahead{};
+  if (queue.follows_kernel != nullptr && *queue.follows_kernel) {
+    ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    ahead.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &ahead;
+    config.numAttrs = 1;
+  }
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (queue.follows_kernel != nullptr) *queue.follows_kernel = status == cudaSuccess;
+  return status;
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t start(CudaStream stream, dim3 grid, dim3 block, void (*kernel)(Parameters...),
+cudaError_t start(const KernelQueue& queue, dim3 grid, dim3 block, void (*kernel)(Parameters...),
                   Arguments... arguments) {
-  return start_sharing(stream, grid, block, 0, kernel, arguments...);
+  return start_sharing(queue, grid, block, 0, kernel, arguments...);
 }
 
 /// As many blocks of kBlockThreads as the GPU holds at once, `most` at most, each with
 /// `shared_bytes` of dynamic shared memory; they share out the work.
 template <class... Parameters, class... Arguments>
-cudaError_t start_persistent(CudaStream stream, const CudaGeometry& geometry, std::int64_t most,
-                             std::size_t shared_bytes, void (*kernel)(Parameters...),
-                             Arguments... arguments) {
+cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geometry,
+                             std::int64_t most, std::size_t shared_bytes,
+                             void (*kernel)(Parameters...), Arguments... arguments) {
   std::int64_t blocks = most;
   if (shared_bytes > 0) {
     const auto bytes = static_cast<int>(shared_bytes);
@@ -63,14 +73,14 @@ cudaError_t start_persistent(CudaStream stream, const CudaGeometry& geometry, st
     if (status != cudaSuccess) return status;
     blocks = std::min(most, std::int64_t{geometry.multiprocessors} * std::max(1, resident));
   }
-  return start_sharing(stream, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
+  return start_sharing(queue, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads),
                        shared_bytes, kernel, arguments...);
 }
 
 template <class... Parameters, class... Arguments>
-cudaError_t start(CudaStream stream, int blocks, void (*kernel)(Parameters...),
+cudaError_t start(const KernelQueue& queue, int blocks, void (*kernel)(Parameters...),
                   Arguments... arguments) {
-  return start(stream, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads), kernel,
+  return start(queue, dim3(static_cast<unsigned>(blocks)), dim3(kBlockThreads), kernel,
                arguments...);
 }
 

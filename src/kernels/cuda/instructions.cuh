@@ -13,6 +13,16 @@
 
 namespace barestep {
 
+/// The first statement of every kernel of ours. A kernel that is launched ahead (KernelQueue) comes
+/// this far while the kernel before it still runs. Here it waits until that one and all before it
+/// have ended and what they wrote can be seen; then the next kernel may come this far. Does nothing
+/// before sm_90, or in a kernel that is launched behind the one before it.
+__device__ __forceinline__ void begin_kernel() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::
+                                                    : "memory");
+                                   asm volatile("griddepcontrol.launch_dependents;");))
+}
+
 /// The shared memory that the launch asked for, as a T.
 template <class T>
 __device__ __forceinline__ T& dynamic_shared() {

@@ -42,6 +42,7 @@ static __device__ OrderRange block_range(OrderRange range) {
 /// Each block's part of the range of n numbers.
 static __global__ void __launch_bounds__(kBlockThreads)
     find_ranges(OrderRange* partials, const float* from, std::int64_t n) {
+  begin_kernel();
   OrderRange range{0, 0};
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
     const std::int32_t order = order_of(from[i]);
@@ -60,6 +61,7 @@ inline __device__ OrderRange range_of_partials(const OrderRange* partials, int c
 /// By the only block: the scale of all weights.
 static __global__ void __launch_bounds__(kBlockThreads)
     find_weight_scale(float* scale, const OrderRange* partials, int count) {
+  begin_kernel();
   const OrderRange range = range_of_partials(partials, count);
   if (threadIdx.x != 0) return;
   const std::int32_t below = order_of_magnitude(float_of_order(range.least));
@@ -71,6 +73,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
 static __global__ void __launch_bounds__(kBlockThreads)
     find_batch_scale(float* scale, std::int32_t* zero_point, const OrderRange* partials, int count,
                      int bits) {
+  begin_kernel();
   const OrderRange range = range_of_partials(partials, count);
   if (threadIdx.x != 0) return;
   const Int8Range found =
@@ -82,6 +85,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
 static __global__ void __launch_bounds__(kBlockThreads)
     quantize_batch(std::int8_t* to, const float* from, std::int64_t n, const float* scale,
                    const std::int32_t* zero_point, int bits) {
+  begin_kernel();
   Int8Range range = Int8Range::of_batch(0, 0, bits);
   range.scale = *scale;
   range.zero_point = *zero_point;
@@ -110,6 +114,7 @@ __device__ void each_row_by_a_warp(std::int64_t rows, const Use& use) {
 static __global__ void __launch_bounds__(kBlockThreads)
     quantize_rows(std::int8_t* to, float* scales, const float* from, std::int64_t rows,
                   std::int64_t cols, int bits) {
+  begin_kernel();
   each_row_by_a_warp(rows, [&](std::int64_t row, std::int64_t lane) {
     const float* const numbers = from + row * cols;
     const Int8Range range = Int8Range::of_row(magnitude_of_row(numbers, cols), bits);
@@ -123,6 +128,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
 static __global__ void __launch_bounds__(kBlockThreads)
     quantize_weight(std::int8_t* to, float* scales, std::int32_t* sums, const float* from,
                     std::int64_t rows, std::int64_t cols, bool one_scale) {
+  begin_kernel();
   each_row_by_a_warp(rows, [&](std::int64_t row, std::int64_t lane) {
     const float* const numbers = from + row * cols;
     Int8Range range = Int8Range::of_weights(one_scale ? 0 : magnitude_of_row(numbers, cols));
@@ -147,6 +153,7 @@ template <class Formula>
 __global__ void __launch_bounds__(kBlockThreads)
     quantized_gemm(const std::int8_t* a, const std::int8_t* b, std::int64_t rows,
                    std::int64_t depth, DequantizeElement<Formula> element) {
+  begin_kernel();
   each_row_by_a_warp(rows * element.cols, [&](std::int64_t i, std::int64_t lane) {
     const std::int64_t row = i / element.cols;
     const std::int64_t col = i % element.cols;

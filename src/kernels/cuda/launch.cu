@@ -14,6 +14,7 @@ namespace barestep {
 namespace {
 
 __global__ void spin(std::uint64_t duration_ns, const float* more_seconds) {
+  begin_kernel();
   const std::uint64_t begin = clock_ns();
   if (more_seconds != nullptr && *more_seconds > 0) {
     duration_ns += static_cast<std::uint64_t>(1e9 * *more_seconds);
@@ -33,7 +34,7 @@ struct Launcher {
   const Addresses& addresses;
   double* partials;
   const KernelTarget& target;
-  CudaStream stream;
+  KernelQueue queue;
   const CudaGeometry& geometry = target.geometry;
 
   cudaError_t operator()(const QuantizeWeight& op) const {
@@ -43,10 +44,10 @@ struct Launcher {
       const int blocks = partial_blocks(op.from.size());
       const cudaError_t error = find_ranges_of(op.from, blocks);
       if (error != cudaSuccess) return error;
-      const cudaError_t found = start(stream, 1, find_weight_scale, scales, ranges(), blocks);
+      const cudaError_t found = start(queue, 1, find_weight_scale, scales, ranges(), blocks);
       if (found != cudaSuccess) return found;
     }
-    return start(stream, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_weight,
+    return start(queue, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_weight,
                  addresses.at<std::int8_t>(op.to), scales, addresses.at<std::int32_t>(op.sums),
                  addresses.at(op.from), op.from.rows, op.from.cols, one_scale);
   }
@@ -56,7 +57,7 @@ struct Launcher {
     const float* const from = addresses.at(op.from);
     float* const scales = addresses.at(op.scales);
     if (!op.zero_point) {
-      return start(stream, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_rows, to,
+      return start(queue, blocks_for(op.from.rows * kWarpThreads, geometry), quantize_rows, to,
                    scales, from, op.from.rows, op.from.cols, op.bits);
     }
     const std::int64_t n = op.from.size();
@@ -65,18 +66,17 @@ struct Launcher {
     const cudaError_t error = find_ranges_of(op.from, blocks);
     if (error != cudaSuccess) return error;
     const cudaError_t found =
-        start(stream, 1, find_batch_scale, scales, zero_point, ranges(), blocks, op.bits);
+        start(queue, 1, find_batch_scale, scales, zero_point, ranges(), blocks, op.bits);
     if (found != cudaSuccess) return found;
-    return start(stream, blocks_for(n, geometry), quantize_batch, to, from, n, scales, zero_point,
+    return start(queue, blocks_for(n, geometry), quantize_batch, to, from, n, scales, zero_point,
                  op.bits);
   }
 
   cudaError_t operator()(const QuantizedGemm& op) const {
     return with_activation(op.activation, [&]<class Formula>(Formula) {
-      return start(stream, blocks_for(op.c.size() * kWarpThreads, geometry),
-                   quantized_gemm<Formula>, addresses.at<std::int8_t>(op.a),
-                   addresses.at<std::int8_t>(op.b), op.a.rows, op.a.cols,
-                   DequantizeElement<Formula>(op, addresses));
+      return start(queue, blocks_for(op.c.size() * kWarpThreads, geometry), quantized_gemm<Formula>,
+                   addresses.at<std::int8_t>(op.a), addresses.at<std::int8_t>(op.b), op.a.rows,
+                   op.a.cols, DequantizeElement<Formula>(op, addresses));
     });
   }
 
@@ -144,7 +144,7 @@ struct Launcher {
         constexpr int kCount = kPackOf<In>;
         const In* const in = addresses.at<In>(op.in);
         const bool aligned = op.in.cols % kCount == 0 && are_aligned(in);
-        return start(stream, dim3(static_cast<unsigned>(tiles(op.in.cols, kSumThreads * kCount))),
+        return start(queue, dim3(static_cast<unsigned>(tiles(op.in.cols, kSumThreads * kCount))),
                      dim3(kSumThreads, kSumRows),
                      aligned ? sum_rows<kCount, true, Out, In> : sum_rows<kCount, false, Out, In>,
                      addresses.at<Out>(op.out), in, op.in.rows, op.in.cols, op.beta);
@@ -162,7 +162,7 @@ struct Launcher {
         const LossElement<Formula, Number> element(op, addresses);
         constexpr int kCount = kPackOf<Number>;
         const bool aligned = are_aligned(element.output, element.target, element.grad);
-        return start(stream, blocks,
+        return start(queue, blocks,
                      aligned ? pointwise_loss<kCount, true, Formula, Number>
                              : pointwise_loss<kCount, false, Formula, Number>,
                      partials, n, element);
@@ -182,7 +182,7 @@ struct Launcher {
       const auto kernel = aligned ? cross_entropy<kCount, true, Number>
                           : packs ? cross_entropy<kCount, false, Number>
                                   : cross_entropy<1, false, Number>;
-      return start(stream, blocks, kernel, partials, op.logits.rows, row);
+      return start(queue, blocks, kernel, partials, op.logits.rows, row);
     });
     return error != cudaSuccess ? error : finish(op.loss, blocks, op.count, op.beta);
   }
@@ -190,11 +190,11 @@ struct Launcher {
   cudaError_t operator()(const CountCorrect& op) const {
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
-      return start(stream, blocks, count_correct<Number>, partials, op.logits.rows,
+      return start(queue, blocks, count_correct<Number>, partials, op.logits.rows,
                    CorrectRow<Number>(op, addresses));
     });
     if (error != cudaSuccess) return error;
-    return start(stream, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
+    return start(queue, 1, finish_count, addresses.at<std::int32_t>(op.correct), partials, blocks);
   }
 
   template <OptimizerOp Update>
@@ -254,7 +254,7 @@ struct Launcher {
   }
 
   cudaError_t operator()(const UpdateLossScale& op) const {
-    return start(stream, dim3(1), dim3(1), end_loss_scale, op, addresses.at(op.state.scale),
+    return start(queue, dim3(1), dim3(1), end_loss_scale, op, addresses.at(op.state.scale),
                  static_cast<const float*>(addresses.at(op.state.found_inf)),
                  addresses.at<std::int32_t>(op.good_steps),
                  addresses.at<std::int32_t>(op.state.updates));
@@ -266,7 +266,7 @@ struct Launcher {
   }
 
   cudaError_t operator()(const ClipFactor& op) const {
-    return start(stream, dim3(1), dim3(1), find_clip_factor, addresses.at(op.factor),
+    return start(queue, dim3(1), dim3(1), find_clip_factor, addresses.at(op.factor),
                  addresses.at(op.squares), op.squares.size(), op.max_norm);
   }
 
@@ -282,18 +282,18 @@ struct Launcher {
       return each<kPackOf<float>>(op.out.size(), are_aligned(out), FillElement{out, op.value});
     }
     BARESTEP_REQUIRE(op.value == 0, "only floats have a value");
+    if (queue.follows_kernel != nullptr) *queue.follows_kernel = false;
     return cudaMemsetAsync(addresses.at<std::byte>(op.out), 0,
-                           static_cast<std::size_t>(op.out.bytes()), stream);
+                           static_cast<std::size_t>(op.out.bytes()), queue.stream);
   }
 
   cudaError_t operator()(const Randn& op) const {
-    return static_cast<cudaError_t>(launch_randn(op, addresses, geometry, stream));
+    return static_cast<cudaError_t>(launch_randn(op, addresses, geometry, queue));
   }
 
   cudaError_t operator()(const Delay& op) const {
     const float* const more = op.more_seconds ? addresses.at(*op.more_seconds) : nullptr;
-    return start(stream, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9),
-                 more);
+    return start(queue, dim3(1), dim3(1), spin, static_cast<std::uint64_t>(op.seconds * 1e9), more);
   }
 
   cudaError_t operator()(const Gemm&) const { return no_kernel(); }
@@ -328,7 +328,7 @@ struct Launcher {
                                      a.rounded_weight);
     std::int64_t most = tiles(a.out, Product::kRows) * tiles(a.in, kStripCols);
     if (target.shares) most = std::min(most, std::int64_t{geometry.multiprocessors});
-    return start_persistent(stream, geometry, most, sizeof(LinearAdamShared<Product>),
+    return start_persistent(queue, geometry, most, sizeof(LinearAdamShared<Product>),
                             vectors ? linear_adam<Product, true> : linear_adam<Product, false>, a,
                             constants);
   }
@@ -336,14 +336,14 @@ struct Launcher {
   [[nodiscard]] OrderRange* ranges() const { return reinterpret_cast<OrderRange*>(partials); }
 
   [[nodiscard]] cudaError_t find_ranges_of(const Tensor& tensor, int blocks) const {
-    return start(stream, blocks, find_ranges, ranges(), addresses.at(tensor), tensor.size());
+    return start(queue, blocks, find_ranges, ranges(), addresses.at(tensor), tensor.size());
   }
 
   /// out = the sum of term(i) over [0, n).
   template <class Term>
   cudaError_t sum_of(const Tensor& out, std::int64_t n, const Term& term) const {
     const int blocks = partial_blocks(n);
-    const cudaError_t error = start(stream, blocks, sum_terms<Term>, partials, n, term);
+    const cudaError_t error = start(queue, blocks, sum_terms<Term>, partials, n, term);
     return error != cudaSuccess ? error : finish(out, blocks, 1, 0);
   }
 
@@ -358,7 +358,7 @@ struct Launcher {
     const auto row_tiles = std::min(kMaxGridRows, tiles(rows, kTileRows));
     const dim3 grid(static_cast<unsigned>(tiles(cols, kTileCols)),
                     static_cast<unsigned>(row_tiles));
-    return start(stream, grid, kTile, each_of_rows<Element>, rows, cols, element);
+    return start(queue, grid, kTile, each_of_rows<Element>, rows, cols, element);
   }
 
   /// Launches a kernel over n numbers of each of some arrays: it takes n, and how many packs of
@@ -367,7 +367,7 @@ struct Launcher {
   cudaError_t by_packs(std::int64_t n, bool aligned, Kernel* kernel, Arguments... arguments) const {
     const std::int64_t packs = aligned ? n / kCount : 0;
     const std::int64_t threads = aligned ? tiles(n, kCount) : n;
-    return start_persistent(stream, geometry, tiles(threads, kBlockThreads), 0, kernel, n, packs,
+    return start_persistent(queue, geometry, tiles(threads, kBlockThreads), 0, kernel, n, packs,
                             arguments...);
   }
 
@@ -378,7 +378,7 @@ struct Launcher {
 
   [[nodiscard]] cudaError_t finish(const Tensor& loss, int blocks, std::int64_t count,
                                    float beta) const {
-    return start(stream, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
+    return start(queue, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
   }
 
   /// Whether it lies on 16 bytes, as null does. What the four numbers of 16 bits beside four floats
@@ -400,12 +400,14 @@ struct Launcher {
 
 int launch(const DeviceOp& op, const Addresses& addresses, std::byte* workspace,
            const KernelTarget& target, CudaStream stream) {
-  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), target, stream}, op);
+  return std::visit(Launcher{addresses, reinterpret_cast<double*>(workspace), target,
+                             KernelQueue{stream, target.follows_kernel}},
+                    op);
 }
 
 int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                       const CudaGeometry& geometry, CudaStream stream) {
-  return Launcher{addresses, nullptr, {.geometry = geometry}, stream}.dequantize(op);
+  return Launcher{addresses, nullptr, {.geometry = geometry}, KernelQueue{stream}}.dequantize(op);
 }
 
 }  // namespace barestep

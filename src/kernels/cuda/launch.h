@@ -20,12 +20,21 @@ using CudaStream = CUstream_st*;
 /// The scratch that launch() needs; the same for every op.
 constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 
+/// Where kernels are queued. With `follows_kernel` a kernel is launched ahead of the end of the one
+/// before it where that is one of ours too, which `*follows_kernel` says of the stream's last work;
+/// launches set it. Without, each kernel is launched behind all that is queued before it.
+struct KernelQueue {
+  CudaStream stream = nullptr;
+  bool* follows_kernel = nullptr;
+};
+
 /// What a GPU offers to kernels.
 struct KernelTarget {
   CudaGeometry geometry;
   std::int64_t block_shared_bytes = 227 * 1024;  // that a launch may ask for
   bool tf32 = false;    // tensor cores may compute products, as exactly as in fp32
   bool shares = false;  // with another stream: a fused update takes a block a multiprocessor
+  bool* follows_kernel = nullptr;  // see KernelQueue
 };
 
 /// Queues the op on `stream`; blocks never, allocates nothing, can be captured. Not for Gemm and
@@ -49,6 +58,6 @@ struct KernelTarget {
 /// compiled otherwise: cuRAND's uniform numbers have PyTorch's bits only where nvcc may fuse
 /// multiply-adds, our own formulas only where not.
 [[nodiscard]] int launch_randn(const Randn& op, const Addresses& addresses,
-                               const CudaGeometry& geometry, CudaStream stream);
+                               const CudaGeometry& geometry, const KernelQueue& queue);
 
 }  // namespace barestep

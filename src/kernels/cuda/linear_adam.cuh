@@ -317,6 +317,7 @@ template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
           class Marks = NoMarks>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     linear_adam(LinearAdamArrays<typename Product::Number> a, AdamConstants constants) {
+  begin_kernel();
   const int out = static_cast<int>(a.out);
   const int in = static_cast<int>(a.in);
   const int n = static_cast<int>(a.n);

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     update(std::int64_t n, std::int64_t vectors, float* weights, const Grad* grads,
            StateArrays<Rule> state, const float* scalars, UpdateCommons<Number> commons,
            Rule rule) {
+  begin_kernel();
   if (commons.skips()) {
     if constexpr (!std::is_same_v<Number, float>) {
       const CastElement<Number, float> round(commons.rounded_weights, weights);

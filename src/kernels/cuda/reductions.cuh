@@ -25,6 +25,7 @@ constexpr int kSumRows = 8;
 template <int kCount, bool kAligned, class Out, class In>
 __global__ void __launch_bounds__(kSumThreads* kSumRows)
     sum_rows(Out* out, const In* in, std::int64_t rows, std::int64_t cols, float beta) {
+  begin_kernel();
   constexpr int kCols = kSumThreads * kCount;
   static_assert(kCols <= kSumThreads * kSumRows, "a thread for each column");
   __shared__ float sums[kSumRows][kCols];
@@ -81,6 +82,7 @@ static __device__ double total(const double* partials, int count) {
 /// loss = sum of partials / count + beta * loss.
 static __global__ void __launch_bounds__(kBlockThreads)
     finish_loss(float* loss, const double* partials, int blocks, std::int64_t count, float beta) {
+  begin_kernel();
   const double sum = total(partials, blocks);
   if (threadIdx.x != 0) return;
   *loss = accumulate(static_cast<float>(sum / static_cast<double>(count)), beta, *loss);
@@ -88,6 +90,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
 
 static __global__ void __launch_bounds__(kBlockThreads)
     finish_count(std::int32_t* out, const double* partials, int blocks) {
+  begin_kernel();
   const double sum = total(partials, blocks);
   if (threadIdx.x == 0) *out = static_cast<std::int32_t>(sum);
 }
@@ -96,6 +99,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
 template <class Term>
 __global__ void __launch_bounds__(kBlockThreads)
     sum_terms(double* partials, std::int64_t n, Term term) {
+  begin_kernel();
   double sum = 0;
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) sum += term(i);
   sum = block_sum(sum);
@@ -105,6 +109,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 /// By one thread: there is a number for each layer.
 static __global__ void find_clip_factor(float* factor, const float* squares, std::int64_t n,
                                         double max_norm) {
+  begin_kernel();
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(squares[i]);
   *factor = clip_factor(max_norm, sum);
@@ -114,6 +119,7 @@ static __global__ void find_clip_factor(float* factor, const float* squares, std
 template <int kCount, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     check_finite(std::int64_t n, std::int64_t packs, const Number* in, float* found_inf) {
+  begin_kernel();
   bool finite = true;
   for (std::int64_t i = grid_thread(); i < packs; i += grid_threads()) {
     for (const Number number : load_pack<kCount>(in + kCount * i).of)
@@ -128,6 +134,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 /// By one thread.
 static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const float* found_inf,
                                       std::int32_t* good_steps, std::int32_t* updates) {
+  begin_kernel();
   LossScaleNumbers numbers{*scale, *good_steps, *updates};
   update_loss_scale(op, *found_inf > 0.0F, numbers);
   *scale = numbers.scale;
@@ -157,6 +164,7 @@ __device__ double pack_of_loss(const LossElement<Formula, Number>& element, std:
 template <int kCount, bool kAligned, class Formula, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_loss(double* partials, std::int64_t n, LossElement<Formula, Number> element) {
+  begin_kernel();
   double sum = 0;
   std::int64_t first = kCount * grid_thread();
   for (; first + kCount <= n; first += kCount * grid_threads())
@@ -240,6 +248,7 @@ __device__ void sum_over_rows(double* partials, std::int64_t rows, const RowValu
 template <int kCount, bool kAligned, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     cross_entropy(double* partials, std::int64_t rows, CrossEntropyRow<Number> op) {
+  begin_kernel();
   sum_over_rows(partials, rows, [&](std::int64_t row) -> double {
     return cross_entropy_row<kCount, kAligned>(op, row);
   });
@@ -266,6 +275,7 @@ __device__ bool is_correct_row(const CorrectRow<Number>& op, std::int64_t row) {
 template <class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     count_correct(double* partials, std::int64_t rows, CorrectRow<Number> op) {
+  begin_kernel();
   sum_over_rows(partials, rows,
                 [&](std::int64_t row) -> double { return is_correct_row(op, row) ? 1 : 0; });
 }

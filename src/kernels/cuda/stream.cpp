@@ -133,6 +133,7 @@ void CudaDeviceEvent::record(Stream& stream) {
   // a node that stamps the event at every launch.
   const bool stamps = context_.capturing && use_ == EventUse::kTime;
   const unsigned flags = stamps ? cudaEventRecordExternal : cudaEventRecordDefault;
+  if (stamps) static_cast<CudaDeviceStream&>(stream).follows_kernel = false;
   context_.note(cudaEventRecordWithFlags(handle_.get(), handle_of(stream), flags),
                 "cudaEventRecordWithFlags");
   recorded_ = true;
@@ -191,12 +192,14 @@ void CudaDeviceStream::wait(const Event& event) {
   BARESTEP_REQUIRE(awaited.recorded_, "a stream waits for an event that was never recorded");
   BARESTEP_REQUIRE(!context_.capturing || awaited.use_ == EventUse::kOrder,
                    "inside a capture only events made for order can be waited for");
+  follows_kernel = false;
   context_.note(cudaStreamWaitEvent(handle_.get(), awaited.handle_.get(), cudaEventWaitDefault),
                 "cudaStreamWaitEvent");
 }
 
 void CudaDeviceStream::call(void (*function)(void*), void* argument) {
   if (context_.failed()) return;
+  follows_kernel = false;
   context_.note(cudaLaunchHostFunc(handle_.get(), function, argument), "cudaLaunchHostFunc");
 }
 

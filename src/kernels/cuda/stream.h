@@ -109,6 +109,9 @@ class CudaDeviceStream final : public Stream {
   [[nodiscard]] cudaStream_t handle() const { return handle_.get(); }
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   [[nodiscard]] StreamRole role() const { return role_; }
+  /// Whether the last work of a capture is a kernel of ours, after which another one may be
+  /// launched ahead. Whoever queues something else sets it to false.
+  bool follows_kernel = false;
 
  private:
   CudaContext& context_;

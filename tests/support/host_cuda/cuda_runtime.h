@@ -98,11 +98,21 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
   std::size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
 };
 
 /// Runs the kernel at once, or hands it to who takes launches. Refuses what a GPU refuses.
@@ -124,10 +134,16 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (config->dynamicSmemBytes > std::max(kUsualDynamicShared, host_cuda::allowed_shared(id))) {
     return cudaErrorInvalidValue;
   }
+  const bool ahead =
+      config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed != 0;
+  const auto begin = ahead ? host_cuda::Begin::kAhead : host_cuda::Begin::kByWaiting;
   return static_cast<cudaError_t>(host_cuda::queue(
-      config->stream, [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, arguments...] {
-        host_cuda::run(grid, block, shared_bytes, [&] { kernel(arguments...); });
-      }));
+      config->stream,
+      [kernel, grid, block, shared_bytes = config->dynamicSmemBytes, begin, arguments...] {
+        host_cuda::run(
+            grid, block, shared_bytes, [&] { kernel(arguments...); }, begin);
+      },
+      ahead));
 }
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {

@@ -11,6 +11,10 @@
 
 namespace barestep {
 
+inline void begin_kernel() {
+  host_cuda::begin_kernel();
+}
+
 template <class T>
 T& dynamic_shared() {
   return *static_cast<T*>(host_cuda::dynamic_shared());
