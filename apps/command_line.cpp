@@ -42,7 +42,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool end_object() override { return --depth_ == 0; }
 
   bool key(string_t& name) override {
-    // The parser stands behind the closing quote.
+    // The parser is past the closing quote.
     const std::size_t length = std::min(name.size() + 2, position());
     key_where_ = where(position() - length);
     const auto options = options_of(trainer_);

@@ -250,7 +250,7 @@ struct ModelConfig {
   std::optional<std::int64_t> depth{};  // default: 6
   std::vector<std::int64_t> layers{};   // widths W0,W1,...; instead of dim and depth
   Activation activation = Activation::kRelu;
-  bool last_relu = true;  // --no-last-relu; a ReLU behind the last Linear too
+  bool last_relu = true;  // --no-last-relu; a ReLU after the last Linear too
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
   double dropout = 0;  // its rate
@@ -453,12 +453,12 @@ OptimizerConfig with_defaults(const OptimizerConfig& optimizer);
 /// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
 
-/// The first step behind warm-up of a run that has `done` of its `steps` already: what is new is
+/// The first step after warm-up of a run that has `done` of its `steps` already: what is new is
 /// warmed up again, and a step is left to measure where any is left.
 std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
                                  std::int64_t done = 0);
 
-/// Which of the `steps` of a run are profiled: as asked for, else the last half of those behind
+/// Which of the `steps` of a run are profiled: as asked for, else the last half of those after
 /// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.
 /// Of a run that has `done` of them already, those that are left; none where all were done.
 StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done = 0);

@@ -4,7 +4,7 @@
 // done later in stream order. "Blocks" means: returns when it is done. Ops, address tables and
 // programs must outlive the work queued with them.
 //
-// A stream whose op failed skips the ops behind it, still signals its events, so that nobody waits
+// A stream whose op failed skips the ops after it, still signals its events, so that nobody waits
 // for ever, and throws the first error from synchronize() or check().
 #pragma once
 
@@ -162,7 +162,7 @@ class Device {
   virtual void begin_capture(Stream& origin) = 0;
   virtual std::unique_ptr<Graph> end_capture(Stream& origin) = 0;
 
-  /// Queues the captured work behind what `stream`, the origin of its capture, holds. Its records
+  /// Queues the captured work after what `stream`, the origin of its capture, holds. Its records
   /// carry `step`.
   virtual void launch(Graph& graph, Stream& stream, std::int64_t step) = 0;
 

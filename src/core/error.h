@@ -2,7 +2,7 @@
 // was mistyped.
 //
 // Every message reads `<what> '<value>': <why>; <what to do>`, so that a user can act on it without
-// reading code. The programs print it behind `mlp_single: error: ` and exit with code().
+// reading code. The programs print it after `mlp_single: error: ` and exit with code().
 #pragma once
 
 #include <span>

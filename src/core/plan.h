@@ -13,7 +13,7 @@ namespace barestep {
 constexpr std::int64_t kPlanAlignmentBytes = 256;
 
 /// Each device has one allocation in its own memory and one in pinned host memory; the buffers lie
-/// in them in the order of the table, the slots of one behind each other. Sizes are rounded up to
+/// in them in the order of the table, the slots of one after each other. Sizes are rounded up to
 /// kPlanAlignmentBytes and count in their category, so the categories sum to the allocation
 /// exactly.
 class MemoryPlan {

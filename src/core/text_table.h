@@ -27,7 +27,7 @@ class TextTable {
   /// A line that is not part of any column.
   void add_line(std::string text);
 
-  /// Every row on a line of its own behind `indent` blanks, columns two blanks apart, no blanks at
+  /// Every row on its own line after `indent` blanks, columns two blanks apart, no blanks at
   /// the end of a line.
   [[nodiscard]] std::string text(int indent = 0) const;
 

@@ -478,7 +478,7 @@ void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem
   refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
 }
 
-/// The length of the header, behind which `file` stands then.
+/// The length of the header, after which `file` is then positioned.
 std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
                           std::int64_t& begin_bytes) {
   std::array<char, 12> start{};

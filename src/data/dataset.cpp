@@ -374,8 +374,8 @@ void Shards::load() {
 }
 
 void Shards::read(std::int64_t row, float divisor, float* out) const {
-  const auto behind = std::upper_bound(first_rows_.begin(), first_rows_.end(), row);
-  const auto shard = static_cast<std::size_t>(behind - first_rows_.begin()) - 1;
+  const auto after = std::upper_bound(first_rows_.begin(), first_rows_.end(), row);
+  const auto shard = static_cast<std::size_t>(after - first_rows_.begin()) - 1;
   const ArrayFile& file = files_[shard];
   const std::int64_t width = bytes_of(file.type());
   const std::int64_t first = (row - first_rows_[shard]) * cols();

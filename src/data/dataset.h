@@ -11,7 +11,7 @@
 
 namespace barestep {
 
-/// The rows of several arrays with equal types and columns, one behind the other.
+/// The rows of several arrays with equal types and columns, one after the other.
 class Shards {
  public:
   /// Throws Error(kBadData) when the arrays differ in type or columns. There must be one.
@@ -34,7 +34,7 @@ class Shards {
 
  private:
   std::vector<ArrayFile> files_;
-  std::vector<std::int64_t> first_rows_;  // of each file, and behind the last
+  std::vector<std::int64_t> first_rows_;  // of each file, and after the last
 };
 
 /// What is subtracted from each feature, and what the difference is divided by.
@@ -55,7 +55,7 @@ class Dataset {
   [[nodiscard]] std::int64_t train_rows() const { return features_.rows() - test_rows_; }
   [[nodiscard]] std::int64_t test_rows() const { return test_rows_; }
 
-  /// Numbers per sample, all dimensions behind the first flattened.
+  /// Numbers per sample, all dimensions after the first flattened.
   [[nodiscard]] std::int64_t features() const { return features_.cols(); }
 
   /// What a sample takes of gather()'s `y`.

@@ -25,7 +25,7 @@ struct LoaderOptions {
 };
 
 /// The samples of a batch. Of the training set: those at places first, first + stride, ... of the
-/// epoch's order, which starts again behind its end. Of the test set: rows first, first + 1, ... of
+/// epoch's order, which starts again after its end. Of the test set: rows first, first + 1, ... of
 /// it.
 struct BatchRows {
   bool from_test_set = false;
@@ -35,7 +35,7 @@ struct BatchRows {
   std::int64_t count = 0;
 };
 
-/// The next batch of a run, or nothing behind the last.
+/// The next batch of a run, or nothing after the last.
 using NextBatch = std::function<std::optional<BatchRows>()>;
 
 /// Which samples a batch holds is a function of seed and epoch alone, however many workers there
@@ -68,7 +68,7 @@ class Loader {
     std::exception_ptr error;
   };
 
-  /// Writes the next batch's rows; false behind the last. Batches come out in their order, so
+  /// Writes the next batch's rows; false after the last. Batches come out in their order, so
   /// callers take turns.
   bool next_rows(Slot& slot);
   void take_order(std::int64_t epoch);

@@ -216,7 +216,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   enum class Place {
     kFile,
     kTensors,  // before a tensor's name
-    kTensor,   // behind it
+    kTensor,   // after it
     kFields,   // before a field's name
     kDtype,
     kShape,

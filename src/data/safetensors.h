@@ -1,4 +1,4 @@
-// safetensors files: named tensors behind a JSON header.
+// safetensors files: named tensors after a JSON header.
 //
 // Layout: header length as a little-endian u64, the header as JSON, then the tensors' bytes without
 // holes. The format is Hugging Face's (safetensors/src/tensor.rs); save_safetensors writes the same
@@ -53,7 +53,7 @@ struct SafetensorsParts {
 SafetensorsParts safetensors_parts(std::span<const TensorForm> tensors,
                                    const SafetensorsMetadata& metadata = {});
 
-/// A tensor of a file. Its bytes are begin .. end - 1 behind the header.
+/// A tensor of a file. Its bytes are begin .. end - 1 after the header.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // "F32", "BF16", ...

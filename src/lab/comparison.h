@@ -72,7 +72,7 @@ void adjust_together(std::span<Comparison> comparisons);
 std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
                         const std::string& noun = "step");
 
-/// The fastest of several, and those that cannot be told from it.
+/// The fastest of several, and those that remains unclear from it.
 struct Fastest {
   std::size_t place = 0;             // of the least median
   std::vector<Comparison> others{};  // the others against it, in their order
@@ -94,7 +94,7 @@ struct PartSeries {
 
 /// The largest part. `share` is above one half of the whole for a bottleneck.
 struct LargestPart {
-  std::vector<std::string> names{};  // the largest, then those that cannot be told from it
+  std::vector<std::string> names{};  // the largest, then those that remains unclear from it
   Estimate share{};                  // of the first
 
   [[nodiscard]] bool is_alone() const { return names.size() == 1; }

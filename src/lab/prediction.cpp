@@ -103,7 +103,7 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
                       "name a lower one, or ask for more --ranks");
   }
   if (std::ranges::all_of(ranks, [](int count) { return count == 1; })) {
-    refuse_prediction("--slow-rank", value, "a rank alone keeps nobody waiting",
+    refuse_prediction("--slow-rank", value, "no other rank would wait for it",
                       "use --delay-ms, or ask for more --ranks");
   }
 }

@@ -146,7 +146,7 @@ std::vector<std::string> method_sentences(double margin) {
   say(fmt::format(
       "Faster and slower are said where the interval of that ratio excludes 1 and a sign test has "
       "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As long as, "
-      "within {0}, is said where the interval lies within {0} of 1; else the two cannot be told "
+      "within {0}, is said where the interval lies within {0} of 1; else the two remains unclear "
       "apart.",
       chosen_percent(margin - 1)));
   say("Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "

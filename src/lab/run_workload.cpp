@@ -57,7 +57,7 @@ struct OutputPipe {
   int write_end = -1;
 };
 
-/// This process's environment with `more` behind it; the pointers are valid as long as both are.
+/// This process's environment followed by `more`; the pointers are valid as long as both are.
 std::vector<char*> environment_with(const std::vector<std::string>& more) {
   std::vector<char*> all;
   for (char** each = environ; *each != nullptr; ++each) all.push_back(*each);

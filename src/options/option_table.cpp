@@ -127,7 +127,7 @@ Table model_options() {
        .value = layers(),
        .replaces = {"dim", "depth"}},
       {.name = "activation",
-       .help = "what follows each Linear",
+       .help = "activation after each Linear",
        .value = one_of(&ModelConfig::activation),
        .decides_numbers = true},
       {.name = "no-last-relu",
@@ -135,19 +135,18 @@ Table model_options() {
        .value = flag(&ModelConfig::last_relu, false),
        .decides_numbers = true},
       {.name = "dropout",
-       .help = "share of the numbers that training, not evaluation, sets to 0 after every "
-               "activation but that of the last Linear, as torch.nn.Dropout does; with "
-               "--no-last-relu that is after every activation",
+       .help =
+           "probability that an activation is set to 0 in training, as in torch.nn.Dropout; after "
+           "every activation except that of the last Linear, with --no-last-relu after every one",
        .value = number(&ModelConfig::dropout, limits::kShares, "P"),
        .decides_numbers = true},
       {.name = "loss",
-       .help =
-           "mse, l1 and huber for numbers, cross-entropy for class labels, bce for one column of "
-           "0 and 1",
+       .help = "mse, l1 and huber for numeric targets, cross-entropy for class labels, bce for one "
+               "column of 0 and 1",
        .value = one_of(&ModelConfig::loss),
        .decides_numbers = true},
       {.name = "label-smoothing",
-       .help = "share of a cross-entropy label that all classes get alike",
+       .help = "share of a cross-entropy label that is spread evenly over all classes",
        .value = number(&ModelConfig::label_smoothing, limits::kShares),
        .decides_numbers = true},
   };
@@ -156,18 +155,17 @@ Table model_options() {
 Table data_options() {
   return {
       {.name = "data",
-       .help =
-           "fresh random numbers each step, or files of samples and of their labels or targets: "
-           "idx (plain or .gz), npy, or tensors x and y of safetensors; shards by a pattern, as "
-           "npy:x-*.npy,y-*.npy",
+       .help = "fresh random numbers in each step, or files of samples and their labels or "
+               "targets: idx (plain or .gz), npy, or the tensors x and y of a safetensors file; "
+               "several files by a pattern, as npy:x-*.npy,y-*.npy",
        .value = data_files(),
        .agreement = Agreement::kWhetherGiven},  // files are compared by what they hold
       {.name = "workers",
-       .help = "threads that load batches ahead; 0 loads them inside the step; files only",
+       .help = "threads that load batches ahead; 0 loads them inside the step; for files",
        .value = number(&DataConfig::workers, limits::kWorkers),
        .agreement = kNotShared},
       {.name = "prefetch",
-       .help = "batches each worker may be ahead",
+       .help = "batches that each worker may load ahead",
        .value = number(&DataConfig::prefetch, limits::kPrefetches),
        .agreement = kNotShared},
       {.name = "no-pin",
@@ -175,12 +173,12 @@ Table data_options() {
        .value = flag(&DataConfig::pin, false),
        .agreement = kNotShared},
       {.name = "no-shuffle",
-       .help = "visit the samples of --data's files in their order in every epoch",
+       .help = "read the samples of files in their order in every epoch",
        .value = flag(&DataConfig::shuffle, false),
        .decides_numbers = true},
       {.name = "standardize",
-       .help = "give every feature mean 0 and standard deviation 1, by those of the training set; "
-               "targets stay as they are",
+       .help = "scale every feature to mean 0 and standard deviation 1 over the training set; "
+               "targets are unchanged",
        .value = flag(&DataConfig::standardize),
        .decides_numbers = true},
       {.name = "drop-last",
@@ -188,7 +186,7 @@ Table data_options() {
        .value = flag(&DataConfig::drop_last),
        .decides_numbers = true},
       {.name = "test-split",
-       .help = "share of the samples, the last ones, to test with",
+       .help = "share of the samples, taken from the end, to test with",
        .value = number(&DataConfig::test_split, limits::kShares, "SHARE"),
        .decides_numbers = true},
   };
@@ -197,16 +195,16 @@ Table data_options() {
 Table batch_options() {
   return {
       {.name = "batch-size",
-       .help = "samples in a step, or a list: a run for each and a table of all at the end",
+       .help = "samples in a step; a list makes one run for each and ends with a table",
        .value = sweep(),
        .trainers = {kSingle}},
       {.name = "batch-size",
-       .help = "samples in a step, all devices together",
+       .help = "samples in a step, over all devices",
        .value = number(&DataConfig::batch_size, limits::kBatchSizes),
        .trainers = {kDp}},
       {.name = "global-batch-size",
-       .help = "samples in a step, all ranks together; the first ranks take one more where they do "
-               "not divide",
+       .help = "samples in a step, over all ranks; if they do not divide evenly, the first ranks "
+               "take one more",
        .value = batch_of_all_ranks(),
        .replaces = {"batch-size"},
        .trainers = {kDdp}},
@@ -216,8 +214,8 @@ Table batch_options() {
        .replaces = {"global-batch-size"},
        .trainers = {kDdp}},
       {.name = "data-seeding",
-       .help = "random data: every rank draws that of all and takes its rows, or each draws its "
-               "own, seeded with --seed plus its rank",
+       .help = "random data: global cuts one draw for all ranks into rows; per-rank draws each "
+               "rank's own, seeded with --seed plus its rank",
        .value = either(&ParallelConfig::seed_per_rank, "global", "per-rank"),
        .trainers = {kDdp},
        .decides_numbers = true},
@@ -236,19 +234,19 @@ Table run_options() {
        .value = number(&TrainingConfig::epochs, limits::kCounts),
        .replaces = {"steps"}},
       {.name = "early-stop",
-       .help = "end after so many evaluations in a row without a smaller test loss",
+       .help = "stop after this many evaluations in a row without a smaller test loss",
        .value = number(&TrainingConfig::early_stop, limits::kCounts)},
       {.name = "warmup",
-       .help = "first steps left out of the summary",
+       .help = "first steps, left out of the summary",
        .value = number(&TrainingConfig::warmup, limits::kWarmups),
        .unset = fmt::format("{}, fewer in a run that short", kDefaultWarmup)},
       {.name = "seed",
-       .help = "of weights and data, as in PyTorch",
+       .help = "seed of weights and data; gives PyTorch's numbers",
        .value = value_at(&TrainingConfig::seed, JsonKind::kNumber, "N", "any 64-bit integer",
                          &seed_number, [](std::uint64_t seed) { return fmt::format("{}", seed); }),
        .decides_numbers = true},
       {.name = "log-every",
-       .help = "print each Nth step, and wait for these alone before the next one is queued",
+       .help = "print every Nth step, and wait only for these before queueing the next",
        .value = number(&TrainingConfig::log_every, limits::kCounts)},
   };
 }
@@ -256,33 +254,33 @@ Table run_options() {
 Table optimizer_options() {
   return {
       {.name = "optimizer",
-       .help = "as torch.optim has them, rmsprop with alpha 0.99; lion as its paper has it",
+       .help = "as in torch.optim, rmsprop with alpha 0.99; lion as in its paper",
        .value = one_of(&OptimizerConfig::kind),
        .decides_numbers = true},
       {.name = "betas",
-       .help = "decay of Adam's two moments; of Lion's moment in the step and after it",
+       .help = "decay of Adam's two moments; Lion's factor for the update and for its moment",
        .value = betas(),
        .unset = "0.9,0.999, with lion 0.9,0.99",
        .decides_numbers = true},
       {.name = "eps",
-       .help = "of adam, adamw, rmsprop and adagrad, added to what the step is divided by",
+       .help = "adam, adamw, rmsprop, adagrad: added to the denominator",
        .value = number(&OptimizerConfig::eps, limits::kNotNegative),
        .unset = "1e-08, with adagrad 1e-10",
        .decides_numbers = true},
       {.name = "amsgrad",
-       .help = "Adam with the largest second moment so far",
+       .help = "Adam with the maximum of the second moments so far",
        .value = flag(&OptimizerConfig::amsgrad),
        .decides_numbers = true},
       {.name = "momentum",
-       .help = "of sgd, without dampening, and of rmsprop",
+       .help = "sgd (without dampening) and rmsprop: momentum",
        .value = number(&OptimizerConfig::momentum, limits::kShares),
        .decides_numbers = true},
       {.name = "nesterov",
-       .help = "Nesterov's momentum",
+       .help = "sgd: Nesterov's momentum",
        .value = flag(&OptimizerConfig::nesterov),
        .decides_numbers = true},
       {.name = "weight-decay",
-       .help = "of adamw and lion taken off the weights, of others added to the gradient",
+       .help = "adamw and lion: decoupled weight decay; others: L2 penalty added to the gradient",
        .value = number(&OptimizerConfig::weight_decay, limits::kNotNegative),
        .unset = "0, with adamw 0.01",
        .decides_numbers = true},
@@ -296,33 +294,32 @@ Table learning_rate_options() {
        .value = number(&OptimizerConfig::lr, limits::kPositive),
        .unset = "0.001, with rmsprop and adagrad 0.01"},
       {.name = "lr-warmup",
-       .help = "steps over which the learning rate grows, by equal amounts, to its value",
+       .help = "steps over which the learning rate grows linearly to its value",
        .value = number(&OptimizerConfig::lr_warmup, limits::kWarmups),
        .decides_numbers = true},
       {.name = "lr-schedule",
-       .help =
-           "what becomes of the learning rate after --lr-warmup, step by step: linear and cosine "
-           "end at --lr-min, step multiplies it by --lr-gamma every --lr-step steps; as "
-           "PyTorch's LinearLR, CosineAnnealingLR and StepLR",
+       .help = "learning rate after --lr-warmup: linear and cosine end at --lr-min, step "
+               "multiplies it by --lr-gamma every --lr-step steps; as PyTorch's LinearLR, "
+               "CosineAnnealingLR and StepLR",
        .value = one_of(&OptimizerConfig::lr_schedule),
        .decides_numbers = true},
       {.name = "lr-min",
-       .help = "learning rate that linear and cosine end at",
+       .help = "learning rate at the end of linear and cosine",
        .value = number(&OptimizerConfig::lr_min, limits::kNotNegative),
        .unset = "0",
        .decides_numbers = true},
       {.name = "lr-step",
-       .help = "steps between two reductions of --lr-schedule step",
+       .help = "steps between two reductions with --lr-schedule step",
        .value = number(&OptimizerConfig::lr_step, limits::kCounts),
        .unset = text_of_number(kDefaultLrStep),
        .decides_numbers = true},
       {.name = "lr-gamma",
-       .help = "what --lr-schedule step multiplies by",
+       .help = "factor of --lr-schedule step",
        .value = number(&OptimizerConfig::lr_gamma, limits::kPositive),
        .unset = text_of_number(kDefaultLrGamma),
        .decides_numbers = true},
       {.name = "lr-scale",
-       .help = "linear: the learning rate times the number of ranks, which is 1 on one device",
+       .help = "linear: multiply the learning rate by the number of ranks (1 on one device)",
        .value = one_of(&OptimizerConfig::lr_scale)},
   };
 }
@@ -331,37 +328,36 @@ Table gradient_options() {
   const std::vector<Update> of_one = {Update::kAuto, Update::kSeparate, Update::kFused};
   return {
       {.name = "accumulate",
-       .help = "micro-steps of --batch-size samples whose gradients add up to one step; needs the "
-               "activations of one only, but of all with --update fused",
+       .help = "micro-steps of --batch-size samples whose gradients add up to one step; keeps the "
+               "activations of one micro-step, with --update fused of all",
        .value = number(&TrainingConfig::accumulate, limits::kMicroSteps)},
       {.name = "recompute",
        .help =
            "cut the layers into S segments, as torch.utils.checkpoint.checkpoint_sequential does: "
-           "backward computes the outputs inside each but the last once more, so that segments "
+           "backward recomputes the outputs inside each segment but the last, so that segments "
            "share memory; auto, with --plan and --memory, names the cheapest S that fits",
        .value =
            value_at(&TrainingConfig::recompute, JsonKind::kNumberOrString, "S|auto",
                     text_of(limits::kDepths) + ", or auto", &segment_count, &text_of_segments)},
       {.name = "no-zero-grad",
-       .help = "gradients add up from step to step",
+       .help = "do not clear gradients: they add up from step to step",
        .value = flag(&TrainingConfig::zero_grad, false),
        .decides_numbers = true},
       {.name = "clip-norm",
-       .help = "scale gradients down where the norm of all together is larger, as "
+       .help = "scale gradients down if their total norm is larger, as "
                "torch.nn.utils.clip_grad_norm_ does",
        .value = number(&TrainingConfig::clip_norm, limits::kPositive),
        .unset = "never",
        .decides_numbers = true},
       {.name = "update",
-       .help =
-           "fused: the weight gradients go straight into Adam and are never stored; in fp32, "
-           "also with --precision tf32; auto: fused on the CPU where that is faster and nothing "
-           "else looks at gradients",
+       .help = "fused: Adam runs inside the weight gradient, which is never stored; separate: "
+               "gradients first, then Adam; auto: fused on the CPU where it is faster and no "
+               "gradient has to be stored",
        .value = one_of(&TrainingConfig::update, of_one),
        .trainers = {kSingle}},
       {.name = "update",
-       .help = "as in mlp_single; fused stores no gradients, which several devices exchange, so it "
-               "is refused",
+       .help = "as in mlp_single; fused is refused, since devices exchange the gradients it does "
+               "not store",
        .value = one_of(&TrainingConfig::update, of_one),
        .trainers = {kDp}},
   };
@@ -370,34 +366,32 @@ Table gradient_options() {
 Table device_options() {
   return {
       {.name = "device",
-       .help = "where to train; auto is a GPU where there is one",
+       .help = "where to train; auto takes a GPU if there is one",
        .value = value_at(&DeviceConfig::device, JsonKind::kString, "auto|cpu|cuda|cuda:N", "",
                          &device_name, [](const std::string& name) { return name; }),
        .agreement = kNotShared},
       {.name = "threads",
-       .help = "of the CPU device",
+       .help = "threads of the CPU device",
        .value = number(&DeviceConfig::threads, limits::kThreads),
        .unset = "one for each CPU this process may use",
        .agreement = kNotShared},
       {.name = "gemm",
-       .help = "who computes matrix products on the CPU; auto is the first of the others that this "
-               "build has",
+       .help = "library for matrix products on the CPU; auto takes the first of the others that "
+               "this build has",
        .value = one_of(&DeviceConfig::gemm),
        .agreement = kNotShared},  // ranks compare the libraries that they have
       {.name = "fusion",
-       .help = "bias and activation inside the forward product",
+       .help = "compute bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
       {.name = "precision",
-       .help =
-           "of matrix products; tf32 is a GPU's, faster and less exact; bf16 and fp16 are those "
-           "of torch.autocast: what products read and write has 16 bits, weights and all that "
-           "the optimizer keeps stay fp32; int8 is for "
-           "--evaluate-only, which shows it beside fp32",
+       .help = "precision of matrix products; tf32 (GPU only) is faster and less exact; bf16 and "
+               "fp16 as in torch.autocast: inputs and outputs of products have 16 bits, weights "
+               "and optimizer state stay fp32; int8 only with --evaluate-only, beside fp32",
        .value = one_of(&DeviceConfig::precision),
        .decides_numbers = true},
       {.name = "loss-scale",
-       .help = "of fp16: gradients are computed so many times as large, as with "
-               "torch.amp.GradScaler; dynamic from INIT on, or always X",
+       .help = "fp16: multiply the loss to keep gradients in range, as torch.amp.GradScaler does; "
+               "dynamic starts at INIT, X is fixed",
        .value = value_at(&TrainingConfig::loss_scale, JsonKind::kNumberOrString, "dynamic[:INIT]|X",
                          "", &loss_scaling, &text_of_loss_scaling),
        .unset = "dynamic:65536 with --precision fp16",
@@ -408,11 +402,12 @@ Table device_options() {
        .unset = "2000",
        .decides_numbers = true},
       {.name = "graph",
-       .help = "capture a step once, then launch it as one piece",
+       .help = "capture a step as a graph and replay it",
        .value = flag(&DeviceConfig::graph)},
       {.name = "autotune",
-       .help = "on: time a GPU's algorithms for products above 1 GFLOP once, and keep the choices; "
-               "FILE: for all products, and keep them there; off: take the library's first",
+       .help =
+           "on: time a GPU's algorithms for products above 1 GFLOP once and keep the choices; "
+           "FILE: time all products and keep the choices in FILE; off: take the library's first",
        .value = tuning(),
        .unset = "on",
        .agreement = kNotShared},
@@ -423,20 +418,20 @@ Table device_options() {
 Table spread_options() {
   return {
       {.name = "devices",
-       .help = "devices to spread each step over, cpu or cuda:N; a name given twice counts as two",
+       .help = "devices that share each step, cpu or cuda:N; a name given twice counts as two",
        .value = value_at(&DeviceConfig::devices, JsonKind::kString, "D0,D1,...", "", &device_names,
                          [](const std::vector<std::string>& names) { return joined(names, ","); }),
        .unset = "the GPUs, else two CPU devices",
        .replaces = {"device"},
        .trainers = {kDp}},
       {.name = "transport",
-       .help = "what carries parameters and gradients: NCCL between GPUs that are each given once, "
-               "or copies from device to device and sums of our own; auto is NCCL where it can be",
+       .help = "how parameters and gradients travel: NCCL between GPUs that are each named once, "
+               "or peer copies and our own sums; auto takes NCCL where possible",
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kPeer}),
        .trainers = {kDp}},
       {.name = "show-split",
-       .help = "print the rows that each device gets in each step",
+       .help = "print the rows of each device in each step",
        .value = flag(&OutputConfig::show_split),
        .trainers = {kDp}},
   };
@@ -446,40 +441,39 @@ Table spread_options() {
 Table rank_options() {
   return {
       {.name = "transport",
-       .help = "what carries gradients: NCCL between GPUs, MPI through host memory; auto is NCCL "
-               "where each rank has a GPU of its own",
+       .help = "how gradients travel: NCCL between GPUs, MPI through host memory; auto takes NCCL "
+               "if each rank has a GPU to itself",
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kMpi}),
        .trainers = {kDdp},
        .agreement = kNotShared},  // ranks compare what it comes to
       {.name = "scheme",
-       .help = "what ranks exchange: ddp sums gradients; zero1 too, and each rank updates a share "
-               "of the weights and has the optimizer's memory for that share only; factor gathers "
-               "the layers' inputs and output gradients, of which each rank makes the whole "
-               "gradient",
+       .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
+               "keeps optimizer state for that share only; factor: gather the layers' inputs and "
+               "output gradients, from which each rank computes the whole gradient",
        .value = one_of(&ParallelConfig::scheme),
        .trainers = {kDdp}},
       {.name = "bucket-mib",
-       .help = "gradients are reduced together as soon as so many MiB of them are complete, the "
-               "first ones with 1 MiB",
+       .help = "reduce gradients in buckets of this many MiB as soon as one is complete; the first "
+               "bucket has 1 MiB",
        .value = number(&ParallelConfig::bucket_mib, limits::kBucketMibs),
        .trainers = {kDdp}},
       {.name = "first-bucket",
-       .help = "whole: the first step reduces all gradients as one, as PyTorch's does",
+       .help = "whole: the first step reduces all gradients in one bucket, as PyTorch's does",
        .value = either(&ParallelConfig::whole_first_bucket, "same", "whole"),
        .trainers = {kDdp}},
       {.name = "grad-dtype",
-       .help = "bf16: gradients are rounded to bf16 for the all-reduce, which moves half the bytes",
+       .help = "bf16: round gradients to bf16 for the all-reduce, which halves the bytes",
        .value = either(&ParallelConfig::bf16_gradients, "fp32", "bf16"),
        .trainers = {kDdp},
        .decides_numbers = true},
       {.name = "no-overlap",
-       .help = "reduce gradients after the whole backward pass, not during it",
+       .help = "reduce gradients after the whole backward pass instead of during it",
        .value = flag(&ParallelConfig::overlap, false),
        .trainers = {kDdp}},
       {.name = "update",
-       .help = "the optimizer's step after all communication, or of each bucket after its own; "
-               "fused needs --scheme factor; auto takes it there, as in mlp_single",
+       .help = "separate: update after all communication; per-bucket: update each bucket after its "
+               "own; fused needs --scheme factor; auto takes it there, as in mlp_single",
        .value = one_of(&TrainingConfig::update),
        .trainers = {kDdp}},
   };
@@ -498,16 +492,16 @@ Table watchdog_options() {
 Table injected_options() {
   return {
       {.name = "io-delay-ms",
-       .help = "a slow disk: a pause in each step, or where --workers load files in each worker "
-               "before each batch",
+       .help = "simulate a slow disk: pause in each step or, where --workers load files, before "
+               "each batch of a worker",
        .value = number(&DataConfig::io_delay_ms, limits::kDelays),
        .agreement = kNotShared},
       {.name = "delay-ms",
-       .help = "a pause before each backward pass",
+       .help = "pause before each backward pass",
        .value = number(&InjectedConfig::delay_ms, limits::kDelays),
        .agreement = kNotShared},
       {.name = "slow-rank",
-       .help = "a pause of MS milliseconds before each backward pass of rank R",
+       .help = "pause of MS milliseconds before each backward pass of rank R",
        .value = value_at(
            &InjectedConfig::slow_rank, JsonKind::kString, "R:MS", text_of(limits::kDelays),
            &slow_rank,
@@ -515,8 +509,7 @@ Table injected_options() {
        .trainers = {kDdp},
        .agreement = kNotShared},
       {.name = "jitter-ms",
-       .help = "before each backward pass a pause of random length, up to X, of its own on every "
-               "rank",
+       .help = "pause of random length up to X before each backward pass, different on every rank",
        .value = number(&InjectedConfig::jitter_ms, limits::kDelays),
        .trainers = {kDdp},
        .agreement = kNotShared},
@@ -529,13 +522,13 @@ Table profiling_options() {
        .help = "print where the time of a step goes: by op, layer and phase, in PyTorch's columns",
        .value = flag(&OutputConfig::profile)},
       {.name = "trace",
-       .help = "write the profiled steps, and the one after them, for Perfetto, "
-               "HolisticTraceAnalysis and TensorBoard; F.json or F.json.gz; of several ranks or "
-               "devices F.rank0.json or F.device0.json and so on",
+       .help = "write a trace of the profiled steps and the one after them for Perfetto, "
+               "HolisticTraceAnalysis and TensorBoard; F.json or F.json.gz; several ranks or "
+               "devices write F.rank0.json or F.device0.json and so on",
        .value = file(&OutputConfig::trace),
        .agreement = Agreement::kWhetherGiven},
       {.name = "profile-steps",
-       .help = "the steps from A to before B",
+       .help = "profile the steps A to B - 1",
        .value = value_at(
            &OutputConfig::profile_steps, JsonKind::kString, "A:B", "", &step_range,
            [](const StepRange& steps) { return fmt::format("{}:{}", steps.first, steps.end); }),
@@ -546,7 +539,7 @@ Table profiling_options() {
        .unset = std::string(name_of(SortBy::kDeviceTotal)),
        .agreement = kNotShared},
       {.name = "row-limit",
-       .help = "rows of a table",
+       .help = "largest number of rows of a table",
        .value = number(&OutputConfig::row_limit, limits::kRows),
        .unset = text_of_number(kDefaultRowLimit),
        .agreement = kNotShared},
@@ -562,9 +555,8 @@ Table observing_options() {
        .trainers = {kSingle, kDdp},
        .agreement = kNotShared},
       {.name = "monitor",
-       .help =
-           "look at the machine ten times a second: load, memory, clocks, a GPU's power; lines, "
-           "a summary, records in --metrics, and counters in the trace",
+       .help = "sample load, memory, clocks and a GPU's power ten times a second; prints lines and "
+               "a summary, adds records to --metrics and counters to the trace",
        .value = flag(&OutputConfig::monitor)},
       {.name = "metrics",
        .help = "write JSON Lines: the configuration, then one record a step",
@@ -575,7 +567,7 @@ Table observing_options() {
        .value = flag(&OutputConfig::plan),
        .agreement = kNotShared},
       {.name = "memory",
-       .help = "memory the device is taken to have, as 16GiB",
+       .help = "assume a device with this memory, as 16GiB",
        .value = value_at(&OutputConfig::memory, JsonKind::kNumberOrString, "SIZE", "", &byte_count,
                          [](std::int64_t bytes) { return text_of_number(bytes); }),
        .unset = "what it has",
@@ -594,31 +586,32 @@ Table file_options() {
        .value = file(&OutputConfig::save),
        .agreement = kNotShared},
       {.name = "load",
-       .help = "begin with these weights (safetensors), also those of a checkpoint",
+       .help = "start from these weights (safetensors), or those of a checkpoint",
        .value = file(&OutputConfig::load),
        .agreement = kNotShared},
       {.name = "checkpoint",
-       .help = "write checkpoints, from which the run goes on to the bit, into this folder: in "
-               "intervals, at the end, and when a signal or --time-limit ends the run",
+       .help = "write checkpoints into this folder: in intervals, at the end, and when a signal or "
+               "--time-limit ends the run; a resumed run is equal to the bit",
        .value = file(&CheckpointConfig::folder, "DIR"),
        .agreement = Agreement::kWhetherGiven},
       {.name = "checkpoint-every",
-       .help = "after each so many steps, or as soon as so much time has passed",
+       .help = "write a checkpoint after this many steps, or this much time",
        .value = value_at(&CheckpointConfig::every, JsonKind::kNumberOrString, "N|TIME", "",
                          &checkpoint_every,
                          [](const CheckpointEvery& every) { return text_of(every); })},
       {.name = "checkpoint-keep",
-       .help = "how many of the newest stay",
+       .help = "number of checkpoints to keep, the newest",
        .value = number(&CheckpointConfig::keep, limits::kCheckpoints),
        .agreement = kNotShared},
       {.name = "checkpoint-best",
-       .help = "keep the one with the smallest test loss too, in DIR/best",
+       .help = "also keep the one with the smallest test loss, in DIR/best",
        .value = flag(&CheckpointConfig::best)},
       {.name = "resume",
-       .help = "go on from the newest whole checkpoint in the folder; start where there is none",
+       .help =
+           "continue from the newest whole checkpoint in the folder; start anew if there is none",
        .value = flag(&CheckpointConfig::resume)},
       {.name = "resume-from",
-       .help = "go on from this checkpoint",
+       .help = "continue from this checkpoint",
        .value = file(&CheckpointConfig::resume_from),
        .agreement = Agreement::kWhetherGiven},
       {.name = "time-limit",
@@ -628,18 +621,17 @@ Table file_options() {
        .unset = "none",
        .agreement = kNotShared},
       {.name = "evaluate-only",
-       .help = "train nothing: loss, accuracy or errors, latency and throughput of the weights of "
-               "--load "
-               "on the test set (--test-split), or on all samples of --data, for each of "
-               "--batch-size; --warmup batches come before",
+       .help = "do not train: print loss, accuracy or errors, latency and throughput of the "
+               "weights of --load on the test set (--test-split), or on all samples of --data, for "
+               "each of --batch-size, after --warmup batches",
        .value = flag(&TrainingConfig::evaluate_only),
        .trainers = {kSingle, kDdp}},
       {.name = "quantization",
        .help =
-           "of --precision int8. row: weights have a scale for each output, activations one for "
-           "each row; both symmetric. torch: as torch.ao.quantization.quantize_dynamic, one "
-           "scale for the activations of a batch, in 7 bits, and one for a layer's weights, or "
-           "with torch-per-channel one for each output",
+           "with --precision int8. row: one scale for each output of the weights and each row of "
+           "the activations, both symmetric; torch: as torch.ao.quantization.quantize_dynamic, one "
+           "scale for the activations of a batch, in 7 bits, and one for a layer's weights; "
+           "torch-per-channel: the same with one for each output",
        .value = one_of(&DeviceConfig::quantization),
        .unset = std::string(name_of(Quantization::kRow)),
        .trainers = {kSingle, kDdp}},

@@ -428,7 +428,7 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                    {"mean", Align::kRight},
                    {"least", Align::kRight},
                    {"most", Align::kRight}});
-  std::string behind;
+  std::string after_table;
   double joules = 0;
   int with_energy = 0;
   for (const SourceSummary& summary : summaries) {
@@ -440,23 +440,23 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
       table.add_row({summary.name, gauge.column, number(gauge, value.mean()),
                      number(gauge, value.least), number(gauge, value.most)});
     }
-    behind += energy_text(summary, samples);
+    after_table += energy_text(summary, samples);
     for (const std::string& mark : monitor_marks(summary)) {
-      behind += fmt::format("  MARKED: {}\n", mark);
+      after_table += fmt::format("  MARKED: {}\n", mark);
     }
     if (!summary.trouble.empty()) {
-      behind += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
+      after_table += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
     }
     if (summary.energy_j()) ++with_energy;
     joules += summary.energy_j().value_or(0);
   }
   if (with_energy > 1 && samples > 0) {
-    behind += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
-                          joules / static_cast<double>(samples));
+    after_table += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
+                               joules / static_cast<double>(samples));
   }
   const SourceSummary& first = summaries.front();
-  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}", counted(first.looks, "look"),
-                     first.end_s - first.begin_s, table.text(2), behind);
+  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}", counted(first.looks, "sample"),
+                     first.end_s - first.begin_s, table.text(2), after_table);
 }
 
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,

@@ -94,7 +94,7 @@ class Monitor {
  public:
   /// Looks at all sources now, which starts their counting, and then every `period_s`.
   Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s);
-  /// Ends the thread, behind a look that is going on.
+  /// Ends the thread, after a sample in progress.
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

@@ -24,7 +24,7 @@ class Observer {
   virtual void on_step(const StepFigures& /*step*/) {}
   virtual void on_evaluation(const EvaluationReport& /*report*/) {}
 
-  /// The run pauses behind the last step, on all ranks behind the same, so that its state can be
+  /// The run pauses after the last step, on all ranks after the same one, so that its state can be
   /// saved.
   virtual void on_pause() {}
 
@@ -36,7 +36,7 @@ class Observer {
   /// work is queued. Blocks.
   virtual void gather(Communicator& /*ranks*/) {}
 
-  /// What it shows on stdout behind the last step, on rank 0; empty for nothing.
+  /// What it shows on stdout after the last step, on rank 0; empty for nothing.
   [[nodiscard]] virtual std::string text() const { return ""; }
 
   /// Writes its files. `failed`: the run did not come to its end, so they hold what there is, and

@@ -189,7 +189,7 @@ Profile Profiling::profile() const {
   Profile all = profile_of(steps_.kept(), dropped, exchanges(),
                            gpu_ == nullptr ? std::span<const GpuActivity>() : gpu_->activities());
   if (all.steps.empty()) return all;
-  // CUPTI saw parts of the steps before and behind these.
+  // CUPTI saw parts of the steps before and after these.
   return all.of({all.steps.front().number, all.steps.back().number + 1});
 }
 

@@ -101,7 +101,7 @@ class Profiling final : public Observer, public StepProfiler {
   const Monitor* monitor_ = nullptr;
   StepRange numbers_;           // of training, that tables are about
   StepRange kept_;              // and those of the trace: readers drop the last step of one
-  std::int64_t first_counted_;  // behind warm-up
+  std::int64_t first_counted_;  // after warm-up
   ClockOrigin origin_ = clock_origin();
   double clock_error_s_ = 0;
   std::unique_ptr<GpuRecords> gpu_;  // null where marks alone tell

@@ -54,7 +54,7 @@ struct StepSpec {
   }
 
   /// Rows of an epoch: the training set, its first rows once more where the ranks' shares would not
-  /// be equal, or fewer where the rows behind the last whole step are dropped.
+  /// be equal, or fewer where the rows after the last whole step are dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
     const std::int64_t rows = (train_rows + ranks - 1) / ranks * ranks;
     return drop_last ? rows / step_rows() * step_rows() : rows;

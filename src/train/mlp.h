@@ -118,7 +118,7 @@ class Mlp {
   /// 16 bits "rounded_parameters" and "rounded_x" too, and where gradients are not,
   /// "rounded_gradient"; in int8 "int8_weight0", "weight_scales0", "weight_sums0", ... and one
   /// "int8_x" with its scales for all layers. Other devices than 0 have no others than these
-  /// parameters. Its activations lie in these behind those of `first_row` rows, of models for the
+  /// parameters. Its activations lie in these after those of `first_row` rows, of models for the
   /// rows before. `spec` must outlive it. Dropout has its masks by `step_rows`; without these
   /// nothing is dropped.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,

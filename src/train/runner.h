@@ -65,7 +65,7 @@ class Runner {
   void add(const Program& program);
 
   /// Queues the next step. `next` is the program of the step after it, or null: if it is the same
-  /// one, its input is fetched behind this step. At most two steps may be unfinished. Blocks while
+  /// one, its input is fetched after this step. At most two steps may be unfinished. Blocks while
   /// a pinned slot is in use.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
@@ -111,7 +111,7 @@ class Runner {
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
 
   void queue_work(PreparedProgram& program, std::int64_t step);
-  /// From here on the main lane is behind all others.
+  /// From here on the main lane runs after all others.
   void join_main();
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);

@@ -559,7 +559,7 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   position_.evaluated = false;
   // A run that is complete did not stop.
   if (is_wished(Wish::kStop, batch, addresses)) was_stopped_ = position_.steps < schedule_.steps();
-  // What ranks wished may have been fetched for the step behind a pause before that pause.
+  // What ranks wished may have been fetched for the step after a pause before that pause.
   if (is_wished(Wish::kPause, batch, addresses) && batch.number > paused_at_) {
     pause_is_wished_ = true;
   }

@@ -90,7 +90,7 @@ class TrainObserver {
   /// A batch is done, of training or of evaluation; comes before what it has to report.
   virtual void on_batch() {}
 
-  /// The run pauses behind the last step that was reported, on all ranks behind the same. No work
+  /// The run pauses after the last step that was reported, on all ranks after the same one. No work
   /// is queued.
   virtual void on_pause() {}
 };
@@ -133,7 +133,7 @@ class Trainer {
   [[nodiscard]] bool ended_early() const;
 
   /// The run pauses for on_pause() after each `every_steps`-th step of the whole run, where that is
-  /// not 0, and soon after `asked` is true on any rank; never behind the last step. Call it before
+  /// not 0, and soon after `asked` is true on any rank; never after the last step. Call it before
   /// run(). `asked` must outlive the trainer.
   void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
 
@@ -175,7 +175,7 @@ class Trainer {
   [[nodiscard]] std::vector<std::byte> generator_state();
   /// Of the whole job, whose ranks the programs are built for.
   [[nodiscard]] bool has_ranks() const { return programs_.spec().ranks > 1; }
-  /// A buffer of numbers, with what it has behind the layout.
+  /// A buffer of numbers, with what follows the layout.
   [[nodiscard]] Tensor whole(BufferId flat) const;
   void upload(const void* from, const Tensor& to);
   void download(void* to, const Tensor& from);

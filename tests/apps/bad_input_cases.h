@@ -11,7 +11,7 @@ struct BadInput {
   int case_number;  // of the list of bad inputs in docs; a case may need several rows
   std::vector<std::string> arguments;
   int exit_code;
-  std::string line;     // all of stderr, behind "mlp_single: error: "
+  std::string line;     // all of stderr, after "mlp_single: error: "
   std::string file{};   // content of run.json in the working directory; none if empty
   bool trains = false;  // refused only after steps were printed
 };

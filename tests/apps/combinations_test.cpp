@@ -26,7 +26,7 @@
 namespace barestep {
 namespace {
 
-/// What can be given to mlp_ddp, each level as typed behind mpirun. A new option is a new line.
+/// What can be given to mlp_ddp, each level as typed after mpirun. A new option is a new line.
 /// The ranks stand with the scheme, so that every option meets every scheme on every number of
 /// ranks: what goes wrong between ranks needs more than one.
 const std::vector<Factor>& options() {
@@ -329,7 +329,7 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
   }
 }
 
-/// What is left of a run behind `steps` of it: losses, with those of evaluations, and the end.
+/// What is left of a run after `steps` of it: losses, with those of evaluations, and the end.
 void expect_tail(const Trained& rest, const Trained& whole) {
   ASSERT_LE(rest.losses.size(), whole.losses.size());
   const auto skipped = static_cast<std::ptrdiff_t>(whole.losses.size() - rest.losses.size());
@@ -337,7 +337,7 @@ void expect_tail(const Trained& rest, const Trained& whole) {
   EXPECT_EQ(rest.parameters, whole.parameters);
 }
 
-/// Whether the state is taken behind a step that was known before, or as soon as somebody asks, of
+/// Whether the state is taken after a step that was known before, or as soon as somebody asks, of
 /// runs in which the next step's data may be there already.
 TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
   std::int64_t number = 0;
@@ -347,7 +347,7 @@ TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
     const std::int64_t cut = 1 + number % 7;
     const int way = static_cast<int>(number / 7 % 3);
     ++number;
-    SCOPED_TRACE(fmt::format("{} cut behind {} steps, way {}", command_of(levels), cut, way));
+    SCOPED_TRACE(fmt::format("{} cut after {} steps, way {}", command_of(levels), cut, way));
     const auto scheme =
         scheme_of(run.config, TrainerKind::kDdp, {.first_bucket_bytes = kFirstBucket});
     const auto whole = train_threads_by(*scheme, run.ranks, run.config);

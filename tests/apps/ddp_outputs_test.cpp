@@ -23,7 +23,7 @@ const std::string kRanksRun = " --device cpu --threads 1 --dim 8 --depth 1 --sav
 
 class RanksOutputs : public TempDirTest {
  protected:
-  /// A line of bash behind scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  /// A line of bash after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult bash(const std::string& line) {
     const std::string script =
         fmt::format(". '{}' && ln -sf '{}' mlp_ddp && ln -sf /dev/full full && {}",

@@ -1,4 +1,4 @@
-// The real mlp_ddp, as a user starts it: mpirun behind scripts/mpi_env.sh.
+// The real mlp_ddp, as a user starts it: mpirun after scripts/mpi_env.sh.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ int count(const std::string& text, const std::string& part) {
 
 class MlpDdp : public TempDirTest {
  protected:
-  /// A shell line behind scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  /// A shell line after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult shell(const std::string& line) {
     const std::string script =
         fmt::format(". '{}' && ln -sf '{}' mlp_ddp && {}", BARESTEP_MPI_ENV, MLP_DDP, line);

@@ -7,7 +7,7 @@
 
 namespace barestep {
 
-/// The arguments, behind --device cpu unless they name a device.
+/// The arguments, after --device cpu unless they name a device.
 inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
   if (std::ranges::find(arguments, "--device") == arguments.end()) {
     arguments.insert(arguments.begin(), {"--device", "cpu"});

@@ -205,7 +205,7 @@ class Promises final : public TrainObserver {
       const NodeRun& run = step.plan->runs()[i];
       const Span& span = step.spans[i];
       SCOPED_TRACE(fmt::format("the run that begins with node {}", run.first));
-      // Input may be fetched behind the work of the step before.
+      // Input may be fetched after the work of the step before.
       const bool fetched_ahead = run.phase == Phase::kData && previous != nullptr;
       const double first_s = run.phase != Phase::kData ? host.start_s
                              : fetched_ahead           ? previous->host.queued_s

@@ -59,7 +59,7 @@ class Training : public TempDirTest {
   }
 };
 
-/// The rates of a table's rows, and the sentences behind it.
+/// The rates of a table's rows, and the sentences after it.
 TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   const std::string out =
       output_of(kSmall + Arguments{"--steps", "40", "--warmup", "2", "--profile", "--profile-steps",
@@ -80,7 +80,7 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
   EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
   EXPECT_THAT(out, ContainsRegex("\nA step does [0-9.]+ GFLOP/s, [0-9.]+ % of the "));
-  // 38 steps behind warm-up, less 10 profiled ones and the one before them: 27 make 6 groups.
+  // 38 steps after warm-up, less 10 profiled ones and the one before them: 27 make 6 groups.
   EXPECT_THAT(out, ContainsRegex("\nProfiling adds .* \\(95 % interval .*, 6 groups of steps "));
 
   EXPECT_THAT(out,
@@ -224,7 +224,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
   EXPECT_THAT(trace, HasSubstr(R"({"ph":"C","name":"host busy_percent")"));
 }
 
-/// Four numbers a step behind the file's version; what they look like is event_file_test's.
+/// Four numbers a step after the file's version; what they look like is event_file_test's.
 TEST_F(Training, WritesEventFilesForTensorBoard) {
   output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});
   const auto file = *std::filesystem::directory_iterator(folder() / "runs");

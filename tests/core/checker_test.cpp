@@ -193,7 +193,7 @@ TEST(Checker, LetsALaneOfACollectiveGoOnWhenItsOwnPartIsDone) {
   EXPECT_THAT(check(program), IsEmpty());
 
   // The lane of device 0 knows nothing about the part of device 1; the next step's collective
-  // starts behind both lanes.
+  // starts after both lanes.
   program.add({DeviceOp{Fill{second}}, 0, Lane::kComm, Phase::kForward});
   EXPECT_THAT(check(program), ElementsAre(Violation{0, 2, 0}));
 }

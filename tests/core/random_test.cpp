@@ -344,7 +344,7 @@ TEST(InitLinear, RefusesAWeightThatDoesNotFitTheBias) {
 }
 
 TEST(TorchGenerator, DrawsOnFromItsState) {
-  // Behind nothing, within a block of words, at its end, and behind a normal number that is cached.
+  // After nothing, within a block of words, at its end, and after a normal number that is cached.
   for (const std::size_t words : {0U, 3U, 624U, 625U}) {
     TorchGenerator generator(7);
     for (std::size_t i = 0; i < words; ++i) generator.next();

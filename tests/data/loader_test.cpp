@@ -25,7 +25,7 @@ TrainConfig with_workers(TrainConfig config, int workers, int prefetch = 2) {
   return config;
 }
 
-/// What every batch of a run holds, training and evaluation, one behind the other.
+/// What every batch of a run holds, training and evaluation, one after the other.
 std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks = 1) {
   TrainerHarness run(config);
   StepSpec spec = run.programs->spec();
@@ -83,7 +83,7 @@ TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
 TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
   const TrainConfig config = number_run(folder());
   const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
-  // Of rank 1 of 2, and behind the end from the start again.
+  // Of rank 1 of 2, and after the end from the start again.
   const std::vector<std::int64_t> rows{27, 29, 1};
   std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
   dataset.gather(rows, wanted_x.data(), wanted_y.data());

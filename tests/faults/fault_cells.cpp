@@ -38,7 +38,7 @@ using barestep::JobResult;
 using barestep::seconds_now;
 
 constexpr const char* kMark = "BARESTEP_FAULT_CELL";
-constexpr double kGraceSeconds = 10;  // behind its limit, before a job is killed
+constexpr double kGraceSeconds = 10;  // after its limit, before a job is killed
 
 struct Options {
   std::string mlp_ddp, faults;

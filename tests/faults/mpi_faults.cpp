@@ -3,7 +3,7 @@
 //
 //   BARESTEP_FAULT=<rank>:<phase>:<fault>
 //
-// Phases: start (in MPI_Init_thread, behind the real one), first (the first all-reduce), step (an
+// Phases: start (in MPI_Init_thread, after the real one), first (the first all-reduce), step (an
 // all-reduce of a later step), end (MPI_Finalize). Faults: exit0, exit1, kill9, segv, throw, hang,
 // stop, size (the all-reduce is one number shorter than the other ranks').
 #include <mpi.h>

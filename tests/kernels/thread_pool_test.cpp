@@ -104,7 +104,7 @@ TEST(ThreadPool, WakesUpAfterALongPause) {
   }
 }
 
-// A thread that starts late must not go to sleep behind the end of its pool.
+// A thread that starts late must not go to sleep after the end of its pool.
 TEST(ThreadPool, EndsHoweverSoonAfterItsStart) {
   // Threads take long to start where each access is watched, which needs no luck to find a race.
   const int pools = kThreadSanitized || kAddressSanitized ? 400 : 5000;

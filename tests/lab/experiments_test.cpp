@@ -50,12 +50,12 @@ std::vector<Opposites> opposites() {
                  by_batch([](double batch) { return 0.05 + 1e-5 * batch; }),
                  "growth is not proportional; 50.0 ms (49.9 ms to 50.1 ms) of each step",
                  by_batch([](double batch) { return 0.0022 + 1e-3 * batch; }, 0.2),
-                 "whether in proportion cannot be told"});
+                 "whether in proportion remains unclear"});
   all.push_back({"batch-sweep", by_batch([](double batch) { return 0.01 + 1e-3 * batch; }),
                  "saturates at batch 64:", by_batch([](double) { return 0.01; }),
                  "does not saturate up to batch 512",
                  by_batch([](double batch) { return 1e-3 * std::pow(batch, 0.9); }, 0.2),
-                 "Whether throughput saturates up to batch 512 cannot be told"});
+                 "Whether throughput saturates up to batch 512 remains unclear"});
   all.push_back(
       {"batch-sweep", by_batch([](double batch) { return 1e-3 * batch; }), "saturates at batch 16:",
        by_batch([](double batch) { return batch < 64 ? 0.01 : 0.01 * batch / 64 * 2 / 1.1; }, 0.02),
@@ -66,7 +66,7 @@ std::vector<Opposites> opposites() {
        "3.34x",
        by_ranks(communicating), "More ranks make the step slower",
        by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
-       "Whether more ranks make the step faster cannot be told"});
+       "Whether more ranks make the step faster remains unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
                  by_ranks(communicating),
                  "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
@@ -74,7 +74,7 @@ std::vector<Opposites> opposites() {
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
                  }),
-                 "Whether efficiency falls below 80 % cannot be told"});
+                 "Whether efficiency falls below 80 % remains unclear"});
   all.push_back({"strong-scaling", by_ranks(communicating),
                  "most of what is lost is exposed communication", by_ranks([](int ranks) {
                    const double lost = ranks == 1 ? 0 : 0.04;
@@ -88,7 +88,7 @@ std::vector<Opposites> opposites() {
                                      .noise = 0.05,
                                      .phase_s = {{"reduce", lost}, {"host", lost}}};
                  }),
-                 "what most of the loss is cannot be told"});
+                 "the cause of most of the loss remains unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "Fastest: 4 ranks. 4 ranks train 4.00x",
                  by_ranks(communicating), "Fastest: 1 rank. No further rank pays",
                  by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
@@ -99,13 +99,13 @@ std::vector<Opposites> opposites() {
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125, .noise = 0.1};
                  }),
-                 "Whether efficiency falls below 80 % cannot be told"});
+                 "Whether efficiency falls below 80 % remains unclear"});
   all.push_back(
       {"timing", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.001}; },
        "It shows 1.0 %", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.099}; },
        "nearly right",
        [](const Case&) { return MadeUpStep{.step_s = 0.1, .noise = 0.1, .queued_s = 0.08}; },
-       "How wrong it is cannot be told"});
+       "How wrong it is remains unclear"});
   const auto sync = [](double often, double seldom, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == "every-step" ? often : seldom, .noise = noise};
@@ -133,7 +133,7 @@ std::vector<Opposites> opposites_of_data() {
   };
   all.push_back({"io-delay", disk(0), "1 worker hides the disk: a step takes 1.00x", disk(0.01),
                  "No number of workers here hides the disk", disk(0.0001, 0.2),
-                 "Whether workers hide the disk cannot be told"});
+                 "Whether workers hide the disk remains unclear"});
   const auto parts = [](double injected, double backward, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{.step_s = 0.1,
@@ -161,7 +161,7 @@ std::vector<Opposites> opposites_of_data() {
   all.push_back({"data-loading", loading(1, 1.5),
                  "Pinned memory makes a step faster: workers-0-pinned 1.50x", loading(1, 1),
                  "no difference beyond 5 %", loading(1, 1, 0.1),
-                 "Whether pinned memory makes a step faster or slower cannot be told"});
+                 "Whether pinned memory makes a step faster or slower remains unclear"});
   all.push_back({"data-loading", loading(1, 1.5), "makes a step faster", loading(1, 0.5),
                  "makes a step slower: workers-0-pinned 2.00x"});
   const auto ladder = [](double graph, double noise = 0.003) {
@@ -172,7 +172,7 @@ std::vector<Opposites> opposites_of_data() {
   };
   all.push_back({"optimisations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
                  "Most of the gain is a batch of 256: ", ladder(4, 0.1),
-                 "Which brings most cannot be told"});
+                 "Which brings most remains unclear"});
   all.push_back(
       {"optimisations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
        [](const Case& what) {
@@ -205,7 +205,7 @@ std::vector<Opposites> opposites_of_devices() {
   };
   all.push_back({"gpu0-bottleneck", device_0(0.08), "device 0 is the bottleneck", device_0(0.001),
                  "device 0 is not the bottleneck", device_0(0.04, 0.1),
-                 "whether that is more than half of it cannot be told"});
+                 "whether that is more than half of it remains unclear"});
   const auto duel = [](double ddp, double dp, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == "ddp" ? ddp : dp,
@@ -225,7 +225,7 @@ std::vector<Opposites> opposites_of_devices() {
   };
   all.push_back({"dp-vs-ddp", varies("data-parallel"), "DDP's steps vary less", varies("ddp"),
                  "DataParallel's steps vary less", varies("none"),
-                 "Whose steps vary less cannot be told"});
+                 "Which of the two has steadier steps remains unclear"});
   return all;
 }
 
@@ -240,10 +240,10 @@ std::vector<Opposites> opposites_of_ranks() {
   // Of steps that are long against the pause, the loss is nearly linear.
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(1, 0.5, 1e-5),
                  "The loss is linear in the pause", paused(0.2, 0.1, 0.05),
-                 "Whether a pause costs speed-up cannot be told"});
+                 "Whether a pause costs speed-up remains unclear"});
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(0.02, 0.04),
                  "There was no speed-up to lose", paused(0.2, 0.1, 0.006),
-                 "Whether the loss is linear cannot be told"});
+                 "Whether the loss is linear remains unclear"});
   const auto scheme = [](const std::string& fastest) {
     return by_key([fastest](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest ? 0.05 : key == "one-rank" ? 0.1 : 0.2};
@@ -270,7 +270,7 @@ std::vector<Opposites> opposites_of_ranks() {
   };
   all.push_back({"imbalance", waits(0, 0.02), "Rank 1 waits for rank 0", waits(0.02, 0),
                  "Rank 0 waits for rank 1", waits(0.02, 0.02),
-                 "That one rank waits for the other cannot be told"});
+                 "That one rank waits for the other remains unclear"});
   const auto bucket = [](const std::string& best, double gain, double noise = 0.003) {
     return [=](const Case& what) {
       const bool is_best = what.workload.config.parallel.bucket_mib == std::stod(best);
@@ -312,7 +312,7 @@ std::vector<Opposites> opposites_of_ranks() {
        [](const Case&) {
          return MadeUpStep{.step_s = 0.1, .noise = 0.1, .phase_s = {{"reduce", 0.01}}};
        },
-       "Whether the share of exposed communication changes cannot be told"});
+       "Whether the share of exposed communication changes remains unclear"});
   const auto models = [](double small, double large, double noise = 0.003) {
     return [=](const Case& what) {
       const bool two = what.workload.ranks > 1;
@@ -369,7 +369,7 @@ std::vector<Opposites> opposites_of_one_step() {
   };
   all.push_back({"warmup", first_steps(0.03), "The first step takes 3.00x", first_steps(0.01),
                  "The first step is not slower than others by more than 10 %",
-                 first_steps(0.0109, 0.2), "Whether the first step is slower cannot be told"});
+                 first_steps(0.0109, 0.2), "Whether the first step is slower remains unclear"});
   const auto reasons = [](double forward, double data) {
     return [=](const Case&) {
       return MadeUpStep{.step_s = 0.01,
@@ -380,7 +380,7 @@ std::vector<Opposites> opposites_of_one_step() {
   };
   all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.01, 0.018),
                  "Most of that is waiting for data", reasons(0.004, 0.001),
-                 "What of it is longest cannot be told"});
+                 "Which part of it is longest remains unclear"});
   all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.0135, 0.009),
                  "The largest part of that is forward"});
   const auto seeds = [](const char* again, const char* other) {

@@ -26,7 +26,7 @@ class MlpLab : public TempDirTest {
   ProcessResult run(std::vector<std::string> arguments, bool with_path = true) {
     arguments.insert(arguments.begin(), MLP_LAB);
     if (!with_path) arguments.insert(arguments.begin(), {"/usr/bin/env", "PATH=/nowhere"});
-    // It starts a dozen runs, which sanitizers slow down; ctest ends a test behind 120 s.
+    // It starts a dozen runs, which sanitizers slow down; ctest ends a test after 120 s.
     return run_process(arguments, {.working_directory = folder()});
   }
 

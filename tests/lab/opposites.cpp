@@ -33,7 +33,7 @@ std::vector<Opposites> opposites_of_monitor() {
        "does not keep the cores busier by 10 points: 60 % (60 % to 60 %) at batch 16, 62 "
        "% (62 % to 62 %) at batch 256. At batch 256 38 % are idle.",
        watched(host(50, 100, 2000), host(60, 100, 2000), 0.1),
-       "Whether a larger batch keeps the cores busier cannot be told"});
+       "Whether a larger batch keeps the cores busier remains unclear"});
   all.push_back({"monitor", grows, "Memory grows with the batch", stays,
                  "Memory hardly depends on the batch"});
   all.push_back({"monitor", grows, "The clock held: 2000 to 2000 MHz", stays,
@@ -96,7 +96,7 @@ std::vector<Opposites> opposites_of_int8() {
        "In int8 1 of 4,096 answers is another; the accuracy is 89.50 % instead of 90.00 %",
        in_int8(1, 7), "In int8 7 of 4,096 answers are another"});
   all.push_back({"int8", in_int8(1, 1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
-                 slow_key("none", 1), "What int8 changes of the answers was not told."});
+                 slow_key("none", 1), "How many answers int8 changes is unknown."});
   return all;
 }
 
@@ -105,7 +105,7 @@ std::vector<Opposites> opposites_of_model_options() {
       {"activations", slow_key("gelu", 1.5), "Steps that take longer than with ReLU: gelu (1.50x",
        slow_key("relu", 1), "No activation makes a step more than 5 % longer than ReLU does.",
        slow_key("relu", 1, 0.2),
-       "Whether any activation makes a step longer than ReLU does cannot be told."},
+       "Whether any activation makes a step longer than ReLU does remains unclear."},
       {"activations", slow_key("tanh", 1.5), "longer than with ReLU: tanh (1.50x",
        slow_key("relu", 2), "No activation makes a step more than 5 % longer than ReLU does."},
       {"accumulation", slow_key("parts-8", 1.5),
@@ -121,12 +121,12 @@ std::vector<Opposites> opposites_of_model_options() {
        slow_key("bf16-64", 0.8),
        "The claimed factor of 2 to 3 is not reached here: bf16 at a batch of 64, 1.25x",
        slow_key("bf16-512", 0.5, 0.2),
-       "Whether the claimed factor of 2 to 3 is reached here cannot be told: bf16"},
+       "Whether the claimed factor of 2 to 3 is reached here remains unclear: bf16"},
       {"memory", slow_key("recompute", 1.5),
        "Recomputation costs more than the 30 % that are claimed: 1.50x", slow_key("recompute", 1.1),
        "Recomputation costs less than the 30 % that are claimed: 1.10x",
        slow_key("recompute", 1.3, 0.2),
-       "Whether recomputation costs more or less than the 30 % that are claimed cannot be told"},
+       "Whether recomputation costs more or less than the 30 % that are claimed remains unclear"},
       {"memory", slow_key("precision", 0.5),
        "With numbers of 16 bits a sample is faster than without: 2.00x", slow_key("precision", 2),
        "With numbers of 16 bits a sample is slower than without: ", slow_key("precision", 1, 0.2),
@@ -140,12 +140,12 @@ std::vector<Opposites> opposites_of_model_options() {
        slow_key("segments-2", 1),
        "Recomputation costs less time than flops: in 2 segments a step takes 1.00x",
        slow_key("segments-2", 1.13, 0.2),
-       "Whether recomputation costs more time than flops, or less, cannot be told: in 2 segments"},
+       "Whether recomputation costs more time than flops, or less, remains unclear: in 2 segments"},
       {"checkpoint", slow_key("with-one", 1.1),
        "checkpoints take less than 3 % of a run (calculated): one makes a run ",
        slow_key("with-one", 100),
        "checkpoints take more than 3 % of a run (calculated): one makes a run ",
-       slow_key("with-one", 7, 3), "cannot be told: one makes a run "}};
+       slow_key("with-one", 7, 3), "remains unclear: one makes a run "}};
 }
 
 namespace {

@@ -574,7 +574,7 @@ TEST(Predictions, RefuseWhatTheMachineOrTheSchemeCannotDo) {
   refuse({.slow_rank = SlowRank{2, 20}}, h200, {1, 2, 4},
          "--slow-rank '2:20': of 2 ranks the last is 1; name a lower one, or ask for more --ranks");
   refuse({.slow_rank = SlowRank{0, 20}}, h200, {1},
-         "--slow-rank '0:20': a rank alone keeps nobody waiting; use --delay-ms, or ask for more "
+         "--slow-rank '0:20': no other rank would wait for it; use --delay-ms, or ask for more "
          "--ranks");
   refuse(
       {.precision = Precision::kTf32}, load_card("v100-pcie"), {1},

@@ -342,7 +342,7 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
               SizeIs(2));
 }
 
-/// A machine with two gauges, one of which cannot be told at times.
+/// A machine with two gauges, one of which remains unclear at times.
 class MadeUpSource final : public MonitorSource {
  public:
   [[nodiscard]] const std::string& name() const override { return name_; }

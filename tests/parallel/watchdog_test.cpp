@@ -173,7 +173,7 @@ TEST_F(WatchdogTest, BlamesTheRankThatHasNotArrived) {
   // On a busy machine a rank may seem to be stopped.
   EXPECT_THAT(
       said({.limit_s = 0.7}, 60),
-      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|nothing it tells of)': "
+      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|nothing recorded)': "
                                 "process {} (is not done after|has been stopped for) [0-9.]+ "
                                 "s, and rank 0 waits for it in all_reduce \\(8 B\\) in step "
                                 "2; look at what holds it up, or give a larger --timeout\n$",
@@ -375,7 +375,7 @@ TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
   EXPECT_THAT(text, EndsWith("       100 step 99: not ended\n"));
   EXPECT_EQ(record.state(), "step 99");
   record.end(Track::kPhase);
-  EXPECT_EQ(record.state(), "nothing it tells of");
+  EXPECT_EQ(record.state(), "nothing recorded");
 }
 
 /// Sets variables for as long as it lives.

@@ -287,7 +287,7 @@ TEST_F(HostSource, ReadsNonsenseWithoutHarm) {
   for (const double value : values_of(*host)) EXPECT_TRUE(std::isnan(value)) << value;
 }
 
-// This machine's own figures, behind a tenth of a second of work: ten of the system's ticks.
+// This machine's own figures, after a tenth of a second of work: ten of the system's ticks.
 TEST_F(HostSource, SeesThisProcessWork) {
   const auto host = new_host_source();
   values_of(*host);

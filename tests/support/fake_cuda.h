@@ -50,7 +50,7 @@ int objects();
 int replayed();
 
 /// Launches of our kernels that may begin before the kernel ahead of them has ended. While one has
-/// not waited for that, device memory is out of its reach; behind anything but a kernel of ours
+/// not waited for that, device memory is out of its reach; after anything but a kernel of ours
 /// such a launch is refused.
 int launched_ahead();
 

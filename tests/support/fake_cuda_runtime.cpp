@@ -305,7 +305,7 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (allocated_bytes() + size > state().machine.memory_bytes) {
     return failed(cudaErrorMemoryAllocation);
   }
-  // A page behind it stays out of reach: what runs over the end shows.
+  // A page after it stays out of reach: what runs over the end shows.
   const std::size_t mapped = rounded(size) + static_cast<std::size_t>(page_bytes());
   void* const pages = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return failed(cudaErrorMemoryAllocation);

@@ -11,7 +11,7 @@ struct ProcessOptions {
   enum class Stdout {
     kCapture,
     kFile,      // `stdout_file`, which must exist, as /dev/full does
-    kNoReader,  // a pipe whose reading end is closed, as behind `| head`
+    kNoReader,  // a pipe whose reading end is closed, as after `| head`
     kClosed,    // as `>&-`
   };
   Stdout stdout_to = Stdout::kCapture;

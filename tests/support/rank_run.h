@@ -42,7 +42,7 @@ struct Interruption {
   const TrainingState* start = nullptr;  // of rank 0: where the run goes on
   TrainingState* kept = nullptr;         // of all ranks: filled at the first pause, or at a stop
   std::int64_t pause_every = 0;
-  // Behind this step rank 0 asks for a pause or a stop.
+  // After this step rank 0 asks for a pause or a stop.
   std::int64_t asks_behind = -1;
   Wish asks_for = Wish::kPause;
 };

@@ -182,7 +182,7 @@ class FailingCopies final : public ForwardingDevice {
   Stream* copies_ = nullptr;
 };
 
-/// Eight steps, behind the third of which a copy begins.
+/// Eight steps, after the third of which a copy begins.
 void run_and_copy_behind_third_step(TrainerHarness& run) {
   const std::atomic<bool> never{false};
   run.trainer->pause_when(3, never);

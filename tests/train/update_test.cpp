@@ -1,4 +1,4 @@
-// Adam inside the weight gradients against Adam behind them, and clipping against PyTorch's.
+// Adam inside the weight gradients against Adam after them, and clipping against PyTorch's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

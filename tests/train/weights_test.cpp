@@ -45,7 +45,7 @@ TEST(InitialWeights, DrawLayerByLayerAndLeavePaddingZero) {
     EXPECT_TRUE(std::ranges::equal(weight, weight_in(flat, spec.layout, layer)));
     EXPECT_TRUE(std::ranges::equal(bias, bias_in(flat, spec.layout, layer)));
   }
-  EXPECT_EQ(generator.next(), other.next()) << "the stream goes on behind the weights";
+  EXPECT_EQ(generator.next(), other.next()) << "the stream goes on after the weights";
   EXPECT_EQ(std::ranges::count(flat, 0.0F), static_cast<std::ptrdiff_t>(flat.size()) - 20);
 }
 

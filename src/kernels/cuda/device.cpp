@@ -206,7 +206,7 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
       "cudaMemcpyAsync");
 }
 
-/// Eager launches, and those beside a library's of communication, come one behind the other.
+/// Eager launches, and those beside a library's of communication, come one after the other.
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                CudaDeviceStream& stream) {
   KernelTarget target = target_;

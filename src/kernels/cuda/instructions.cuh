@@ -16,7 +16,7 @@ namespace barestep {
 /// The first statement of every kernel of ours. A kernel that is launched ahead (KernelQueue) comes
 /// this far while the kernel before it still runs. Here it waits until that one and all before it
 /// have ended and what they wrote can be seen; then the next kernel may come this far. Does nothing
-/// before sm_90, or in a kernel that is launched behind the one before it.
+/// before sm_90, or in a kernel that is launched after the one before it.
 __device__ __forceinline__ void begin_kernel() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::
                                                     : "memory");

@@ -22,7 +22,7 @@ constexpr std::int64_t kLaunchWorkspaceBytes = 1024 * 8;
 
 /// Where kernels are queued. With `follows_kernel` a kernel is launched ahead of the end of the one
 /// before it where that is one of ours too, which `*follows_kernel` says of the stream's last work;
-/// launches set it. Without, each kernel is launched behind all that is queued before it.
+/// launches set it. Without, each kernel is launched after everything queued before it.
 struct KernelQueue {
   CudaStream stream = nullptr;
   bool* follows_kernel = nullptr;

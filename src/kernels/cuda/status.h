@@ -41,8 +41,8 @@ struct CudaFailure {
 /// Pure. `status` is not cudaSuccess.
 CudaFailure explain_status(cudaError_t status, const CudaFacts& facts);
 
-/// Pure. `status` is not CUBLAS_STATUS_SUCCESS. `pending` is the CUDA error behind it, if there is
-/// one, and is then explained instead.
+/// Pure. `status` is not CUBLAS_STATUS_SUCCESS. `pending` is the CUDA error that caused it, if
+/// there is one, and is then explained instead.
 CudaFailure explain_status(cublasStatus_t status, cudaError_t pending, const CudaFacts& facts);
 
 /// True for errors after which every call of the process fails: the first one is the cause.

@@ -88,7 +88,7 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
 /// The step times of cases by their keys, for fastest_of().
 std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys);
 
-/// Several comparisons behind those that are there.
+/// Appends several comparisons.
 void keep(Findings& findings, std::span<const Comparison> comparisons);
 
 }  // namespace barestep

@@ -48,7 +48,7 @@ std::string share_sentence(const Results& results, const Estimate& serial,
           percent_text(share_of(results.at(most_ranks.b), "reduce")));
     case Side::kOpen:
       return fmt::format(
-          "Whether more ranks make the step faster cannot be told: {} of a step behave as if they "
+          "Whether more ranks make the step faster remains unclear: {} of a step behave as if they "
           "were serial.",
           percent_text(serial));
     case Side::kBelow:

@@ -167,7 +167,7 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   }
   if (first == gains.size()) {
     return fmt::format(
-        "From which batch on {} pay cannot be told: at {} they are not "
+        "From which batch on {} pay remains unclear: at {} they are not "
         "measurably faster, at a smaller one they are.",
         words, kScaledBatches.back());
   }
@@ -204,7 +204,7 @@ std::string exposed_sentence(const Measurement& small, const Measurement& large)
       break;
   }
   return fmt::format(
-      "Whether the share of exposed communication changes cannot be told: it goes "
+      "Whether the share of exposed communication changes remains unclear: it goes "
       "{}.",
       ends);
 }

@@ -157,7 +157,8 @@ std::string recomputation_claim(const Estimate& longer) {
       break;
   }
   return fmt::format(
-      "Whether recomputation costs more or less than the 30 % that are claimed cannot be told: {}.",
+      "Whether recomputation costs more or less than the 30 % that are claimed remains unclear: "
+      "{}.",
       figure);
 }
 

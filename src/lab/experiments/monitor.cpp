@@ -136,7 +136,7 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
                          kMorePercent, end);
       break;
     case Side::kOpen:
-      text = fmt::format("Whether a larger batch keeps the {} busier cannot be told: {}.", device,
+      text = fmt::format("Whether a larger batch keeps the {} busier remains unclear: {}.", device,
                          end);
   }
   if (side_of(busy, kFullPercent) == Side::kAbove) {
@@ -226,7 +226,7 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
     busy.points.push_back({static_cast<double>(each.workload().batch_size()), level.mean,
                            percentile(looks, 5), percentile(looks, 95)});
   }
-  return {.title = "Utilisation against the batch, with 5th and 95th percentile of the looks",
+  return {.title = "Utilisation against the batch, with 5th and 95th percentile of the samples",
           .x_label = "batch size",
           .y_label = "%",
           .log_x = true,

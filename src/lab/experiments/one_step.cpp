@@ -211,7 +211,7 @@ std::string reason_sentence(const Measurement& steps) {
   if (parts.empty()) return "No phases were recorded, so what is longer is not known.";
   const LargestPart most = largest_of(parts);
   if (!most.is_alone()) {
-    return fmt::format("What of it is longest cannot be told: {}.", list_text(most.names));
+    return fmt::format("Which part of it is longest remains unclear: {}.", list_text(most.names));
   }
   return fmt::format("{} of that is {} ({}).", most.is_most() ? "Most" : "The largest part",
                      most.names.front(), percent_text(most.share));
@@ -238,7 +238,7 @@ Findings conclude_warmup(const Results& results) {
                                chosen_percent(kSlower - 1), both)};
       break;
     case Side::kOpen:
-      sentences = {fmt::format("Whether the first step is slower cannot be told: {}.", both)};
+      sentences = {fmt::format("Whether the first step is slower remains unclear: {}.", both)};
   }
   sentences.push_back(
       fmt::format("{} are left out as warm-up, which is looked for by steps of 5.",

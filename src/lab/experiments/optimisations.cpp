@@ -74,7 +74,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
   if (!largest.is_alone()) {
     return fmt::format(
-        "Which brings most cannot be told: {} ({} of the gain in logarithms for the "
+        "Which brings most remains unclear: {} ({} of the gain in logarithms for the "
         "first).",
         list_text(largest.names), share);
   }

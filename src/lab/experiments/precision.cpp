@@ -71,7 +71,7 @@ std::string claim_sentence(const Comparison& fastest, Precision precision, std::
     case Side::kOpen:
       break;
   }
-  return fmt::format("Whether the claimed factor of 2 to 3 is reached here cannot be told: {}.",
+  return fmt::format("Whether the claimed factor of 2 to 3 is reached here remains unclear: {}.",
                      figures);
 }
 

@@ -69,7 +69,8 @@ std::string loss_text(const LargestPart& loss) {
                        loss.is_most() ? "most of what is lost" : "the largest part of what is lost",
                        loss.names.front(), share);
   }
-  return fmt::format("what most of the loss is cannot be told ({}: {})", loss.names.front(), share);
+  return fmt::format("the cause of most of the loss remains unclear ({}: {})", loss.names.front(),
+                     share);
 }
 
 std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,
@@ -94,7 +95,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
                                       percent_text(efficiency_of(results, last, is_strong)));
   return open == nullptr
              ? fmt::format("Efficiency stays above {}: {}.", border, end)
-             : fmt::format("Whether efficiency falls below {} cannot be told: {}.", border, end);
+             : fmt::format("Whether efficiency falls below {} remains unclear: {}.", border, end);
 }
 
 /// Of the samples per second, which weak scaling has more of in each step.

@@ -150,7 +150,7 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
     return side(gains.size() - 1) == Side::kAbove
                ? fmt::format("Throughput{} does not saturate up to batch {}: {}.", whose,
                              batch(gains.size()), last)
-               : fmt::format("Whether throughput{} saturates up to batch {} cannot be told: {}.",
+               : fmt::format("Whether throughput{} saturates up to batch {} remains unclear: {}.",
                              whose, batch(gains.size()), last);
   }
   std::size_t open = first;

@@ -7,7 +7,7 @@
 namespace barestep {
 
 /// A share of the flat buffers: ceil(numbers / ranks), rounded up to 64 bytes. The last ranks'
-/// shares may lie partly or wholly behind the layout's end, where all is zero.
+/// shares may lie partly or wholly past the layout's end, where all is zero.
 FlatRange shard_of(const ParameterLayout& layout, int rank, int ranks);
 
 /// After backward the gradients are reduce-scattered, each rank's weighted as Ddp's are, then each
