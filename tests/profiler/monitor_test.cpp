@@ -164,7 +164,7 @@ TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
   summary.trouble = "it is hot";
   const std::string text = monitor_summary(std::span(&summary, 1), 64);
   EXPECT_EQ(text,
-            "Monitor, 2 looks in 2.0 s after warm-up\n"
+            "Monitor, 2 samples in 2.0 s after warm-up\n"
             "                mean  least  most\n"
             "  gpu  load %   85.0   80.0  90.0\n"
             "  gpu  MHz      1980   1980  1980\n"
