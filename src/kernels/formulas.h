@@ -255,6 +255,12 @@ BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, fl
 BARESTEP_HD inline bool is_finite(float x) {
   return x - x == 0.0F;
 }
+BARESTEP_HD inline bool is_finite(Bf16 x) {
+  return (x.bits & 0x7F80U) != 0x7F80U;
+}
+BARESTEP_HD inline bool is_finite(F16 x) {
+  return (x.bits & 0x7C00U) != 0x7C00U;
+}
 
 /// What gradients that were computed *scale times as large are multiplied by; 1 where `scale` is
 /// null (torch.amp.GradScaler.unscale_).

@@ -123,10 +123,10 @@ __global__ void __launch_bounds__(kBlockThreads)
   bool finite = true;
   for (std::int64_t i = grid_thread(); i < packs; i += grid_threads()) {
     for (const Number number : load_pack<kCount>(in + kCount * i).of)
-      finite = finite && is_finite(float_of(number));
+      finite = finite && is_finite(number);
   }
   for (std::int64_t i = kCount * packs + grid_thread(); i < n; i += grid_threads()) {
-    finite = finite && is_finite(float_of(in[i]));
+    finite = finite && is_finite(in[i]);
   }
   if (!finite) *found_inf = 1.0F;
 }
