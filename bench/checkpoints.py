@@ -30,7 +30,7 @@ def records_of(command):
 
 
 def costs_of(records):
-    """Of each checkpoint: the wait for it, and by how much it made the steps behind it longer."""
+    """Of each checkpoint: the wait for it, and by how much it made the steps after it longer."""
     costs = []
     for first in range(EVERY, len(records), EVERY):
         steps = [each["step_time_s"] + each["between_s"] for each in records[first:first + EVERY]]
@@ -43,7 +43,7 @@ def main():
     single, ddp = sys.argv[1:]
     load = pathlib.Path("/proc/loadavg").read_text().split()[0]
     print(f"# {' '.join(MODEL)} --checkpoint-every {EVERY}, medians of {CHECKPOINTS} checkpoints")
-    print("# waited: the steps stood still; slowed: the steps behind it took longer, all together;")
+    print("# waited: the steps stood still; slowed: the steps after it took longer, all together;")
     print(f"# share: waited and slowed at the default interval, of {DEFAULT_INTERVAL_S} s")
     print(f"# the machine's load over the minute before: {load}")
     print(f"{'run':>22} {'file (MB)':>9} {'step (ms)':>9} {'waited (ms)':>11} {'most':>6} "

@@ -40,7 +40,7 @@ def main():
             dim, depth, ranks, overlap = case
             found[case] += steps_of(program, ranks, dim, depth, overlap)
     print(f"# global batch {BATCH}, 1 thread a rank, {cores} cores; medians of {REPETITIONS} runs of "
-          "20 steps behind 5 of warm-up")
+          "20 steps after 5 of warm-up")
     print(f"{'model':>10} {'ranks':>5} {'overlap':>7} {'step (ms)':>10} {'p5':>8} {'p95':>8} "
           f"{'exposed (ms)':>12} {'speed-up':>8}")
     for dim, depth, ranks, overlap in cases:

@@ -22,7 +22,7 @@ THREADS = 2
 
 
 def barestep(program, dim, depth, steps, update):
-    """Records of the steps behind warm-up."""
+    """Records of the steps after warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         subprocess.run([program, "--device", "cpu", "--threads", str(THREADS), "--dim", str(dim),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/updates.sh: a step with Adam inside the weight gradients beside one with Adam behind them and
+# bench/updates.sh: a step with Adam inside the weight gradients beside one with Adam after them and
 # beside PyTorch's, on the CPU, and what a layer's update takes by itself. Keeps the figures in
 # bench/results/<machine>/updates.txt. Run it on a machine that does nothing else.
 set -euo pipefail

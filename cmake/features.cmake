@@ -90,7 +90,7 @@ endfunction()
 # CUDA 12 is the first whose nvcc compiles C++20. check_language tries the compiler in a project of
 # its own, so that one that does not get on with this machine's g++ counts as missing under AUTO.
 # -DCUDAToolkit_ROOT=<site-packages>/nvidia/cu13 takes the toolkit of the pip wheels: its libraries
-# lie in lib, where nvcc does not look, and only under names with the version behind them.
+# lie in lib, where nvcc does not look, and only under names with the version appended.
 macro(barestep_find_CUDA)
   set(suffixes ${CMAKE_FIND_LIBRARY_SUFFIXES})
   list(APPEND CMAKE_FIND_LIBRARY_SUFFIXES .so.13 .so.12)

@@ -163,7 +163,7 @@ Case new_case(const Setting& setting, std::string key, Workload workload) {
 const Measurement& Results::at(std::string_view key) const {
   const auto found =
       std::ranges::find_if(cases, [&](const Measurement& each) { return each.what().key == key; });
-  BARESTEP_REQUIRE(found != cases.end(), "an experiment asks for a case that it has not");
+  BARESTEP_REQUIRE(found != cases.end(), "an experiment asks for a case that it does not have");
   return *found;
 }
 

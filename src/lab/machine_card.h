@@ -83,7 +83,7 @@ struct MachineCard {
   int multiprocessors = 0;           // of a GPU; 0: unknown, and products of all shapes are as fast
   double memory_bytes_per_s = 0;     // reached, not the data sheet's
   double launch_s = 0;               // of an op, beside its work
-  double host_s = 0;                 // of a step: until the first op begins, and behind the last
+  double host_s = 0;                 // of a step: until the first op begins, and after the last
   int node_ranks = 1;
   LinkRates node{};
   bool has_network = false;  // without it there is one node

@@ -80,7 +80,7 @@ constexpr double kContendedSeconds = 0.02;
 constexpr int kLayers = 6;
 constexpr std::int64_t kMostReducedBytes = std::int64_t{32} << 20;
 
-/// Tensors in the measured memory, one behind the other, from the beginning again at its end.
+/// Tensors in the measured memory, one after the other, from the beginning again at its end.
 class Tensors {
  public:
   explicit Tensors(std::int64_t first) : next_(first) {}
@@ -236,7 +236,7 @@ DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
                     .scalars = activations.take(1, 2)};
 }
 
-/// Weights behind what four activations take, in as many layers as fit.
+/// Weights after what four activations take, in as many layers as fit.
 std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t width, int tensors) {
   const std::int64_t activations_end = 4 * (rows + 1) * width;
   const std::int64_t layer = tensors * (width + 1) * (width + 16);

@@ -29,7 +29,7 @@ struct OpTime {
   double seconds = 0;
 };
 
-/// What `--monitor` saw of one source behind warm-up.
+/// What `--monitor` saw of one source after warm-up.
 struct Watched {
   std::string source{};  // "host", "cuda:0"
   /// By gauge ("own_percent"), a value for each look that told one.

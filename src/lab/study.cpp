@@ -135,7 +135,7 @@ void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
     if (has_results && !other.empty())
       refuse_folder(folder, fmt::format("it holds a study {}", other));
   } else if (!std::filesystem::is_empty(folder)) {
-    refuse_folder(folder, "it holds files that are no study's");
+    refuse_folder(folder, "it holds files that do not belong to a study");
   }
   write_text(path, json_of_identity(identity).dump(1) + "\n");
 }

@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-// The first versions of CUDA 12: later ones hold more behind the same members.
+// The first versions of CUDA 12: later ones append members to the same ones.
 using KernelRecord = CUpti_ActivityKernel8;
 using CopyRecord = CUpti_ActivityMemcpy5;
 using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;

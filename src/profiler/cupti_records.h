@@ -92,7 +92,7 @@ class CuptiRecords final : public GpuRecords {
                                    const void* data);
   void note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph);
 
-  /// The first failure behind subscribe() is kept and told with the source.
+  /// The first failure after subscribe() is kept and reported with the source.
   void keep(const std::string& trouble);
   bool check(const char* call, CUptiResult status);
   std::string enable_all();

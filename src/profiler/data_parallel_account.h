@@ -38,7 +38,7 @@ struct Traffic {
 /// Of a program over at most `devices` devices.
 Traffic traffic_of(const Program& program, int devices, Route route);
 
-/// Collects the steps behind warm-up. Allocates at construction only.
+/// Collects the steps after warm-up. Allocates at construction only.
 class DataParallelAccount {
  public:
   /// `split` are the rows of each device that has any, `names` those of all devices asked for, with
@@ -50,7 +50,7 @@ class DataParallelAccount {
   void add(const StepReport& report);
 
   /// A row for each device and for each exchange, and in a sentence what device 0 has more than the
-  /// others. Empty without a step behind warm-up.
+  /// others. Empty without a step after warm-up.
   [[nodiscard]] std::string text() const;
 
  private:

@@ -113,7 +113,7 @@ void Monitor::add(MonitorSample sample) {
   for (std::size_t i = 0; i < sample.values.size(); ++i) {
     summary.values[i].add(summary.gauges[i].kind, sample.values[i]);
   }
-  ++summary.looks;
+  ++summary.readings;
   summary.end_s = sample.at_s;
   kept_.push_back(std::move(sample));
   if (kept_.size() > kMostKept) kept_.pop_front();
@@ -131,7 +131,7 @@ void Monitor::begin_window() {
       const bool counts = summary.gauges[i].kind == GaugeKind::kEnergy && before.count > 0;
       if (counts) summary.values[i].add(GaugeKind::kEnergy, before.last);
     }
-    summary.looks = 0;
+    summary.readings = 0;
     summary.begin_s = summary.end_s;
   }
 }
@@ -281,7 +281,7 @@ double HostSource::clock_mhz() const {
 void HostSource::look_at_cores(std::span<double> values) {
   const std::vector<CoreTicks> now = read_cores();
   if (now.size() != cores_.size() || now.empty()) {
-    trouble_ = now.empty() ? "/proc/stat names no cores" : "cores came or went";
+    trouble_ = now.empty() ? "/proc/stat names no cores" : "the set of cores changed";
     return;
   }
   CoreTicks total;
@@ -406,7 +406,7 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary) {
     const GaugeSummary& value = summary.values[i];
     if (value.count == 0) continue;
     if (gauge.kind == GaugeKind::kClock && value.most > kSteadyClock * value.least) {
-      marks.push_back(fmt::format("a clock of {} moved: {} from {} to {}", summary.name,
+      marks.push_back(fmt::format("a clock of {} changed: {} from {} to {}", summary.name,
                                   gauge.column, number(gauge, value.least),
                                   number(gauge, value.most)));
     } else if (gauge.kind == GaugeKind::kOthers && value.most > 0) {
@@ -415,7 +415,7 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary) {
     } else if (gauge.kind == GaugeKind::kReasons) {
       const std::string reasons = reasons_of(gauge, value.bits);
       if (!reasons.empty())
-        marks.push_back(fmt::format("{} was held back: {}", summary.name, reasons));
+        marks.push_back(fmt::format("{} was throttled: {}", summary.name, reasons));
     }
   }
   return marks;
@@ -428,7 +428,7 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                    {"mean", Align::kRight},
                    {"least", Align::kRight},
                    {"most", Align::kRight}});
-  std::string behind;
+  std::string lines;
   double joules = 0;
   int with_energy = 0;
   for (const SourceSummary& summary : summaries) {
@@ -440,23 +440,24 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
       table.add_row({summary.name, gauge.column, number(gauge, value.mean()),
                      number(gauge, value.least), number(gauge, value.most)});
     }
-    behind += energy_text(summary, samples);
+    lines += energy_text(summary, samples);
     for (const std::string& mark : monitor_marks(summary)) {
-      behind += fmt::format("  MARKED: {}\n", mark);
+      lines += fmt::format("  MARKED: {}\n", mark);
     }
     if (!summary.trouble.empty()) {
-      behind += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
+      lines += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
     }
     if (summary.energy_j()) ++with_energy;
     joules += summary.energy_j().value_or(0);
   }
   if (with_energy > 1 && samples > 0) {
-    behind += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
-                          joules / static_cast<double>(samples));
+    lines += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
+                         joules / static_cast<double>(samples));
   }
   const SourceSummary& first = summaries.front();
-  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}", counted(first.looks, "look"),
-                     first.end_s - first.begin_s, table.text(2), behind);
+  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}",
+                     counted(first.readings, "reading"), first.end_s - first.begin_s, table.text(2),
+                     lines);
 }
 
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
@@ -477,7 +478,7 @@ std::string monitor_summary_record(const SourceSummary& summary, std::int64_t sa
                                          : std::numeric_limits<double>::quiet_NaN();
   return line_of({{"monitor_summary", summary.name},
                   {"rank", rank},
-                  {"looks", summary.looks},
+                  {"readings", summary.readings},
                   {"seconds", summary.end_s - summary.begin_s},
                   {"energy_j", samples > 0 ? json_number(joules) : TraceJson()},
                   {"energy_j_per_sample", json_number(of_a_sample)},

@@ -68,9 +68,9 @@ struct MonitorSample {
 
 /// A gauge over the window.
 struct GaugeSummary {
-  std::int64_t count = 0;  // of the looks that told it; without any the rest means nothing
+  std::int64_t count = 0;  // readings that had this gauge; at 0 the other members mean nothing
   double least = 0, most = 0, sum = 0, first = 0, last = 0;
-  std::uint64_t bits = 0;  // of all looks; kReasons only
+  std::uint64_t bits = 0;  // of all readings; kReasons only
 
   void add(GaugeKind kind, double value);
   [[nodiscard]] double mean() const { return sum / static_cast<double>(count); }
@@ -81,7 +81,7 @@ struct SourceSummary {
   std::string name;
   std::span<const Gauge> gauges;       // of the source
   std::vector<GaugeSummary> values{};  // one for each gauge
-  std::int64_t looks = 0;
+  std::int64_t readings = 0;
   double begin_s = 0, end_s = 0;
   std::string trouble{};
 
@@ -94,7 +94,7 @@ class Monitor {
  public:
   /// Looks at all sources now, which starts their counting, and then every `period_s`.
   Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s);
-  /// Ends the thread, behind a look that is going on.
+  /// Ends the thread, after the reading that is under way.
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

@@ -84,7 +84,7 @@ struct Profile {
 std::vector<Record> node_records(const GpuRecords& gpu);
 
 /// Of steps that are measured by nodes. Where records were dropped, the first step that lacks one
-/// and all behind it are left out; `exchanges` as below.
+/// and all after it are left out; `exchanges` as below.
 Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
                    std::span<const GpuActivity> activities = {});
 

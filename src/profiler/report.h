@@ -52,7 +52,7 @@ std::string metrics_record(const StepFigures& step, int rank);
 /// {"lost_time": {"wall_s", "waited_share", "stolen_s", "busy_threads"}, "rank"}.
 std::string lost_time_record(const LostTime& lost, int rank);
 
-/// Collects the steps behind warm-up and tells what they came to. Allocates at construction, and
+/// Collects the steps after warm-up and tells what they came to. Allocates at construction, and
 /// then not for the first million steps.
 class RunSummary {
  public:
@@ -66,7 +66,7 @@ class RunSummary {
   [[nodiscard]] std::string text(const Device& device, const std::string& update,
                                  std::optional<double> floor_s = std::nullopt) const;
 
-  /// There must be a step behind warm-up.
+  /// There must be a step after warm-up.
   [[nodiscard]] Statistics step_time_s() const { return statistics_of(wall_s_); }
   /// Of a whole step: the most that any has.
   [[nodiscard]] std::int64_t step_samples() const { return step_samples_; }

@@ -143,7 +143,7 @@ TEST_F(StreamOfFake, SkipsWhatIsBehindAFailureAndReportsItOnce) {
   const int copies = fake_cuda::calls("cudaMemcpyAsync");
   float value = 0;
   device->copy(&value, memory->get(), sizeof(value), *stream);
-  EXPECT_EQ(fake_cuda::calls("cudaMemcpyAsync"), copies) << "work behind the failure is skipped";
+  EXPECT_EQ(fake_cuda::calls("cudaMemcpyAsync"), copies) << "work after the failure is skipped";
   event->record(*stream);
   event->synchronize();
   EXPECT_TRUE(event->reached()) << "events are signalled all the same";

@@ -200,7 +200,7 @@ struct Compare {
       double size = op.beta == 0 ? 0 : std::abs(at(input, op.out, col));
       for (std::int64_t row = 0; row < op.in.rows; ++row)
         size += std::abs(at(input, op.in, row * op.in.cols + col));
-      // Terms behind one another: a thread's, then the tile's.
+      // Terms one after another: a thread's, then the tile's.
       const double depth = static_cast<double>(op.in.rows) / 8 + 8;
       ASSERT_NEAR(at(cuda, op.out, col), at(cpu, op.out, col),
                   depth * kUlp * size + step_of(op.out) * std::abs(at(cpu, op.out, col)));
@@ -306,7 +306,7 @@ TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
   }
 }
 
-/// An optimizer over n numbers that start `shift` numbers behind a multiple of 16 bytes, each array
+/// An optimizer over n numbers that start `shift` numbers after a multiple of 16 bytes, each array
 /// with a fence behind it.
 class OptimizerArrays {
  public:
@@ -377,7 +377,7 @@ TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
 }
 
 /// The ops whose kernels move 16 bytes at a time, over rows x cols numbers of `type`. Each tensor
-/// begins `shift` numbers behind a multiple of 64 bytes.
+/// begins `shift` numbers after a multiple of 64 bytes.
 class PackedOps {
  public:
   PackedOps(std::int64_t rows, std::int64_t cols, DType type, std::int64_t shift) : shift_(shift) {

@@ -58,7 +58,7 @@ mutant 'held chunks of x mixed up' linear_adam.cuh 's/^ *held = other;//'
 mutant 'weights of the tile before' linear_adam.cuh \
   's/load\(slot \+ kAhead - Product::kSlots, next\)/load(slot + kAhead - Product::kSlots, now)/'
 mutant 'a row too many' linear_adam.cuh 's/if \(row < out && col < in\) four/if (row <= out \&\& col < in) four/'
-mutant 'no zeros behind the last row of the batch' linear_adam.cuh 's/valid = row \+ k < rows &&/valid =/'
+mutant 'no zeros after the last row of the batch' linear_adam.cuh 's/valid = row \+ k < rows &&/valid =/'
 mutant 'one chunk where there are several' linear_adam.cuh 's/run\(own \* chunks\)/run(own)/'
 mutant 'sums are not cleared' linear_adam.cuh 's/^    sums = \{\};//'
 mutant 'sums of biases are not cleared' linear_adam.cuh 's/^    bias_sum = 0;//'

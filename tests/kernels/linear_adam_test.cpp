@@ -63,7 +63,7 @@ struct UpdateInMemory {
     if (op.clip) memory.values(*op.clip)[0] = 0.375F;
   }
 
-  /// Weights and moments, one behind the other.
+  /// Weights and moments, one after the other.
   [[nodiscard]] std::vector<float> updated() {
     std::vector<float> all;
     for (const Tensor& tensor : {op.weight, op.weight_moments1, op.weight_moments2, op.bias,

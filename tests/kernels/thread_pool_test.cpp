@@ -104,7 +104,7 @@ TEST(ThreadPool, WakesUpAfterALongPause) {
   }
 }
 
-// A thread that starts late must not go to sleep behind the end of its pool.
+// A thread that starts late must not go to sleep after the end of its pool.
 TEST(ThreadPool, EndsHoweverSoonAfterItsStart) {
   // Threads take long to start where each access is watched, which needs no luck to find a race.
   const int pools = kThreadSanitized || kAddressSanitized ? 400 : 5000;
@@ -138,7 +138,7 @@ TEST(ThreadPool, SaysHowManyThreadsTheSystemStarts) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kTryAgain);
     EXPECT_STREQ(error.what(),
-                 "threads '3': the system starts no more than 1; give a smaller --threads");
+                 "threads '3': the system allows no more than 1; give a smaller --threads");
   }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # clang_tidy.sh <source root> <build folder> <folder...>: runs clang-tidy over the sources of the folders
-# that this build compiles, one behind the other as a single source: their headers, which are most of
+# that this build compiles, one after the other as a single source: their headers, which are most of
 # the work, are read once. What passed is passed over until a source, a header or a flag changes.
 set -euo pipefail
 . "$(dirname "$0")/tool.sh"
@@ -39,7 +39,7 @@ tidy() {
   if text=$("$tool" --config-file="$root/.clang-tidy" --quiet "$all" -- "${flags[@]}" 2>&1); then
     echo "$hash" >"$all.stamp"
   else
-    # clang-tidy counts on behind a #line: back to the sources' own lines.
+    # clang-tidy counts on after a #line: back to the sources' own lines.
     awk -v all="$all" '
       NR == FNR { if (/^#line 1 /) { source[NR] = $3; gsub(/"/, "", source[NR]) } next }
       index($0, all ":") == 1 {

@@ -28,7 +28,7 @@ class Ignored final : public TrainObserver {
   void on_evaluation(const EvaluationReport& /*report*/) override {}
 };
 
-/// The gradients behind one step; a rank's own ones where there is no scheme.
+/// The gradients after one step; a rank's own ones where there is no scheme.
 FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const Scheme* scheme,
                          Communicator* communicator) {
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), scheme);

@@ -270,7 +270,7 @@ TEST_P(LocalCollectives, BroadcastAndReduceBetweenTheFirstDevices) {
   EXPECT_THAT(values_[0], ElementsAre(11, 22, 33));
 }
 
-// What is queued before a collective on one device happens before it on all, what is queued behind
+// What is queued before a collective on one device happens before it on all, what is queued after
 // it afterwards: whichever of the devices is late.
 TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
   const DeviceOp pause = Delay{0.003};
@@ -278,8 +278,8 @@ TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
     SCOPED_TRACE(late);
     const DeviceOp before[] = {Fill{.out = tensors_[0], .value = 1},
                                Fill{.out = tensors_[1], .value = 2}};
-    const DeviceOp behind[] = {Fill{.out = tensors_[0], .value = 8},
-                               Fill{.out = tensors_[1], .value = 9}};
+    const DeviceOp later[] = {Fill{.out = tensors_[0], .value = 8},
+                              Fill{.out = tensors_[1], .value = 9}};
     const Collective broadcast = Broadcast{.tensors = tensors_, .root = 0};
     const Collective reduce = Reduce{.tensors = tensors_, .root = 0};
     const auto queue = [&](std::size_t device, const DeviceOp& op) {
@@ -290,7 +290,7 @@ TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
       queue(0, before[0]);
       queue(1, before[1]);
       run(collective);
-      queue(overwritten, behind[overwritten]);
+      queue(overwritten, later[overwritten]);
       finish();
     };
     run_between(broadcast, 0);

@@ -51,7 +51,7 @@ void count_rows(const Program& program, RowCounts& counts) {
   }
 }
 
-/// Every row of a step once behind each layer but the last.
+/// Every row of a step once after each layer but the last.
 RowCounts each_once(const StepProgram& step, int layers) {
   RowCounts counts;
   for (int layer = 0; layer + 1 < layers; ++layer) {

@@ -108,7 +108,7 @@ TEST_F(Cupti, ReadsFillsPeerCopiesAndItsOwnOverhead) {
   EXPECT_TRUE(records().empty());
 }
 
-/// Buffers come back in any order, and with them a correlation behind the work it is about.
+/// Buffers come back in any order, and with them a correlation after the work it is about.
 TEST_F(Cupti, DoesNotMindTheOrderOfBuffers) {
   open();
   turn_on();

@@ -62,7 +62,7 @@ const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kUntold};
 SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
   SourceSummary summary{.name = "gpu", .gauges = kGauges};
   summary.values.resize(kGauges.size());
-  summary.looks = static_cast<std::int64_t>(looks.size());
+  summary.readings = static_cast<std::int64_t>(looks.size());
   summary.begin_s = 10;
   summary.end_s = 12;
   for (const auto& values : looks) {
@@ -90,7 +90,7 @@ TEST(Monitor, LooksAgainAndAgainUntilItIsStopped) {
   EXPECT_THAT(monitor.take_new(), IsEmpty());
   EXPECT_EQ(monitor.kept().size(), samples.size());
   EXPECT_EQ(samples.front().values[0], 97.5);
-  EXPECT_EQ(monitor.summaries()[0].looks, looks - 1);
+  EXPECT_EQ(monitor.summaries()[0].readings, looks - 1);
   EXPECT_EQ(monitor.summaries()[0].trouble, "it is hot");
 }
 
@@ -101,7 +101,7 @@ TEST(Monitor, CountsEnergyFromTheBeginningOfTheWindow) {
   monitor.begin_window();
   monitor.stop();
   const SourceSummary summary = monitor.summaries()[0];
-  EXPECT_EQ(summary.looks, 1);
+  EXPECT_EQ(summary.readings, 1);
   EXPECT_EQ(summary.values[0].count, 1);
   EXPECT_EQ(summary.energy_j(), 1);
   EXPECT_GE(summary.end_s, summary.begin_s);
@@ -148,8 +148,8 @@ TEST(MonitorReport, MarksWhatMakesFiguresDoubtful) {
   EXPECT_THAT(monitor_marks(summary_of({{0, 1980}, {0, 1950}})), IsEmpty());
   EXPECT_THAT(
       monitor_marks(summary_of({{0, 1980, 2, 0}, {0, 1410, 4, 2}, {0, 1980, 1, 1}})),
-      ElementsAre("a clock of gpu moved: MHz from 1410 to 1980",
-                  "gpu was held back: power cap, heat", "other processes used gpu too: up to 2"));
+      ElementsAre("a clock of gpu changed: MHz from 1410 to 1980",
+                  "gpu was throttled: power cap, heat", "other processes used gpu too: up to 2"));
 }
 
 TEST(MonitorReport, TakesEnergyFromTheCounterOrElseFromPower) {
@@ -164,14 +164,14 @@ TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
   summary.trouble = "it is hot";
   const std::string text = monitor_summary(std::span(&summary, 1), 64);
   EXPECT_EQ(text,
-            "Monitor, 2 looks in 2.0 s after warm-up\n"
+            "Monitor, 2 readings in 2.0 s after warm-up\n"
             "                mean  least  most\n"
             "  gpu  load %   85.0   80.0  90.0\n"
             "  gpu  MHz      1980   1980  1980\n"
             "  gpu  others      0      0     0\n"
             "  gpu  power W   400    300   500\n"
             "  gpu took 12.000 J in 2.000 s, 0.1875 J a sample\n"
-            "  MARKED: gpu was held back: power cap\n"
+            "  MARKED: gpu was throttled: power cap\n"
             "  Note: gpu: it is hot\n");
   const std::vector<SourceSummary> two = {summary, summary};
   EXPECT_THAT(monitor_summary(two, 64), HasSubstr("  Together 24.000 J, 0.375 J a sample\n"));
@@ -188,7 +188,7 @@ TEST(MonitorReport, RecordsAreJson) {
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
             R"({"monitor_summary":"gpu","rank":0,"looks":1,"seconds":2.0,)"
             R"("energy_j":null,"energy_j_per_sample":null,)"
-            R"("marks":["gpu was held back: power cap"]})");
+            R"("marks":["gpu was throttled: power cap"]})");
 }
 
 TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
@@ -274,7 +274,7 @@ TEST_F(HostSource, SaysSoWhenCoresGo) {
   const auto host = new_host_source(folder());
   put("proc/stat", "cpu0 2 2 2 2 2 2 2 2 2 2\n");
   EXPECT_TRUE(std::isnan(value_of(*host, values_of(*host), "busy_percent")));
-  EXPECT_EQ(host->trouble(), "cores came or went");
+  EXPECT_EQ(host->trouble(), "the set of cores changed");
 }
 
 TEST_F(HostSource, ReadsNonsenseWithoutHarm) {
@@ -287,7 +287,7 @@ TEST_F(HostSource, ReadsNonsenseWithoutHarm) {
   for (const double value : values_of(*host)) EXPECT_TRUE(std::isnan(value)) << value;
 }
 
-// This machine's own figures, behind a tenth of a second of work: ten of the system's ticks.
+// This machine's own figures, after a tenth of a second of work: ten of the system's ticks.
 TEST_F(HostSource, SeesThisProcessWork) {
   const auto host = new_host_source();
   values_of(*host);

@@ -181,7 +181,7 @@ std::vector<GpuActivity> sample_activities() {
   return all;
 }
 
-/// Kernels stand under their own names, cut where they overlap, behind the calls that queued them.
+/// Kernels stand under their own names, cut where they overlap, after the calls that queued them.
 TEST(Trace, OfCuptiHasEveryKernelAndTheCallThatQueuedIt) {
   const SampleProfile sample;
   Profile profile = sample.profile();

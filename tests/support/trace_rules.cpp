@@ -95,7 +95,7 @@ class Check {
             "members are not in Kineto's order");
     // HolisticTraceAnalysis finds the rank with this, in the text.
     require(!first_match(text_, "\n\"rank\":\\s+(\\d+)").empty(),
-            "the rank does not stand on a line of its own behind a blank");
+            "the rank does not stand on a line of its own after a blank");
     for (const OrderedJson& device : trace_.at("deviceProperties")) {
       for (const char* key : {"id", "name", "totalGlobalMem", "computeMajor", "numSms"}) {
         require(device.contains(key), std::string("deviceProperties has no ") + key);
@@ -271,7 +271,7 @@ class Check {
     require(!next.empty(), "no ProfilerStep");
   }
 
-  /// One begins a nanosecond before its first work and ends one behind its last, or, where there is
+  /// One begins a nanosecond before its first work and ends one after its last, or, where there is
   /// no room, with it.
   void check_phases() {
     for (const OrderedJson& event : trace_.at("traceEvents")) {

@@ -17,7 +17,7 @@ namespace barestep {
 /// Lanes of one of PyTorch's vectors.
 constexpr int kSumLanes = 8;
 
-/// Columns that PyTorch sums together; the columns behind the last full group are summed in
+/// Columns that PyTorch sums together; the columns after the last full group are summed in
 /// another order (interleaved_sum).
 constexpr int kSumColumns = 4 * kSumLanes;
 

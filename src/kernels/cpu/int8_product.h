@@ -13,7 +13,7 @@
 
 namespace barestep {
 
-/// Rows of a and rows of b, all `depth` numbers long and one behind the other.
+/// Rows of a and rows of b, all `depth` numbers long and one after the other.
 struct Int8Tile {
   const std::int8_t* a;
   const std::int8_t* b;

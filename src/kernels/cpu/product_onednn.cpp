@@ -180,7 +180,7 @@ class OneDnnProduct final : public Product {
     return tiling_of(op, pool.threads(), by_rows);
   }
 
-  /// Whether the library writes the tile where it belongs: all rows of c lie one behind the other,
+  /// Whether the library writes the tile where it belongs: all rows of c lie one after the other,
   /// and what comes after the sums can be done there.
   static bool is_in_place(const Gemm& op, const Tile& tile) {
     return tile.cols == op.c.cols && (op.a.dtype == DType::kF32 || is_sum(op));

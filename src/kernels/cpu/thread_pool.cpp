@@ -43,7 +43,7 @@ ThreadPool::ThreadPool(int threads)
     stop();
     fail(ExitCode::kTryAgain,
          {"threads", std::to_string(threads),
-          "the system starts no more than " + std::to_string(workers_.size() + 1),
+          "the system allows no more than " + std::to_string(workers_.size() + 1),
           "give a smaller --threads"});
   }
 }

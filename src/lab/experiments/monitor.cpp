@@ -136,8 +136,7 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
                          kMorePercent, end);
       break;
     case Side::kOpen:
-      text = fmt::format("Whether a larger batch keeps the {} busier cannot be told: {}.", device,
-                         end);
+      text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);
   }
   if (side_of(busy, kFullPercent) == Side::kAbove) {
     return text + fmt::format(" At {} less than {:.0f} % are idle.", batch_text(large),
@@ -172,10 +171,11 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
   }
   if (!all.told) return "The clock cannot be read here.";
   if (all.most <= kSteadyShare * all.least) {
-    return fmt::format("The clock held: {:.0f} to {:.0f} MHz.", all.least, all.most);
+    return fmt::format("The clock was steady: {:.0f} to {:.0f} MHz.", all.least, all.most);
   }
   return fmt::format(
-      "The clock moved from {:.0f} to {:.0f} MHz, so times of different moments may differ by {}.",
+      "The clock changed between {:.0f} and {:.0f} MHz, so times measured at different moments may "
+      "differ by {}.",
       all.least, all.most, percent_text(all.most / all.least - 1));
 }
 
@@ -194,8 +194,8 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   keep(findings, least.others);
   std::vector<std::string> ties;
   for (const std::size_t place : least.ties) ties.push_back(names[place]);
-  return fmt::format("Least energy for a sample: {}{}.", list_text(ties),
-                     least.is_alone() ? "" : ", which cannot be told apart");
+  return fmt::format("Least energy per sample: {}{}.", list_text(ties),
+                     least.is_alone() ? "" : ", which are indistinguishable");
 }
 
 std::string level_text(const Level& level, const char* unit) {
@@ -226,11 +226,12 @@ Plot busy_plot(const Results& results, const GaugeNames& names) {
     busy.points.push_back({static_cast<double>(each.workload().batch_size()), level.mean,
                            percentile(looks, 5), percentile(looks, 95)});
   }
-  return {.title = "Utilisation against the batch, with 5th and 95th percentile of the looks",
-          .x_label = "batch size",
-          .y_label = "%",
-          .log_x = true,
-          .series = {busy}};
+  return {
+      .title = "Utilisation against the batch, with the 5th and 95th percentile of the readings",
+      .x_label = "batch size",
+      .y_label = "%",
+      .log_x = true,
+      .series = {busy}};
 }
 
 Findings conclude_monitor(const Results& results) {
@@ -254,7 +255,7 @@ Findings conclude_monitor(const Results& results) {
                     .plots = {busy_plot(results, names)}};
   findings.sentences.push_back(energy_sentence(results, findings));
   for (const std::string& mark : marks_of(results)) {
-    findings.facts.push_back(fmt::format("Take figures with care: {}.", mark));
+    findings.facts.push_back(fmt::format("Read these figures with care: {}.", mark));
   }
   return findings;
 }

@@ -37,7 +37,7 @@ Findings conclude_timing(const Results& results) {
           fmt::format("Here it is nearly right: it shows {} of the step.", percent_text(shown));
       break;
     case Side::kOpen:
-      answer += fmt::format("How wrong it is cannot be told: it shows {} of the step.",
+      answer += fmt::format("How wrong it is remains unclear: it shows {} of the step.",
                             percent_text(shown));
   }
   return {

@@ -31,7 +31,7 @@ struct MpiRank {
 MpiRank join_mpi(FlightRecord* record = nullptr);
 
 /// Ends all ranks and does not return; may be called by any thread at any time, also before
-/// join_mpi() and behind the communicator's end. A process that cannot end so within three seconds
+/// join_mpi() and after the communicator's end. A process that cannot end so within three seconds
 /// ends itself.
 [[noreturn]] void end_all_ranks(ExitCode code) noexcept;
 

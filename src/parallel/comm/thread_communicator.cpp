@@ -217,7 +217,7 @@ class ThreadCommunicator final : public HostCommunicator {
     if (!met) {
       fail(ExitCode::kTryAgain, {.what = "ranks",
                                  .value = "",
-                                 .why = "another rank gave up",
+                                 .why = "another rank failed",
                                  .remedy = "see that rank's error"});
     }
   }

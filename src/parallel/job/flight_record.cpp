@@ -101,7 +101,7 @@ std::string FlightRecord::state() const {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     if (const auto now = open(track)) return now->text();
   }
-  return "nothing it tells of";
+  return "an unknown state";
 }
 
 std::string FlightRecord::text() const {

@@ -71,7 +71,7 @@ struct SocketName {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// In the folder that the launcher's daemon has on this host for this job, and removes behind it.
+/// In the folder that the launcher's daemon has on this host for this job, and removes afterwards.
 std::string board_file() {
   const std::string folder = text_in("PMIX_SERVER_TMPDIR");
   const std::string space = text_in("PMIX_NAMESPACE");

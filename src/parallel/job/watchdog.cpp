@@ -134,7 +134,7 @@ void Watchdog::look_for_the_dead() {
     return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
                  .value = fmt::format("process {}", record.process.load()),
                  .why = fmt::format("died during {}", record.state()),
-                 .remedy = "see what it wrote and the system's log, then run again"});
+                 .remedy = "see its output and the system log, then run again"});
   }
 }
 
@@ -157,7 +157,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
     return {.what = own_name(),
             .value = entry.text(),
             .why = fmt::format("not done after {:.1f} s", age_s),
-            .remedy = "look at what holds it up, or give a larger --timeout"};
+            .remedy = "find out what delays it, or give a larger --timeout"};
   }
   const auto late = late_ranks();
   const auto to_blame = std::ranges::find_if(late, [](const FlightRecord* record) {
@@ -167,7 +167,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
     return {.what = own_name(),
             .value = entry.text(),
             .why = fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
-            .remedy = "look at the ranks that are behind, or give a larger --timeout"};
+            .remedy = "find out what delays the late ranks, or give a larger --timeout"};
   }
   const FlightRecord& blamed = **to_blame;
   const auto phase = blamed.open(Track::kPhase);
@@ -180,7 +180,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
       .value = blamed.state(),
       .why = fmt::format("process {} {}, and rank {} waits for it in {}{}", blamed.process.load(),
                          how, mine.rank.load(), waiting->text(), text_of_late(&blamed)),
-      .remedy = "look at what holds it up, or give a larger --timeout"};
+      .remedy = "find out what delays it, or give a larger --timeout"};
 }
 
 void Watchdog::look_at_communicator() {
@@ -205,8 +205,8 @@ void Watchdog::look_at_launcher() {
   if (!entry || entry->begin_s > asked_s) return;
   tell({.what = own_name(),
         .value = entry->text(),
-        .why = "the launcher ends the job while this waits for other ranks",
-        .remedy = "see what the other hosts wrote, then run again"});
+        .why = "the launcher is ending the job while this process waits for other ranks",
+        .remedy = "see the output of the other hosts, then run again"});
 }
 
 /// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
@@ -223,8 +223,8 @@ void Watchdog::look_for_the_absent() {
       std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
   if (absent == places.end()) return;
   tell({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
-        .why = "never came to the start of MPI, and the launcher ends the job",
-        .remedy = "see what it wrote and the system's log, then run again"});
+        .why = "never reached the start of MPI, and the launcher is ending the job",
+        .remedy = "see its output and the system log, then run again"});
 }
 
 void Watchdog::end_behind_others() {

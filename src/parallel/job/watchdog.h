@@ -22,7 +22,7 @@ struct WatchdogOptions {
   double limit_s = 300;   // what a rank is in may last so long
   int ranks = 0;          // of the job; 0: not known
   bool one_host = true;   // all ranks are on this host
-  /// Where the records of this host's ranks go then; on several hosts with the host's name behind
+  /// Where the records of this host's ranks go then; on several hosts with the host's name appended
   /// it. May be empty.
   std::string record_file{};
   /// Ends all ranks, with `code`. Called from the watchdog's thread.

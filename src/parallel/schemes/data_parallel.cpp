@@ -106,9 +106,9 @@ class SpreadMlp {
   Draft& draft_;
   std::vector<Rows> split_;
   std::vector<Mlp> models_;
-  std::vector<Tensor> x_;                       // of the devices behind device 0
+  std::vector<Tensor> x_;                       // of the devices after device 0
   Tensor number_{};                             // of the step
-  std::vector<Tensor> numbers_;                 // the same on the devices behind device 0
+  std::vector<Tensor> numbers_;                 // the same on the devices after device 0
   std::vector<Tensor> parameters_, gradients_;  // what products read; what they make
   ModelOutput output_;                          // of all rows, on device 0
 };

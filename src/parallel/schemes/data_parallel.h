@@ -29,7 +29,7 @@ class DataParallel final : public Scheme {
   DataParallel(int devices, bool adds_by_pieces)
       : devices_(devices), adds_by_pieces_(adds_by_pieces) {}
 
-  /// Take the buffers of an Mlp on each device that has rows, "x" and "workspace" on those behind
+  /// Take the buffers of an Mlp on each device that has rows, "x" and "workspace" on those after
   /// device 0, and for training "reduce_piece" there.
   void build(Draft& draft) const override;
   void evaluate(Draft& draft) const override;
