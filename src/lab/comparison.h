@@ -27,7 +27,7 @@ enum class Word {
 /// "faster", "slower", "no difference beyond the margin", "indistinguishable".
 std::string_view name_of(Word word);
 
-/// Of the ratio of two times, and its sign test's p adjusted for all comparisons that were looked
+/// Of the ratio of two times, and its sign test's p adjusted for all comparisons that were examined
 /// at. Faster (slower) where p is at most 5 % and the interval lies below (above) 1; else no
 /// difference where it lies within the margin (two one-sided tests); else undecided.
 Word word_of(const Estimate& ratio, double p_holm, double margin);

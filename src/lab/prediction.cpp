@@ -371,7 +371,7 @@ namespace {
 
 constexpr double kGoal = 0.1;
 
-/// What simulator and account both tell of a step.
+/// What simulator and account both report for a step.
 constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
                                         Phase::kRecompute, Phase::kBackward, Phase::kReduce,
                                         Phase::kOptimizer};

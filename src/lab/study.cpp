@@ -128,7 +128,7 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
-    // One that was refused before it measured anything is in nobody's way.
+    // One that was refused before it measured anything leaves nothing to clean up.
     const bool has_results =
         std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
     const std::string other = difference(read_identity(folder), identity);

@@ -219,7 +219,7 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
       return read_correlation(record);
     default:
-      return;  // a kind that nobody asked for
+      return;  // a kind that was not requested
   }
 }
 

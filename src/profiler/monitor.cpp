@@ -61,7 +61,7 @@ Monitor::Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double per
   std::vector<double> values;
   for (const auto& source : sources_) {
     values.assign(source->gauges().size(), 0);
-    source->look(values);  // what is told of the time since the last look begins here
+    source->look(values);  // values over the time since the last reading start here
     SourceSummary& summary = summaries_.emplace_back();
     summary.name = source->name();
     summary.gauges = source->gauges();
@@ -95,12 +95,12 @@ void Monitor::run() {
 void Monitor::look() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     MonitorSample sample{.source = static_cast<int>(i), .at_s = 0, .values = {}};
-    sample.values.assign(sources_[i]->gauges().size(), kUntold);
+    sample.values.assign(sources_[i]->gauges().size(), kNotMeasured);
     try {
       sources_[i]->look(sample.values);
     } catch (const std::exception&) {
       // Out of memory, say: a look is not worth a training run.
-      std::ranges::fill(sample.values, kUntold);
+      std::ranges::fill(sample.values, kNotMeasured);
     }
     sample.at_s = now_s();
     add(std::move(sample));
@@ -208,7 +208,7 @@ class HostSource final : public MonitorSource {
   std::string name_ = "host";
   std::vector<Gauge> gauges_;
   std::vector<CoreTicks> cores_;
-  double own_ticks_ = kUntold;
+  double own_ticks_ = kNotMeasured;
   double at_s_ = 0;
   std::string trouble_;
 };
@@ -237,13 +237,13 @@ double HostSource::own_ticks() const {
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return kUntold;
+  if (name_end == std::string::npos) return kNotMeasured;
   std::istringstream fields(line.substr(name_end + 1));
   std::string skipped;
   for (int field = 3; field < 14; ++field) fields >> skipped;
   double user = 0;
   double system = 0;
-  return fields >> user >> system ? user + system : kUntold;
+  return fields >> user >> system ? user + system : kNotMeasured;
 }
 
 double HostSource::resident_mib() const {
@@ -252,9 +252,9 @@ double HostSource::resident_mib() const {
     constexpr std::string_view kKey = "VmRSS:";
     if (!line.starts_with(kKey)) continue;
     double kib = 0;
-    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kUntold;
+    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kNotMeasured;
   }
-  return kUntold;
+  return kNotMeasured;
 }
 
 double HostSource::clock_mhz() const {
@@ -275,7 +275,7 @@ double HostSource::clock_mhz() const {
     std::istringstream number(line.substr(std::min(line.size(), line.find(':') + 1)));
     if (number >> mhz) most_mhz = std::max(most_mhz, mhz);
   }
-  return most_mhz > 0 ? most_mhz : kUntold;
+  return most_mhz > 0 ? most_mhz : kNotMeasured;
 }
 
 void HostSource::look_at_cores(std::span<double> values) {
@@ -285,7 +285,7 @@ void HostSource::look_at_cores(std::span<double> values) {
     return;
   }
   CoreTicks total;
-  std::pair<double, double> range{kUntold, kUntold};
+  std::pair<double, double> range{kNotMeasured, kNotMeasured};
   for (std::size_t i = 0; i < now.size(); ++i) {
     const double all = now[i].all - cores_[i].all;
     if (all <= 0) continue;  // no tick since, or a guest of a host that moved it
@@ -303,7 +303,7 @@ void HostSource::look_at_cores(std::span<double> values) {
 }
 
 void HostSource::look(std::span<double> values) {
-  std::ranges::fill(values, kUntold);
+  std::ranges::fill(values, kNotMeasured);
   look_at_cores(values);
   const double now = now_s();
   const double own = own_ticks();
@@ -311,7 +311,7 @@ void HostSource::look(std::span<double> values) {
   const double possible = (now - at_s_) * ticks_per_s * static_cast<double>(cores_.size());
   // Ticks are coarse: a short look may see one more than there was time for.
   if (possible > 0) values[kOwn] = std::min(100.0, 100 * (own - own_ticks_) / possible);
-  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kUntold;
+  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kNotMeasured;
   own_ticks_ = own;
   at_s_ = now;
   values[kResident] = resident_mib();
@@ -351,7 +351,7 @@ void by_name(std::span<const Gauge> gauges, std::span<const double> values, cons
   }
 }
 
-/// Null for what could not be told.
+/// Null for what could not be measured.
 TraceJson json_number(double value) {
   constexpr double kMostExact = 1LL << 53;
   if (!std::isfinite(value)) return {};

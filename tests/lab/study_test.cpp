@@ -159,7 +159,7 @@ TEST_F(StudyTest, RefusesFoldersOfOthers) {
   StudyIdentity other = identity();
   other.quick = false;
   EXPECT_NO_THROW(Study(output(), other));
-  EXPECT_NO_THROW(Study(output(), identity())) << "without results it is in nobody's way";
+  EXPECT_NO_THROW(Study(output(), identity())) << "without results it leaves nothing to clean up";
   std::filesystem::create_directory(output() / "runs");
   expect_error(ExitCode::kConfiguration, "it holds a study with --quick",
                [&] { Study(output(), other); });
@@ -399,7 +399,7 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   summary.values.resize(3);
   summary.values[1].add(GaugeKind::kPower, 100);
   const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +
-                            "\n" + look(90, kUntold) + look(80, 100) +
+                            "\n" + look(90, kNotMeasured) + look(80, 100) +
                             monitor_summary_record(summary, 50, 0) + "\n";
   EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
   Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};

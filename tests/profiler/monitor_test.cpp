@@ -56,7 +56,7 @@ class Scripted final : public MonitorSource {
   std::vector<double> values_;
 };
 
-const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kUntold};
+const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kNotMeasured};
 
 /// The summary of a source that told these values, one look after the other, in two seconds.
 SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
@@ -137,7 +137,7 @@ TEST(MonitorReport, LinesHaveTitlesAboveTheirColumns) {
   const Scripted source(kValues);
   const std::string titles = monitor_titles(source);
   const MonitorSample sample{
-      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kUntold, 300, 1}};
+      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kNotMeasured, 300, 1}};
   const std::string line = monitor_line(source, sample, 10);
   EXPECT_EQ(titles, "# monitor  seconds  load %     MHz     why  others  power W");
   EXPECT_EQ(line, "  gpu          2.3     9.2    1980     0x3       -      300");
@@ -154,9 +154,11 @@ TEST(MonitorReport, MarksWhatMakesFiguresDoubtful) {
 
 TEST(MonitorReport, TakesEnergyFromTheCounterOrElseFromPower) {
   EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 10}, {0, 0, 0, 0, 500, 25}}).energy_j(), 15);
-  EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, kUntold}, {0, 0, 0, 0, 500, kUntold}}).energy_j(), 800);
+  EXPECT_EQ(
+      summary_of({{0, 0, 0, 0, 300, kNotMeasured}, {0, 0, 0, 0, 500, kNotMeasured}}).energy_j(),
+      800);
   EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 25}, {0, 0, 0, 0, 500, 10}}).energy_j(), 800);
-  EXPECT_EQ(summary_of({{0, 0, 0, 0, kUntold, kUntold}}).energy_j(), std::nullopt);
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, kNotMeasured, kNotMeasured}}).energy_j(), std::nullopt);
 }
 
 TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {

@@ -40,7 +40,7 @@ std::vector<Case> int8_cases(const Setting& setting) {
   return cases;
 }
 
-/// Nothing where no start told.
+/// Nothing where no start reported it.
 std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch,
                                       Precision precision) {
   const Measurement& both = results.at(int8_key(Precision::kInt8, batch));

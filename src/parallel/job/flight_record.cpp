@@ -120,7 +120,7 @@ std::string FlightRecord::text() const {
 }
 
 struct FlightBoard::Shared {
-  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: nobody
+  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: none
   FlightRecord records[kPlaces];
 };
 

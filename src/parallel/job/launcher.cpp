@@ -31,7 +31,7 @@ std::optional<int> number_in(const char* name) {
   return number;
 }
 
-/// The variables in which a launcher tells a process its place.
+/// The variables in which a launcher passes a process its place.
 struct Variables {
   const char* launcher;
   const char* rank;
@@ -115,7 +115,7 @@ void require_joined(const std::optional<LaunchedRank>& launched, int joined) {
 LoneCopy::LoneCopy(const LaunchedRank& launched)
     : launched_(launched), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   const SocketName own(launched_.launcher, launched_.rank);
-  // Where that fails the others do not see this copy, and one more of them tells.
+  // Where that fails the others do not see this copy, and one more of them reports it.
   static_cast<void>(::bind(socket_, own.get(), own.size));
 }
 
