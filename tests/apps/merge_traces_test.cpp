@@ -102,7 +102,7 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   expect_refused({"all.json", "cut.json.gz"}, 65,
                  "trace 'cut.json.gz': its gzip stream is corrupt" + remedy);
   expect_refused({"all.json", "good.json", "good.json"}, 65,
-                 "trace 'good.json': another file is of rank 0 too" + remedy);
+                 "trace 'good.json': another file also holds rank 0" + remedy);
   expect_refused({"all.json", "missing"}, 66,
                  "trace 'missing': No such file or directory; check the path");
   expect_refused(
