@@ -188,7 +188,7 @@ TEST(MonitorReport, RecordsAreJson) {
             R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":10,)"
             R"("core_percent":[90,null]})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
-            R"({"monitor_summary":"gpu","rank":0,"looks":1,"seconds":2.0,)"
+            R"({"monitor_summary":"gpu","rank":0,"readings":1,"seconds":2.0,)"
             R"("energy_j":null,"energy_j_per_sample":null,)"
             R"("marks":["gpu was throttled: power cap"]})");
 }
