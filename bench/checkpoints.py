@@ -43,7 +43,7 @@ def main():
     single, ddp = sys.argv[1:]
     load = pathlib.Path("/proc/loadavg").read_text().split()[0]
     print(f"# {' '.join(MODEL)} --checkpoint-every {EVERY}, medians of {CHECKPOINTS} checkpoints")
-    print("# waited: the steps stood still; slowed: the steps after it took longer in total;")
+    print("# waited: the steps stood still; slowed: the steps after it took longer, all together;")
     print(f"# share: waited and slowed at the default interval, of {DEFAULT_INTERVAL_S} s")
     print(f"# the machine's load over the minute before: {load}")
     print(f"{'run':>22} {'file (MB)':>9} {'step (ms)':>9} {'waited (ms)':>11} {'most':>6} "

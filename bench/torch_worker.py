@@ -41,7 +41,7 @@ class Worker:
         return {}
 
     def model(self, dim, depth):
-        """With the weights of seed 0, and PyTorch's generators as they are after drawing them."""
+        """With the weights of seed 0, and PyTorch's generators after drawing them."""
         torch.manual_seed(0)
         if (dim, depth) not in self.weights:
             model = nn.Sequential(*(part for _ in range(depth)

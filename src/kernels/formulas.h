@@ -544,7 +544,7 @@ BARESTEP_HD inline double gram_term(float gram_y, float gram_x) {
 // Int8: see QuantizeWeight and Quantize.
 
 /// A whole number for a float, in the order of the floats; NaN is beyond infinity, on the side of
-/// its sign. So the extremes of an array tell whether it holds one.
+/// its sign. So the extremes of an array show whether it holds one.
 BARESTEP_HD inline std::int32_t order_of(float x) {
   const auto bits = std::bit_cast<std::int32_t>(x);
   return bits ^ (bits < 0 ? INT32_MAX : 0);

@@ -298,8 +298,9 @@ void validate_published() {
       "Numbers that depend on no hardware: reproduced by barestep's own code, or computed by a\n"
       "published rule\n" +
       text_of(exact));
-  print_now("\nNumbers of other hardware, cited beside simulated ones; neither passes nor fails\n" +
-            text_of(cited_numbers()));
+  print_now(
+      "\nNumbers from other hardware, cited next to simulated ones; they neither pass nor fail\n" +
+      text_of(cited_numbers()));
   require_agreement(exact);
 }
 

@@ -53,7 +53,7 @@ std::string_view name_of(Word word) {
     case Word::kNoDifference:
       return "no difference beyond the margin";
     case Word::kUndecided:
-      return "cannot be told apart";
+      return "indistinguishable";
   }
   return "";
 }
@@ -123,12 +123,13 @@ std::string sentence_of(const Comparison& comparison, const std::string& b, cons
                        noun, b, a, comparison.rounds);
   }
   if (ratio.high < 1 || ratio.low > 1) return chance_sentence(comparison, b, a, noun);
-  return fmt::format("A {} {} and one {} cannot be told apart: from {} to {} time is possible.",
-                     noun, b, a, more_text(ratio.low), more_text(ratio.high));
+  return fmt::format(
+      "A {} {} and one {} are indistinguishable: the difference lies between {} and {} time.", noun,
+      b, a, more_text(ratio.low), more_text(ratio.high));
 }
 
 Fastest fastest_of(std::span<const Series> all, double margin) {
-  BARESTEP_REQUIRE(!all.empty(), "the fastest of none");
+  BARESTEP_REQUIRE(!all.empty(), "the fastest needs a candidate");
   const auto best = std::ranges::min_element(
       all, {}, [](const Series& each) { return estimate_of(each.seconds).median; });
   Fastest fastest{.place = static_cast<std::size_t>(best - all.begin())};
@@ -153,7 +154,7 @@ Side side_of(const Estimate& estimate, double border) {
 }
 
 LargestPart largest_of(std::span<const PartSeries> parts) {
-  BARESTEP_REQUIRE(!parts.empty(), "the largest of no part");
+  BARESTEP_REQUIRE(!parts.empty(), "the largest needs a part");
   const auto first = std::ranges::max_element(
       parts, {}, [](const PartSeries& each) { return median(each.values); });
   LargestPart largest{.names = {first->name}, .share = estimate_of(first->values)};
@@ -168,8 +169,8 @@ LargestPart largest_of(std::span<const PartSeries> parts) {
 std::string largest_text(const LargestPart& largest, const std::string& whole) {
   const std::string share = percent_text(largest.share);
   if (!largest.is_alone()) {
-    return fmt::format("the largest parts of {} are {}, which cannot be told apart ({}: {})", whole,
-                       list_text(largest.names), largest.names.front(), share);
+    return fmt::format("the largest parts of {} are {}, which are indistinguishable ({}: {})",
+                       whole, list_text(largest.names), largest.names.front(), share);
   }
   return fmt::format(
       "{} is {}: {} of {}",

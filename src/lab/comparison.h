@@ -1,5 +1,5 @@
 // What may be said about a comparison: the one place that decides between faster, slower, no
-// difference that matters, and not to be told apart. Every sentence of a report asks it.
+// difference that matters, and indistinguishable. Every sentence of a report asks it.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ enum class Word {
   kFaster,
   kSlower,
   kNoDifference,  // beyond the margin
-  kUndecided,     // cannot be told apart
+  kUndecided,     // indistinguishable
 };
 
-/// "faster", "slower", "no difference beyond the margin", "cannot be told apart".
+/// "faster", "slower", "no difference beyond the margin", "indistinguishable".
 std::string_view name_of(Word word);
 
-/// Of the ratio of two times, and its sign test's p adjusted for all comparisons that were looked
+/// Of the ratio of two times, and its sign test's p adjusted for all comparisons that were examined
 /// at. Faster (slower) where p is at most 5 % and the interval lies below (above) 1; else no
 /// difference where it lies within the margin (two one-sided tests); else undecided.
 Word word_of(const Estimate& ratio, double p_holm, double margin);
@@ -72,7 +72,7 @@ void adjust_together(std::span<Comparison> comparisons);
 std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
                         const std::string& noun = "step");
 
-/// The fastest of several, and those that remains unclear from it.
+/// The fastest of several, and those that is unclear from it.
 struct Fastest {
   std::size_t place = 0;             // of the least median
   std::vector<Comparison> others{};  // the others against it, in their order
@@ -94,7 +94,7 @@ struct PartSeries {
 
 /// The largest part. `share` is above one half of the whole for a bottleneck.
 struct LargestPart {
-  std::vector<std::string> names{};  // the largest, then those that remains unclear from it
+  std::vector<std::string> names{};  // the largest, then those that is unclear from it
   Estimate share{};                  // of the first
 
   [[nodiscard]] bool is_alone() const { return names.size() == 1; }
@@ -105,8 +105,8 @@ struct LargestPart {
 LargestPart largest_of(std::span<const PartSeries> parts);
 
 /// "the bottleneck is X: 90.1 % (89.0 % to 91.2 %) of a step", "the largest part of a step is X:
-/// ...", "the largest parts of a step are X (...) and Y, which cannot be told apart"; `whole` is "a
-/// step". Bottleneck only for more than half of it.
+/// ...", "the largest parts of a step are X (...) and Y, which are indistinguishable"; `whole` is
+/// "a step". Bottleneck only for more than half of it.
 std::string largest_text(const LargestPart& largest, const std::string& whole);
 
 /// a op b, round by round, as many rounds as both have.

@@ -123,8 +123,7 @@ std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
     const std::vector<JsonValue> point = item.items(2);
     const double bytes = point[0].number(1, kMostSize);
     if (!points.empty() && bytes <= points.back().first) {
-      point[0].refuse(
-          fmt::format("is {}, and {} stands before it; sizes ascend", bytes, points.back().first));
+      point[0].refuse(fmt::format("is {} after {}; sizes must ascend", bytes, points.back().first));
     }
     points.emplace_back(bytes, point[1].number(kLeastSeconds, kMostCardSeconds));
   }
@@ -199,8 +198,8 @@ class CardReader {
     AllReduceTable table{.ranks = card_ranks(from.at("ranks"), 2),
                          .seconds_by_bytes = points_of(from.at("points"))};
     if (!before.empty() && table.ranks <= before.back().ranks) {
-      from.at("ranks").refuse(fmt::format("is {}, and {} stands before it; rank counts ascend",
-                                          table.ranks, before.back().ranks));
+      from.at("ranks").refuse(
+          fmt::format("is {} after {}; rank counts must ascend", table.ranks, before.back().ranks));
     }
     note(group, fmt::format("all_reduce of {}", counted(table.ranks, "rank")), value_of(table),
          from);
@@ -443,7 +442,7 @@ MachineCard load_card(const std::string& name_or_file) {
   const std::filesystem::path path =
       is_file ? std::filesystem::path(name_or_file) : file_of_card(name_or_file);
   const JsonDocument document(path, kMostCardBytes, "machine card",
-                              "see src/lab/cards for cards as they should be");
+                              "see src/lab/cards for valid cards");
   return parse_card(document.root());
 }
 

@@ -236,7 +236,7 @@ DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
                     .scalars = activations.take(1, 2)};
 }
 
-/// Weights after the space of four activations, in as many layers as fit.
+/// Weights after what four activations take, in as many layers as fit.
 std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t width, int tensors) {
   const std::int64_t activations_end = 4 * (rows + 1) * width;
   const std::int64_t layer = tensors * (width + 1) * (width + 16);

@@ -17,7 +17,7 @@ namespace barestep {
 struct Case {
   std::string key;  // names it among the cases of its experiment, and its files
   Workload workload{};
-  bool beyond_cores = false;          // more threads than cores, so it tells nothing of scaling
+  bool beyond_cores = false;          // more threads than cores, so it says nothing about scaling
   bool hash_weights = false;          // the weights at the end are wanted
   bool record_ops = false;            // and the time of each op
   std::int64_t checkpoint_every = 0;  // steps; 0: no checkpoints

@@ -93,7 +93,7 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
   if (!model.slow_rank) return;
   const std::string value = fmt::format("{}:{}", model.slow_rank->rank, model.slow_rank->delay_ms);
   if (model.data_parallel) {
-    refuse_prediction("--slow-rank", value, "the devices of data-parallel are no ranks",
+    refuse_prediction("--slow-rank", value, "data-parallel has devices, not ranks",
                       "leave it out, or use another --scheme");
   }
   for (const int count : ranks) {
@@ -103,7 +103,7 @@ void require_slow_rank(const PredictedModel& model, const std::vector<int>& rank
                       "name a lower one, or ask for more --ranks");
   }
   if (std::ranges::all_of(ranks, [](int count) { return count == 1; })) {
-    refuse_prediction("--slow-rank", value, "no other rank would wait for it",
+    refuse_prediction("--slow-rank", value, "a single rank keeps no other waiting",
                       "use --delay-ms, or ask for more --ranks");
   }
 }
@@ -277,7 +277,7 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   FindingTable table{
       .title = "Simulated: communication by number of " + noun_for(2, noun_of(model)),
       .columns = {noun_for(2, noun_of(model)), "bus bandwidth at most",
-                  "of the largest exchange of a step", "kernels beside it take"}};
+                  "of the largest exchange of a step", "concurrent kernels take"}};
   for (const int count : ranks) {
     if (count == 1 || card.links_of(count).tables.empty()) continue;
     const WorkloadPrograms programs(workload_of(model, card, count));
@@ -371,7 +371,7 @@ namespace {
 
 constexpr double kGoal = 0.1;
 
-/// What simulator and account both tell of a step.
+/// What simulator and account both report for a step.
 constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
                                         Phase::kRecompute, Phase::kBackward, Phase::kReduce,
                                         Phase::kOptimizer};

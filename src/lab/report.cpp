@@ -127,7 +127,7 @@ Report report_of(const Study& study, double margin) {
   if (report.sections.empty()) {
     fail(ExitCode::kNoInput, {.what = "study",
                               .value = study.folder().string(),
-                              .why = "no experiment in it is complete",
+                              .why = "none of its experiments is complete",
                               .remedy = "run mlp_lab run again to complete it"});
   }
   return report;
@@ -140,15 +140,17 @@ std::vector<std::string> method_sentences(double margin) {
       "is the median over the starts, and the 95 % interval between the k-th smallest and the k-th "
       "largest of them (k = 1 for 6 to 8 starts, 2 for 9 to 11), which is exact for any "
       "distribution. Fewer than 6 starts have no interval.");
-  say("Starts are made in rounds, one of every case, there and back (A B B A). Two cases are "
+  say("Starts are made in rounds, one of every case, in alternating order (A B B A). Two cases are "
       "compared by the ratio of each round, so its median need not be the ratio of the two medians "
       "shown.");
-  say(fmt::format(
-      "Faster and slower are said where the interval of that ratio excludes 1 and a sign test has "
-      "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). As long as, "
-      "within {0}, is said where the interval lies within {0} of 1; else the two remains unclear "
-      "apart.",
-      chosen_percent(margin - 1)));
+  say(
+      fmt::format("The report says faster or slower where the interval of that ratio excludes 1 "
+                  "and a sign test has "
+                  "p <= 0.05, adjusted for all comparisons that the sentence chose from (Holm). It "
+                  "says as long as, "
+                  "within {0}, where the interval lies within {0} of 1; else the two are "
+                  "indistinguishable.",
+                  chosen_percent(margin - 1)));
   say("Warm-up is 5 steps (2 of fewer than 20), and 5 more as long as all starts, or all but one "
       "of 9 and more, agree that the next 5 are slower; noise alone makes it longer in at most 2 % "
       "of cases.");
@@ -160,8 +162,9 @@ std::vector<std::string> method_sentences(double margin) {
   say("Outliers stay in. The 95th percentile is over all steady steps, and has no interval. The "
       "standard deviation of the steps, and in brackets their coefficient of variation, is the "
       "median of the starts'; the time of all steps is a start's, warm-up included.");
-  say("Ranks beyond the cores share cores; they are shown, and left out of answers.");
-  say("Step times are rank 0's, as the trainers print them; making random data is not in them.");
+  say("Cases with more ranks than cores share cores; they are shown but left out of the answers.");
+  say("Step times are rank 0's, as the trainers print them; they do not include the generation of "
+      "random data.");
   return sentences;
 }
 
@@ -247,7 +250,7 @@ std::string quality_sentence(const Results& results) {
   text +=
       fmt::format(" A start lost at most {} of its time to other programs.", percent_text(lost));
   if (!drifts.empty()) {
-    text += fmt::format(" Steps change while a run lasts: {}.", list_text(drifts));
+    text += fmt::format(" Step times drift during a run: {}.", list_text(drifts));
   }
   if (again > 0) {
     text += fmt::format(" {} made again, because other programs disturbed {}.",

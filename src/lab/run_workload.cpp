@@ -57,7 +57,7 @@ struct OutputPipe {
   int write_end = -1;
 };
 
-/// This process's environment followed by `more`; the pointers are valid as long as both are.
+/// This process's environment with `more` appended; the pointers are valid as long as both are.
 std::vector<char*> environment_with(const std::vector<std::string>& more) {
   std::vector<char*> all;
   for (char** each = environ; *each != nullptr; ++each) all.push_back(*each);
@@ -94,7 +94,7 @@ pid_t start(const std::vector<std::string>& command, const std::vector<std::stri
     fail(ExitCode::kNoInput, {.what = "program",
                               .value = command.at(0),
                               .why = std::generic_category().message(error),
-                              .remedy = "build it beside mlp_lab"});
+                              .remedy = "build it in the same folder as mlp_lab"});
   }
   return child;
 }
@@ -117,8 +117,8 @@ double seconds_of(const timeval& time) {
   OutputPipe::close_end(err.read_end);
   ::waitpid(child, nullptr, 0);
   fail(ExitCode::kTryAgain, {.what = "study",
-                             .why = "it was interrupted; the runs that had ended are kept",
-                             .remedy = "run the same command again to go on"});
+                             .why = "it was interrupted; the finished runs are kept",
+                             .remedy = "run the same command again to continue"});
 }
 
 }  // namespace
@@ -211,7 +211,7 @@ std::string error_line(const std::string& err) {
        {.what = "run",
         .value = command_line_of(what.workload),
         .why = fmt::format("it ended with code {}: {}", child.exit_code, error_line(child.err)),
-        .remedy = "what was measured before is kept"});
+        .remedy = "the measurements made so far are kept"});
 }
 
 /// Adapters that MPI reaches through PSM or libfabric, as far as the kernel knows.

@@ -44,7 +44,7 @@ struct Programs {
 };
 
 /// What mpirun needs in containers and on small machines, as run_child() takes it;
-/// scripts/mpi_env.sh tells why.
+/// scripts/mpi_env.sh explains why.
 const std::vector<std::string>& mpi_environment();
 
 /// The mpirun on PATH. Throws Error(kNoInput) if there is none.

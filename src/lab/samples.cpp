@@ -31,7 +31,7 @@ bool agree(std::size_t agreeing, std::size_t starts) {
 }
 
 std::size_t shortest_of(std::span<const std::vector<double>> starts) {
-  BARESTEP_REQUIRE(!starts.empty(), "steps of no start");
+  BARESTEP_REQUIRE(!starts.empty(), "there are no starts to take steps from");
   return std::ranges::min(starts, {}, [](const auto& steps) { return steps.size(); }).size();
 }
 
@@ -42,7 +42,7 @@ bool Estimate::has_interval() const {
 }
 
 double median(std::span<const double> values) {
-  BARESTEP_REQUIRE(!values.empty(), "a median of nothing");
+  BARESTEP_REQUIRE(!values.empty(), "a median needs a value");
   std::vector<double> copy(values.begin(), values.end());
   const auto upper = copy.begin() + static_cast<std::ptrdiff_t>(copy.size() / 2);
   std::nth_element(copy.begin(), upper, copy.end());
@@ -57,7 +57,7 @@ std::size_t interval_rank(std::size_t count) {
 }
 
 Estimate estimate_of(std::span<const double> values) {
-  BARESTEP_REQUIRE(!values.empty(), "an estimate of nothing");
+  BARESTEP_REQUIRE(!values.empty(), "an estimate needs a value");
   std::vector<double> sorted(values.begin(), values.end());
   std::ranges::sort(sorted);
   const std::size_t count = sorted.size();
@@ -156,7 +156,7 @@ Line fit_line(std::span<const double> x, std::span<const double> y) {
     xy += (x[i] - mean_x) * (y[i] - mean_y);
     yy += (y[i] - mean_y) * (y[i] - mean_y);
   }
-  BARESTEP_REQUIRE(xx > 0, "a line through one point");
+  BARESTEP_REQUIRE(xx > 0, "a line needs two points");
   const double slope = xy / xx;
   return {mean_y - slope * mean_x, slope, yy == 0 ? 1 : slope * xy / yy};
 }
@@ -166,7 +166,7 @@ double amdahl_speed_up(double serial, double ranks) {
 }
 
 double serial_fraction(std::span<const SpeedUp> speed_ups) {
-  BARESTEP_REQUIRE(!speed_ups.empty(), "a serial fraction of no speed-up");
+  BARESTEP_REQUIRE(!speed_ups.empty(), "a serial fraction needs a speed-up");
   // t - 1/n = s (1 - 1/n), a line through the origin.
   double xy = 0, xx = 0;
   for (const SpeedUp& each : speed_ups) {

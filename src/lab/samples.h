@@ -44,7 +44,7 @@ Estimate reciprocal(const Estimate& estimate, double scale = 1);
 /// the lesser number), at most 1. A difference of 0 counts on both sides. 1 for no value.
 double sign_test_p(std::span<const double> differences);
 
-/// p-values adjusted for having looked at all of them (Holm 1979), in the order given.
+/// p-values adjusted for examining all of them (Holm 1979), in the order given.
 std::vector<double> holm_adjusted(std::span<const double> p);
 
 /// How many of the first steps are warm-up: one number for all starts of a case, since warm-up

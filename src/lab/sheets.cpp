@@ -20,7 +20,8 @@ const ReportSection& SheetRuns::section(std::string_view experiment) const {
   const auto found = std::ranges::find_if(report_.sections, [&](const ReportSection& each) {
     return experiment == each.experiment->name;
   });
-  BARESTEP_REQUIRE(found != report_.sections.end(), "a sheet asks for an experiment it lacks");
+  BARESTEP_REQUIRE(found != report_.sections.end(),
+                   "a sheet asks for an experiment that it does not list");
   return *found;
 }
 
@@ -36,7 +37,7 @@ std::string SheetRuns::sentence(std::string_view experiment, std::size_t place) 
   const ReportSection& found = section(experiment);
   if (!found.verdict.empty()) return invalid_line(found);
   const auto& sentences = found.findings.sentences;
-  return place < sentences.size() ? sentences[place] : "There is no such measurement here.";
+  return place < sentences.size() ? sentences[place] : "This was not measured.";
 }
 
 std::string SheetRuns::concluded(
@@ -170,16 +171,17 @@ Sheet practical3() {
              "Linear while the device is not full: the step hardly takes longer. Saturated once "
              "the step grows in proportion to the batch."},
             {"When does utilisation improve?", "busy time / all time", says("monitor", 0),
-             "Larger products keep more of the device busy; what a step costs besides them stays."},
+             "Larger products keep more of the device busy; the other costs of a step stay the "
+             "same."},
             {"What happens to efficiency?", "time per sample = step time / batch size",
              time_per_sample, "Time per sample falls until throughput saturates."}}},
           {"3. Sleep 10 ms before forward",
            "A slow disk, inside the step.",
            disk_tables,
            {{"What happens to throughput?", "batch size / (step + 10 ms)", disk_throughput,
-             "It falls by 10 ms a step, which is more the shorter the step is."},
+             "It falls by 10 ms a step, which weighs more the shorter the step is."},
             {"Is the device fully used?", "1 - 10 ms / step time", disk_utilisation,
-             "It idles while the disk is waited for."},
+             "It idles while it waits for the disk."},
             {"Which part is the bottleneck?", "the largest share of a step", says("io-delay", 0),
              "The wait, where it is more than half of the step."}}},
           {"4. Amdahl's law",
@@ -189,9 +191,9 @@ Sheet practical3() {
              [](const SheetRuns&) {
                return fmt::format("Calculated: P = 0.7, so at most {}.", factor_text(1 / 0.3));
              },
-             "3.33: what is not sped up limits the whole."},
+             "3.33: the part that is not sped up limits the whole."},
             {"Does this match task 3?", "S_max = step / wait for the disk", says("io-delay", 2),
-             "The share of I/O is another one here, the law is the same."}}},
+             "The share of I/O differs here; the law is the same."}}},
           {"5. Profiler",
            "Profile forward, loss and backward of a step.",
            [](const SheetRuns& runs) { return first_table_of(runs, "profile"); },
@@ -200,12 +202,12 @@ Sheet practical3() {
             {"Is backward more expensive than forward?", "2 products a layer against 1",
              says("profile", 1), "About twice: gradients of the weights and of the inputs."},
             {"Which layer dominates?", "time by layer", says("profile", 2),
-             "None: all are equally wide. Only the first saves the gradient of its input."}}},
+             "None: all are equally wide. Only the first needs no gradient of its input."}}},
           {"6. Monitor",
            "Watch utilisation, memory and power while it trains.",
            [](const SheetRuns& runs) { return first_table_of(runs, "monitor"); },
            {{"What does a larger batch change?", "memory = parameters' + activations'",
-             states("monitor", 0), "Activations grow with the batch, the rest does not."}}},
+             states("monitor", 0), "Activations grow with the batch; the rest does not."}}},
       }};
 }
 
@@ -337,7 +339,7 @@ std::vector<SheetTask> homework1_tasks() {
          "Memory is allocated, libraries are loaded and choose algorithms, clocks rise."},
         {"Why must randomness be controlled?", "same seed, same losses",
          states("reproducibility", 0),
-         "Only equal computations can be compared, and an error can be found again."}}},
+         "Only equal computations can be compared, and an error can be reproduced."}}},
       {"2. Strong scaling",
        "A global batch of 64 on 1, 2 and 4 ranks.",
        strong_tables,
@@ -349,7 +351,7 @@ std::vector<SheetTask> homework1_tasks() {
        "A small and a large model on 1, 2 and 4 ranks.",
        model_tables,
        {{"In which case is DDP more efficient?", "speed-up of the two models",
-         says("comm-vs-compute", 0), "The one with more flops for each byte of gradients."},
+         says("comm-vs-compute", 0), "The one with more flops per byte of gradients."},
         {"Why?", "4 D^2 bytes against 6 B D^2 flops a layer", says("comm-vs-compute", 1),
          "Width cancels out; the batch decides."},
         {"When is communication the bottleneck?", "t_reduce > t_products", compute_bound,
@@ -366,7 +368,8 @@ std::vector<SheetTask> homework1_tasks() {
         {"Why does DDP scale better?",
          "2 (n - 1) P bytes through device 0, 2 (n - 1) / n P "
          "through each rank",
-         states("dp-vs-ddp", 1), "No device is special, and communication overlaps backward."},
+         states("dp-vs-ddp", 1),
+         "All ranks have equal roles, and communication overlaps backward."},
         {"When is DataParallel acceptable?", "few devices, little to move",
          reasons("For a quick try on two devices of one machine, where a step is long against "
                  "moving the parameters."),
@@ -388,7 +391,7 @@ std::vector<SheetTask> homework1_task5() {
        "Batch 32, 64, 128, 256.",
        [](const SheetRuns& runs) { return first_table_of(runs, "batch-scaling"); },
        {{"Does a larger batch improve scaling?", "exposed communication / step",
-         says("batch-scaling", 1), "The bytes to reduce stay, the work grows."},
+         says("batch-scaling", 1), "The bytes to reduce stay the same; the work grows."},
         {"Where do ranks pay?", "T1 / Tn > 1", says("batch-scaling", 0), ""}}},
       {"5C. Rank 0 sleeps 20 ms",
        "On two ranks.",

@@ -32,7 +32,7 @@ struct OpTime {
 /// What `--monitor` saw of one source after warm-up.
 struct Watched {
   std::string source{};  // "host", "cuda:0"
-  /// By gauge ("own_percent"), a value for each look that told one.
+  /// By gauge ("own_percent"), a value for each reading that has one.
   std::map<std::string, std::vector<double>> gauges{};
   std::optional<double> energy_j_per_sample{};
   std::vector<std::string> marks{};  // why its figures are to be taken with care

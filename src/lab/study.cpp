@@ -128,14 +128,14 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
-    // One that was refused before it measured anything is in nobody's way.
+    // One that was refused before it measured anything leaves nothing to clean up.
     const bool has_results =
         std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
     const std::string other = difference(read_identity(folder), identity);
     if (has_results && !other.empty())
       refuse_folder(folder, fmt::format("it holds a study {}", other));
   } else if (!std::filesystem::is_empty(folder)) {
-    refuse_folder(folder, "it holds files that are no study's");
+    refuse_folder(folder, "it holds files that do not belong to a study");
   }
   write_text(path, json_of_identity(identity).dump(1) + "\n");
 }

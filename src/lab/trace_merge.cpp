@@ -50,7 +50,7 @@ std::string unpacked(const std::filesystem::path& path) {
     text.append(piece.data(), static_cast<std::size_t>(count));
     if (text.size() > kMostUnpackedBytes) refuse_trace(path, "holds more than 1 GiB");
   }
-  if (count < 0) refuse_trace(path, "its gzip stream is broken");
+  if (count < 0) refuse_trace(path, "its gzip stream is corrupt");
   return text;
 }
 
@@ -80,11 +80,11 @@ RankTrace read_trace(const std::filesystem::path& path) {
     trace.json = OrderedJson::parse(text);
     trace.rank = within(trace.json.at("distributedInfo").at("rank"), 0, kMostTraceRanks);
     trace.base_ns = within(trace.json.at("baseTimeNanoseconds"), 0, kMostBaseNs);
-    if (!trace.json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is no array");
+    if (!trace.json.at("traceEvents").is_array()) refuse_trace(path, "traceEvents is not an array");
   } catch (const OrderedJson::exception&) {
-    refuse_trace(path, "is no trace of one rank");
+    refuse_trace(path, "is not the trace of a single rank");
   } catch (const std::out_of_range&) {
-    refuse_trace(path, "is no trace of one rank");
+    refuse_trace(path, "is not the trace of a single rank");
   }
   return trace;
 }
@@ -130,7 +130,7 @@ std::string merged(std::span<const std::filesystem::path> paths, const std::stri
   for (const auto& path : paths) {
     traces.push_back(read_trace(path));
     if (!ranks.insert(traces.back().rank).second) {
-      refuse_trace(path, fmt::format("another file is of rank {} too", traces.back().rank));
+      refuse_trace(path, fmt::format("another file also holds rank {}", traces.back().rank));
     }
   }
   const auto first = std::min_element(
@@ -149,9 +149,9 @@ std::string merged(std::span<const std::filesystem::path> paths, const std::stri
         all["traceEvents"].push_back(std::move(event));
       }
     } catch (const OrderedJson::exception&) {
-      refuse_trace(paths[i], "an event of it is not as it should be");
+      refuse_trace(paths[i], "one of its events is malformed");
     } catch (const std::out_of_range&) {
-      refuse_trace(paths[i], "an event of it is not as it should be");
+      refuse_trace(paths[i], "one of its events is malformed");
     }
   }
   return all.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";

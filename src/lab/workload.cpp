@@ -22,7 +22,7 @@ std::string_view program_of(const Workload& workload) {
 
 namespace {
 
-/// Of practical.py; more options than these it has not.
+/// The arguments of practical.py, which takes no others.
 std::vector<std::string> arguments_of_script(const Workload& workload) {
   const char* trainer = workload.trainer == TrainerKind::kSingle         ? "single"
                         : workload.trainer == TrainerKind::kDataParallel ? "data-parallel"

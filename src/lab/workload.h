@@ -20,7 +20,8 @@ struct Workload {
   bool on_gpu = false;
   int gpus = 1;          // there are; more devices of mlp_dp take turns on them
   bool pytorch = false;  // the practical's script in place of our trainer
-  TrainConfig config{};  // what the trainer is told; the batch is that of all ranks
+  TrainConfig
+      config{};  // the configuration that the trainer receives; the batch is that of all ranks
 
   [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
   [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
@@ -77,7 +78,7 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload);
 
 /// Throws Error(kMemory), with a size that fits, when the workload needs more than `free_bytes`: of
 /// the machine, which all ranks and devices on the CPU share, or of its fullest GPU. A run of
-/// PyTorch's has no plan, and is not looked at.
+/// PyTorch's has no plan and is not checked.
 void require_memory(const Workload& workload, std::int64_t free_bytes);
 
 }  // namespace barestep

@@ -251,19 +251,19 @@ std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) 
 std::string_view cause_of(Part part) {
   switch (part) {
     case Part::kDataWait:
-      return ": input is made more slowly than it is used";
+      return ": input is produced more slowly than it is consumed";
     case Part::kHostToDevice:
-      return ": input is copied more slowly than it is used";
+      return ": input is copied more slowly than it is consumed";
     case Part::kInjected:
-      return ": a delay that was asked for";
+      return ": an injected delay";
     case Part::kExposedCommunication:
-      return ": messages hold it up, or a rank that is late";
+      return ": the messages are slow, or a rank is late";
     case Part::kOtherDevice:
       return ": another device has more to compute";
     case Part::kHost:
       return ": the host queues work more slowly than it is done";
     case Part::kIdle:
-      return ": nothing that is known holds it: starting work, noticing its end, or a busy machine";
+      return ": no known cause; work starts or is noticed to end late, or the machine is busy";
     default:
       return "";
   }
@@ -465,7 +465,7 @@ std::string breakdown_text(const Breakdown& breakdown) {
   if (breakdown.span_s == 0) return "";
   const auto percent = [&](double seconds) { return 100 * seconds / breakdown.span_s; };
   const std::string overlap = breakdown.overlap
-                                  ? fmt::format("; {:.1f} % of communication is beside computation",
+                                  ? fmt::format("; {:.1f} % of communication overlaps computation",
                                                 100 * *breakdown.overlap)
                                   : "";
   return fmt::format(

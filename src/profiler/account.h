@@ -127,7 +127,7 @@ struct Breakdown {
 /// HolisticTraceAnalysis's default, which it takes for microseconds.
 constexpr double kShortGapSeconds = 30e-6;
 
-/// Of one device. Copies and communication are told from computation by their ops.
+/// Of one device. Copies and communication are distinguished from computation by their ops.
 Breakdown breakdown_of(const Profile& profile, int device);
 
 /// One sentence. Empty where the device did nothing.

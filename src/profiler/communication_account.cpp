@@ -23,7 +23,7 @@ constexpr int kRoundsPerRank = 10;
 /// How much later than the others the last rank of a round sends: more than a message takes.
 constexpr std::chrono::microseconds kLate{200};
 
-/// What a rank tells in a round.
+/// What a rank sends in a round.
 struct Times {
   double sent_s = 0;
   double previous_end_s = 0;  // of the round before: when this rank had all messages
@@ -44,7 +44,7 @@ ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
   std::vector<Times> before(size);
   double end_s = 0;
   const int rounds = kRoundsPerRank * ranks.size();
-  // One round more, which tells how the last one ended.
+  // One round more, which carries how the last one ended.
   for (int round = 0; round <= rounds; ++round) {
     if (round % ranks.size() == ranks.rank()) std::this_thread::sleep_for(kLate);
     const Times mine{clock(), end_s};

@@ -1,5 +1,5 @@
 // Where the time of communication goes: hidden beside computing, waiting for a rank, moving bytes.
-// It is told from the records of all ranks, whose clocks are compared first.
+// It is derived from the records of all ranks, whose clocks are compared first.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-// The first versions of CUDA 12: later ones hold more after the same members.
+// The first versions of CUDA 12: later ones append members to the same ones.
 using KernelRecord = CUpti_ActivityKernel8;
 using CopyRecord = CUpti_ActivityMemcpy5;
 using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;
@@ -219,7 +219,7 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
       return read_correlation(record);
     default:
-      return;  // a kind that nobody asked for
+      return;  // a kind that was not requested
   }
 }
 

@@ -87,8 +87,8 @@ CuptiRecords::~CuptiRecords() {
 }
 
 std::string CuptiRecords::subscribe() {
-  CuptiRecords* nobody = nullptr;
-  if (!active.compare_exchange_strong(nobody, this)) return "this process profiles already";
+  CuptiRecords* none = nullptr;
+  if (!active.compare_exchange_strong(none, this)) return "this process is already being profiled";
   std::string why;
   const auto done = [&](const char* call, CUptiResult status) {
     if (status != CUPTI_SUCCESS && why.empty()) why = library_->failure(call, status);

@@ -1,6 +1,6 @@
 // Records of GPUs from CUPTI.
 //
-// Work is told to belong to a node by external correlation: a number is pushed before the node is
+// Work is assigned to a node by external correlation: a number is pushed before the node is
 // queued, and CUPTI notes it with every call of this thread until it is popped. The work of a graph
 // belongs to its launch; which node it is of is known from the graph's nodes, whose making CUPTI
 // tells of while the node is captured.

@@ -20,7 +20,7 @@ struct Scalar {
 
 class EventFile {
  public:
-  /// Makes the folder, and in it a file of a name that TensorBoard looks for and that no other
+  /// Makes the folder, and in it a file of a name that TensorBoard reads and that no other
   /// process takes. Throws Error(kCannotCreate).
   explicit EventFile(const std::filesystem::path& folder);
 

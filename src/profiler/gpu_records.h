@@ -15,8 +15,8 @@
 
 namespace barestep {
 
-/// What CUPTI tells of a piece of work, or of a call that queued it. Names last as long as their
-/// source.
+/// What CUPTI reports about a piece of work, or of a call that queued it. Names last as long as
+/// their source.
 struct GpuActivity {
   enum class Kind { kKernel, kCopy, kSet, kCall, kOverhead };
   /// True of what runs on the GPU.

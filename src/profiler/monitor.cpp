@@ -61,7 +61,7 @@ Monitor::Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double per
   std::vector<double> values;
   for (const auto& source : sources_) {
     values.assign(source->gauges().size(), 0);
-    source->look(values);  // what is told of the time since the last look begins here
+    source->look(values);  // values over the time since the last reading start here
     SourceSummary& summary = summaries_.emplace_back();
     summary.name = source->name();
     summary.gauges = source->gauges();
@@ -95,12 +95,12 @@ void Monitor::run() {
 void Monitor::look() {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     MonitorSample sample{.source = static_cast<int>(i), .at_s = 0, .values = {}};
-    sample.values.assign(sources_[i]->gauges().size(), kUntold);
+    sample.values.assign(sources_[i]->gauges().size(), kNotMeasured);
     try {
       sources_[i]->look(sample.values);
     } catch (const std::exception&) {
       // Out of memory, say: a look is not worth a training run.
-      std::ranges::fill(sample.values, kUntold);
+      std::ranges::fill(sample.values, kNotMeasured);
     }
     sample.at_s = now_s();
     add(std::move(sample));
@@ -113,7 +113,7 @@ void Monitor::add(MonitorSample sample) {
   for (std::size_t i = 0; i < sample.values.size(); ++i) {
     summary.values[i].add(summary.gauges[i].kind, sample.values[i]);
   }
-  ++summary.looks;
+  ++summary.readings;
   summary.end_s = sample.at_s;
   kept_.push_back(std::move(sample));
   if (kept_.size() > kMostKept) kept_.pop_front();
@@ -131,7 +131,7 @@ void Monitor::begin_window() {
       const bool counts = summary.gauges[i].kind == GaugeKind::kEnergy && before.count > 0;
       if (counts) summary.values[i].add(GaugeKind::kEnergy, before.last);
     }
-    summary.looks = 0;
+    summary.readings = 0;
     summary.begin_s = summary.end_s;
   }
 }
@@ -208,7 +208,7 @@ class HostSource final : public MonitorSource {
   std::string name_ = "host";
   std::vector<Gauge> gauges_;
   std::vector<CoreTicks> cores_;
-  double own_ticks_ = kUntold;
+  double own_ticks_ = kNotMeasured;
   double at_s_ = 0;
   std::string trouble_;
 };
@@ -237,13 +237,13 @@ double HostSource::own_ticks() const {
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return kUntold;
+  if (name_end == std::string::npos) return kNotMeasured;
   std::istringstream fields(line.substr(name_end + 1));
   std::string skipped;
   for (int field = 3; field < 14; ++field) fields >> skipped;
   double user = 0;
   double system = 0;
-  return fields >> user >> system ? user + system : kUntold;
+  return fields >> user >> system ? user + system : kNotMeasured;
 }
 
 double HostSource::resident_mib() const {
@@ -252,9 +252,9 @@ double HostSource::resident_mib() const {
     constexpr std::string_view kKey = "VmRSS:";
     if (!line.starts_with(kKey)) continue;
     double kib = 0;
-    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kUntold;
+    return std::istringstream(line.substr(kKey.size())) >> kib ? kib / 1024 : kNotMeasured;
   }
-  return kUntold;
+  return kNotMeasured;
 }
 
 double HostSource::clock_mhz() const {
@@ -275,17 +275,17 @@ double HostSource::clock_mhz() const {
     std::istringstream number(line.substr(std::min(line.size(), line.find(':') + 1)));
     if (number >> mhz) most_mhz = std::max(most_mhz, mhz);
   }
-  return most_mhz > 0 ? most_mhz : kUntold;
+  return most_mhz > 0 ? most_mhz : kNotMeasured;
 }
 
 void HostSource::look_at_cores(std::span<double> values) {
   const std::vector<CoreTicks> now = read_cores();
   if (now.size() != cores_.size() || now.empty()) {
-    trouble_ = now.empty() ? "/proc/stat names no cores" : "cores came or went";
+    trouble_ = now.empty() ? "/proc/stat names no cores" : "the set of cores changed";
     return;
   }
   CoreTicks total;
-  std::pair<double, double> range{kUntold, kUntold};
+  std::pair<double, double> range{kNotMeasured, kNotMeasured};
   for (std::size_t i = 0; i < now.size(); ++i) {
     const double all = now[i].all - cores_[i].all;
     if (all <= 0) continue;  // no tick since, or a guest of a host that moved it
@@ -303,7 +303,7 @@ void HostSource::look_at_cores(std::span<double> values) {
 }
 
 void HostSource::look(std::span<double> values) {
-  std::ranges::fill(values, kUntold);
+  std::ranges::fill(values, kNotMeasured);
   look_at_cores(values);
   const double now = now_s();
   const double own = own_ticks();
@@ -311,7 +311,7 @@ void HostSource::look(std::span<double> values) {
   const double possible = (now - at_s_) * ticks_per_s * static_cast<double>(cores_.size());
   // Ticks are coarse: a short look may see one more than there was time for.
   if (possible > 0) values[kOwn] = std::min(100.0, 100 * (own - own_ticks_) / possible);
-  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kUntold;
+  if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kNotMeasured;
   own_ticks_ = own;
   at_s_ = now;
   values[kResident] = resident_mib();
@@ -351,7 +351,7 @@ void by_name(std::span<const Gauge> gauges, std::span<const double> values, cons
   }
 }
 
-/// Null for what could not be told.
+/// Null for what could not be measured.
 TraceJson json_number(double value) {
   constexpr double kMostExact = 1LL << 53;
   if (!std::isfinite(value)) return {};
@@ -406,7 +406,7 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary) {
     const GaugeSummary& value = summary.values[i];
     if (value.count == 0) continue;
     if (gauge.kind == GaugeKind::kClock && value.most > kSteadyClock * value.least) {
-      marks.push_back(fmt::format("a clock of {} moved: {} from {} to {}", summary.name,
+      marks.push_back(fmt::format("a clock of {} changed: {} from {} to {}", summary.name,
                                   gauge.column, number(gauge, value.least),
                                   number(gauge, value.most)));
     } else if (gauge.kind == GaugeKind::kOthers && value.most > 0) {
@@ -415,7 +415,7 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary) {
     } else if (gauge.kind == GaugeKind::kReasons) {
       const std::string reasons = reasons_of(gauge, value.bits);
       if (!reasons.empty())
-        marks.push_back(fmt::format("{} was held back: {}", summary.name, reasons));
+        marks.push_back(fmt::format("{} was throttled: {}", summary.name, reasons));
     }
   }
   return marks;
@@ -428,7 +428,7 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
                    {"mean", Align::kRight},
                    {"least", Align::kRight},
                    {"most", Align::kRight}});
-  std::string after_table;
+  std::string lines;
   double joules = 0;
   int with_energy = 0;
   for (const SourceSummary& summary : summaries) {
@@ -440,23 +440,24 @@ std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64
       table.add_row({summary.name, gauge.column, number(gauge, value.mean()),
                      number(gauge, value.least), number(gauge, value.most)});
     }
-    after_table += energy_text(summary, samples);
+    lines += energy_text(summary, samples);
     for (const std::string& mark : monitor_marks(summary)) {
-      after_table += fmt::format("  MARKED: {}\n", mark);
+      lines += fmt::format("  MARKED: {}\n", mark);
     }
     if (!summary.trouble.empty()) {
-      after_table += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
+      lines += fmt::format("  Note: {}: {}\n", summary.name, summary.trouble);
     }
     if (summary.energy_j()) ++with_energy;
     joules += summary.energy_j().value_or(0);
   }
   if (with_energy > 1 && samples > 0) {
-    after_table += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
-                               joules / static_cast<double>(samples));
+    lines += fmt::format("  Together {:.3f} J, {:.4g} J a sample\n", joules,
+                         joules / static_cast<double>(samples));
   }
   const SourceSummary& first = summaries.front();
-  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}", counted(first.looks, "sample"),
-                     first.end_s - first.begin_s, table.text(2), after_table);
+  return fmt::format("Monitor, {} in {:.1f} s after warm-up\n{}{}",
+                     counted(first.readings, "reading"), first.end_s - first.begin_s, table.text(2),
+                     lines);
 }
 
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
@@ -477,7 +478,7 @@ std::string monitor_summary_record(const SourceSummary& summary, std::int64_t sa
                                          : std::numeric_limits<double>::quiet_NaN();
   return line_of({{"monitor_summary", summary.name},
                   {"rank", rank},
-                  {"looks", summary.looks},
+                  {"readings", summary.readings},
                   {"seconds", summary.end_s - summary.begin_s},
                   {"energy_j", samples > 0 ? json_number(joules) : TraceJson()},
                   {"energy_j_per_sample", json_number(of_a_sample)},

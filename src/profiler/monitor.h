@@ -1,6 +1,6 @@
-// The monitor: a thread that looks at the machine while a run goes on.
+// The monitor: a thread that samples the machine during a run.
 //
-// What it looks at are sources: the host, a GPU. Each has gauges, quantities that it tells at every
+// It reads sources: the host, a GPU. Each has gauges, quantities that it reports at every
 // look. Lines, summary, metrics and counters of a trace are made of them below.
 #pragma once
 
@@ -22,8 +22,8 @@
 
 namespace barestep {
 
-/// The value of a gauge that a source cannot tell now.
-constexpr double kUntold = std::numeric_limits<double>::quiet_NaN();
+/// The value of a gauge that a source cannot read now.
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 enum class GaugeKind {
   kLevel,
@@ -52,8 +52,8 @@ class MonitorSource {
   [[nodiscard]] virtual const std::string& name() const = 0;
   [[nodiscard]] virtual std::span<const Gauge> gauges() const = 0;
 
-  /// Sets a value for each gauge: of this moment, or of the time since the look before. kUntold
-  /// where there is none. Never called by two threads at once.
+  /// Sets a value for each gauge: of this moment, or of the time since the last reading.
+  /// kNotMeasured where there is none. Never called by two threads at once.
   virtual void look(std::span<double> values) = 0;
 
   /// What went wrong so far, in words; empty where nothing did.
@@ -68,9 +68,9 @@ struct MonitorSample {
 
 /// A gauge over the window.
 struct GaugeSummary {
-  std::int64_t count = 0;  // of the looks that told it; without any the rest means nothing
+  std::int64_t count = 0;  // readings that had this gauge; at 0 the other members mean nothing
   double least = 0, most = 0, sum = 0, first = 0, last = 0;
-  std::uint64_t bits = 0;  // of all looks; kReasons only
+  std::uint64_t bits = 0;  // of all readings; kReasons only
 
   void add(GaugeKind kind, double value);
   [[nodiscard]] double mean() const { return sum / static_cast<double>(count); }
@@ -81,7 +81,7 @@ struct SourceSummary {
   std::string name;
   std::span<const Gauge> gauges;       // of the source
   std::vector<GaugeSummary> values{};  // one for each gauge
-  std::int64_t looks = 0;
+  std::int64_t readings = 0;
   double begin_s = 0, end_s = 0;
   std::string trouble{};
 
@@ -94,7 +94,7 @@ class Monitor {
  public:
   /// Looks at all sources now, which starts their counting, and then every `period_s`.
   Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double period_s);
-  /// Ends the thread, after a sample in progress.
+  /// Ends the thread, after the reading that is under way.
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
@@ -104,7 +104,7 @@ class Monitor {
   /// A last look, then no more. Blocks for it.
   void stop();
 
-  /// What came since the last call. The oldest are forgotten where nobody asks for long.
+  /// What came since the last call. The oldest are dropped if this is not called for long.
   [[nodiscard]] std::vector<MonitorSample> take_new();
   /// The last of all that came, about half an hour of one source.
   [[nodiscard]] std::vector<MonitorSample> kept() const;
@@ -139,13 +139,13 @@ class Monitor {
 ///
 /// How busy its cores are, all together and each, this process's part of that, the memory in which
 /// this process resides, and the clock of the fastest core. `root` is where proc/ and sys/ lie.
-/// What the system does not tell stays untold.
+/// What the system does not report stays kNotMeasured.
 std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
 
 // What a monitor saw as text: lines while a run goes on, a summary, metrics, counters of a trace.
 
 /// The titles of a source's columns, and its values at one look under them, as nvidia-smi dmon
-/// prints them; "-" for what it could not tell. Without a newline.
+/// prints them; "-" for what it could not measure. Without a newline.
 std::string monitor_titles(const MonitorSource& source);
 std::string monitor_line(const MonitorSource& source, const MonitorSample& sample, double start_s);
 
@@ -156,8 +156,8 @@ std::vector<std::string> monitor_marks(const SourceSummary& summary);
 /// Mean, least and most of every gauge, energy in all and for each of `samples`, and the marks.
 std::string monitor_summary(std::span<const SourceSummary> summaries, std::int64_t samples);
 
-/// One line of JSON each: what a source told at one look, null where it could not; and what its
-/// window came to.
+/// One line of JSON each: the values of one reading of a source, null where it had none; and what
+/// its window came to.
 std::string monitor_record(const MonitorSource& source, const MonitorSample& sample, int rank,
                            double start_s);
 std::string monitor_summary_record(const SourceSummary& summary, std::int64_t samples, int rank);

@@ -134,7 +134,7 @@ class GpuSource final : public MonitorSource {
     bool off = false;  // asking again is of no use
   };
 
-  /// Calls `call` of the library, if it has it, and then `use` with what it told.
+  /// Calls `call` of the library, if it has it, and then `use` with the result.
   template <class Told, class Function, class Use, class... Arguments>
   void ask(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
     if (lost_ || call.function == nullptr) return;
@@ -163,7 +163,7 @@ void GpuSource::note_failure(Failures& failures, int status) {
   lost_ = status == kNvmlGpuIsLost || status == kNvmlUninitialized || status == kNvmlResetRequired;
 }
 
-/// How many processes there are is told without a place for them. One of them is this one; which,
+/// The number of processes is returned without a buffer for them. One of them is this one; which,
 /// NVML cannot tell a process that is in a container, where it has another number.
 void GpuSource::count_others(std::span<double> values) {
   const auto& call = library_->compute_processes;
@@ -179,7 +179,7 @@ void GpuSource::count_others(std::span<double> values) {
 }
 
 void GpuSource::look(std::span<double> values) {
-  std::ranges::fill(values, kUntold);
+  std::ranges::fill(values, kNotMeasured);
   const auto set = [&](int gauge, double scale) {
     return [&values, gauge, scale](auto told) {
       at(values, gauge) = scale * static_cast<double>(told);

@@ -44,10 +44,10 @@ constexpr int kNvmlMemoryClock = 2;  // NVML_CLOCK_MEM
 template <class Function>
 struct NvmlCall {
   const char* name;
-  Function* function = nullptr;  // null where this driver has not got it
+  Function* function = nullptr;  // null where this driver lacks it
 };
 
-/// Loaded and initialised; shut down when nobody uses it any more.
+/// Loaded and initialised; shut down when its last user is gone.
 class NvmlLibrary {
  public:
   /// Null, with the reason in `why`, where it cannot be had.
@@ -90,7 +90,7 @@ struct GpuPlace {
 
 struct GpuSources {
   std::vector<std::unique_ptr<MonitorSource>> sources;
-  std::vector<std::string> notes;  // one for each GPU that cannot be looked at, or one for all
+  std::vector<std::string> notes;  // one for each GPU that cannot be monitored, or one for all
 };
 
 /// The library's file: what BARESTEP_NVML says, or the driver's libnvidia-ml.so.1.

@@ -203,8 +203,8 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
 std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                            std::int64_t steps) {
   if (rows.empty() || steps == 0 || peaks.flops_per_s <= 0 || peaks.bytes_per_s <= 0) return "";
-  TextTable table = dashed_table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte",
-                                  "Held back by", "GFLOP/s", "its roof", "% of roof"},
+  TextTable table = dashed_table({"Name", "MFLOP a step", "Bytes a step", "Flops/byte", "Bound by",
+                                  "GFLOP/s", "its roof", "% of roof"},
                                  name_width(rows));
   for (const OperatorRow& row : rows) {
     if (row.cost.flops == 0 || row.cost.bytes == 0 || row.device_s == 0) continue;

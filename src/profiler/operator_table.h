@@ -1,7 +1,7 @@
 // The operator table: which work takes how much time, in PyTorch's columns and in ours.
 //
 // Columns, units, widths and footers are those of torch.profiler's
-// key_averages().table(with_flops=True), so that both can be laid side by side; after them come
+// key_averages().table(with_flops=True), so that both can be laid side by side; after them stand
 // GFLOP/s, GB/s, the percent of the roof, and the median and 99th percentile of a call.
 #pragma once
 

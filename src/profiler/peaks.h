@@ -44,8 +44,8 @@ Peaks measure_peaks(Device& device, Precision precision = Precision::kFp32);
 std::optional<std::filesystem::path> peaks_file();
 
 /// The peaks that `file` keeps under `key`. Nothing where it has none, or is not there. Throws
-/// Error for a file that is spoiled, so that it cannot tell: kNoInput for one that cannot be read,
-/// kBadData for lines that are none, or hold rates that no device has.
+/// Error for a file that is spoiled, so that it holds no peaks: kNoInput for one that cannot be
+/// read, kBadData for lines that are none, or hold rates that no device has.
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key);
 
 /// What an earlier run left of this device in peaks_file(); nothing if that is spoiled.

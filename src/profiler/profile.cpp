@@ -286,8 +286,8 @@ Overhead overhead_of(std::span<const double> wall_s) {
 
 std::string overhead_text(const Overhead& overhead) {
   if (overhead.groups == 0) {
-    return "What profiling costs is not known: it takes four steps after warm-up that are not "
-           "profiled.\n";
+    return "The cost of profiling is unknown: measuring it takes four steps after warm-up that "
+           "are not profiled.\n";
   }
   return fmt::format(
       "Profiling adds {} to a step of {}, {:.2f} % ({} {} to {}, {} of steps without, with, "

@@ -18,7 +18,7 @@ namespace barestep {
 /// One training step. Once profiled, its timeline has a run for every node and part.
 struct ProfiledStep {
   std::int64_t number = 0;  // of training: what step lines carry
-  double reported_s = 0;    // its user was told
+  double reported_s = 0;    // its user was informed
   double between_s = 0;     // from the wall time of the step before it to its own
   double checkpoint_s = 0;  // that the run paused before it to save its state; in neither
   StepTimeline timeline{};
@@ -88,7 +88,7 @@ std::vector<Record> node_records(const GpuRecords& gpu);
 Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
                    std::span<const GpuActivity> activities = {});
 
-/// The first node of a step of the profile that nothing told of, "gemm of layer 3 in backward, step
+/// The first node of a step of the profile that has no record, "gemm of layer 3 in backward, step
 /// 7"; empty where each has its times. A node that writes nothing needs none, nor do collectives
 /// where `exchanges` is false: one rank alone moves nothing.
 std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges);

@@ -200,10 +200,11 @@ std::string RunSummary::text(const Device& device, const std::string& update,
       fmt::format("  Rate         {:.2f} GFLOP/s\n", static_cast<double>(flops_) / total_s / 1e9);
   text += fmt::format("  Update       {}\n", update);
   if (floor_s) {
-    text += fmt::format(
-        "  Floor        {}s at the rates measured here, {:.1f} % of the mean{}\n",
-        seconds_text(*floor_s), 100 * *floor_s / time.mean,
-        *floor_s > time.mean ? ": what fits caches is faster, or the machine was slower then" : "");
+    text += fmt::format("  Floor        {}s at the rates measured here, {:.1f} % of the mean{}\n",
+                        seconds_text(*floor_s), 100 * *floor_s / time.mean,
+                        *floor_s > time.mean ? ": data that fit in caches are faster, or the "
+                                               "machine was slower when the rates were measured"
+                                             : "");
   }
 
   return text + "\nAccount of a step, mean\n" + account_table(account_.mean());
@@ -286,8 +287,8 @@ std::string confusion_table(const Evaluation& run) {
   constexpr std::int64_t kMostClasses = 30;
   if (run.classes == 0) return "";
   if (run.classes > kMostClasses) {
-    return fmt::format("\nA table of {} classes is not shown, of {} or fewer it is.\n", run.classes,
-                       kMostClasses);
+    return fmt::format("\nThe table of {} classes is not shown; one of at most {} would be.\n",
+                       run.classes, kMostClasses);
   }
   std::vector<TextTable::Column> columns = {{"Class", Align::kRight}};
   for (std::int64_t c = 0; c < run.classes; ++c) {

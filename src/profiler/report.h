@@ -1,5 +1,5 @@
-// What a run tells its user: step lines, the summary, metrics records. Text only; printing is the
-// program's.
+// What a run prints for its user: step lines, the summary, metrics records. Text only; printing is
+// the program's.
 #pragma once
 
 #include <cstdint>
@@ -93,8 +93,8 @@ struct SweepRow {
 /// median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
 
-/// A line of JSON about a batch of an evaluation, without its newline; it tells the precision where
-/// there is one to tell.
+/// A line of JSON about a batch of an evaluation, without its newline; it names the precision where
+/// there is one.
 std::string evaluation_record(std::int64_t batch_size, const EvaluatedBatch& batch,
                               std::optional<Precision> precision = std::nullopt);
 

@@ -23,7 +23,7 @@
 namespace barestep {
 namespace {
 
-// What readers tell kinds of work apart by.
+// By what readers distinguish kinds of work.
 
 bool is_pinned(const TimedOp& op, const Tensor& tensor) {
   return op.program->buffers()[tensor.buffer].pinned;
@@ -89,7 +89,7 @@ TraceJson types_of(const Node& node) {
   return types;
 }
 
-/// Adds what Kineto tells of a collective, in its order.
+/// Adds what Kineto writes for a collective, in its order.
 void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& collective,
                          const TraceContext& context) {
   const DType dtype = parts_of(collective).front().front().tensor.dtype;
@@ -221,8 +221,8 @@ void add_overhead(TraceEvents& events, const std::vector<GpuActivity>& activitie
 
 // Events.
 
-/// With a line for each member where `indent` is 0: HolisticTraceAnalysis looks for the rank in a
-/// line of its own, with a blank after the colon. What is not UTF-8 is replaced.
+/// With a line for each member where `indent` is 0: HolisticTraceAnalysis searches for the rank in
+/// a line of its own, with a blank after the colon. What is not UTF-8 is replaced.
 std::string text_of(const TraceJson& json, int indent = -1) {
   return json.dump(indent, ' ', false, TraceJson::error_handler_t::replace);
 }
@@ -335,7 +335,7 @@ class Writer {
                      {"Input Dims", dims_of(*op.node)},
                      {"Input type", types_of(*op.node)}});
     }
-    // Where CUPTI tells of the calls, they are written with the work that they queued.
+    // Where CUPTI reports the calls, they are written with the work that they queued.
     if (calls_.empty()) events_.slice("cuda_runtime", named(op).call, row, call, args);
   }
 
@@ -431,7 +431,7 @@ class Writer {
     }
   }
 
-  /// What Kineto tells of all work.
+  /// What Kineto writes for all work.
   [[nodiscard]] TraceJson work_args(std::int64_t external_id, TraceRow row,
                                     std::int64_t correlation) const {
     return {{"External id", external_id}, {"queued", 0},

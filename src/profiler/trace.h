@@ -21,7 +21,7 @@ namespace barestep {
 /// Members keep their order: readers take some from the first lines of a file.
 using TraceJson = nlohmann::ordered_json;
 
-/// One moment, told by the host's clock (core/clock.h) and by the calendar: what turns records of
+/// One moment, by the host's clock (core/clock.h) and by the calendar: what turns records of
 /// one process into times that can be laid beside another's.
 struct ClockOrigin {
   double host_s = 0;

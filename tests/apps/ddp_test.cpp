@@ -315,8 +315,8 @@ TEST_F(MlpDdp, TellsThatARankDiedBeforeItCouldSpeak) {
         "--device cpu --dim 8'");
   }
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .*: never came to the start of "
-                                        "MPI, and the launcher ends the job; see "));
+  EXPECT_THAT(result.err, ContainsRegex("mlp_ddp: error: rank 1 on .*: never reached the start of "
+                                        "MPI, and the launcher is ending the job; see "));
 }
 
 /// On a busy machine the start may take longer than the limit: then a longer one is tried.

@@ -215,7 +215,7 @@ TEST_F(MlpDp, ThatHangsEndsWithOneLine) {
   EXPECT_THAT(
       result.err,
       ContainsRegex("^mlp_dp: error: process [0-9]+ on .* 'step 0': not done after [0-9.]+ s; "
-                    "look at what holds it up, or give a larger --timeout\n$"));
+                    "find out what delays it, or give a larger --timeout\n$"));
   EXPECT_THAT(read_file(folder() / "m.flight"), HasSubstr("step 0: not ended\n"));
 }
 

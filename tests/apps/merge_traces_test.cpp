@@ -83,11 +83,11 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   expect_refused({"all.json"}, 2,
                  "argument 'in': is missing; mlp_lab merge-traces --help describes it");
   expect_refused({"all.json", "bad.json"}, 65,
-                 "trace 'bad.json': is no trace of one rank" + remedy);
+                 "trace 'bad.json': is not the trace of a single rank" + remedy);
   expect_refused({"all.json", "other.json"}, 65,
-                 "trace 'other.json': is no trace of one rank" + remedy);
+                 "trace 'other.json': is not the trace of a single rank" + remedy);
   expect_refused({"all.json", "good.json", "event.json"}, 65,
-                 "trace 'event.json': an event of it is not as it should be" + remedy);
+                 "trace 'event.json': one of its events is malformed" + remedy);
   const std::string head = R"({"distributedInfo": {"rank": 1}, "baseTimeNanoseconds": )";
   file("deep.json",
        head + "1, \"traceEvents\": [" + std::string(100000, '[') + std::string(100000, ']') + "]}");
@@ -96,13 +96,13 @@ TEST_F(MergeTraces, RefusesWhatIsNoTraceInOneLine) {
   expect_refused({"all.json", "deep.json"}, 65,
                  "trace 'deep.json': is nested deeper than 64 arrays and objects" + remedy);
   expect_refused({"all.json", "base.json"}, 65,
-                 "trace 'base.json': is no trace of one rank" + remedy);
+                 "trace 'base.json': is not the trace of a single rank" + remedy);
   expect_refused({"all.json", "late.json"}, 65,
-                 "trace 'late.json': an event of it is not as it should be" + remedy);
+                 "trace 'late.json': one of its events is malformed" + remedy);
   expect_refused({"all.json", "cut.json.gz"}, 65,
-                 "trace 'cut.json.gz': its gzip stream is broken" + remedy);
+                 "trace 'cut.json.gz': its gzip stream is corrupt" + remedy);
   expect_refused({"all.json", "good.json", "good.json"}, 65,
-                 "trace 'good.json': another file is of rank 0 too" + remedy);
+                 "trace 'good.json': another file also holds rank 0" + remedy);
   expect_refused({"all.json", "missing"}, 66,
                  "trace 'missing': No such file or directory; check the path");
   expect_refused(

@@ -199,7 +199,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
       output_of(some + Arguments{"--monitor", "--metrics", "watched.jsonl", "--delay-ms", "10",
                                  "--profile-steps", "5:30", "--trace", "watched.json"});
   EXPECT_THAT(out, ContainsRegex("\n# monitor  seconds  busy %.*MHz\n  host +[0-9]+\\.[0-9] +"));
-  EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ samples in [0-9.]+ s after warm-up\n"));
+  EXPECT_THAT(out, ContainsRegex("\nMonitor, [0-9]+ readings in [0-9.]+ s after warm-up\n"));
   EXPECT_THAT(out, ContainsRegex("\n  host  resident MiB +[1-9]"));
 
   std::vector<float> watched;

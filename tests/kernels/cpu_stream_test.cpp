@@ -138,12 +138,12 @@ TEST_F(CpuStreamTest, TimesBetweenEventsCoverTheWorkBetweenThem) {
 
 TEST_F(CpuStreamTest, AFailedStreamSkipsItsOpsSignalsItsEventsAndThrowsOnce) {
   CpuStream stream(executor_);
-  CpuEvent after;
+  CpuEvent later;
   stream.run(good_, addresses_, {.step = 1});
   stream.run(bad_, addresses_, {.step = 2});
   stream.run(good_, addresses_, {.step = 3});
-  after.record(stream);
-  after.synchronize();
+  later.record(stream);
+  later.synchronize();
   EXPECT_THAT(executor_.steps, testing::ElementsAre(1));
   try {
     stream.synchronize();
@@ -159,10 +159,10 @@ TEST_F(CpuStreamTest, AFailedStreamSkipsItsOpsSignalsItsEventsAndThrowsOnce) {
 
 TEST_F(CpuStreamTest, CheckThrowsTheErrorWithoutWaiting) {
   CpuStream stream(executor_);
-  CpuEvent after;
+  CpuEvent later;
   stream.run(bad_, addresses_, {});
-  after.record(stream);
-  after.synchronize();
+  later.record(stream);
+  later.synchronize();
   stream.run(slow_, addresses_, {});
   EXPECT_THROW(stream.check(), Error);
   EXPECT_NO_THROW(stream.check());

@@ -252,7 +252,7 @@ struct Compare {
       double size = op.beta == 0 ? 0 : std::abs(at(input, op.out, col));
       for (std::int64_t row = 0; row < op.in.rows; ++row)
         size += std::abs(at(input, op.in, row * op.in.cols + col));
-      // Terms after one another: a thread's, then the tile's.
+      // Terms one after another: a thread's, then the tile's.
       const double depth = static_cast<double>(op.in.rows) / 8 + 8;
       ASSERT_NEAR(at(cuda, op.out, col), at(cpu, op.out, col),
                   depth * kUlp * size + step_of(op.out) * std::abs(at(cpu, op.out, col)));
@@ -359,7 +359,7 @@ TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
 }
 
 /// An optimizer over n numbers that start `shift` numbers after a multiple of 16 bytes, each array
-/// with a fence after it.
+/// with a fence behind it.
 class OptimizerArrays {
  public:
   OptimizerArrays(std::int64_t n, std::int64_t shift) {

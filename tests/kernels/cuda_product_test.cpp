@@ -46,7 +46,7 @@ TEST_F(ProductOnFake, FallsBackToKernelsOfOurOwnWithTheSameResult) {
 /// Aligned as a program's buffers are, which the common cases are not.
 class Int8OnFake : public OnFake {
  protected:
-  /// c, a, b, their scales, sums and bias after one another.
+  /// c, a, b, their scales, sums and bias one after another.
   QuantizedGemm op_of(std::int64_t m, std::int64_t n, std::int64_t k) {
     const auto add = [&](std::int64_t rows, std::int64_t cols, DType dtype) {
       const Tensor tensor{0, offset, rows, cols, dtype};

@@ -138,7 +138,7 @@ TEST(ThreadPool, SaysHowManyThreadsTheSystemStarts) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kTryAgain);
     EXPECT_STREQ(error.what(),
-                 "threads '3': the system starts no more than 1; give a smaller --threads");
+                 "threads '3': the system allows no more than 1; give a smaller --threads");
   }
 }
 

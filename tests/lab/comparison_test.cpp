@@ -103,8 +103,9 @@ TEST(Sentence, SaysWhatTheWordSays) {
             "With two ranks a step takes as long as with one rank, within 5 %: 1.00x (1.00x to "
             "1.00x).");
   EXPECT_EQ(says(wild("b", 1)),
-            "A step with two ranks and one with one rank cannot be told apart: from 20.3 % less to "
-            "25.3 % more time is possible.");
+            "A step with two ranks and one with one rank are indistinguishable: the difference "
+            "lies between 20.3 % less and "
+            "25.3 % more time.");
 }
 
 TEST(Fastest, IsOneOrAllThatCannotBeToldFromIt) {
@@ -140,7 +141,7 @@ TEST(LargestPart, IsABottleneckFromMoreThanHalf) {
   const std::vector<PartSeries> tie = {part("x", wild("", 0.3)), part("y", steady("", 0.3))};
   const LargestPart open = largest_of(tie);
   EXPECT_THAT(open.names, SizeIs(2));
-  EXPECT_THAT(largest_text(open, "a step"), testing::HasSubstr("which cannot be told apart"));
+  EXPECT_THAT(largest_text(open, "a step"), testing::HasSubstr("which are indistinguishable"));
 }
 
 }  // namespace

@@ -50,12 +50,12 @@ std::vector<Opposites> opposites() {
                  by_batch([](double batch) { return 0.05 + 1e-5 * batch; }),
                  "growth is not proportional; 50.0 ms (49.9 ms to 50.1 ms) of each step",
                  by_batch([](double batch) { return 0.0022 + 1e-3 * batch; }, 0.2),
-                 "whether in proportion remains unclear"});
+                 "whether in proportion is unclear"});
   all.push_back({"batch-sweep", by_batch([](double batch) { return 0.01 + 1e-3 * batch; }),
                  "saturates at batch 64:", by_batch([](double) { return 0.01; }),
                  "does not saturate up to batch 512",
                  by_batch([](double batch) { return 1e-3 * std::pow(batch, 0.9); }, 0.2),
-                 "Whether throughput saturates up to batch 512 remains unclear"});
+                 "Whether throughput saturates up to batch 512 is unclear"});
   all.push_back(
       {"batch-sweep", by_batch([](double batch) { return 1e-3 * batch; }), "saturates at batch 16:",
        by_batch([](double batch) { return batch < 64 ? 0.01 : 0.01 * batch / 64 * 2 / 1.1; }, 0.02),
@@ -66,7 +66,7 @@ std::vector<Opposites> opposites() {
        "3.34x",
        by_ranks(communicating), "More ranks make the step slower",
        by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
-       "Whether more ranks make the step faster remains unclear"});
+       "Whether more ranks make the step faster is unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "stays above 80 %: at 4 ranks it is 100",
                  by_ranks(communicating),
                  "falls below 80 % at 2 ranks: it is 20.0 % (19.9 % to 20.1 %) there, and most of "
@@ -74,7 +74,7 @@ std::vector<Opposites> opposites() {
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125 / ranks, .noise = 0.1};
                  }),
-                 "Whether efficiency falls below 80 % remains unclear"});
+                 "Whether efficiency falls below 80 % is unclear"});
   all.push_back({"strong-scaling", by_ranks(communicating),
                  "most of what is lost is exposed communication", by_ranks([](int ranks) {
                    const double lost = ranks == 1 ? 0 : 0.04;
@@ -88,18 +88,18 @@ std::vector<Opposites> opposites() {
                                      .noise = 0.05,
                                      .phase_s = {{"reduce", lost}, {"host", lost}}};
                  }),
-                 "the cause of most of the loss remains unclear"});
+                 "the main cause of the loss is unclear"});
   all.push_back({"strong-scaling", by_ranks(divided), "Fastest: 4 ranks. 4 ranks train 4.00x",
-                 by_ranks(communicating), "Fastest: 1 rank. No further rank pays",
+                 by_ranks(communicating), "Fastest: 1 rank. More ranks bring nothing",
                  by_ranks([](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; }),
-                 "which cannot be told apart"});
+                 "which are indistinguishable"});
   all.push_back({"weak-scaling", by_ranks([](int) { return MadeUpStep{.step_s = 0.1}; }),
                  "stays above 80 %: at 4 ranks it is 100", by_ranks(communicating),
                  "there, and exposed communication alone is longer than what is lost (133",
                  by_ranks([](int ranks) {
                    return MadeUpStep{.step_s = ranks == 1 ? 0.1 : 0.125, .noise = 0.1};
                  }),
-                 "Whether efficiency falls below 80 % remains unclear"});
+                 "Whether efficiency falls below 80 % is unclear"});
   all.push_back(
       {"timing", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.001}; },
        "It shows 1.0 %", [](const Case&) { return MadeUpStep{.step_s = 0.1, .queued_s = 0.099}; },
@@ -114,7 +114,7 @@ std::vector<Opposites> opposites() {
   all.push_back({"sync", sync(0.012, 0.010),
                  "With the loss read every step a step is slower than with the loss read every 100",
                  sync(0.010, 0.012), "a step is faster", sync(0.01, 0.01, 0.3),
-                 "cannot be told apart"});
+                 "are indistinguishable"});
   all.push_back({"sync", sync(0.012, 0.010), "costs 2.00 ms", sync(0.010, 0.010),
                  "takes as long as with the loss read every 100 steps, within 5 %"});
   return all;
@@ -133,7 +133,7 @@ std::vector<Opposites> opposites_of_data() {
   };
   all.push_back({"io-delay", disk(0), "1 worker hides the disk: a step takes 1.00x", disk(0.01),
                  "No number of workers here hides the disk", disk(0.0001, 0.2),
-                 "Whether workers hide the disk remains unclear"});
+                 "Whether workers hide the disk is unclear"});
   const auto parts = [](double injected, double backward, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{.step_s = 0.1,
@@ -161,7 +161,7 @@ std::vector<Opposites> opposites_of_data() {
   all.push_back({"data-loading", loading(1, 1.5),
                  "Pinned memory makes a step faster: workers-0-pinned 1.50x", loading(1, 1),
                  "no difference beyond 5 %", loading(1, 1, 0.1),
-                 "Whether pinned memory makes a step faster or slower remains unclear"});
+                 "Whether pinned memory makes a step faster or slower is unclear"});
   all.push_back({"data-loading", loading(1, 1.5), "makes a step faster", loading(1, 0.5),
                  "makes a step slower: workers-0-pinned 2.00x"});
   const auto ladder = [](double graph, double noise = 0.003) {
@@ -172,7 +172,7 @@ std::vector<Opposites> opposites_of_data() {
   };
   all.push_back({"optimisations", ladder(9), "Most of the gain is a captured graph: 61.", ladder(1),
                  "Most of the gain is a batch of 256: ", ladder(4, 0.1),
-                 "Which brings most remains unclear"});
+                 "Which brings most is unclear"});
   all.push_back(
       {"optimisations", ladder(9), "Measurably faster than the row above: a batch of 256 (4.00x",
        [](const Case& what) {
@@ -193,10 +193,10 @@ std::vector<Opposites> opposites_of_devices() {
   const auto even = [](int) { return MadeUpStep{.step_s = 0.1, .noise = 0.1}; };
   all.push_back({"data-parallel", by_ranks(divided), "On two devices a step is faster than on one",
                  by_ranks(communicating), "On two devices a step is slower than on one",
-                 by_ranks(even), "cannot be told apart"});
+                 by_ranks(even), "are indistinguishable"});
   all.push_back({"splits", by_ranks(divided), "Fastest: 3 devices.",
                  by_ranks([](int ranks) { return MadeUpStep{.step_s = 0.1 * ranks}; }),
-                 "Fastest: 2 devices.", by_ranks(even), "which cannot be told apart"});
+                 "Fastest: 2 devices.", by_ranks(even), "which are indistinguishable"});
   const auto device_0 = [](double loss, double noise = 0.003) {
     return [=](const Case&) {
       return MadeUpStep{
@@ -205,7 +205,7 @@ std::vector<Opposites> opposites_of_devices() {
   };
   all.push_back({"gpu0-bottleneck", device_0(0.08), "device 0 is the bottleneck", device_0(0.001),
                  "device 0 is not the bottleneck", device_0(0.04, 0.1),
-                 "whether that is more than half of it remains unclear"});
+                 "whether that is more than half of it is unclear"});
   const auto duel = [](double ddp, double dp, double noise = 0.003) {
     return by_key([=](const std::string& key) {
       return MadeUpStep{.step_s = key == "ddp" ? ddp : dp,
@@ -215,7 +215,7 @@ std::vector<Opposites> opposites_of_devices() {
   };
   all.push_back({"dp-vs-ddp", duel(0.01, 0.02), "With DDP a step is faster than with DataParallel",
                  duel(0.02, 0.01), "With DDP a step is slower than with DataParallel",
-                 duel(0.02, 0.02, 0.1), "cannot be told apart"});
+                 duel(0.02, 0.02, 0.1), "are indistinguishable"});
   const auto varies = [](const std::string& who) {
     return by_key([=](const std::string& key) {
       MadeUpStep step{.step_s = 0.1};
@@ -225,7 +225,7 @@ std::vector<Opposites> opposites_of_devices() {
   };
   all.push_back({"dp-vs-ddp", varies("data-parallel"), "DDP's steps vary less", varies("ddp"),
                  "DataParallel's steps vary less", varies("none"),
-                 "Which of the two has steadier steps remains unclear"});
+                 "Which step times vary less is unclear"});
   return all;
 }
 
@@ -240,10 +240,10 @@ std::vector<Opposites> opposites_of_ranks() {
   // Of steps that are long against the pause, the loss is nearly linear.
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(1, 0.5, 1e-5),
                  "The loss is linear in the pause", paused(0.2, 0.1, 0.05),
-                 "Whether a pause costs speed-up remains unclear"});
+                 "Whether a pause costs speed-up is unclear"});
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(0.02, 0.04),
                  "There was no speed-up to lose", paused(0.2, 0.1, 0.006),
-                 "Whether the loss is linear remains unclear"});
+                 "Whether the loss is linear is unclear"});
   const auto scheme = [](const std::string& fastest) {
     return by_key([fastest](const std::string& key) {
       return MadeUpStep{.step_s = key == fastest ? 0.05 : key == "one-rank" ? 0.1 : 0.2};
@@ -251,7 +251,7 @@ std::vector<Opposites> opposites_of_ranks() {
   };
   all.push_back({"schemes", scheme("factor"), "Of the schemes on two devices: Fastest: factor.",
                  scheme("zero1"), "Of the schemes on two devices: Fastest: zero1.", scheme("none"),
-                 "which cannot be told apart"});
+                 "which are indistinguishable"});
   all.push_back({"schemes", scheme("factor"),
                  "With factor on two a step is faster than on one rank", scheme("none"),
                  "With factor on two a step is slower than on one rank"});
@@ -270,7 +270,7 @@ std::vector<Opposites> opposites_of_ranks() {
   };
   all.push_back({"imbalance", waits(0, 0.02), "Rank 1 waits for rank 0", waits(0.02, 0),
                  "Rank 0 waits for rank 1", waits(0.02, 0.02),
-                 "That one rank waits for the other remains unclear"});
+                 "Whether one rank waits for the other is unclear"});
   const auto bucket = [](const std::string& best, double gain, double noise = 0.003) {
     return [=](const Case& what) {
       const bool is_best = what.workload.config.parallel.bucket_mib == std::stod(best);
@@ -280,7 +280,7 @@ std::vector<Opposites> opposites_of_ranks() {
     };
   };
   all.push_back({"bucket-size", bucket("4", 2), "Fastest: 4 MiB.", bucket("0.25", 2),
-                 "Fastest: 0.25 MiB.", bucket("4", 1, 0.1), "which cannot be told apart"});
+                 "Fastest: 0.25 MiB.", bucket("4", 1, 0.1), "which are indistinguishable"});
   all.push_back({"bucket-size", bucket("4", 2),
                  "With PyTorch's 25 MiB a step is slower than with 4 MiB", bucket("25", 2),
                  "PyTorch's 25 MiB are the fastest here", bucket("25", 1.003),
@@ -301,7 +301,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  "Two ranks are not measurably faster than one"});
   all.push_back({"batch-scaling", pays(16), "Two ranks pay from a batch of 32, the smallest here",
                  pays(100), "pay from a batch of 128", pays(64, 0.1),
-                 "or below it: at 64 the two cannot be told apart"});
+                 "or below it: at 64 the two are indistinguishable"});
   all.push_back(
       {"batch-scaling", pays(100), "The share of exposed communication falls",
        [](const Case& what) {
@@ -312,7 +312,7 @@ std::vector<Opposites> opposites_of_ranks() {
        [](const Case&) {
          return MadeUpStep{.step_s = 0.1, .noise = 0.1, .phase_s = {{"reduce", 0.01}}};
        },
-       "Whether the share of exposed communication changes remains unclear"});
+       "Whether the share of exposed communication changes is unclear"});
   const auto models = [](double small, double large, double noise = 0.003) {
     return [=](const Case& what) {
       const bool two = what.workload.ranks > 1;
@@ -326,7 +326,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  "4 ranks bring more on the large model: "
                  "1.80x",
                  models(1.8, 0.5), "4 ranks bring more on the small model: 1.80x",
-                 models(1, 1, 0.1), "What 4 ranks bring cannot be told apart on the two models"});
+                 models(1, 1, 0.1), "The gain of 4 ranks on the two models is indistinguishable"});
   all.push_back({"comm-vs-compute", models(0.5, 1.8),
                  "On 1024 x 2, the bottleneck is communication that nothing hides: 75.",
                  models(1.8, 1.8), "On 1024 x 2, the bottleneck is computing: 72.",
@@ -354,7 +354,8 @@ std::vector<Opposites> opposites_of_one_step() {
   };
   all.push_back({"profile", profile(0.002, 0.004, 1), "Backward takes 2.00x",
                  profile(0.004, 0.002, 1), "Backward is shorter than forward, 0.50x",
-                 profile(0.002, 0.002, 1, 0.1), "Backward and forward cannot be told apart"});
+                 profile(0.002, 0.002, 1, 0.1),
+                 "Backward and forward take indistinguishable times"});
   all.push_back({"profile", profile(0.002, 0.004, 5), "The longest op is gemm, backward of layer 1",
                  profile(0.0002, 0.0004, 1), "The longest op is adam, optimizer",
                  profile(0.002, 0.002, 1, 0.1), "The longest ops are"});
@@ -369,7 +370,7 @@ std::vector<Opposites> opposites_of_one_step() {
   };
   all.push_back({"warmup", first_steps(0.03), "The first step takes 3.00x", first_steps(0.01),
                  "The first step is not slower than others by more than 10 %",
-                 first_steps(0.0109, 0.2), "Whether the first step is slower remains unclear"});
+                 first_steps(0.0109, 0.2), "Whether the first step is slower is unclear"});
   const auto reasons = [](double forward, double data) {
     return [=](const Case&) {
       return MadeUpStep{.step_s = 0.01,
@@ -380,7 +381,7 @@ std::vector<Opposites> opposites_of_one_step() {
   };
   all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.01, 0.018),
                  "Most of that is waiting for data", reasons(0.004, 0.001),
-                 "Which part of it is longest remains unclear"});
+                 "Which part of it is longest is unclear"});
   all.push_back({"warmup", reasons(0.02, 0.002), "Most of that is forward", reasons(0.0135, 0.009),
                  "The largest part of that is forward"});
   const auto seeds = [](const char* again, const char* other) {
@@ -394,7 +395,7 @@ std::vector<Opposites> opposites_of_one_step() {
   all.push_back({"reproducibility", seeds("a", "b"), "The same seed repeats to the bit",
                  seeds("c", "b"), "The same seed does not repeat"});
   all.push_back({"reproducibility", seeds("a", "b"), "Another seed gives other losses",
-                 seeds("a", "a"), "the seed is not used"});
+                 seeds("a", "a"), "the seed has no effect"});
   return all;
 }
 

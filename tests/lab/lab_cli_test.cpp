@@ -160,7 +160,7 @@ TEST_F(MlpLab, ComparesWithPyTorchOnTheSameDevice) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("    one device "));
   EXPECT_THAT(result.out, HasSubstr("    DDP on two ranks "));
-  EXPECT_THAT(result.out, HasSubstr("losses of equal steps agree."));
+  EXPECT_THAT(result.out, HasSubstr("their losses agree step by step."));
   EXPECT_THAT(result.out, HasSubstr("The other side is PyTorch "));
 }
 
@@ -210,7 +210,7 @@ TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
       false);
   file("mine.txt", "");
   expect_refused({"run", "amdahl", "--output", "."}, 78,
-                 "--output '.': it holds files that are no study's; name another folder");
+                 "--output '.': it holds files that do not belong to a study; name another folder");
 }
 
 TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
@@ -398,7 +398,7 @@ TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
   file("spoiled.json", spoiled.dump());
   expect_refused({"predict", "--machine", "spoiled.json"}, 65,
                  "machine card 'spoiled.json': node.devices is 2.7, not a whole number from 1 to "
-                 "1048576; see src/lab/cards for cards as they should be");
+                 "1048576; see src/lab/cards for valid cards");
   ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
   expect_refused({"predict", "--machine", "fifo.json"}, 66,
                  "machine card 'fifo.json': is a FIFO, not a regular file; check the path");

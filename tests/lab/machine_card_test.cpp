@@ -127,12 +127,12 @@ TEST_F(CardFiles, AreRefusedWhenTheyAreNoCards) {
   };
   refused_with("/node/all_reduce/points", json::array(), "node.all_reduce.points is empty");
   refused_with("/node/all_reduce/points/1", {8, 1e-5},
-               "node.all_reduce.points[1][0] is 8, and 1048576 stands before it; sizes ascend");
+               "node.all_reduce.points[1][0] is 8 after 1048576; sizes must ascend");
   refused_with("/node/all_reduce/points/0/1", 0,
                "node.all_reduce.points[0][1] is 0, not a number from 1e-09 to 1000");
   const json table = good["node"]["all_reduce"];
   refused_with("/node/all_reduce", json::array({table, table}),
-               "node.all_reduce[1].ranks is 2, and 2 stands before it; rank counts ascend");
+               "node.all_reduce[1].ranks is 2 after 2; rank counts must ascend");
   refused_with("/node/kernel_slowdown/value", 0.5,
                "node.kernel_slowdown.value is 0.5, not a number from 1 to 1000000");
   refused_with("/device/multiprocessors/value", 0,

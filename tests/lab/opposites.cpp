@@ -33,23 +33,23 @@ std::vector<Opposites> opposites_of_monitor() {
        "does not keep the cores busier by 10 points: 60 % (60 % to 60 %) at batch 16, 62 "
        "% (62 % to 62 %) at batch 256. At batch 256 38 % are idle.",
        watched(host(50, 100, 2000), host(60, 100, 2000), 0.1),
-       "Whether a larger batch keeps the cores busier remains unclear"});
+       "Whether a larger batch keeps the cores busier is unclear"});
   all.push_back({"monitor", grows, "Memory grows with the batch", stays,
                  "Memory hardly depends on the batch"});
-  all.push_back({"monitor", grows, "The clock held: 2000 to 2000 MHz", stays,
-                 "The clock moved from 2000 to 3000 MHz, so times of different moments may differ "
-                 "by 50.0 %"});
+  all.push_back({"monitor", grows, "The clock was steady: 2000 to 2000 MHz", stays,
+                 "The clock changed between 2000 and 3000 MHz, so times measured at different "
+                 "moments may differ by 50.0 %"});
   Watched thrifty = host(90, 100, 2000), wasteful = thrifty;
   thrifty.energy_j_per_sample = 0.001;
   wasteful.energy_j_per_sample = 0.004;
   all.push_back({"monitor", watched(thrifty, wasteful),
-                 "Least energy for a sample: batch 16, 1.00 mJ.", watched(wasteful, thrifty),
-                 "Least energy for a sample: batch 64, 1.00 mJ and batch 256, 1.00 mJ",
-                 watched(thrifty, thrifty, 0.1), "which cannot be told apart"});
+                 "Least energy per sample: batch 16, 1.00 mJ.", watched(wasteful, thrifty),
+                 "Least energy per sample: batch 64, 1.00 mJ and batch 256, 1.00 mJ",
+                 watched(thrifty, thrifty, 0.1), "which are indistinguishable"});
   Watched marked = host(90, 100, 2000);
   marked.marks = {"cuda:0 was held back: power"};
   all.push_back({"monitor", watched(marked, marked),
-                 "Take figures with care: cuda:0 was held back: power.", watched({}, {}),
+                 "Read these figures with care: cuda:0 was held back: power.", watched({}, {}),
                  "How busy the cores were cannot be measured here."});
   return all;
 }
@@ -89,14 +89,15 @@ std::vector<Opposites> opposites_of_int8() {
   for (const int batch : {1, 8, 64, 512}) {
     const std::string what = "In int8 a batch of " + std::to_string(batch);
     all.push_back({"int8", in_int8(0.5, 3), what + " is faster than in fp32: 2.00x", in_int8(2, 3),
-                   what + " is slower than in fp32: ", in_int8(1, 3, 0.2), "cannot be told apart"});
+                   what + " is slower than in fp32: ", in_int8(1, 3, 0.2),
+                   "are indistinguishable"});
   }
   all.push_back(
       {"int8", in_int8(1, 1),
        "In int8 1 of 4,096 answers is another; the accuracy is 89.50 % instead of 90.00 %",
        in_int8(1, 7), "In int8 7 of 4,096 answers are another"});
   all.push_back({"int8", in_int8(1, 1), "A batch reads 1.00 MiB of weights instead of 4.00 MiB.",
-                 slow_key("none", 1), "How many answers int8 changes is unknown."});
+                 slow_key("none", 1), "The effect of int8 on the answers was not reported."});
   return all;
 }
 
@@ -105,47 +106,47 @@ std::vector<Opposites> opposites_of_model_options() {
       {"activations", slow_key("gelu", 1.5), "Steps that take longer than with ReLU: gelu (1.50x",
        slow_key("relu", 1), "No activation makes a step more than 5 % longer than ReLU does.",
        slow_key("relu", 1, 0.2),
-       "Whether any activation makes a step longer than ReLU does remains unclear."},
+       "Whether any activation makes a step longer than ReLU does is unclear."},
       {"activations", slow_key("tanh", 1.5), "longer than with ReLU: tanh (1.50x",
        slow_key("relu", 2), "No activation makes a step more than 5 % longer than ReLU does."},
       {"accumulation", slow_key("parts-8", 1.5),
        "In 8 parts a step is slower than in one part: ", slow_key("parts-8", 0.5),
        "In 8 parts a step is faster than in one part: ", slow_key("parts-8", 1, 0.2),
-       "cannot be told apart"},
+       "are indistinguishable"},
       {"precision", slow_key("bf16-64", 1.5),
        "In bf16 a step of 64 samples is slower than in fp32: ", slow_key("bf16-64", 0.5),
        "In bf16 a step of 64 samples is faster than in fp32: ", slow_key("bf16-64", 1, 0.2),
-       "cannot be told apart"},
+       "are indistinguishable"},
       {"precision", slow_key("fp16-512", 0.4),
        "The claimed factor of 2 to 3 is reached here: fp16 at a batch of 512, 2.50x",
        slow_key("bf16-64", 0.8),
        "The claimed factor of 2 to 3 is not reached here: bf16 at a batch of 64, 1.25x",
        slow_key("bf16-512", 0.5, 0.2),
-       "Whether the claimed factor of 2 to 3 is reached here remains unclear: bf16"},
+       "Whether the claimed factor of 2 to 3 is reached here is unclear: bf16"},
       {"memory", slow_key("recompute", 1.5),
        "Recomputation costs more than the 30 % that are claimed: 1.50x", slow_key("recompute", 1.1),
        "Recomputation costs less than the 30 % that are claimed: 1.10x",
        slow_key("recompute", 1.3, 0.2),
-       "Whether recomputation costs more or less than the 30 % that are claimed remains unclear"},
+       "Whether recomputation costs more or less than the 30 % that are claimed is unclear"},
       {"memory", slow_key("precision", 0.5),
        "With numbers of 16 bits a sample is faster than without: 2.00x", slow_key("precision", 2),
        "With numbers of 16 bits a sample is slower than without: ", slow_key("precision", 1, 0.2),
-       "A sample with numbers of 16 bits and one without cannot be told apart"},
+       "A sample with numbers of 16 bits and one without are indistinguishable"},
       {"recompute", slow_key("segments-2", 1.3),
        "In 2 segments a step is slower than without recomputation: ", slow_key("segments-2", 0.7),
        "In 2 segments a step is faster than without recomputation: ",
-       slow_key("segments-2", 1, 0.2), "cannot be told apart"},
+       slow_key("segments-2", 1, 0.2), "are indistinguishable"},
       {"recompute", slow_key("segments-2", 1.5),
        "Recomputation costs more time than flops: in 2 segments a step takes 1.50x",
        slow_key("segments-2", 1),
        "Recomputation costs less time than flops: in 2 segments a step takes 1.00x",
        slow_key("segments-2", 1.13, 0.2),
-       "Whether recomputation costs more time than flops, or less, remains unclear: in 2 segments"},
+       "Whether recomputation costs more time than flops, or less, is unclear: in 2 segments"},
       {"checkpoint", slow_key("with-one", 1.1),
        "checkpoints take less than 3 % of a run (calculated): one makes a run ",
        slow_key("with-one", 100),
        "checkpoints take more than 3 % of a run (calculated): one makes a run ",
-       slow_key("with-one", 7, 3), "remains unclear: one makes a run "}};
+       slow_key("with-one", 7, 3), "is unclear: one makes a run "}};
 }
 
 namespace {
@@ -166,9 +167,9 @@ std::vector<Opposites> opposites_of_pytorch() {
                  "On one device with barestep a step is faster than with PyTorch: 2.00x",
                  side_by_side(0.02, 0.01),
                  "On DDP on two ranks with barestep a step is slower than with PyTorch",
-                 side_by_side(0.02, 0.02, 1, 0.1), "cannot be told apart"});
-  all.push_back({"pytorch", side_by_side(0.01, 0.02, 1 + 1e-7), "losses of equal steps agree",
-                 side_by_side(0.01, 0.02, 1.01), "they do not train the same"});
+                 side_by_side(0.02, 0.02, 1, 0.1), "are indistinguishable"});
+  all.push_back({"pytorch", side_by_side(0.01, 0.02, 1 + 1e-7), "their losses agree step by step",
+                 side_by_side(0.01, 0.02, 1.01), "they do not train the same model"});
   return all;
 }
 

@@ -569,13 +569,14 @@ TEST(Predictions, RefuseWhatTheMachineOrTheSchemeCannotDo) {
          "--ranks '16': data-parallel stays in one process, and a node of nodes of 8 x H100, 400 "
          "Gbit/s for each GPU has 8; ask for fewer, or use another --scheme");
   refuse({.data_parallel = true, .slow_rank = SlowRank{1, 20}}, h200, {1, 2},
-         "--slow-rank '1:20': the devices of data-parallel are no ranks; leave it out, or use "
+         "--slow-rank '1:20': data-parallel has devices, not ranks; leave it out, or use "
          "another --scheme");
   refuse({.slow_rank = SlowRank{2, 20}}, h200, {1, 2, 4},
          "--slow-rank '2:20': of 2 ranks the last is 1; name a lower one, or ask for more --ranks");
-  refuse({.slow_rank = SlowRank{0, 20}}, h200, {1},
-         "--slow-rank '0:20': no other rank would wait for it; use --delay-ms, or ask for more "
-         "--ranks");
+  refuse(
+      {.slow_rank = SlowRank{0, 20}}, h200, {1},
+      "--slow-rank '0:20': a single rank keeps no other waiting; use --delay-ms, or ask for more "
+      "--ranks");
   refuse(
       {.precision = Precision::kTf32}, load_card("v100-pcie"), {1},
       "--precision 'tf32': the card of 2 x V100, PCIe, no NVLink has no rate of products for it; "

@@ -136,7 +136,7 @@ TEST_F(StudyTest, HandsOnWhatATrainerSaysOfTooLittleMemory) {
   Study study(output(), identity(), kStarts);
   expect_error(ExitCode::kMemory,
                "it ended with code 71: too little memory: needs 3.00 GiB, cuda:0 has 2.00 GiB "
-               "free; --batch-size 32 fits; what was measured before is kept",
+               "free; --batch-size 32 fits; the measurements made so far are kept",
                [&] { run(study); });
   EXPECT_TRUE(std::filesystem::exists(output() / "runs" / "batch-sweep" / "batch-32.0.json"));
 }
@@ -144,20 +144,22 @@ TEST_F(StudyTest, HandsOnWhatATrainerSaysOfTooLittleMemory) {
 TEST_F(StudyTest, RefusesAMissingTrainer) {
   std::filesystem::remove(programs() / "mlp_single");
   Study study(output(), identity(), kStarts);
-  expect_error(ExitCode::kNoInput, "No such file or directory; build it beside mlp_lab",
+  expect_error(ExitCode::kNoInput,
+               "No such file or directory; build it in the same folder as mlp_lab",
                [&] { run(study); });
 }
 
 TEST_F(StudyTest, RefusesFoldersOfOthers) {
   file("mine.txt", "not a study");
-  expect_error(ExitCode::kConfiguration, "it holds files that are no study's; name another folder",
+  expect_error(ExitCode::kConfiguration,
+               "it holds files that do not belong to a study; name another folder",
                [&] { Study(folder(), identity()); });
   EXPECT_EQ(read_file(folder() / "mine.txt"), "not a study");
 
   StudyIdentity other = identity();
   other.quick = false;
   EXPECT_NO_THROW(Study(output(), other));
-  EXPECT_NO_THROW(Study(output(), identity())) << "without results it is in nobody's way";
+  EXPECT_NO_THROW(Study(output(), identity())) << "without results it leaves nothing to clean up";
   std::filesystem::create_directory(output() / "runs");
   expect_error(ExitCode::kConfiguration, "it holds a study with --quick",
                [&] { Study(output(), other); });
@@ -283,7 +285,8 @@ TEST(Metrics, AreRefusedWithTheirLine) {
 
 TEST_F(StudyTest, HasNoReportBeforeAnExperimentIsComplete) {
   const Study study(output(), identity(), kStarts);
-  expect_error(ExitCode::kNoInput, "no experiment in it is complete", [&] { report_of(study); });
+  expect_error(ExitCode::kNoInput, "none of its experiments is complete",
+               [&] { report_of(study); });
 }
 
 TEST_F(StudyTest, IsReportedOnWithoutItsTrainers) {
@@ -342,7 +345,7 @@ TEST(Metrics, AreReadAsTrainersWriteThem) {
               SizeIs(2));
 }
 
-/// A machine with two gauges, one of which remains unclear at times.
+/// A machine with two gauges, one of which cannot always be read.
 class MadeUpSource final : public MonitorSource {
  public:
   [[nodiscard]] const std::string& name() const override { return name_; }
@@ -396,7 +399,7 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
   summary.values.resize(3);
   summary.values[1].add(GaugeKind::kPower, 100);
   const std::string lines = metrics_record(cold, 0) + "\n" + look(5, 50) + metrics_record(step, 0) +
-                            "\n" + look(90, kUntold) + look(80, 100) +
+                            "\n" + look(90, kNotMeasured) + look(80, 100) +
                             monitor_summary_record(summary, 50, 0) + "\n";
   EXPECT_THAT(parse_metrics(lines, "metrics"), SizeIs(1));
   Start start{.command = "a", .ranks = parse_metrics(lines, "metrics")};
@@ -450,8 +453,8 @@ TEST(RunChild, EndsEverythingWhenItIsStopped) {
   };
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_EXIT(stopped(), testing::ExitedWithCode(75),
-              "study: it was interrupted; the runs that had ended are kept; run the same command "
-              "again to go on");
+              "study: it was interrupted; the finished runs are kept; run the same command again "
+              "to continue");
 }
 
 using ::testing::HasSubstr;

@@ -278,7 +278,7 @@ TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
     SCOPED_TRACE(late);
     const DeviceOp before[] = {Fill{.out = tensors_[0], .value = 1},
                                Fill{.out = tensors_[1], .value = 2}};
-    const DeviceOp after[] = {Fill{.out = tensors_[0], .value = 8},
+    const DeviceOp later[] = {Fill{.out = tensors_[0], .value = 8},
                               Fill{.out = tensors_[1], .value = 9}};
     const Collective broadcast = Broadcast{.tensors = tensors_, .root = 0};
     const Collective reduce = Reduce{.tensors = tensors_, .root = 0};
@@ -290,7 +290,7 @@ TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
       queue(0, before[0]);
       queue(1, before[1]);
       run(collective);
-      queue(overwritten, after[overwritten]);
+      queue(overwritten, later[overwritten]);
       finish();
     };
     run_between(broadcast, 0);

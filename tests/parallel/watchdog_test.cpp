@@ -94,7 +94,7 @@ TEST_F(WatchdogTest, NamesTheCollectiveThatLastsTooLong) {
   EXPECT_THAT(line, StartsWith("test: error: rank 0 on "));
   EXPECT_THAT(line,
               ContainsRegex(" 'all_reduce \\(4.00 MiB\\) in step 5': not done after [0-9.]+ s; "
-                            "look at the ranks that are behind, or give a larger "
+                            "find out what delays the late ranks, or give a larger "
                             "--timeout\n$"));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
@@ -124,10 +124,10 @@ TEST_F(WatchdogTest, NamesARankThatDiedAndKeepsTheRecords) {
   ::waitpid(child, nullptr, 0);
   board_.mine().begin(Track::kHostCall, Activity::kBarrier);
   const std::filesystem::path records = folder() / "records";
-  EXPECT_THAT(said({.record_file = records}),
-              ContainsRegex(fmt::format("test: error: rank 1 on .* 'process {}': died during step "
-                                        "7; see what it wrote",
-                                        child)));
+  EXPECT_THAT(
+      said({.record_file = records}),
+      ContainsRegex(fmt::format(
+          "test: error: rank 1 on .* 'process {}': died during step 7; see its output", child)));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
   EXPECT_THAT(read_file(records),
               ContainsRegex(fmt::format("^rank 0 on .*, process {}\n         1 barrier: not ended\n"
@@ -173,10 +173,10 @@ TEST_F(WatchdogTest, BlamesTheRankThatHasNotArrived) {
   // On a busy machine a rank may seem to be stopped.
   EXPECT_THAT(
       said({.limit_s = 0.7}, 60),
-      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|nothing recorded)': "
+      ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|an unknown state)': "
                                 "process {} (is not done after|has been stopped for) [0-9.]+ "
                                 "s, and rank 0 waits for it in all_reduce \\(8 B\\) in step "
-                                "2; look at what holds it up, or give a larger --timeout\n$",
+                                "2; find out what delays it, or give a larger --timeout\n$",
                                 child)));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
   ::kill(child, SIGKILL);
@@ -188,10 +188,9 @@ TEST_F(WatchdogTest, ARankForWhichOthersWaitBlamesItself) {
     live(board, [](FlightRecord& record) { record.begin(Track::kHostCall, Activity::kBarrier); });
   });
   board_.mine().begin(Track::kPhase, Activity::kStep, 2);
-  EXPECT_THAT(
-      said({.limit_s = 0.3}, 60),
-      ContainsRegex("^test: error: rank 0 on .* 'step 2': not done after [0-9.]+ s; look at "
-                    "what holds it up, or give a larger --timeout\n$"));
+  EXPECT_THAT(said({.limit_s = 0.3}, 60),
+              ContainsRegex("^test: error: rank 0 on .* 'step 2': not done after [0-9.]+ s; find "
+                            "out what delays it, or give a larger --timeout\n$"));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
@@ -202,8 +201,8 @@ TEST_F(WatchdogTest, TellsOfARankThatDiedBeforeItHadAPlace) {
   const double now = now_s();
   const WatchdogOptions options{.asked_to_end_s = [now] { return now; }};
   EXPECT_THAT(said(options, 60),
-              ContainsRegex("^test: error: rank 1 on .*: never came to the start of MPI, and the "
-                            "launcher ends the job; see what it wrote and the system's log, then "
+              ContainsRegex("^test: error: rank 1 on .*: never reached the start of MPI, and the "
+                            "launcher is ending the job; see its output and the system log, then "
                             "run again\n$"));
   EXPECT_EQ(code_, ExitCode::kTryAgain);
 }
@@ -263,10 +262,10 @@ WatchdogOptions ended_by_launcher() {
 TEST_F(WatchdogTest, TellsThatTheLauncherEndsAJobOnSeveralHosts) {
   board_.mine().begin(Track::kCollective, activity_of(Broadcast{}), 1, 8);
   WatchdogOptions options = ended_by_launcher();
-  EXPECT_THAT(
-      said(options),
-      EndsWith("'broadcast (8 B) in step 1': the launcher ends the job while this waits for "
-               "other ranks; see what the other hosts wrote, then run again\n"));
+  EXPECT_THAT(said(options),
+              EndsWith("'broadcast (8 B) in step 1': the launcher is ending the job while this "
+                       "process waits for "
+                       "other ranks; see the output of the other hosts, then run again\n"));
   options.one_host = true;
   EXPECT_EQ(said(options, 0.5), "");
 }
@@ -375,7 +374,7 @@ TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
   EXPECT_THAT(text, EndsWith("       100 step 99: not ended\n"));
   EXPECT_EQ(record.state(), "step 99");
   record.end(Track::kPhase);
-  EXPECT_EQ(record.state(), "nothing recorded");
+  EXPECT_EQ(record.state(), "an unknown state");
 }
 
 /// Sets variables for as long as it lives.

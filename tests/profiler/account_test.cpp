@@ -165,15 +165,17 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
     mean.add(account);
     return bottleneck(sample.profile(), mean, {});
   };
-  EXPECT_THAT(with(Part::kDataWait),
-              HasSubstr("is data wait: 90.0 % of a step, 900.000ms: input is made more slowly"));
+  EXPECT_THAT(
+      with(Part::kDataWait),
+      HasSubstr("is data wait: 90.0 % of a step, 900.000ms: input is produced more slowly"));
   EXPECT_THAT(with(Part::kHostToDevice), HasSubstr("input is copied more slowly"));
-  EXPECT_THAT(with(Part::kInjected), HasSubstr("a delay that was asked for"));
+  EXPECT_THAT(with(Part::kInjected), HasSubstr("an injected delay"));
   EXPECT_THAT(with(Part::kExposedCommunication),
-              HasSubstr(": messages hold it up, or a rank that is late"));
+              HasSubstr(": the messages are slow, or a rank is late"));
   EXPECT_THAT(with(Part::kOtherDevice), HasSubstr("another device has more to compute"));
   EXPECT_THAT(with(Part::kHost), HasSubstr("the host queues work more slowly"));
-  EXPECT_THAT(with(Part::kIdle), HasSubstr(": nothing that is known holds it: starting work, "));
+  EXPECT_THAT(with(Part::kIdle),
+              HasSubstr(": no known cause; work starts or is noticed to end late"));
 }
 
 /// Measures every other step by nodes.

@@ -70,7 +70,7 @@ TEST_F(Cupti, ServesOneProfilerOfAProcess) {
   open();
   std::string why;
   EXPECT_EQ(open_cupti({&first_}, 10, {FAKE_CUPTI}, why), nullptr);
-  EXPECT_EQ(why, "this process profiles already");
+  EXPECT_EQ(why, "this process is already being profiled");
 }
 
 TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {

@@ -56,13 +56,13 @@ class Scripted final : public MonitorSource {
   std::vector<double> values_;
 };
 
-const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kUntold};
+const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kNotMeasured};
 
 /// The summary of a source that told these values, one look after the other, in two seconds.
 SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
   SourceSummary summary{.name = "gpu", .gauges = kGauges};
   summary.values.resize(kGauges.size());
-  summary.looks = static_cast<std::int64_t>(looks.size());
+  summary.readings = static_cast<std::int64_t>(looks.size());
   summary.begin_s = 10;
   summary.end_s = 12;
   for (const auto& values : looks) {
@@ -90,7 +90,7 @@ TEST(Monitor, LooksAgainAndAgainUntilItIsStopped) {
   EXPECT_THAT(monitor.take_new(), IsEmpty());
   EXPECT_EQ(monitor.kept().size(), samples.size());
   EXPECT_EQ(samples.front().values[0], 97.5);
-  EXPECT_EQ(monitor.summaries()[0].looks, looks - 1);
+  EXPECT_EQ(monitor.summaries()[0].readings, looks - 1);
   EXPECT_EQ(monitor.summaries()[0].trouble, "it is hot");
 }
 
@@ -101,7 +101,7 @@ TEST(Monitor, CountsEnergyFromTheBeginningOfTheWindow) {
   monitor.begin_window();
   monitor.stop();
   const SourceSummary summary = monitor.summaries()[0];
-  EXPECT_EQ(summary.looks, 1);
+  EXPECT_EQ(summary.readings, 1);
   EXPECT_EQ(summary.values[0].count, 1);
   EXPECT_EQ(summary.energy_j(), 1);
   EXPECT_GE(summary.end_s, summary.begin_s);
@@ -137,7 +137,7 @@ TEST(MonitorReport, LinesHaveTitlesAboveTheirColumns) {
   const Scripted source(kValues);
   const std::string titles = monitor_titles(source);
   const MonitorSample sample{
-      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kUntold, 300, 1}};
+      .source = 0, .at_s = 12.34, .values = {9.25, 1980, 3, kNotMeasured, 300, 1}};
   const std::string line = monitor_line(source, sample, 10);
   EXPECT_EQ(titles, "# monitor  seconds  load %     MHz     why  others  power W");
   EXPECT_EQ(line, "  gpu          2.3     9.2    1980     0x3       -      300");
@@ -148,15 +148,17 @@ TEST(MonitorReport, MarksWhatMakesFiguresDoubtful) {
   EXPECT_THAT(monitor_marks(summary_of({{0, 1980}, {0, 1950}})), IsEmpty());
   EXPECT_THAT(
       monitor_marks(summary_of({{0, 1980, 2, 0}, {0, 1410, 4, 2}, {0, 1980, 1, 1}})),
-      ElementsAre("a clock of gpu moved: MHz from 1410 to 1980",
-                  "gpu was held back: power cap, heat", "other processes used gpu too: up to 2"));
+      ElementsAre("a clock of gpu changed: MHz from 1410 to 1980",
+                  "gpu was throttled: power cap, heat", "other processes used gpu too: up to 2"));
 }
 
 TEST(MonitorReport, TakesEnergyFromTheCounterOrElseFromPower) {
   EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 10}, {0, 0, 0, 0, 500, 25}}).energy_j(), 15);
-  EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, kUntold}, {0, 0, 0, 0, 500, kUntold}}).energy_j(), 800);
+  EXPECT_EQ(
+      summary_of({{0, 0, 0, 0, 300, kNotMeasured}, {0, 0, 0, 0, 500, kNotMeasured}}).energy_j(),
+      800);
   EXPECT_EQ(summary_of({{0, 0, 0, 0, 300, 25}, {0, 0, 0, 0, 500, 10}}).energy_j(), 800);
-  EXPECT_EQ(summary_of({{0, 0, 0, 0, kUntold, kUntold}}).energy_j(), std::nullopt);
+  EXPECT_EQ(summary_of({{0, 0, 0, 0, kNotMeasured, kNotMeasured}}).energy_j(), std::nullopt);
 }
 
 TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
@@ -164,14 +166,14 @@ TEST(MonitorReport, SummaryHasMeansEnergyMarksAndTrouble) {
   summary.trouble = "it is hot";
   const std::string text = monitor_summary(std::span(&summary, 1), 64);
   EXPECT_EQ(text,
-            "Monitor, 2 samples in 2.0 s after warm-up\n"
+            "Monitor, 2 readings in 2.0 s after warm-up\n"
             "                mean  least  most\n"
             "  gpu  load %   85.0   80.0  90.0\n"
             "  gpu  MHz      1980   1980  1980\n"
             "  gpu  others      0      0     0\n"
             "  gpu  power W   400    300   500\n"
             "  gpu took 12.000 J in 2.000 s, 0.1875 J a sample\n"
-            "  MARKED: gpu was held back: power cap\n"
+            "  MARKED: gpu was throttled: power cap\n"
             "  Note: gpu: it is hot\n");
   const std::vector<SourceSummary> two = {summary, summary};
   EXPECT_THAT(monitor_summary(two, 64), HasSubstr("  Together 24.000 J, 0.375 J a sample\n"));
@@ -186,9 +188,9 @@ TEST(MonitorReport, RecordsAreJson) {
             R"("clock_mhz":1980,"reasons":0,"others":0,"power_w":300,"energy_j":10,)"
             R"("core_percent":[90,null]})");
   EXPECT_EQ(monitor_summary_record(summary_of({{0, 1980, 2}}), 64, 0),
-            R"({"monitor_summary":"gpu","rank":0,"looks":1,"seconds":2.0,)"
+            R"({"monitor_summary":"gpu","rank":0,"readings":1,"seconds":2.0,)"
             R"("energy_j":null,"energy_j_per_sample":null,)"
-            R"("marks":["gpu was held back: power cap"]})");
+            R"("marks":["gpu was throttled: power cap"]})");
 }
 
 TEST(MonitorReport, CountersOfATraceAreThoseOfItsTime) {
@@ -274,7 +276,7 @@ TEST_F(HostSource, SaysSoWhenCoresGo) {
   const auto host = new_host_source(folder());
   put("proc/stat", "cpu0 2 2 2 2 2 2 2 2 2 2\n");
   EXPECT_TRUE(std::isnan(value_of(*host, values_of(*host), "busy_percent")));
-  EXPECT_EQ(host->trouble(), "cores came or went");
+  EXPECT_EQ(host->trouble(), "the set of cores changed");
 }
 
 TEST_F(HostSource, ReadsNonsenseWithoutHarm) {

@@ -63,8 +63,9 @@ TEST(Overhead, IsOneSentence) {
       overhead_text(overhead_of(steps_with({-3e-6, 1e-6, 2e-6, 3e-6, 4e-6, 5e-6}))),
       HasSubstr("(95 % interval -3.000us to 5.000us, 6 groups of steps without, with, with, "
                 "without).\n"));
-  EXPECT_THAT(overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
-              HasSubstr("is not known: it takes four steps after warm-up that are not profiled"));
+  EXPECT_THAT(
+      overhead_text(overhead_of(std::vector<double>(3, 1e-3))),
+      HasSubstr("is unknown: measuring it takes four steps after warm-up that are not profiled"));
 }
 
 class ProfiledForOverhead final : public StepProfiler {

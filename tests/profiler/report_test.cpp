@@ -177,10 +177,9 @@ TEST(RunSummary, AccountsForTheWholeWallTime) {
       summary.text(*device, "fused", 0.0162),
       HasSubstr("  Update       fused\n"
                 "  Floor        0.01620s at the rates measured here, 20.0 % of the mean\n\n"));
-  EXPECT_THAT(
-      summary.text(*device, "fused", 0.0972),
-      HasSubstr(
-          "120.0 % of the mean: what fits caches is faster, or the machine was slower then\n\n"));
+  EXPECT_THAT(summary.text(*device, "fused", 0.0972),
+              HasSubstr("120.0 % of the mean: data that fit in caches are faster, or the machine "
+                        "was slower when the rates were measured\n\n"));
 }
 
 /// The median step takes 20 ms, the mean step 35 ms; the last one has half a batch.

@@ -73,7 +73,7 @@ TEST_F(EvaluatorTest, CountsWhatSamplesOfEachClassAreTakenFor) {
   EXPECT_NE(table.find("taken for 3"), std::string::npos) << table;
   EXPECT_EQ(confusion_table({}), "");
   EXPECT_EQ(confusion_table({.classes = 31}),
-            "\nA table of 31 classes is not shown, of 30 or fewer it is.\n");
+            "\nThe table of 31 classes is not shown; one of at most 30 would be.\n");
 }
 
 TEST_F(EvaluatorTest, TellsEveryBatchAndWhatTheirLatenciesComeTo) {

@@ -41,7 +41,7 @@ Extremes extremes_of(const float* values, std::int64_t n) {
   return found;
 }
 
-/// So many parts of an array are looked through side by side.
+/// The number of parts of an array that are scanned in parallel.
 constexpr std::int64_t kInt8Pieces = 16;
 
 /// look(values, how many) of each part.

@@ -1,5 +1,5 @@
 // Products of operands of 16 bits where a provider takes fp32 only. Widening is exact, and sums are
-// in fp32 as everywhere, so nothing but the order of the sums tells them from others.
+// in fp32 as everywhere, so only the order of the sums differs.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

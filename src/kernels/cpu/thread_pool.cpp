@@ -43,7 +43,7 @@ ThreadPool::ThreadPool(int threads)
     stop();
     fail(ExitCode::kTryAgain,
          {"threads", std::to_string(threads),
-          "the system starts no more than " + std::to_string(workers_.size() + 1),
+          "the system allows no more than " + std::to_string(workers_.size() + 1),
           "give a smaller --threads"});
   }
 }
@@ -105,7 +105,7 @@ bool ThreadPool::do_one_task(int thread) {
 
 void ThreadPool::work(int thread) {
   for (;;) {
-    // Before stop_ is looked at: who sees the count that stop() made sees that it is to stop.
+    // Before stop_ is read: who sees the count that stop() made sees that it is to stop.
     const std::uint32_t seen = jobs_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     while (do_one_task(thread)) {

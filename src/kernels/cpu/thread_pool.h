@@ -45,7 +45,7 @@ class ThreadPool {
 
   /// A thread's range of tasks: those before the low half are taken, the high half is its end. One
   /// word, so that whoever takes a task learns in the same instant whether there was one. A thread
-  /// that looks at a ticket while it is dealt anew takes a task of the old job or of the new one,
+  /// that reads a ticket while it is dealt anew takes a task of the old job or of the new one,
   /// never of both.
   struct alignas(64) Ticket {
     std::atomic<std::uint64_t> word{0};

@@ -82,13 +82,13 @@ LargestPart largest_phase(const Measurement& each);
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose = "");
 
-/// "Fastest: A.", or all that cannot be told apart. `names` are those of `fastest`'s places.
+/// "Fastest: A.", or all that are indistinguishable. `names` are those of `fastest`'s places.
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names);
 
 /// The step times of cases by their keys, for fastest_of().
 std::vector<Series> steps_of(const Results& results, std::span<const std::string> keys);
 
-/// Appends several comparisons.
+/// Appends several comparisons to those already there.
 void keep(Findings& findings, std::span<const Comparison> comparisons);
 
 }  // namespace barestep

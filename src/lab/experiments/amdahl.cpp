@@ -48,7 +48,7 @@ std::string share_sentence(const Results& results, const Estimate& serial,
           percent_text(share_of(results.at(most_ranks.b), "reduce")));
     case Side::kOpen:
       return fmt::format(
-          "Whether more ranks make the step faster remains unclear: {} of a step behave as if they "
+          "Whether more ranks make the step faster is unclear: {} of a step behave as if they "
           "were serial.",
           percent_text(serial));
     case Side::kBelow:
@@ -77,7 +77,7 @@ Findings conclude_amdahl(const Results& results) {
     const int ranks = results.at(last.b).workload().ranks;
     findings.sentences = {
         share_sentence(results, serial, last),
-        fmt::format("The exercise's step of 30 % serial and 70 % parallel work would reach {} on "
+        fmt::format("A step of 30 % serial and 70 % parallel work would reach {} on "
                     "{} ranks and {} at most (calculated); this one reaches {}.",
                     factor_text(amdahl_speed_up(kExercise, ranks)), ranks,
                     factor_text(1 / kExercise), factor_text(last.speed()))};

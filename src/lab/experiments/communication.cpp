@@ -56,7 +56,7 @@ std::string model_text(const Measurement& each) {
 FindingTable course_table() {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{
-      .title = fmt::format("Simulated: the course's models, batch 64, on {}", card.name),
+      .title = fmt::format("Simulated: a small and a large model, batch 64, on {}", card.name),
       .columns = {"width x layers", "1 rank", "2 ranks", "speed-up", "exposed communication",
                   "of a step"}};
   for (const PredictedModel& model :
@@ -95,7 +95,7 @@ std::string models_sentence(const Comparison& small, const Comparison& large, in
       break;
   }
   return fmt::format(
-      "What {} ranks bring cannot be told apart on the two models: {} on the small, {} on the "
+      "The gain of {} ranks on the two models is indistinguishable: {} on the small, {} on the "
       "large one. Gradients and computing both grow with the square of the width.",
       ranks, factor_text(small.speed()), factor_text(large.speed()));
 }
@@ -167,14 +167,14 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   }
   if (first == gains.size()) {
     return fmt::format(
-        "From which batch on {} pay remains unclear: at {} they are not "
+        "From which batch on {} pay is unclear: at {} they are not "
         "measurably faster, at a smaller one they are.",
         words, kScaledBatches.back());
   }
   std::string text = fmt::format("{} pay from a batch of {}", first_words, kScaledBatches[first]);
   if (first == 0) return text + ", the smallest here.";
   const bool is_open = !gains[first - 1].is_slower();
-  return text + (is_open ? fmt::format(", or below it: at {} the two cannot be told apart.",
+  return text + (is_open ? fmt::format(", or below it: at {} the two are indistinguishable.",
                                        kScaledBatches[first - 1])
                          : fmt::format("; at {} they are slower.", kScaledBatches[first - 1]));
 }
@@ -204,7 +204,7 @@ std::string exposed_sentence(const Measurement& small, const Measurement& large)
       break;
   }
   return fmt::format(
-      "Whether the share of exposed communication changes remains unclear: it goes "
+      "Whether the share of exposed communication changes is unclear: it goes "
       "{}.",
       ends);
 }

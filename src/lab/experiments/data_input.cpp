@@ -54,7 +54,7 @@ std::string hidden_sentence(const Results& results, const std::vector<Comparison
   });
   return fmt::format("{}: with {}, the best, a step takes {} as long as without the delay, and {}.",
                      none ? "No number of workers here hides the disk"
-                          : "Whether workers hide the disk remains unclear",
+                          : "Whether workers hide the disk is unclear",
                      best.b, factor_text(best.ratio),
                      largest_text(largest_phase(results.at(best.b)), "it"));
 }
@@ -156,7 +156,7 @@ std::string pinned_sentence(const std::vector<Comparison>& pinned) {
                     "Pinned memory makes no difference beyond {}, with any number of "
                     "workers.",
                     chosen_percent(pinned.front().margin - 1))
-              : "Whether pinned memory makes a step faster or slower remains unclear, with any "
+              : "Whether pinned memory makes a step faster or slower is unclear, with any "
                 "number of workers.";
 }
 

@@ -189,7 +189,7 @@ std::string waiting_sentence(const Measurement& each) {
       time_text(each.phase_s("reduce")),
       side == Side::kAbove   ? "device 0 is the bottleneck"
       : side == Side::kBelow ? "device 0 is not the bottleneck"
-                             : "whether that is more than half of it remains unclear");
+                             : "whether that is more than half of it is unclear");
 }
 
 Findings conclude_gpu0_bottleneck(const Results& results) {
@@ -246,7 +246,7 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
       break;
   }
   return fmt::format(
-      "Which of the two has steadier steps remains unclear: the 95th percentile is {} above the "
+      "Which step times vary less is unclear: the 95th percentile is {} above the "
       "median for DataParallel, {} for DDP.",
       percent_text(of_dp), percent_text(of_ddp));
 }

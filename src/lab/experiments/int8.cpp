@@ -40,7 +40,7 @@ std::vector<Case> int8_cases(const Setting& setting) {
   return cases;
 }
 
-/// Nothing where no start told.
+/// Nothing where no start reported it.
 std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch,
                                       Precision precision) {
   const Measurement& both = results.at(int8_key(Precision::kInt8, batch));
@@ -66,9 +66,9 @@ FindingTable int8_table(const Results& results, const std::vector<Comparison>& a
                             time_text(each.step_s()), time_text(each.p95_s()),
                             number_text(each.samples_per_s().median),
                             is_int8 ? factor_text(one.speed()) : "",
-                            found ? fmt::format("{:.2f} %", 100 * found->accuracy) : "unknown",
+                            found ? fmt::format("{:.2f} %", 100 * found->accuracy) : "not reported",
                             found && is_int8 ? grouped(found->changed) : "",
-                            found ? grouped(found->weight_bytes) : "unknown"});
+                            found ? grouped(found->weight_bytes) : "not reported"});
     }
   }
   return table;
@@ -79,7 +79,7 @@ FindingTable published_int8(const std::string& smaller, const std::string& faste
   constexpr const char* kBlog =
       "pytorch.org/blog/introduction-to-quantization-on-pytorch/ (2020-03-26)";
   constexpr const char* kBert = "github.com/percent4/dynamic_quantization_on_bert";
-  return {.title = "Published beside it (cited)",
+  return {.title = "Published figures (cited)",
           .columns = {"what", "published", "here", "address"},
           .rows = {{"size, dynamic int8", "4x smaller (cited)", smaller, kBlog},
                    {"speed, dynamic int8", "2x to 3x (cited)", faster, kBlog},
@@ -94,7 +94,7 @@ std::string answers_fact(const Results& results) {
   const std::int64_t batch = kEvaluatedBatches.back();
   const auto fp32 = evaluated_in(results, batch, Precision::kFp32);
   const auto int8 = evaluated_in(results, batch, Precision::kInt8);
-  if (!fp32 || !int8) return "How many answers int8 changes is unknown.";
+  if (!fp32 || !int8) return "The effect of int8 on the answers was not reported.";
   return fmt::format(
       "In int8 {} of {} {} {} another; the accuracy is {:.2f} % instead of {:.2f} %, on samples "
       "that it was trained with. A batch reads {} of weights instead of {}.",
@@ -124,7 +124,7 @@ Findings conclude_int8(const Results& results) {
   findings.tables.push_back(published_int8(
       fp32 && int8 ? factor_text(static_cast<double>(fp32->weight_bytes) /
                                  static_cast<double>(int8->weight_bytes))
-                   : "unknown",
+                   : "not reported",
       fmt::format("{} at batch {}", factor_text(all.front().speed()), kEvaluatedBatches.front())));
   findings.plots.push_back({.title = "How many times as fast a batch is in int8",
                             .x_label = "samples in a batch",

@@ -87,7 +87,7 @@ std::string rung_fact(const MemoryRung& rung, const DeviceMemory& before,
 }
 
 FindingTable ladder_table(const Results& results, const std::vector<Comparison>& steps) {
-  FindingTable table{.title = "Each row has what the rows above have",
+  FindingTable table{.title = "Each row adds to the rows above",
                      .columns = {"with", "memory of a device (plan)", "against the baseline",
                                  "parameters", "gradients", "optimizer", "activations", "step time",
                                  "time of a sample against the row above"}};
@@ -157,8 +157,7 @@ std::string recomputation_claim(const Estimate& longer) {
       break;
   }
   return fmt::format(
-      "Whether recomputation costs more or less than the 30 % that are claimed remains unclear: "
-      "{}.",
+      "Whether recomputation costs more or less than the 30 % that are claimed is unclear: {}.",
       figure);
 }
 

@@ -46,7 +46,7 @@ std::string slower_sentence(const std::vector<Comparison>& against_relu) {
   }
   for (const Comparison& each : against_relu) {
     if (each.word == Word::kUndecided) {
-      return "Whether any activation makes a step longer than ReLU does remains unclear.";
+      return "Whether any activation makes a step longer than ReLU does is unclear.";
     }
   }
   return fmt::format("No activation makes a step more than {} longer than ReLU does.",
@@ -160,7 +160,7 @@ std::string checkpoint_sentence(const Estimate& cost) {
   }
   return fmt::format(
       "Whether checkpoints take more than 3 % of a run at the default interval of 10 "
-      "minutes remains unclear: {}.",
+      "minutes is unclear: {}.",
       each);
 }
 
@@ -188,7 +188,7 @@ Findings conclude_checkpoint(const Results& results) {
 Experiment checkpoint_experiment() {
   return {.name = "checkpoint",
           .title = "Checkpoints",
-          .question = "What does a checkpoint cost, that is written beside training?",
+          .question = "What does a checkpoint cost that is written while training goes on?",
           .cases = checkpoint_cases,
           .conclude = conclude_checkpoint};
 }

@@ -33,7 +33,7 @@ GaugeNames gauge_names(bool on_gpu) {
   return {"host", "own_percent", "resident_mib", "clock_mhz"};
 }
 
-/// Each case trains about as many samples, which takes long enough to be looked at.
+/// Each case trains about as many samples, which takes long enough to be sampled.
 std::vector<Case> monitor_cases(const Setting& setting) {
   const std::int64_t samples = setting.on_gpu ? 25'600 : setting.quick ? 6'400 : 5'120;
   std::vector<Case> cases;
@@ -48,8 +48,8 @@ std::vector<Case> monitor_cases(const Setting& setting) {
   return cases;
 }
 
-/// All looks of all starts.
-std::vector<double> looks_of(const Measurement& each, const char* source, const char* gauge) {
+/// All readings of all starts.
+std::vector<double> readings_of(const Measurement& each, const char* source, const char* gauge) {
   std::vector<double> all;
   for (const Start& start : each.starts()) {
     for (const Watched& watched : start.watched) {
@@ -62,17 +62,17 @@ std::vector<double> looks_of(const Measurement& each, const char* source, const 
   return all;
 }
 
-/// A gauge over all looks; without any, the rest means nothing.
+/// A gauge over all readings; without any, the other members mean nothing.
 struct Level {
-  bool told = false;
+  bool is_known = false;
   double mean = 0, least = 0, most = 0;
 };
 
 Level level_of(const Measurement& each, const char* source, const char* gauge) {
-  const std::vector<double> looks = looks_of(each, source, gauge);
-  if (looks.empty()) return {};
-  const double sum = std::accumulate(looks.begin(), looks.end(), 0.0);
-  return {true, sum / static_cast<double>(looks.size()), looks.front(), looks.back()};
+  const std::vector<double> readings = readings_of(each, source, gauge);
+  if (readings.empty()) return {};
+  const double sum = std::accumulate(readings.begin(), readings.end(), 0.0);
+  return {true, sum / static_cast<double>(readings.size()), readings.front(), readings.back()};
 }
 
 /// Joules of a sample by start; nothing where a start has none.
@@ -96,9 +96,9 @@ std::vector<double> means_by_start(const Measurement& each, const char* source, 
       if (watched.source != source || found == watched.gauges.end() || found->second.empty()) {
         continue;
       }
-      const auto& looks = found->second;
-      means.push_back(std::accumulate(looks.begin(), looks.end(), 0.0) /
-                      static_cast<double>(looks.size()));
+      const auto& readings = found->second;
+      means.push_back(std::accumulate(readings.begin(), readings.end(), 0.0) /
+                      static_cast<double>(readings.size()));
     }
   }
   if (means.size() != each.starts().size()) means.clear();
@@ -136,8 +136,7 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
                          kMorePercent, end);
       break;
     case Side::kOpen:
-      text = fmt::format("Whether a larger batch keeps the {} busier remains unclear: {}.", device,
-                         end);
+      text = fmt::format("Whether a larger batch keeps the {} busier is unclear: {}.", device, end);
   }
   if (side_of(busy, kFullPercent) == Side::kAbove) {
     return text + fmt::format(" At {} less than {:.0f} % are idle.", batch_text(large),
@@ -149,7 +148,7 @@ std::string busy_sentence(const Results& results, const GaugeNames& names) {
 std::string memory_sentence(const Results& results, const GaugeNames& names) {
   const Level a = level_of(results.cases.front(), names.source, names.memory);
   const Level b = level_of(results.cases.back(), names.source, names.memory);
-  if (!a.told || !b.told) return "How much memory is in use cannot be measured here.";
+  if (!a.is_known || !b.is_known) return "How much memory is in use cannot be measured here.";
   const std::string end =
       fmt::format("{:.0f} MiB at {}, {:.0f} MiB at {}", a.most, batch_text(results.cases.front()),
                   b.most, batch_text(results.cases.back()));
@@ -165,17 +164,18 @@ std::string clock_sentence(const Results& results, const GaugeNames& names) {
   Level all;
   for (const Measurement& each : results.cases) {
     const Level level = level_of(each, names.source, names.clock);
-    if (!level.told) continue;
-    all.least = all.told ? std::min(all.least, level.least) : level.least;
+    if (!level.is_known) continue;
+    all.least = all.is_known ? std::min(all.least, level.least) : level.least;
     all.most = std::max(all.most, level.most);
-    all.told = true;
+    all.is_known = true;
   }
-  if (!all.told) return "The clock cannot be read here.";
+  if (!all.is_known) return "The clock cannot be read here.";
   if (all.most <= kSteadyShare * all.least) {
-    return fmt::format("The clock held: {:.0f} to {:.0f} MHz.", all.least, all.most);
+    return fmt::format("The clock was steady: {:.0f} to {:.0f} MHz.", all.least, all.most);
   }
   return fmt::format(
-      "The clock moved from {:.0f} to {:.0f} MHz, so times of different moments may differ by {}.",
+      "The clock changed between {:.0f} and {:.0f} MHz, so times measured at different moments may "
+      "differ by {}.",
       all.least, all.most, percent_text(all.most / all.least - 1));
 }
 
@@ -194,12 +194,12 @@ std::string energy_sentence(const Results& results, Findings& findings) {
   keep(findings, least.others);
   std::vector<std::string> ties;
   for (const std::size_t place : least.ties) ties.push_back(names[place]);
-  return fmt::format("Least energy for a sample: {}{}.", list_text(ties),
-                     least.is_alone() ? "" : ", which cannot be told apart");
+  return fmt::format("Least energy per sample: {}{}.", list_text(ties),
+                     least.is_alone() ? "" : ", which are indistinguishable");
 }
 
 std::string level_text(const Level& level, const char* unit) {
-  if (!level.told) return "-";
+  if (!level.is_known) return "-";
   return fmt::format("{:.0f} {} ({:.0f} to {:.0f})", level.mean, unit, level.least, level.most);
 }
 
@@ -220,17 +220,18 @@ std::vector<std::string> marks_of(const Results& results) {
 Plot busy_plot(const Results& results, const GaugeNames& names) {
   PlotSeries busy{.name = results.setting.on_gpu ? "GPU busy" : "cores busy by this run"};
   for (const Measurement& each : results.cases) {
-    const std::vector<double> looks = looks_of(each, names.source, names.busy);
-    if (looks.empty()) continue;
+    const std::vector<double> readings = readings_of(each, names.source, names.busy);
+    if (readings.empty()) continue;
     const Level level = level_of(each, names.source, names.busy);
     busy.points.push_back({static_cast<double>(each.workload().batch_size()), level.mean,
-                           percentile(looks, 5), percentile(looks, 95)});
+                           percentile(readings, 5), percentile(readings, 95)});
   }
-  return {.title = "Utilisation against the batch, with 5th and 95th percentile of the samples",
-          .x_label = "batch size",
-          .y_label = "%",
-          .log_x = true,
-          .series = {busy}};
+  return {
+      .title = "Utilisation against the batch, with the 5th and 95th percentile of the readings",
+      .x_label = "batch size",
+      .y_label = "%",
+      .log_x = true,
+      .series = {busy}};
 }
 
 Findings conclude_monitor(const Results& results) {
@@ -254,7 +255,7 @@ Findings conclude_monitor(const Results& results) {
                     .plots = {busy_plot(results, names)}};
   findings.sentences.push_back(energy_sentence(results, findings));
   for (const std::string& mark : marks_of(results)) {
-    findings.facts.push_back(fmt::format("Take figures with care: {}.", mark));
+    findings.facts.push_back(fmt::format("Read these figures with care: {}.", mark));
   }
   return findings;
 }

@@ -89,7 +89,7 @@ std::string longest_sentence(const std::vector<PartSeries>& ops, const std::vect
   if (longest.is_alone()) {
     return fmt::format("The longest op is {}: {}.", longest.names.front(), share);
   }
-  return fmt::format("The longest ops are {}, which cannot be told apart: the first takes {}.",
+  return fmt::format("The longest ops are {}, which are indistinguishable: the first takes {}.",
                      list_text(longest.names), share);
 }
 
@@ -108,7 +108,7 @@ std::string backward_sentence(const Measurement& step) {
     case Side::kOpen:
       break;
   }
-  return fmt::format("Backward and forward cannot be told apart: {}.", both);
+  return fmt::format("Backward and forward take indistinguishable times: {}.", both);
 }
 
 /// A layer stands out where it takes 30 % more than an equal share of all layers.
@@ -208,10 +208,10 @@ std::string reason_sentence(const Measurement& steps) {
                                std::minus<double>());
     parts.push_back({phase_words(phase), by_round(more, longer_s, std::divides<double>())});
   }
-  if (parts.empty()) return "No phases were recorded, so what is longer is not known.";
+  if (parts.empty()) return "No phases were recorded, so the longer part is unknown.";
   const LargestPart most = largest_of(parts);
   if (!most.is_alone()) {
-    return fmt::format("Which part of it is longest remains unclear: {}.", list_text(most.names));
+    return fmt::format("Which part of it is longest is unclear: {}.", list_text(most.names));
   }
   return fmt::format("{} of that is {} ({}).", most.is_most() ? "Most" : "The largest part",
                      most.names.front(), percent_text(most.share));
@@ -238,10 +238,10 @@ Findings conclude_warmup(const Results& results) {
                                chosen_percent(kSlower - 1), both)};
       break;
     case Side::kOpen:
-      sentences = {fmt::format("Whether the first step is slower remains unclear: {}.", both)};
+      sentences = {fmt::format("Whether the first step is slower is unclear: {}.", both)};
   }
   sentences.push_back(
-      fmt::format("{} are left out as warm-up, which is looked for by steps of 5.",
+      fmt::format("{} are left out as warm-up, which is searched for in blocks of 5 steps.",
                   counted(static_cast<std::int64_t>(steps.warmup_steps()), "step")));
   const double steady = steps.step_s().median;
   PlotSeries series{.name = "median of the starts"};
@@ -314,7 +314,7 @@ Findings conclude_reproducibility(const Results& results) {
                                   "results.",
                                   starts, same_seed),
                 other_differs ? "Another seed gives other losses and weights."
-                              : "Another seed gives the same results, so the seed is not used."},
+                              : "Another seed gives the same results, so the seed has no effect."},
       .tables = {table}};
 }
 

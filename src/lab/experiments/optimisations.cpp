@@ -1,4 +1,4 @@
-// The lecture's ladder: one optimisation on top of the other.
+// The lecture's ladder: optimisations added one by one.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -74,7 +74,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
   if (!whole.is_faster()) return "Together they are not measurably faster, so none has a share.";
   if (!largest.is_alone()) {
     return fmt::format(
-        "Which brings most remains unclear: {} ({} of the gain in logarithms for the "
+        "Which brings most is unclear: {} ({} of the gain in logarithms for the "
         "first).",
         list_text(largest.names), share);
   }
@@ -96,7 +96,7 @@ Findings conclude_optimisations(const Results& results) {
   const Comparison whole =
       compare(results.samples_of(key(0)), results.samples_of(key(results.cases.size() - 1)),
               results.setting.margin);
-  FindingTable table{.title = "Each row has what the rows above have",
+  FindingTable table{.title = "Each row adds to the rows above",
                      .columns = {"with", "step time", "samples/s", "against the row above",
                                  "against the baseline"}};
   PlotSeries bars{.name = "samples/s"};
@@ -122,7 +122,7 @@ Findings conclude_optimisations(const Results& results) {
                                                  list_text(useful))},
       .comparisons = steps,
       .tables = {table},
-      .plots = {{.title = "Samples per second, one optimisation on top of the other",
+      .plots = {{.title = "Samples per second, optimisations added one by one",
                  .y_label = "samples/s",
                  .categories = labels,
                  .series = {bars}}}};
@@ -134,8 +134,8 @@ Findings conclude_optimisations(const Results& results) {
 
 Experiment optimisations_experiment() {
   return {.name = "optimisations",
-          .title = "One optimisation on top of the other",
-          .question = "What does each of the lecture's optimisations bring?",
+          .title = "Optimisations, added one by one",
+          .question = "What does each optimisation gain?",
           .cases = optimisations_cases,
           .conclude = conclude_optimisations,
           .reads_data = true};

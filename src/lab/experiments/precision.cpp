@@ -71,7 +71,7 @@ std::string claim_sentence(const Comparison& fastest, Precision precision, std::
     case Side::kOpen:
       break;
   }
-  return fmt::format("Whether the claimed factor of 2 to 3 is reached here remains unclear: {}.",
+  return fmt::format("Whether the claimed factor of 2 to 3 is reached here is unclear: {}.",
                      figures);
 }
 
@@ -136,7 +136,7 @@ FindingTable published_precision(const std::string& speed, const std::string& me
       "github.com/mryab/efficient-dl-systems, week02_fast_pipelines/seminar/practice.ipynb";
   constexpr const char* kAnother = "another GPU";
   return {
-      .title = "Published beside it (cited)",
+      .title = "Published figures (cited)",
       .columns = {"what", "published", "here", "address"},
       .rows = {{"speed of AMP", "2x to 3x (claimed)", speed, kRecipe},
                {"its recipe, 4096 x 3, batch 512, on a T4", "7.020 s, with AMP 2.524 s (cited)",

@@ -84,14 +84,14 @@ Findings conclude_pytorch(const Results& results) {
   const bool same = std::ranges::all_of(pairs, [&](const Pair& pair) {
     return loss_difference(results.at(pair.ours), results.at(pair.theirs)) < kSameLosses;
   });
-  findings.facts.emplace_back(same ? "Both train the same: losses of equal steps agree."
-                                   : "Their losses differ: they do not train the same.");
+  findings.facts.emplace_back(same ? "Both train the same model: their losses agree step by step."
+                                   : "Their losses differ: they do not train the same model.");
   if (!results.setting.on_gpu) {
     findings.facts.emplace_back(
-        "nn.DataParallel spreads over GPUs alone, so there is nothing to compare on the CPU.");
+        "nn.DataParallel runs on GPUs only, so there is nothing to compare on the CPU.");
   }
-  findings.facts.push_back(fmt::format("The other side is {}.",
-                                       results.at(pairs.front().theirs).starts().front().library));
+  findings.facts.push_back(
+      fmt::format("Compared with {}.", results.at(pairs.front().theirs).starts().front().library));
   findings.tables = {table};
   findings.plots = {{.title = "Samples per second, barestep and PyTorch",
                      .y_label = "samples/s",
@@ -104,7 +104,7 @@ Findings conclude_pytorch(const Results& results) {
 
 Experiment pytorch_experiment() {
   return {.name = "pytorch",
-          .title = "PyTorch beside it",
+          .title = "Comparison with PyTorch",
           .question = "How do the practicals' scripts under PyTorch compare, on the same device?",
           .cases = pytorch_cases,
           .conclude = conclude_pytorch,

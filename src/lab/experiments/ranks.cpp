@@ -48,7 +48,7 @@ std::string linear_sentence(const Results& results) {
   if (side_of(estimate_of(without), 1) == Side::kBelow) return "There was no speed-up to lose.";
   if (side_of(first, 0) != Side::kAbove) {
     return fmt::format(
-        "Whether a pause costs speed-up remains unclear: the first 10 ms cost {:.2f} "
+        "Whether a pause costs speed-up is unclear: the first 10 ms cost {:.2f} "
         "({:.2f} to {:.2f}).",
         first.median, first.low, first.high);
   }
@@ -65,7 +65,7 @@ std::string linear_sentence(const Results& results) {
         "(T1 + d) / (Tn + d), approaches 1.",
         cost);
   }
-  return fmt::format("Whether the loss is linear remains unclear: {}.", cost);
+  return fmt::format("Whether the loss is linear is unclear: {}.", cost);
 }
 
 Findings conclude_delay(const Results& results) {
@@ -136,7 +136,7 @@ std::string waiting_sentence(const Results& results, const std::vector<double>& 
                   time_text(estimate_of(more[0])), time_text(estimate_of(more[1])));
   if (waits(1)) return fmt::format("Rank 1 waits for rank 0: {}.", by);
   if (waits(0)) return fmt::format("Rank 0 waits for rank 1: {}.", by);
-  return fmt::format("That one rank waits for the other remains unclear: {}.", by);
+  return fmt::format("Whether one rank waits for the other is unclear: {}.", by);
 }
 
 Findings conclude_imbalance(const Results& results) {

@@ -60,7 +60,7 @@ std::string flops_sentence(const Estimate& longer, double flops, std::int64_t se
       break;
   }
   return fmt::format(
-      "Whether recomputation costs more time than flops, or less, remains unclear: {} {}.", step,
+      "Whether recomputation costs more time than flops, or less, is unclear: {} {}.", step,
       figures);
 }
 

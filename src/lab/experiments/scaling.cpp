@@ -69,8 +69,7 @@ std::string loss_text(const LargestPart& loss) {
                        loss.is_most() ? "most of what is lost" : "the largest part of what is lost",
                        loss.names.front(), share);
   }
-  return fmt::format("the cause of most of the loss remains unclear ({}: {})", loss.names.front(),
-                     share);
+  return fmt::format("the main cause of the loss is unclear ({}: {})", loss.names.front(), share);
 }
 
 std::string efficiency_sentence(const Results& results, const std::vector<std::string>& keys,
@@ -95,7 +94,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
                                       percent_text(efficiency_of(results, last, is_strong)));
   return open == nullptr
              ? fmt::format("Efficiency stays above {}: {}.", border, end)
-             : fmt::format("Whether efficiency falls below {} remains unclear: {}.", border, end);
+             : fmt::format("Whether efficiency falls below {} is unclear: {}.", border, end);
 }
 
 /// Of the samples per second, which weak scaling has more of in each step.
@@ -111,7 +110,7 @@ std::string fastest_ranks(const Results& results, const std::vector<std::string>
   keep(findings, fastest.others);
   std::string text = fastest_sentence(fastest, names);
   if (fastest.is_alone() && fastest.place == 0) {
-    return text + " No further rank pays.";
+    return text + " More ranks bring nothing.";
   }
   const Comparison gain = compare(series.front(), series[fastest.place], results.setting.margin);
   return text + fmt::format(" {} {} {} the samples per second of one rank.", names[fastest.place],

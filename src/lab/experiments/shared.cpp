@@ -113,7 +113,7 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
   std::vector<std::string> ties;
   for (const std::size_t place : fastest.ties) ties.push_back(names.at(place));
   return fmt::format("Fastest: {}{}.", list_text(ties),
-                     fastest.is_alone() ? "" : ", which cannot be told apart");
+                     fastest.is_alone() ? "" : ", which are indistinguishable");
 }
 
 namespace {
@@ -150,8 +150,8 @@ std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
     return side(gains.size() - 1) == Side::kAbove
                ? fmt::format("Throughput{} does not saturate up to batch {}: {}.", whose,
                              batch(gains.size()), last)
-               : fmt::format("Whether throughput{} saturates up to batch {} remains unclear: {}.",
-                             whose, batch(gains.size()), last);
+               : fmt::format("Whether throughput{} saturates up to batch {} is unclear: {}.", whose,
+                             batch(gains.size()), last);
   }
   std::size_t open = first;
   while (open > 0 && side(open - 1) != Side::kAbove) --open;

@@ -10,7 +10,8 @@
 
 namespace barestep {
 
-/// Of one rank. Ordinals tell nothing: a launcher may show each rank a GPU of its own as cuda:0.
+/// Of one rank. Ordinals identify nothing: a launcher may show each rank a GPU of its own as
+/// cuda:0.
 struct RankGpu {
   std::string host;            // as host_identity() has it
   std::string bus_id;          // "00000000:17:00.0"; empty where the rank has no GPU

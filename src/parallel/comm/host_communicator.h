@@ -27,7 +27,7 @@ class HostCommunicator : public Communicator {
 
  protected:
   /// Carries out a collective on the stream's thread; blocks until it is done there. What it throws
-  /// is what poll_error() tells from then on.
+  /// is what poll_error() returns from then on.
   virtual void perform(const Collective& collective, const Addresses& addresses) = 0;
 
   /// The first error stays.

@@ -250,7 +250,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
-/// Host calls of a thread that has time: it looks now and then whether they are done.
+/// Host calls of a background thread, which polls now and then whether they are done.
 class MpiBackgroundCommunicator final : public HostCommunicator {
  public:
   [[nodiscard]] int rank() const override { return group_.rank(); }

@@ -49,7 +49,8 @@ class QueuedCollectives {
   QueuedCollectives(const QueuedCollectives&) = delete;
   QueuedCollectives& operator=(const QueuedCollectives&) = delete;
 
-  /// The stream's last work is this collective. Where there is no room, the older ones tell more.
+  /// The stream's last work is this collective. Where there is no room, the older ones are kept,
+  /// since they are more informative.
   void add(const Collective& collective, Tag tag, Stream& stream) {
     const std::lock_guard lock(mutex_);
     if (added_ - done_ == queued_.size()) return;

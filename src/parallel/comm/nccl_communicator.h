@@ -38,7 +38,7 @@ constexpr std::int64_t nccl_bytes(int ranks) {
 /// whatever their scales are. NCCL runs in its blocking mode, in which a collective is queued by
 /// the calling thread and poll_error() may be called by any.
 ///
-/// `record`, if it is not null, is told which collective the GPU is at, as far as it was polled;
+/// `record`, if it is not null, records which collective the GPU is at, as far as it was polled;
 /// not of collectives that are captured, whose events no host can ask.
 std::unique_ptr<Communicator> join_nccl(Communicator& host, Device& device,
                                         FlightRecord* record = nullptr);

@@ -33,8 +33,8 @@ struct ThreadGroup::Meeting {
     return !aborted;
   }
 
-  /// Shows `address`, waits for the others', lets `work` use the board, waits again, so that nobody
-  /// changes what others still read.
+  /// Shows `address`, waits for the others', lets `work` use the board, waits again, so that no
+  /// rank changes what others still read.
   template <class F>
   bool meet(int rank, void* address, const F& work) {
     at(board, rank) = address;
@@ -217,7 +217,7 @@ class ThreadCommunicator final : public HostCommunicator {
     if (!met) {
       fail(ExitCode::kTryAgain, {.what = "ranks",
                                  .value = "",
-                                 .why = "another rank gave up",
+                                 .why = "another rank failed",
                                  .remedy = "see that rank's error"});
     }
   }

@@ -101,7 +101,7 @@ std::string FlightRecord::state() const {
   for (const Track track : {Track::kCollective, Track::kHostCall, Track::kPhase}) {
     if (const auto now = open(track)) return now->text();
   }
-  return "nothing recorded";
+  return "an unknown state";
 }
 
 std::string FlightRecord::text() const {
@@ -120,7 +120,7 @@ std::string FlightRecord::text() const {
 }
 
 struct FlightBoard::Shared {
-  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: nobody
+  std::atomic<std::int64_t> speaker{0};  // rank + 1; 0: none
   FlightRecord records[kPlaces];
 };
 

@@ -2,7 +2,7 @@
 //
 // Every rank has a place on a board in memory that the ranks of a host share. It enters there each
 // phase, host call and collective when it begins and when it ends. The board outlives a rank that
-// was killed, and tells of one that is stopped: the others see its last state.
+// was killed, and shows one that is stopped: the others see its last state.
 #pragma once
 
 #include <array>
@@ -74,10 +74,10 @@ class FlightRecord {
   [[nodiscard]] std::string text() const;
 
   // Whose it is; written by the rank itself, read by the other watchdogs.
-  std::atomic<std::int64_t> process{0};   // its id; 0: nobody's yet
+  std::atomic<std::int64_t> process{0};   // its id; 0: not taken yet
   std::atomic<std::int64_t> id_space{0};  // in which that id counts (a container's)
   std::atomic<std::int64_t> rank{0};
-  std::atomic<double> beat_s{0};      // when its watchdog last looked around
+  std::atomic<double> beat_s{0};      // when its watchdog last ran
   std::atomic<bool> has_left{false};  // in order
 
  private:
@@ -129,7 +129,7 @@ class FlightBoard {
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
 
-  /// Who tells what went wrong: true for one thread of one rank of the host, as often as it asks.
+  /// Who reports what went wrong: true for one thread of one rank of the host, as often as it asks.
   /// Does not block; any thread.
   bool claim_word();
   /// Whether another rank of the host has claimed it.

@@ -31,7 +31,7 @@ std::optional<int> number_in(const char* name) {
   return number;
 }
 
-/// The variables in which a launcher tells a process its place.
+/// The variables in which a launcher passes a process its place.
 struct Variables {
   const char* launcher;
   const char* rank;
@@ -71,7 +71,7 @@ struct SocketName {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// In the folder that the launcher's daemon has on this host for this job, and removes after it.
+/// In the folder that the launcher's daemon has on this host for this job, and removes afterwards.
 std::string board_file() {
   const std::string folder = text_in("PMIX_SERVER_TMPDIR");
   const std::string space = text_in("PMIX_NAMESPACE");
@@ -115,7 +115,7 @@ void require_joined(const std::optional<LaunchedRank>& launched, int joined) {
 LoneCopy::LoneCopy(const LaunchedRank& launched)
     : launched_(launched), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   const SocketName own(launched_.launcher, launched_.rank);
-  // Where that fails the others do not see this copy, and one more of them tells.
+  // Where that fails the others do not see this copy, and one more of them reports it.
   static_cast<void>(::bind(socket_, own.get(), own.size));
 }
 

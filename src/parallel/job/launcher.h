@@ -1,4 +1,4 @@
-// What mpirun, srun or torchrun tells a process about its place, before and without MPI.
+// What mpirun, srun or torchrun passes to a process about its place, before and without MPI.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ class LoneCopy {
   LoneCopy(const LoneCopy&) = delete;
   LoneCopy& operator=(const LoneCopy&) = delete;
 
-  /// Whether it is to tell: no copy of a lower rank shows itself within `seconds`. Blocks so long,
-  /// but never for rank 0.
+  /// Whether this copy reports: no copy of a lower rank shows itself within `seconds`. Blocks so
+  /// long, but never for rank 0.
   [[nodiscard]] bool is_first(double seconds) const;
 
  private:

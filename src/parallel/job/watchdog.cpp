@@ -49,7 +49,7 @@ std::optional<FlightEntry> waiting_in(const FlightRecord& record) {
   return is_mpi ? phase : std::nullopt;
 }
 
-/// Seconds since its watchdog looked around, if it is stopped; else 0.
+/// Seconds since its watchdog last ran, if it is stopped; else 0.
 double stopped_for_s(const FlightRecord& record) {
   const double silent_s = now_s() - record.beat_s;
   return silent_s > kSilentSeconds ? silent_s : 0;
@@ -131,10 +131,10 @@ void Watchdog::look_for_the_dead() {
   for (const FlightRecord& record : board_.all()) {
     if (&record == &mine || record.process == 0 || record.has_left) continue;
     if (!is_gone(record, mine) || record.has_left) continue;
-    return tell({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
-                 .value = fmt::format("process {}", record.process.load()),
-                 .why = fmt::format("died during {}", record.state()),
-                 .remedy = "see what it wrote and the system's log, then run again"});
+    return report({.what = fmt::format("rank {} on {}", record.rank.load(), host_name()),
+                   .value = fmt::format("process {}", record.process.load()),
+                   .why = fmt::format("died during {}", record.state()),
+                   .remedy = "see its output and the system log, then run again"});
   }
 }
 
@@ -143,7 +143,7 @@ void Watchdog::look_at_own_entries() {
     const auto entry = board_.mine().open(track);
     if (!entry) continue;
     if (now_s() - begin_of(*entry) < options_.limit_s) continue;
-    return tell(overdue(*entry));
+    return report(overdue(*entry));
   }
 }
 
@@ -157,7 +157,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
     return {.what = own_name(),
             .value = entry.text(),
             .why = fmt::format("not done after {:.1f} s", age_s),
-            .remedy = "look at what holds it up, or give a larger --timeout"};
+            .remedy = "find out what delays it, or give a larger --timeout"};
   }
   const auto late = late_ranks();
   const auto to_blame = std::ranges::find_if(late, [](const FlightRecord* record) {
@@ -167,7 +167,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
     return {.what = own_name(),
             .value = entry.text(),
             .why = fmt::format("not done after {:.1f} s{}", age_s, text_of_late()),
-            .remedy = "look at the ranks that are behind, or give a larger --timeout"};
+            .remedy = "find out what delays the late ranks, or give a larger --timeout"};
   }
   const FlightRecord& blamed = **to_blame;
   const auto phase = blamed.open(Track::kPhase);
@@ -180,7 +180,7 @@ Problem Watchdog::overdue(const FlightEntry& entry) const {
       .value = blamed.state(),
       .why = fmt::format("process {} {}, and rank {} waits for it in {}{}", blamed.process.load(),
                          how, mine.rank.load(), waiting->text(), text_of_late(&blamed)),
-      .remedy = "look at what holds it up, or give a larger --timeout"};
+      .remedy = "find out what delays it, or give a larger --timeout"};
 }
 
 void Watchdog::look_at_communicator() {
@@ -188,10 +188,10 @@ void Watchdog::look_at_communicator() {
   if (why.empty()) return;
   if (failed_since_s_ == 0) failed_since_s_ = now_s();
   if (now_s() - failed_since_s_ < kToSpeakSeconds) return;
-  tell({.what = own_name(),
-        .value = board_.mine().state(),
-        .why = why + text_of_late(),
-        .remedy = "see the errors of the other ranks"});
+  report({.what = own_name(),
+          .value = board_.mine().state(),
+          .why = why + text_of_late(),
+          .remedy = "see the errors of the other ranks"});
 }
 
 /// A rank that died on another host shows only so: the launcher ends the rest. mpirun gives them a
@@ -203,10 +203,10 @@ void Watchdog::look_at_launcher() {
   if (std::abs(asked_s - last_continued_s()) > kAwakeSeconds) return;
   const auto entry = waiting_in(board_.mine());
   if (!entry || entry->begin_s > asked_s) return;
-  tell({.what = own_name(),
-        .value = entry->text(),
-        .why = "the launcher ends the job while this waits for other ranks",
-        .remedy = "see what the other hosts wrote, then run again"});
+  report({.what = own_name(),
+          .value = entry->text(),
+          .why = "the launcher is ending the job while this process waits for other ranks",
+          .remedy = "see the output of the other hosts, then run again"});
 }
 
 /// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
@@ -222,9 +222,9 @@ void Watchdog::look_for_the_absent() {
   const auto absent =
       std::ranges::find_if(places, [](const FlightRecord& record) { return record.process == 0; });
   if (absent == places.end()) return;
-  tell({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
-        .why = "never came to the start of MPI, and the launcher ends the job",
-        .remedy = "see what it wrote and the system's log, then run again"});
+  report({.what = fmt::format("rank {} on {}", absent - places.begin(), host_name()),
+          .why = "never reached the start of MPI, and the launcher is ending the job",
+          .remedy = "see its output and the system log, then run again"});
 }
 
 void Watchdog::end_behind_others() {
@@ -233,7 +233,7 @@ void Watchdog::end_behind_others() {
     ::_exit(static_cast<int>(ExitCode::kTryAgain));
 }
 
-void Watchdog::tell(const Problem& problem) {
+void Watchdog::report(const Problem& problem) {
   if (!board_.claim_word()) return;
   told_ = true;
   write_line(
@@ -260,7 +260,7 @@ std::string Watchdog::own_name() const {
   return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
 }
 
-/// Of this host's others: who is stopped, and who has not come to where this rank is.
+/// Of the other ranks on this host: which are stopped, and which have not reached this point.
 std::vector<const FlightRecord*> Watchdog::late_ranks() const {
   const FlightRecord& mine = board_.mine();
   const std::string here = mine.state();

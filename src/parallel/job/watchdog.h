@@ -31,31 +31,31 @@ struct WatchdogOptions {
   std::function<std::string()> poll_error{};
   /// When the launcher asked this process to end (core/clock.h); 0: it did not.
   std::function<double()> asked_to_end_s{};
-  /// When it was last told to go on, as one that was stopped is; 0: never.
+  /// When it last received SIGCONT, as a stopped process does; 0: never.
   std::function<double()> continued_s{};
 };
 
-/// A thread that looks 50 times a second
+/// A thread that checks 50 times a second
 ///   - whether a rank of this host died: its process is gone, and it had not left,
 ///   - whether this rank is in something for longer than the limit,
-///   - whether the communicator has failed for two seconds, and nobody said so,
+///   - whether the communicator has failed for two seconds, and no rank reported it,
 ///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
 ///     waits for others,
 ///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
 ///     that died before.
 /// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
-/// about the rank that others wait for, where that is known, and tells what it is in and the state
+/// about the rank that others wait for, where that is known, and gives what it is in and the state
 /// of others that are late. A job of one process has only the limit, and no ranks to name. The
 /// others, when they see that another rank has the word, end half a second later at the latest.
-/// Each host tells what its own ranks know: a job on several hosts may end with a line of each.
+/// Each host reports what its own ranks know: a job on several hosts may end with a line of each.
 class Watchdog {
  public:
   /// `board` must outlive it.
   Watchdog(FlightBoard& board, WatchdogOptions options);
-  /// Stops looking, and tells the others that this rank has left.
+  /// Stops checking, and marks this rank as having left.
   ~Watchdog();
   /// This rank has left in order; blocks until the others of this host have too. Goes on looking
-  /// until then: a rank may still die, and launchers may not tell.
+  /// until then: a rank may still die, and launchers may not report it.
   void leave();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -73,7 +73,7 @@ class Watchdog {
   void look_for_the_absent();
   void end_behind_others();
   /// One line and the end, if the word is to be had.
-  void tell(const Problem& problem);
+  void report(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::vector<const FlightRecord*> late_ranks() const;

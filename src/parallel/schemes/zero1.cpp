@@ -53,7 +53,7 @@ void Zero1::build(Draft& draft) const {
   const auto add_up = [&](const Tensor& number) { draft.exchange(AllReduce{.tensors = {number}}); };
   draft.update({.range = shard, .squares_ready = add_up, .found_inf_ready = add_up});
   draft.exchange(AllGather{.tensors = {parameters}});
-  // Rounded by the rank that updated them, so that nobody reads the parameters again for it.
+  // Rounded by the rank that updated them, so that no further pass over the parameters is needed.
   if (rounded) draft.exchange(AllGather{.tensors = {*rounded}});
 }
 
