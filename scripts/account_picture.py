@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """account_picture.py OUTPUT OUT.svg: draws the account of a step that a trainer printed as one bar.
 
-docs/account.svg is of bench/results/amd-epyc-2-cores/mlp_single.txt."""
+docs/account.svg is of bench/results/intel-xeon-2-cores/mlp_single.txt."""
 
 import html
 import re
