@@ -53,7 +53,7 @@ def main():
             svg.append(f'<rect x="{x:.1f}" y="{y + 20}" width="{width:.1f}" height="{BAR}" '
                        f'fill="{COLOURS[name]}"><title>{label}</title></rect>')
             if width > 60:
-                svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="white">{100 * ms / wall:.0f} %</text>')
+                svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="{"black" if name == "idle" else "white"}">{100 * ms / wall:.0f} %</text>')
             x += width
     x = LEFT
     for name in used:
