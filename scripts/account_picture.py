@@ -1,60 +1,67 @@
 #!/usr/bin/env python3
-"""account_picture.py OUTPUT OUT.svg: draws the account of a step that a trainer printed as one bar.
+"""account_picture.py OUT.svg TITLE=FILE...: draws the account of a step of each FILE, a trainer's output, as a bar.
 
-docs/account.svg is of bench/results/intel-xeon-2-cores/mlp_single.txt."""
+docs/account_of_a_step.svg was made by
+
+    D=bench/results/intel-r-xeon-r-processor-2-cores
+    scripts/account_picture.py docs/account_of_a_step.svg \\
+      "mlp_single, 6 layers=$D/mlp_single.txt" "mlp_dp, 2 layers on 2 devices=$D/mlp_dp.txt" \\
+      "mlp_ddp, 2 layers on 2 ranks, one of them 20 ms late=$D/mlp_ddp.txt"
+"""
 
 import html
 import re
 import sys
 
-WIDTH, LEFT, BAR, TOP = 900, 20, 46, 46
-COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
-           "optimizer": "#54a24b", "data wait": "#9d755d", "exposed communication": "#e45756", "host": "#bab0ac"}
+WIDTH, LEFT, BAR, ROW = 900, 10, 26, 62
+COLOURS = {"data wait": "#9d755d", "host to device": "#d8b5a5", "forward": "#4c78a8", "recompute": "#72b7b2",
+           "loss": "#b279a2", "backward": "#f58518", "exposed communication": "#e45756",
+           "optimizer": "#54a24b", "other device": "#eeca3b", "host": "#bab0ac", "idle": "#dddddd"}
 
 
-def account_of(text):
-    """The parts in ms by name, and the wall time."""
-    block = re.search(r"^Account of a step.*\n((?:  .*\n)+)", text, re.MULTILINE)
-    if not block:
-        sys.exit("account_picture: error: no account of a step in the output; give what a trainer printed")
-    rows = re.findall(r"^  (.+?) {2,}([0-9.]+) ms +[0-9.]+ %$", block[1], re.MULTILINE)
-    parts = {name: float(ms) for name, ms in rows}
-    wall = parts.pop("wall time")
-    parts.pop("between steps", None)
-    return {name: ms for name, ms in parts.items() if ms > 0}, wall
-
-
-def picture(parts, wall, title):
-    scale = (WIDTH - 2 * LEFT) / wall
-    height = TOP + BAR + 24 + 20 * ((len(parts) + 2) // 3) + 10
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-           'font-family="sans-serif" font-size="13">',
-           f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-           f'<text x="{LEFT}" y="28" font-size="15">{html.escape(title)}: {wall:.3f} ms</text>']
-    x = LEFT
-    for index, (name, ms) in enumerate(parts.items()):
-        colour = COLOURS.get(name, "#dddddd")
-        out.append(f'<rect x="{x:.1f}" y="{TOP}" width="{ms * scale:.2f}" height="{BAR}" fill="{colour}"/>')
-        if ms * scale > 90:
-            out.append(f'<text x="{x + 8:.1f}" y="{TOP + BAR / 2 + 5}" fill="white">{html.escape(name)}</text>')
-        x += ms * scale
-        column, row = index % 3, index // 3
-        left, base = LEFT + column * (WIDTH - 2 * LEFT) / 3, TOP + BAR + 34 + 20 * row
-        out.append(f'<rect x="{left:.1f}" y="{base - 11}" width="12" height="12" fill="{colour}"/>')
-        out.append(f'<text x="{left + 18:.1f}" y="{base}">{html.escape(name)} {ms:.3f} ms, {100 * ms / wall:.1f} %</text>')
-    return "\n".join(out + ["</svg>"]) + "\n"
+def account(path):
+    """The parts of a step in ms, in the order in which they are printed, and the wall time."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read().split("Account of a step, mean\n", 1)[1]
+    parts = []
+    for line in text.splitlines():
+        name, ms = re.match(r"  (\S.*?) {2,}([\d.]+) ms", line).groups()
+        if name == "wall time":
+            return parts, float(ms)
+        if name not in COLOURS:
+            sys.exit(f"account_picture.py: no colour for '{name}' of {path}; add one to COLOURS")
+        parts.append((name, float(ms)))
+    sys.exit(f"account_picture.py: {path} has no wall time")
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    with open(sys.argv[1], encoding="utf-8") as file:
-        text = file.read()
-    model = re.search(r"^(\d+ x Linear\(.*?\)), .*?(batch \d+)", text, re.MULTILINE)
-    title = f"One training step of {model[1]}, {model[2]}" if model else "One training step"
-    parts, wall = account_of(text)
-    with open(sys.argv[2], "w", encoding="utf-8") as file:
-        file.write(picture(parts, wall, title))
+    out, runs = sys.argv[1], [argument.rsplit("=", 1) for argument in sys.argv[2:]]
+    accounts = [(title, *account(path)) for title, path in runs]
+    used = [name for name in COLOURS if any(name == part and ms / wall >= 0.005
+                                            for _, parts, wall in accounts for part, ms in parts)]
+    height = ROW * len(accounts) + 34
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+           f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',
+           f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
+    for row, (title, parts, wall) in enumerate(accounts):
+        y = row * ROW + 8
+        x, scale = LEFT, (WIDTH - 2 * LEFT) / wall
+        svg.append(f'<text x="{LEFT}" y="{y + 12}">{html.escape(title)}: {wall:.2f} ms</text>')
+        for name, ms in parts:
+            width = ms * scale
+            label = f"{name}: {ms:.3f} ms, {100 * ms / wall:.1f} %"
+            svg.append(f'<rect x="{x:.1f}" y="{y + 20}" width="{width:.1f}" height="{BAR}" '
+                       f'fill="{COLOURS[name]}"><title>{label}</title></rect>')
+            if width > 60:
+                svg.append(f'<text x="{x + 5:.1f}" y="{y + 38}" fill="{"black" if name == "idle" else "white"}">{100 * ms / wall:.0f} %</text>')
+            x += width
+    x = LEFT
+    for name in used:
+        svg.append(f'<rect x="{x}" y="{height - 22}" width="12" height="12" fill="{COLOURS[name]}"/>'
+                   f'<text x="{x + 16}" y="{height - 11}">{name}</text>')
+        x += 38 + 7 * len(name)
+    with open(out, "w", encoding="utf-8") as file:
+        file.write("\n".join(svg) + "\n</svg>\n")
 
 
 main()

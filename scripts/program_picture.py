@@ -1,112 +1,90 @@
 #!/usr/bin/env python3
-"""program_picture.py EXPLAINED FOLDER: draws the program of a step from what --explain printed.
+"""program_picture.py EXPLAINED OUT.svg: draws the program that --explain printed, with the verbs and the readers.
 
-Writes FOLDER/program_lanes.svg, its nodes by lane with the waits between lanes, and FOLDER/program_readers.svg,
-the way from ops to the readers of a program. docs/ has those of
-    build/mlp_ddp --explain --dim 1024 --depth 2 --device cpu"""
+docs/program.svg was made by
+
+    mpirun -np 2 build/mlp_ddp --explain --dim 1024 --depth 2 > explained.txt
+    scripts/program_picture.py explained.txt docs/program.svg
+"""
 
 import html
 import pathlib
 import re
 import sys
 
-COLOURS = {"data": "#9d755d", "injected": "#bab0ac", "forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2",
-           "backward": "#f58518", "reduce": "#e45756", "optimizer": "#54a24b", "evaluate": "#eeca3b"}
-READERS = [("planner", "bytes of every buffer, before anything is allocated: --plan"),
-           ("checker", "no two nodes that touch the same bytes run unordered"),
-           ("runner", "the step itself, node by node or as a CUDA graph"),
-           ("pricer", "flops, bytes and messages of every op: the floor"),
-           ("timeline", "when each node was queued, began and ended"),
-           ("profiler", "the account, the operator table, traces"),
-           ("simulator", "the step on machines that are not here"),
-           ("printer", "the step as a table: --explain")]
+LANES = {"copy": 250, "compute": 420, "comm": 590}
+BOX, ROW, TOP, WIDTH = 150, 24, 66, 1000
+COLOURS = {"data": "#9d755d", "forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
+           "optimizer": "#54a24b", "reduce": "#e45756"}
+VERBS = {"data": "input", "forward": "forward", "loss": "loss", "backward": "backward", "optimizer": "update",
+         "reduce": "exchange"}
+READERS = [("order()", "src/core/order.cpp", "who waits for whom"), ("check()", "src/core/checker.cpp", "no two collide"),
+           ("MemoryPlan", "src/core/plan.cpp", "where buffers lie"), ("cost_of()", "src/core/ops.cpp", "flops and bytes"),
+           ("printer", "src/core/printer.cpp", "--explain"), ("Runner", "src/train/runner.cpp", "runs it on a device"),
+           ("simulate()", "src/lab/simulator.cpp", "predicts its time"),
+           ("profiler", "src/profiler/operator_table.cpp", "joins it with times")]
 
 
-def nodes_of(text):
-    """(number, phase, lane, op, numbers it waits for in its step) of every row."""
-    nodes = []
-    for line in text.splitlines():
-        row = re.match(r"^ *(\d+)  (\w+) +(?:\d+|-)  (\w+) +(\w+)  ", line)
-        if row:
-            waits = re.search(r"(#\d+(?:, #\d+)*)[^#]*$", line)
-            same_step = [int(n) for n in re.findall(r"#(\d+)\b(?! of)", waits[1])] if waits else []
-            nodes.append((int(row[1]), row[2], row[3], row[4], same_step))
-    if not nodes:
-        sys.exit("program_picture: error: no program in the input; give what --explain printed")
-    return nodes
-
-
-def svg(width, height, parts):
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-            'font-size="11">\n<defs><marker id="a" markerWidth="7" markerHeight="7" refX="6" refY="3" orient="auto">'
-            '<path d="M0,0 L6,3 L0,6 z" fill="#444"/></marker></defs>\n'
-            f'<rect width="{width}" height="{height}" fill="white"/>\n')
-    return head + "\n".join(parts) + "\n</svg>\n"
+def nodes(path):
+    """Number, phase, lane, op and the numbers of the nodes of this step that each waits for."""
+    found = []
+    for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
+        match = re.match(r" *(\d+)  (\w+) +(\d+|-)  (\w+) +(\w+) ", line)
+        if match:
+            number, phase, _, lane, op = match.groups()
+            last = re.split(r"  +", line.rstrip())[-1]
+            waits = [int(n) for n in re.findall(r"#(\d+)\b(?! of)", last)] if last.startswith("#") else []
+            found.append((int(number), phase, lane, op, waits))
+    if not found:
+        sys.exit(f"program_picture.py: {path} holds no program; write --explain's output there")
+    return found
 
 
 def text(x, y, words, more=""):
     return f'<text x="{x}" y="{y}" {more}>{html.escape(words)}</text>'
 
 
-def box(x, y, width, height, colour):
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="{colour}"/>'
-
-
-def lanes(nodes):
-    left, step, tall, gap = 80, 62, 30, 70
-    order = [lane for lane in ("copy", "compute", "side", "comm") if any(n[2] == lane for n in nodes)]
-    row = {lane: 50 + gap * i for i, lane in enumerate(order)}
-    parts = [text(10, 22, "One step, in the order of the program; arrows are waits between lanes", 'font-size="14"')]
-    for lane in order:
-        parts.append(text(10, row[lane] + tall / 2 + 4, lane, 'font-size="13"'))
-        parts.append(f'<line x1="{left}" x2="{left + step * len(nodes)}" y1="{row[lane] + tall / 2}" '
-                     f'y2="{row[lane] + tall / 2}" stroke="#ccc"/>')
-    place = {number: (left + step * i, row[lane]) for i, (number, _, lane, _, _) in enumerate(nodes)}
-    for number, phase, _, op, _ in nodes:
-        x, y = place[number]
-        parts += [box(x, y, step - 4, tall, COLOURS.get(phase, "#888")),
-                  text(x + 3, y + 12, f"#{number}", 'fill="white" font-size="9"'),
-                  text(x + 3, y + 24, op.replace("all_reduce", "reduce"), 'fill="white"')]
-    for number, _, lane, _, waits in nodes:
-        for other in waits:
-            if other not in place or nodes[other][2] == lane:
-                continue
-            (x0, y0), (x1, y1) = place[other], place[number]
-            down = y1 > y0
-            parts.append(f'<line x1="{x0 + step - 14}" y1="{y0 + (tall if down else 0)}" x2="{x1 + 10}" '
-                         f'y2="{y1 + (0 if down else tall)}" stroke="#444" marker-end="url(#a)"/>')
-    y = 50 + gap * len(order)
-    for i, phase in enumerate(dict.fromkeys(n[1] for n in nodes)):
-        parts += [box(left + 110 * i, y, 12, 12, COLOURS.get(phase, "#888")), text(left + 110 * i + 18, y + 11, phase)]
-    return svg(left + step * len(nodes) + 10, y + 25, parts)
-
-
-def readers(nodes):
-    parts = [text(20, 24, "ops", 'font-size="15"'), text(250, 24, "program", 'font-size="15"'),
-             text(480, 24, "readers", 'font-size="15"')]
-    shown = list({op: (op, phase) for _, phase, _, op, _ in reversed(nodes)}.values())[::-1][:9]
-    for i, (op, phase) in enumerate(shown):
-        y = 40 + 34 * i
-        parts += [box(20, y, 120, 26, COLOURS.get(phase, "#888")), text(30, y + 17, op, 'fill="white"'),
-                  f'<line x1="142" y1="{y + 13}" x2="246" y2="180" stroke="#444" marker-end="url(#a)"/>']
-    parts += ['<rect x="250" y="100" width="140" height="160" rx="6" fill="#f4f4f4" stroke="#444"/>']
-    for i, words in enumerate(["a list of nodes:", "op, lane, phase,", "layer, waits", "", f"{len(nodes)} in this step"]):
-        parts.append(text(264, 130 + 24 * i, words, 'font-size="13"'))
-    for i, (name, gets) in enumerate(READERS):
-        y = 40 + 38 * i
-        parts += [f'<line x1="392" y1="180" x2="474" y2="{y + 14}" stroke="#444" marker-end="url(#a)"/>',
-                  f'<rect x="480" y="{y}" width="460" height="28" rx="4" fill="#eaf1f8"/>',
-                  text(490, y + 18, name, 'font-weight="bold" font-size="12"'), text(565, y + 18, gets, 'font-size="12"')]
-    return svg(960, 360, parts)
+def box(x, y, width, words, colour, title):
+    return (f'<rect x="{x}" y="{y}" width="{width}" height="{ROW - 5}" rx="3" fill="{colour}"><title>{title}</title></rect>'
+            + text(x + 6, y + 14, words, 'fill="white"'))
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    nodes = nodes_of(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))
-    folder = pathlib.Path(sys.argv[2])
-    (folder / "program_lanes.svg").write_text(lanes(nodes), encoding="utf-8")
-    (folder / "program_readers.svg").write_text(readers(nodes), encoding="utf-8")
+    explained, out = sys.argv[1:3]
+    program = nodes(explained)
+    height = TOP + ROW * len(program) + 16
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+           'font-family="sans-serif" font-size="12">',
+           '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+           '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>',
+           f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+           text(20, 22, "verbs of Draft", 'font-weight="bold"'),
+           text(LANES["copy"], 22, "the program: ops on lanes, in order; arrows are waits", 'font-weight="bold"'),
+           text(790, 22, "readers", 'font-weight="bold"')]
+    svg += [text(x, 46, lane, 'fill="#555"') for lane, x in LANES.items()]
+    places, previous = {}, None
+    for row, (number, phase, lane, op, waits) in enumerate(program):
+        x, y = LANES[lane], TOP + row * ROW
+        places[number] = (x, y + ROW // 2 - 2)
+        if phase != previous:
+            svg.append(box(20, y, 110, VERBS.get(phase, phase), COLOURS[phase], f"phase {phase}"))
+            svg.append(f'<path d="M130 {y + 9}H{x - 4}" stroke="#ccc" stroke-dasharray="3 3"/>')
+            previous = phase
+        svg.append(box(x, y, BOX, f"#{number} {op}", COLOURS[phase], f"#{number}, {phase}, waits for {waits or 'nothing'}"))
+        for wait in waits:
+            fx, fy = places[wait]
+            fx, tx = (fx + BOX, x) if fx < x else (fx, x + BOX)
+            svg.append(f'<path d="M{fx} {fy}L{tx} {y + 9}" stroke="#555" fill="none" marker-end="url(#tip)"/>')
+    source = pathlib.Path(__file__).resolve().parent.parent
+    step = min(58, (height - TOP) // len(READERS))
+    for index, (name, path, what) in enumerate(READERS):
+        if not (source / path).exists():
+            sys.exit(f"program_picture.py: {path} is no longer there; correct READERS")
+        y = TOP + index * step
+        svg.append(f'<path d="M{LANES["comm"] + BOX + 8} {y + 16}H785" stroke="#555" marker-end="url(#tip)"/>'
+                   f'<rect x="790" y="{y}" width="200" height="{step - 10}" rx="4" fill="#eee" stroke="#999"/>'
+                   + text(798, y + 16, f"{name}: {what}") + text(798, y + 32, path, 'fill="#555" font-size="11"'))
+    pathlib.Path(out).write_text("\n".join(svg) + "\n</svg>\n", encoding="utf-8")
 
 
 main()

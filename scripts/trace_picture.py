@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """trace_picture.py TRACE STEP OUT.svg: draws one profiled step of a trace that --trace wrote.
 
-docs/profiler_step.svg was made with it."""
+docs/profiler_step.svg was made with it, and docs/lanes.svg, the step of a rank, by
+
+    mpirun -np 2 build/mlp_ddp --dim 1024 --depth 3 --bucket-mib 4 --steps 20 --trace lanes.json
+    scripts/trace_picture.py lanes.rank0.json 14 docs/lanes.svg
+"""
 
 import gzip
 import html
 import json
 import sys
 
-WIDTH, ROW, LEFT, TOP = 1000, 30, 110, 40
+WIDTH, ROW, LEFT, TOP = 1000, 30, 130, 40
 COLOURS = {"forward": "#4c78a8", "loss": "#b279a2", "recompute": "#72b7b2", "backward": "#f58518",
            "optimizer": "#54a24b", "data": "#9d755d", "reduce": "#e45756", "host": "#bab0ac"}
 
@@ -19,6 +23,8 @@ def main():
         events = json.load(file)["traceEvents"]
     step = next(e for e in events if e["name"] == f"ProfilerStep#{number}")
     begin, end = step["ts"], step["ts"] + step["dur"]
+    names = {e["tid"]: e["args"]["name"] for e in events
+             if e["name"] == "thread_name" and e["args"]["name"].startswith("stream")}
     rows = {"host": 0}
     bars = []
     for event in events:
@@ -27,7 +33,7 @@ def main():
         if event["cat"] == "cpu_op":
             bars.append(("host", event, "host"))
         elif event["cat"] in ("kernel", "gpu_memcpy"):
-            stream = f"stream {event['tid']}"
+            stream = names.get(event["tid"], f"stream {event['tid']}")
             rows.setdefault(stream, 0)
             bars.append((stream, event, event["args"]["phase"]))
     for index, name in enumerate(sorted(rows)):
