@@ -753,6 +753,24 @@ INSTANTIATE_TEST_SUITE_P(Providers, OpsWith,
                                          GemmProvider::kCblas),
                          name_of);
 
+TEST(Narrow, RoundsAsASingleHalfIsRounded) {
+  std::vector<float> wide;
+  TorchGenerator random(3);
+  std::vector<float> mantissas(4096);
+  random.uniform(mantissas, -2, 2);
+  for (std::size_t i = 0; i < mantissas.size(); ++i)
+    wide.push_back(std::ldexp(mantissas[i], static_cast<int>(i % 48) - 30));
+  // Ties, the largest half and what rounds to infinity, subnormal halves and half of the smallest.
+  for (const float x : {1.0F + 0x1p-11F, 1.0F + 0x3p-11F, 65504.0F, 65519.0F, 65520.0F, HUGE_VALF,
+                        -HUGE_VALF, 0.0F, -0.0F, 0x1p-24F, 0x1p-25F, 0x3p-25F, 0x1p-14F})
+    wide.push_back(x);
+  for (const std::size_t count : {wide.size(), wide.size() - 3}) {
+    std::vector<F16> halves(count);
+    narrow(wide.data(), static_cast<std::int64_t>(count), halves.data());
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(halves[i], f16_of(wide[i])) << wide[i];
+  }
+}
+
 TEST(Widen, GivesEveryHalfItsValueWhateverTheLengthOfARow) {
   std::vector<F16> halves;
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits)

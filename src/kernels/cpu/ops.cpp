@@ -190,8 +190,8 @@ struct OpRunner {
             rule.at_step(commons.row_of(addresses.at(op.scalars)), commons.clip),
             commons.rounded_weights,
             commons.unscale()};
-        if constexpr (std::is_same_v<Grad, F16>) {
-          update_from_halves(op.weights.size(), update);
+        if constexpr (std::is_same_v<Number, F16>) {
+          update_with_halves(op.weights.size(), update);
         } else {
           for_elements(op.weights.size(), update);
         }
@@ -199,21 +199,23 @@ struct OpRunner {
     });
   }
 
-  /// An update by gradients that are widened some at a time, by the processor's instruction.
-  template <class Rule, class Number>
-  void update_from_halves(std::int64_t n, const UpdateElement<Rule, F16, Number>& update) const {
+  /// An update whose halves are widened and rounded some at a time, by the processor's
+  /// instructions.
+  template <class Rule, class Grad>
+  void update_with_halves(std::int64_t n, const UpdateElement<Rule, Grad, F16>& update) const {
     for_ranges(pool, n, kGrain, [&](std::int64_t begin, std::int64_t end) {
       constexpr std::int64_t kAtOnce = 512;
-      alignas(64) float wide[kAtOnce];
+      alignas(64) float grads[kAtOnce];
       for (std::int64_t first = begin; first < end; first += kAtOnce) {
         const std::int64_t count = std::min(kAtOnce, end - first);
-        widen(update.grads + first, count, wide);
+        widen(update.grads + first, count, grads);
         StateArrays<Rule> state = update.state;
         for (int k = 0; k < Rule::kState; ++k) state.arrays[k] += first;
-        const UpdateElement<Rule, float, Number> part{
-            update.weights + first,         wide,          state, update.rule, update.scalars,
-            update.rounded_weights + first, update.unscale};
+        float* const weights = update.weights + first;
+        const UpdateElement<Rule, float, float> part{
+            weights, grads, state, update.rule, update.scalars, nullptr, update.unscale};
         for (std::int64_t i = 0; i < count; ++i) part(i);
+        narrow(weights, count, update.rounded_weights + first);
       }
     });
   }

@@ -1,5 +1,5 @@
-// Rows of numbers of 16 bits in fp32, which is exact: what products of them are made of where a
-// library takes fp32 only.
+// Rows of numbers between 16 bits and fp32. Widening is exact: products of 16 bits are made of fp32
+// where a library takes nothing else.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,8 @@ inline void widen(const Bf16* from, std::int64_t count, float* to) {
 /// By the processor's instruction where it has one: in arithmetic on integers, halves would cost
 /// as much as their product.
 void widen(const F16* from, std::int64_t count, float* to);
+
+/// The nearest halves, ties to even, as f16_of() has them; a NaN is a NaN with some bits.
+void narrow(const float* from, std::int64_t count, F16* to);
 
 }  // namespace barestep
