@@ -177,7 +177,7 @@ inline constexpr std::string_view kNamesOf<LrScale>[] = {"none", "linear"};
 
 /// Where the optimizer's step runs: after all gradients, inside the products that make them, which
 /// then are not stored, or after the all-reduce of each bucket. kAuto is a question that
-/// choose_update() answers; where nobody asked it, it is kSeparate.
+/// choose_update() answers; if it was not asked, it is kSeparate.
 enum class Update { kAuto, kSeparate, kFused, kPerBucket };
 template <>
 inline constexpr std::string_view kNamesOf<Update>[] = {"auto", "separate", "fused", "per-bucket"};
@@ -459,7 +459,7 @@ std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t st
                                  std::int64_t done = 0);
 
 /// Which of the `steps` of a run are profiled: as asked for, else the last half of those after
-/// warm-up, at most 50. Throws Error(kConfiguration) if the run has not all that were asked for.
+/// warm-up, at most 50. Throws Error(kConfiguration) if the run does not have all of them.
 /// Of a run that has `done` of them already, those that are left; none where all were done.
 StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done = 0);
 

@@ -4,7 +4,7 @@
 // done later in stream order. "Blocks" means: returns when it is done. Ops, address tables and
 // programs must outlive the work queued with them.
 //
-// A stream whose op failed skips the ops after it, still signals its events, so that nobody waits
+// A stream whose op failed skips the ops after it, still signals its events, so that nothing waits
 // for ever, and throws the first error from synchronize() or check().
 #pragma once
 

@@ -101,7 +101,7 @@ struct HostMemory {
   std::int64_t free_bytes = 0;
 };
 
-/// As gethostname(2) tells it.
+/// As gethostname(2) returns it.
 std::string host_name();
 
 /// What this process may still allocate: MemAvailable of /proc/meminfo, or what the cgroup leaves

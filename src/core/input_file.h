@@ -1,5 +1,5 @@
 // Files that are read: opened without ever blocking, with every way of not being readable said in
-// one line; found by a pattern; told apart by a hash.
+// one line; found by a pattern; identified by a hash.
 #pragma once
 
 #include <cstddef>

@@ -473,7 +473,7 @@ struct Reduce {
   int root = 0;
 };
 
-/// A matrix whose rows the ranks share out as even as can be, in rank order, the first ranks one
+/// A matrix whose rows the ranks divide as evenly as possible, in rank order, the first ranks one
 /// row more (train/rank_rows.h): a rank's rows = sum over all ranks of fl(scale * value); scaled
 /// before the sum. The other rows are undefined, but for numbers that are zero on all ranks: those
 /// stay zero.
@@ -483,7 +483,7 @@ struct ReduceScatter {
   float scale = 1;
 };
 
-/// Such a matrix: every rank's rows = those of the rank whose they are. With `own`, one tensor for
+/// Such a matrix: every rank's rows = those of the rank that owns them. With `own`, one tensor for
 /// each of `tensors`, a rank's rows are taken from there; else from their places. Ranks may have
 /// different numbers of rows, zero among them.
 struct AllGather {

@@ -134,7 +134,8 @@ std::vector<std::byte> gzip_of(std::string_view text);
 /// on some network file systems, counts as locked. Never blocks.
 std::string lock_or_holder(int descriptor);
 
-/// Who holds a lock on `path`; empty if nobody does, or if it cannot be found out. Never blocks.
+/// Who holds a lock on `path`; empty if no program does, or if that cannot be determined. Never
+/// blocks.
 std::string holder_of(const std::filesystem::path& path);
 
 /// Holds the lock of a folder as long as it lives.

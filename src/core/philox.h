@@ -2,7 +2,7 @@
 // device="cuda".
 //
 // Words and uniform numbers have PyTorch's bits. Normal numbers lie within 5e-6 of them: a GPU
-// takes sines and cosines from hardware approximations that a host has not.
+// takes sines and cosines from hardware approximations that a host does not have.
 //
 // Source: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011);
 // curand_philox4x32_x.h and curand_normal.h of CUDA 13.0; PyTorch 1.13.1,

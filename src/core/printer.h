@@ -15,7 +15,7 @@ namespace barestep {
 /// names its device where that is not the node's.
 std::string text_of(const Program& program, const Node& node);
 
-/// How many kernels a GPU is told to run for an op: one, or more where the library's product does
+/// How many kernels a GPU runs for an op: one, or more where the library's product does
 /// not hold the activation or a sum over everything takes a second one. Copies are none.
 std::int64_t launches_of(const Op& op);
 /// For a step, but what brings its data.

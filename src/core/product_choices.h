@@ -16,7 +16,7 @@
 
 namespace barestep {
 
-/// What tells products apart for who chooses an algorithm: everything about a Gemm but addresses
+/// What distinguishes products when an algorithm is chosen: everything about a Gemm but addresses
 /// and beta.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
@@ -30,7 +30,7 @@ struct ProductShape {
   friend auto operator<=>(const ProductShape&, const ProductShape&) = default;
 };
 
-/// Buffers begin on kPlanAlignmentBytes, so a tensor's offset tells its alignment.
+/// Buffers begin on kPlanAlignmentBytes, so a tensor's offset gives its alignment.
 ProductShape shape_of(const Gemm& op);
 
 /// The shape whose algorithm computes each row of a layer's products alike, however many there are:

@@ -19,7 +19,7 @@ struct Tag {
 constexpr NodeId kGraphLaunch = -1;
 constexpr std::string_view kGraphLaunchLabel = "launch graph";
 
-/// Work that is a piece of another node's, which tells of the whole.
+/// Work that is a piece of another node's, which records the whole.
 constexpr NodeId kPartOfNode = -2;
 
 /// One piece of work. Times are seconds of the device's clock, which on the CPU device is

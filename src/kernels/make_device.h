@@ -36,7 +36,7 @@ std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 int cuda_device_count();
 
 /// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
-/// and in a build without CUDA, which does not look.
+/// and in a build without CUDA, which does not search.
 std::string why_no_cuda_device();
 
 /// Two GPUs between which numbers go by way of the host.

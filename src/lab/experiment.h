@@ -1,7 +1,7 @@
 // An experiment: what to measure, and one function from the measurements to its answers.
 //
 // The answers are computed from numbers alone, so tests give each experiment made-up measurements
-// with opposite outcomes and a tie, and look at what its sentences say. Answers leave out ranks and
+// with opposite outcomes and a tie, and check what its sentences say. Answers leave out ranks and
 // devices beyond the cores.
 #pragma once
 
@@ -32,7 +32,7 @@ void read_data_set(DataConfig& data, const std::filesystem::path& folder);
 /// The same with the classes for targets.
 void read_classes(DataConfig& data, const std::filesystem::path& folder);
 
-/// What somebody asked for in place of a setting's own; nothing is left as it is. Each holds where
+/// Values given in place of a setting's own; nothing is left as it is. Each holds where
 /// an experiment does not vary it itself.
 struct SettingOptions {
   std::optional<std::int64_t> dim{};
@@ -70,7 +70,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
 /// The run that an experiment varies: mlp_single on one device, all its threads.
 Workload base_workload(const Setting& setting);
 
-/// `ranks` of mlp_ddp, each with a device or a core of its own.
+/// `ranks` of mlp_ddp, each with its own device or core.
 Workload ddp_workload(const Setting& setting, int ranks);
 
 /// `devices` of mlp_dp.

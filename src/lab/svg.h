@@ -22,7 +22,7 @@ std::string svg_of(const Plot& plot, PlotSize size = PlotSize::kFull);
 /// What colours it: rules for classes that begin with "bs-".
 std::string svg_style();
 
-/// The same as a file of its own.
+/// The same as a separate file.
 std::string svg_file_of(const Plot& plot);
 
 /// About `count` round numbers (1, 2 or 5 times a power of ten apart) from at most `low` to at

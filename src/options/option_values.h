@@ -1,4 +1,4 @@
-// Values of options: from text as somebody wrote it to numbers, widths, choices, and back.
+// Values of options: from text to numbers, widths, choices, and back.
 //
 // Every function that reads takes the whole text or fails with one line that names the option,
 // quotes the text and says what is allowed. None of them trims, guesses, or depends on the locale.

@@ -31,7 +31,7 @@ struct OptionValue {
   /// Throws Error for text that is not allowed.
   std::function<void(const Given&, TrainConfig&)> read;
   /// What would be typed, "true" of a flag; nothing where it is not set. read() takes it back,
-  /// unless code has set what nobody could type.
+  /// unless code has set a value that cannot be typed.
   std::function<std::optional<std::string>(const TrainConfig&)> text;
 };
 
@@ -60,7 +60,7 @@ std::span<const Option> options_of(TrainerKind trainer);
 
 std::vector<std::string_view> names_of_options(TrainerKind trainer);
 
-/// What --help says: "learning rate (default: 0.001);", and on a line of its own what is allowed.
+/// What --help says: "learning rate (default: 0.001);", and on the next line the allowed values.
 std::string help_of(const Option& option);
 
 /// The arguments that make `config` of the defaults: none for what is as it is by default.

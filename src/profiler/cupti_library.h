@@ -15,7 +15,7 @@ struct CuptiCall {
   Function* function = nullptr;
 };
 
-/// Never unloaded: CUPTI has threads of its own.
+/// Never unloaded: CUPTI has its own threads.
 class CuptiLibrary {
  public:
   /// The first of the files that can be loaded and has everything. Null, with the reason in `why`,

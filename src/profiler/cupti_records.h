@@ -2,8 +2,8 @@
 //
 // Work is assigned to a node by external correlation: a number is pushed before the node is
 // queued, and CUPTI notes it with every call of this thread until it is popped. The work of a graph
-// belongs to its launch; which node it is of is known from the graph's nodes, whose making CUPTI
-// tells of while the node is captured.
+// belongs to its launch; which node it is of is known from the graph's nodes, which CUPTI reports
+// while the node is captured.
 #pragma once
 
 #include <cupti.h>

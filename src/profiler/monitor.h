@@ -99,9 +99,10 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  /// The summary is about what comes from now on; until then, about everything. Blocks for a look.
+  /// The summary is about what comes from now on; until then, about everything. Blocks for a
+  /// sample.
   void begin_window();
-  /// A last look, then no more. Blocks for it.
+  /// Takes a last sample, then stops. Blocks for it.
   void stop();
 
   /// What came since the last call. The oldest are dropped if this is not called for long.
@@ -137,19 +138,19 @@ class Monitor {
 
 /// The host, from Linux's /proc and /sys.
 ///
-/// How busy its cores are, all together and each, this process's part of that, the memory in which
+/// How busy its cores are, in total and each, this process's part of that, the memory in which
 /// this process resides, and the clock of the fastest core. `root` is where proc/ and sys/ lie.
 /// What the system does not report stays kNotMeasured.
 std::unique_ptr<MonitorSource> new_host_source(const std::filesystem::path& root = "/");
 
 // What a monitor saw as text: lines while a run goes on, a summary, metrics, counters of a trace.
 
-/// The titles of a source's columns, and its values at one look under them, as nvidia-smi dmon
+/// The titles of a source's columns, and below them its values in one sample, as nvidia-smi dmon
 /// prints them; "-" for what it could not measure. Without a newline.
 std::string monitor_titles(const MonitorSource& source);
 std::string monitor_line(const MonitorSource& source, const MonitorSample& sample, double start_s);
 
-/// Why the figures of a run are to be taken with care: clocks that moved by more than 2 %, foreign
+/// Why to doubt the figures of a run: clocks that moved by more than 2 %, foreign
 /// processes, throttling. One phrase each.
 std::vector<std::string> monitor_marks(const SourceSummary& summary);
 

@@ -55,7 +55,7 @@ std::optional<Peaks> known_peaks(const Device& device, Precision precision);
 /// Throws Error as replace_file() does.
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks);
 
-// A stream with memory of its own, for timing ops.
+// A stream with its own memory, for timing ops.
 
 /// Buffer 0 is its memory. All of it is given back at the end.
 class BenchStream {

@@ -31,7 +31,7 @@ class Console final : public Observer {
   /// The summary.
   [[nodiscard]] std::string text() const override;
 
-  /// Text on stdout, in place of the progress bar. Where nobody can read it and the run writes no
+  /// Text on stdout, in place of the progress bar. If it cannot be read and the run writes no
   /// file either, the run is asked to stop.
   void print(const std::string& text);
   void print_line(const std::string& line) { print(line + "\n"); }

@@ -21,11 +21,11 @@ class Job {
   [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
   /// The same ranks for the host calls of one other thread; null for a process that is alone.
   [[nodiscard]] virtual Communicator* background_ranks() { return nullptr; }
-  /// Whether this process tells what concerns all.
+  /// Whether this process prints what concerns all ranks.
   [[nodiscard]] bool is_first() { return ranks() == nullptr || ranks()->rank() == 0; }
 
   /// Does `work` on every rank. Where it fails on any, it ends on all with QuietEnd, and the first
-  /// rank that failed tells why. Every rank calls it. Blocks.
+  /// rank that failed says why. Every rank calls it. Blocks.
   virtual void together(const std::function<void()>& work) { work(); }
 
   /// Does `work`, in which ranks wait for each other: one that fails ends them all.

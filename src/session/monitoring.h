@@ -14,7 +14,7 @@ namespace barestep {
 class Console;
 class MetricsLog;
 
-/// What a process is to look at.
+/// What a process samples.
 struct MonitorScope {
   std::vector<const Device*> devices;  // GPUs among them are looked at
   bool host = true;

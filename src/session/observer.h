@@ -1,4 +1,4 @@
-// What is told of each step, and what it makes of that: lines, files, tables.
+// Observers: who receives each step and makes lines, files and tables of it.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,7 @@ class Observer {
   virtual void save(bool /*failed*/) {}
 };
 
-/// The observers of a run, as the trainer tells them.
+/// The observers of a run, as the trainer notifies them.
 class Observers final : public TrainObserver {
  public:
   /// Behind those that are there. Null counts as nothing.

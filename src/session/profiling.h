@@ -36,8 +36,8 @@ class Profiling final : public Observer, public StepProfiler {
  public:
   /// Takes the memory for all steps that are kept; for --profile on rank 0, measures the device's
   /// peaks unless an earlier run has. `done` are the steps that the run goes on from. All that is
-  /// referred to must outlive it. Throws Error(kConfiguration) for steps that the run has not, and
-  /// for a graph whose ops cannot be told apart.
+  /// referred to must outlive it. Throws Error(kConfiguration) for steps that the run does not
+  /// have, and for a graph whose ops cannot be told apart.
   Profiling(const TrainConfig& config, const StepPrograms& programs, const ProfilingScope& scope,
             std::int64_t done = 0);
 

@@ -1,5 +1,5 @@
-// One rank of a job that mpirun or srun started, or alone: MPI, the watchdog, and who tells why a
-// job ends.
+// One rank of a job that mpirun or srun started, or alone: MPI, the watchdog, and which process
+// reports why a job ends.
 #pragma once
 
 #include <mutex>
@@ -28,7 +28,7 @@ class RankJob final : public Job {
   [[nodiscard]] Communicator* ranks() override { return place_.communicator.get(); }
   [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
   void together(const std::function<void()>& work) override;
-  /// A divergence is met by all ranks in the same step, and told by the first.
+  /// A divergence is met by all ranks in the same step, and reported by the first.
   void or_end_all(const std::function<void()>& work) override;
   void enter(Activity activity, std::int64_t step) override {
     record().begin(Track::kPhase, activity, step);

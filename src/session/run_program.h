@@ -13,7 +13,7 @@
 
 namespace barestep {
 
-/// Thrown by a body that ends with a code and without a line, because another rank tells why.
+/// Thrown by a body that ends with a code and without a line, because another rank reports why.
 struct QuietEnd {
   int code = 0;
 };

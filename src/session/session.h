@@ -73,7 +73,7 @@ class Session {
   /// Takes an update where it was left to us.
   void settle_update();
   void settle_updates_beside(StepSpec& spec);
-  /// For --recompute auto: enters in `spec` the segments that fit, and tells which.
+  /// For --recompute auto: enters in `spec` the segments that fit, and reports them.
   std::string choose_segments(StepSpec& spec, std::span<const MemoryPool> stated);
   /// Where a fixed --loss-scale is too small for the size of the batch.
   void note_lost_gradients(const StepSpec& spec) const;

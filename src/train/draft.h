@@ -72,7 +72,7 @@ struct StepSpec {
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
 
-/// The state of loss scaling: four numbers in a buffer of their own.
+/// The state of loss scaling: four numbers in a separate buffer.
 struct ScalingState {
   LossScale numbers;
   Tensor good_steps;  // 1 x 1, i32; see UpdateLossScale
@@ -251,7 +251,7 @@ class Draft {
   [[nodiscard]] UpdateTensors update_tensors() const;
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});
   void add_update(DeviceOp op, int layer = -1);
-  /// Before the step: looks at the gradients that this process updates by.
+  /// Before the step: checks the gradients that this process updates by.
   void find_inf(const Tensor& grads, const UpdateOptions& options);
   /// After it.
   void update_scale();

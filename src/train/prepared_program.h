@@ -14,7 +14,7 @@
 
 namespace barestep {
 
-/// The work inside a captured graph has sets of events of its own, one per slot.
+/// The work inside a captured graph has its own sets of events, one per slot.
 constexpr int kEventSets = kStepSets + 2;
 
 constexpr std::size_t captured_set_of(std::int64_t step) {
@@ -23,7 +23,7 @@ constexpr std::size_t captured_set_of(std::int64_t step) {
 
 struct PreparedNode {
   std::vector<Stream*> streams;  // one per part
-  // Per set of a step, or of a slot inside a graph, one event per part; empty where nobody waits
+  // Per set of a step, or of a slot inside a graph, one event per part; empty where nothing waits
   // for the node.
   std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;

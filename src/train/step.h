@@ -44,7 +44,7 @@ class Scheme {
   /// An evaluation of this rank's rows.
   virtual void evaluate(Draft& draft) const;
 
-  /// Whether the first step of a run has a program of its own.
+  /// Whether the first step of a run has its own program.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
   /// What a rank holds of the optimizer's flat buffers; all of them, unless ranks share them out.
@@ -76,7 +76,7 @@ class StepPrograms {
 
   /// There is none where the model does not train.
   [[nodiscard]] const StepProgram& train() const { return *train_; }
-  /// For step 0, where the scheme has a program of its own for it.
+  /// For step 0, if the scheme has a separate program for it.
   [[nodiscard]] const StepProgram* first() const { return first_.get(); }
   /// For the last batch of an epoch, where the batch size does not divide the training set.
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
@@ -101,7 +101,7 @@ class StepPrograms {
   /// Of programs that save their state: pinned memory for what this rank saves of it
   /// (train/training_state.h).
   [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
-  /// On a device with memory of its own: a copy of the numbers among that.
+  /// On a device with its own memory: a copy of these numbers there.
   [[nodiscard]] const std::optional<Tensor>& state_snapshot() const { return state_snapshot_; }
 
  private:

@@ -22,7 +22,7 @@ namespace barestep {
 
 /// When events were reached, on the host's clock. Events of the host's own processor know. Others
 /// tell how far they are apart on their device; what that is on the host's clock is found by an
-/// event in a stream where nothing else is queued, between two looks at the host's clock; of
+/// event in a stream where nothing else is queued, between two readings of the host's clock; of
 /// several tries the closest two count.
 class EventClock {
  public:
@@ -135,7 +135,7 @@ class StepMarks final : public RecordSink {
     // it, if that is later.
     std::array<std::unique_ptr<Event>, kSets> begin{}, end{};
   };
-  /// Where a node stands in the run of its first part. Several parts are runs of their own.
+  /// Where a node stands in the run of its first part. Several parts are separate runs.
   struct Place {
     std::size_t run = 0;
     bool is_first = false, is_last = false;

@@ -22,7 +22,7 @@
 namespace barestep {
 
 /// Nodes of one lane and phase that are measured as one: none waits for another lane but the first,
-/// and no other lane waits for one but the last. A part of a collective is a run of its own.
+/// and no other lane waits for one but the last. A part of a collective is a separate run.
 struct NodeRun {
   /// A part of a node that this run waits for, in this step or `steps_back` steps ago. That step
   /// may be measured more or less finely than this one.
@@ -94,7 +94,7 @@ struct Span {
   double end_s = 0;
 
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
-  /// False of a run that nothing told of.
+  /// False for a run without a record.
   [[nodiscard]] bool is_known() const { return end_s > 0; }
 };
 

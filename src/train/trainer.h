@@ -138,9 +138,9 @@ class Trainer {
   void pause_when(std::int64_t every_steps, const std::atomic<bool>& asked);
 
   /// Begins to copy what this rank saves of the state (train/training_state.h) to the host, and
-  /// returns as soon as steps may go on: on a device with memory of its own once a snapshot is
+  /// returns as soon as steps may go on: on a device with its own memory once a snapshot is
   /// taken there. Call it when the run pauses or has ended, of programs that save their state, when
-  /// nobody reads the copy before it. Throws what the device reported.
+  /// the previous copy is no longer read. Throws what the device reported.
   void begin_copy();
 
   /// The bytes_saved() of that copy, which stay until the next one begins. Blocks until they are
@@ -202,7 +202,7 @@ class Trainer {
   MemoryPlan plan_;
   Runner runner_;
   std::atomic<bool> is_copied_{false};
-  // These bring the snapshot to the host; null where the device has no memory of its own.
+  // These bring the snapshot to the host; null if the device has no memory of its own.
   std::unique_ptr<Stream> copies_;
   std::unique_ptr<Event> copy_ends_;
   Schedule schedule_;

@@ -81,7 +81,7 @@ class LinearAdamLoop {
     } while (first < s_.batch);
   }
 
-  /// Adds up kRows x kPanel gradients, and does what is to be updated in between: a vector after
+  /// Adds up kRows x kPanel gradients, and makes the pending updates in between: a vector after
   /// each of as many parts of the sums as there are vectors. Without kWhole the panel has fewer
   /// columns.
   template <bool kWhole>
@@ -187,7 +187,7 @@ class LinearAdamLoop {
 
   const LinearAdamStrip& s_;
   const std::int64_t ahead_;
-  // What is to be updated: `left_` numbers of a row, and the rows after it.
+  // What has yet to be updated: `left_` numbers of a row, and the rows after it.
   std::int64_t row_ = 0, rows_left_ = 0, left_ = 0;
   float *weight_ = nullptr, *moments1_ = nullptr, *moments2_ = nullptr;
   const float *grads_left_ = nullptr, *next_grads_ = nullptr;

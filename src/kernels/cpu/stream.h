@@ -1,6 +1,6 @@
 // Streams and events of the CPU device.
 //
-// A stream is a FIFO with a worker thread of its own, so work on two streams really overlaps, and a
+// A stream is a FIFO with its own worker thread, so work on two streams really overlaps, and a
 // missing wait is a real race, as on a GPU. Queueing allocates nothing once the queue has grown to
 // the longest backlog of the run.
 #pragma once

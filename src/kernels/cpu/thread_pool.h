@@ -27,7 +27,7 @@ class ThreadPool {
 
   /// Calls f(task, thread) once for each task in [0, tasks); blocks until all are done. Tasks run
   /// in any order and must be independent of each other. `thread` is in [0, threads()), 0 for the
-  /// caller. When the pool is at work already, for another caller or for a job whose task calls
+  /// caller. When the pool is already busy, for another caller or for a job whose task calls
   /// run(), the caller does all tasks itself, as thread 0. Allocates nothing. f must not throw: an
   /// exception ends the program.
   template <class F>

@@ -54,7 +54,7 @@ struct KernelTarget {
 [[nodiscard]] int launch_dequantize(const QuantizedGemm& op, const Addresses& addresses,
                                     const CudaGeometry& geometry, CudaStream stream);
 
-/// Queues; as launch(), for Generator::kTorchCuda. It stands in a source of its own, which is
+/// Queues; as launch(), for Generator::kTorchCuda. It is in a separate source, which is
 /// compiled otherwise: cuRAND's uniform numbers have PyTorch's bits only where nvcc may fuse
 /// multiply-adds, our own formulas only where not.
 [[nodiscard]] int launch_randn(const Randn& op, const Addresses& addresses,

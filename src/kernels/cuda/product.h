@@ -65,7 +65,7 @@ class CudaProduct {
   bool choose(const ProductShape& shape, CudaProductPlan& plan);
   /// The choice kept for it, if it runs. Throws Error(kConfiguration) where it was not made here.
   bool take_kept(const ProductShape& shape, CudaProductPlan& plan);
-  /// Whether its algorithms are to be timed.
+  /// Whether to time its algorithms.
   [[nodiscard]] bool times(const ProductShape& shape) const;
   /// The same as choose(), by the algorithm for rows_of_products rows.
   bool choose_for_rows(const ProductShape& shape, CudaProductPlan& plan);

@@ -6,7 +6,7 @@
 namespace barestep {
 
 /// What this thread queues between begin and end belongs to a range of that name, which is static
-/// text. Costs a look at a pointer where no tool is attached.
+/// text. Costs one test of a pointer if no tool is attached.
 void begin_range(std::string_view name);
 void end_range();
 

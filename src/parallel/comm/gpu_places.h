@@ -10,7 +10,7 @@
 
 namespace barestep {
 
-/// Of one rank. Ordinals identify nothing: a launcher may show each rank a GPU of its own as
+/// Of one rank. Ordinals identify nothing: a launcher may show each rank its own GPU as
 /// cuda:0.
 struct RankGpu {
   std::string host;            // as host_identity() has it

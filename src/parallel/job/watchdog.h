@@ -1,4 +1,4 @@
-// The watchdog: ends a job whose ranks wait for something that will not come.
+// The watchdog: ends a job whose ranks wait for something that will never happen.
 #pragma once
 
 #include <atomic>
@@ -72,7 +72,7 @@ class Watchdog {
   void look_at_launcher();
   void look_for_the_absent();
   void end_behind_others();
-  /// One line and the end, if the word is to be had.
+  /// Writes one line and ends the job, if no other process has done so.
   void report(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;
