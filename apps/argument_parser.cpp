@@ -88,7 +88,7 @@ Argument option(std::string name, std::string type, std::string help, Read read)
 }
 
 Argument flag(std::string name, std::string help, bool& member) {
-  return option(std::move(name), "", std::move(help), [&member](const Given& given) {
+  return option(std::move(name), "", std::move(help), [&member](const RawValue& given) {
     no_value(given);
     member = true;
   });
@@ -105,11 +105,11 @@ Argument several(Argument argument) {
 }
 
 Read to_text(std::string& member) {
-  return [&member](const Given& given) { member = given.text; };
+  return [&member](const RawValue& given) { member = given.text; };
 }
 
 Read to_path(std::filesystem::path& member) {
-  return [&member](const Given& given) { member = file_path(given); };
+  return [&member](const RawValue& given) { member = file_path(given); };
 }
 
 /// A command, and what its arguments are read by.

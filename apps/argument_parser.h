@@ -15,7 +15,7 @@
 
 namespace barestep {
 
-using Read = std::function<void(const Given&)>;
+using Read = std::function<void(const RawValue&)>;
 
 /// An option, or, where its name has no dashes, an argument that stands by itself.
 struct Argument {
@@ -39,7 +39,7 @@ Read to_path(std::filesystem::path& member);
 /// A whole number from 1 to `most`.
 template <class T>
 Read to_number(T& member, std::int64_t most) {
-  return [&member, most](const Given& given) {
+  return [&member, most](const RawValue& given) {
     member = static_cast<T>(whole_number(given, {1, most}));
   };
 }

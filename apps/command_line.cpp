@@ -33,7 +33,7 @@ class Reader : public nlohmann::json_sax<Json> {
   Reader(TrainerKind trainer, std::string file, std::istringstream& text)
       : trainer_(trainer), file_(std::move(file)), text_(text), content_(text.str()) {}
 
-  std::map<std::string_view, Given> take() { return std::move(given_); }
+  std::map<std::string_view, RawValue> take() { return std::move(given_); }
 
   bool start_object(std::size_t /*size*/) override {
     if (depth_++ > 0) refuse_kind("an object");
@@ -183,13 +183,13 @@ class Reader : public nlohmann::json_sax<Json> {
   std::string key_where_;
   std::optional<std::string> numbers_;  // inside an array
   std::set<std::string_view> seen_;
-  std::map<std::string_view, Given> given_;
+  std::map<std::string_view, RawValue> given_;
 };
 
 }  // namespace
 
-std::map<std::string_view, Given> read_config_file(TrainerKind trainer,
-                                                   const std::filesystem::path& path) {
+std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
+                                                      const std::filesystem::path& path) {
   std::string content = InputFile(path, "config file").text(kMostConfigBytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
@@ -242,8 +242,9 @@ constexpr About kAbout[] = {
 };
 
 /// Applies the file's options, less those that the command line replaces, then the command line's.
-CommandLine merge(std::span<const Option> options, const std::map<std::string_view, Given>& typed,
-                  std::map<std::string_view, Given> in_file) {
+CommandLine merge(std::span<const Option> options,
+                  const std::map<std::string_view, RawValue>& typed,
+                  std::map<std::string_view, RawValue> in_file) {
   std::vector<std::string_view> overridden;
   const auto drop = [&](std::string_view name) {
     if (in_file.erase(name) > 0) overridden.push_back(name);
@@ -272,9 +273,11 @@ CommandLine merge(std::span<const Option> options, const std::map<std::string_vi
 CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::string>& arguments) {
   const About& about = *std::ranges::find(kAbout, trainer, &About::trainer);
   ArgumentParser parser(name_of(trainer), BARESTEP_VERSION, about.description, about.examples);
-  std::map<std::string_view, Given> typed;
+  std::map<std::string_view, RawValue> typed;
   for (const Option& option : options_of(trainer)) {
-    const auto keep = [&typed, &option](const Given& given) { typed.emplace(option.name, given); };
+    const auto keep = [&typed, &option](const RawValue& given) {
+      typed.emplace(option.name, given);
+    };
     parser.program().add({.name = fmt::format("--{}", option.name),
                           .type = is_flag(option) ? "" : std::string(option.value.argument),
                           .help = help_of(option),
@@ -286,11 +289,11 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
                         .type = "FILE",
                         .help = "JSON object of these options; the command line wins over it",
                         .group = "Files",
-                        .read = [&config](const Given& given) { config = file_path(given); }});
+                        .read = [&config](const RawValue& given) { config = file_path(given); }});
   if (std::string answer = parser.parse(arguments); !answer.empty()) {
     return {.config = {}, .answer = std::move(answer), .note = {}};
   }
-  std::map<std::string_view, Given> in_file;
+  std::map<std::string_view, RawValue> in_file;
   if (!config.empty()) in_file = read_config_file(trainer, config);
   CommandLine line = merge(options_of(trainer), typed, std::move(in_file));
   line.config.file = config;

@@ -33,7 +33,7 @@ CommandLine parse_command_line(TrainerKind trainer, const std::vector<std::strin
 /// Returns the options of a program that the file gives, by name. A flag that is false is as good
 /// as not there. Throws Error: kNoInput if the file cannot be read, kConfiguration, with
 /// file:line:column, for what is in it. The values themselves are not looked at.
-std::map<std::string_view, Given> read_config_file(TrainerKind trainer,
-                                                   const std::filesystem::path& path);
+std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
+                                                      const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -41,12 +41,12 @@ constexpr const char* kExamples = R"(Examples:
 Argument device_option(std::string& device) {
   static constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
   return option("--device", "auto|cpu|cuda", "auto is GPUs where there are any (auto)",
-                [&](const Given& given) { device = kDevices[choice(given, kDevices)]; });
+                [&](const RawValue& given) { device = kDevices[choice(given, kDevices)]; });
 }
 
 /// "1,2,4"
 Read to_rank_counts(std::vector<int>& counts) {
-  return [&counts](const Given& given) {
+  return [&counts](const RawValue& given) {
     counts.clear();
     std::istringstream texts(given.text);
     for (std::string text; std::getline(texts, text, ',');) {
@@ -58,13 +58,13 @@ Read to_rank_counts(std::vector<int>& counts) {
 
 /// A whole number that stands in for an experiment's own.
 Read to_choice(std::optional<std::int64_t>& member, std::int64_t most) {
-  return [&member, most](const Given& given) { member = whole_number(given, {1, most}); };
+  return [&member, most](const RawValue& given) { member = whole_number(given, {1, most}); };
 }
 
 /// In percent, as a ratio above 1.
 Argument margin_option(double& margin) {
   return option("--margin", "P", "differences of times up to P percent are called small (5)",
-                [&](const Given& given) {
+                [&](const RawValue& given) {
                   margin = 1 + real_number(given, {.low = 0, .with_low = false, .end = 100}) / 100;
                 });
 }
@@ -89,7 +89,7 @@ void add_study_options(Command& run, StudyOptions& study) {
                  "segments of layers whose activations are recomputed, likewise (1)",
                  to_choice(study.setting.recompute, 1000)));
   run.add(option("--ranks", "N,N,...", "of experiments that scale, 1 always among them (1,2,4,...)",
-                 [&study](const Given& given) {
+                 [&study](const RawValue& given) {
                    std::vector<int>& ranks = study.setting.ranks;
                    to_rank_counts(ranks)(given);
                    ranks.push_back(1);
@@ -102,14 +102,14 @@ void add_study_options(Command& run, StudyOptions& study) {
                  to_path(study.card)));
   run.add(option("--memory", "SIZE",
                  "what runs may take: of the machine, or of a GPU; 16GiB; else what is free",
-                 [&study](const Given& given) { study.memory = byte_count(given); }));
+                 [&study](const RawValue& given) { study.memory = byte_count(given); }));
 }
 
 void add_run(ArgumentParser& parser, StudyOptions& study) {
   Command& run =
       parser.add_command("run", "Run experiments; one that was stopped goes on where it stopped.",
                          [&] { run_study(study); });
-  run.add(required(several(option("name", "", "experiments, or all", [&](const Given& given) {
+  run.add(required(several(option("name", "", "experiments, or all", [&](const RawValue& given) {
     study.names.push_back(given.text);
   }))));
   add_study_options(run, study);
@@ -181,20 +181,20 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
   predicts.add(
       option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
              "how a step is shared; data-parallel is mlp_dp's (ddp)",
-             [&](const Given& given) { choose_scheme(model, choice(given, scheme_names())); }));
+             [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
   // Nothing is trained in int8, the last of them.
   const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
   predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
-                      "of matrix products (fp32)", [&model, trained](const Given& given) {
+                      "of matrix products (fp32)", [&model, trained](const RawValue& given) {
                         model.precision = static_cast<Precision>(choice(given, trained));
                       }));
   predicts.add(option("--recompute", "S", "segments of layers, all but the last recomputed (1)",
                       to_number(model.recompute, 1000)));
-  predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const Given& given) {
+  predicts.add(option("--delay-ms", "X", "a pause before backward (0)", [&](const RawValue& given) {
     model.delay_ms = real_number(given, limits::kDelays);
   }));
   predicts.add(option("--slow-rank", "R:MS", "a further pause on one rank of several",
-                      [&](const Given& given) { model.slow_rank = slow_rank(given); }));
+                      [&](const RawValue& given) { model.slow_rank = slow_rank(given); }));
   predicts.add(flag("--batch-per-rank", "--batch-size is each rank's, which is weak scaling",
                     model.batch_per_rank));
 }
@@ -208,9 +208,10 @@ void add_amdahl(ArgumentParser& parser, AmdahlsLaw& law) {
   Command& amdahl =
       parser.add_command("amdahl", "Calculate Amdahl's law for a serial share of a step.",
                          [&] { print_amdahl(law.serial, law.ranks); });
-  amdahl.add(option("--serial", "S", "the share, from 0 to below 1 (0.3)", [&](const Given& given) {
-    law.serial = real_number(given, {.low = 0, .with_low = true, .end = 1});
-  }));
+  amdahl.add(
+      option("--serial", "S", "the share, from 0 to below 1 (0.3)", [&](const RawValue& given) {
+        law.serial = real_number(given, {.low = 0, .with_low = true, .end = 1});
+      }));
   amdahl.add(
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8,16)", to_rank_counts(law.ranks)));
 }
@@ -262,8 +263,9 @@ void run_mlp_lab(const std::vector<std::string>& arguments) {
       [&] { merge_traces(merged, traces); });
   merges.add(required(option("out", "", "the file to write; may end in .gz", to_path(merged))));
   merges.add(
-      required(several(option("in", "", "the files that --trace wrote",
-                              [&](const Given& given) { traces.push_back(file_path(given)); }))));
+      required(several(option("in", "", "the files that --trace wrote", [&](const RawValue& given) {
+        traces.push_back(file_path(given));
+      }))));
   RankRatesOptions rank_rates;
   add_measure_rank(parser, rank_rates);
   const std::string answer = parser.parse(arguments);

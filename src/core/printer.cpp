@@ -200,13 +200,13 @@ std::string waits_text(const Node& node) {
 }
 
 /// Which columns a program needs.
-struct Shown {
+struct ShownColumns {
   bool devices = false;
   bool messages = false;
 };
 
-Shown shown_columns(const Program& program) {
-  Shown shown;
+ShownColumns shown_columns(const Program& program) {
+  ShownColumns shown;
   for (const Node& node : program.nodes()) {
     shown.messages |= std::holds_alternative<Collective>(node.op);
     for (const LaneId& lane : lanes_of(program, node)) shown.devices |= lane.device != 0;
@@ -222,7 +222,7 @@ std::string devices_text(const Program& program, const Node& node) {
   return text;
 }
 
-std::string nodes_table(const Program& program, const Shown& shown) {
+std::string nodes_table(const Program& program, const ShownColumns& shown) {
   std::vector<TextTable::Column> columns{{"#", Align::kRight}, {"phase"}, {"layer", Align::kRight}};
   if (shown.devices) columns.push_back({"device"});
   columns.insert(columns.end(), {{"lane"}, {"op"}, {"what"}});
@@ -247,7 +247,7 @@ std::string nodes_table(const Program& program, const Shown& shown) {
   return table.text();
 }
 
-std::string phases_table(const Program& program, const Shown& shown) {
+std::string phases_table(const Program& program, const ShownColumns& shown) {
   std::vector<TextTable::Column> columns{
       {"phase"}, {"nodes", Align::kRight}, {"flops", Align::kRight}, {"bytes", Align::kRight}};
   if (shown.messages) columns.push_back({"message", Align::kRight});
@@ -268,7 +268,7 @@ std::string phases_table(const Program& program, const Shown& shown) {
   return table.text();
 }
 
-std::string legend(const Shown& shown) {
+std::string legend(const ShownColumns& shown) {
   std::string text =
       "name[4x3] is a tensor of 4 rows and 3 columns in the buffer of that name; name@64 starts "
       "64\n"
@@ -364,7 +364,7 @@ std::int64_t launches_of(const Program& program) {
 }
 
 std::string explain(const Program& program) {
-  const Shown shown = shown_columns(program);
+  const ShownColumns shown = shown_columns(program);
   return fmt::format("Program '{}': one step of {}, kernels on a GPU: {}\n\n{}\n{}\n{}",
                      program.name(), counted(std::ssize(program.nodes()), "node"),
                      launches_of(program), nodes_table(program, shown),

@@ -74,7 +74,7 @@ std::uint64_t bits_of(std::string_view dtype) {
 }
 
 /// One tensor as the header states it.
-struct Stated {
+struct HeaderEntry {
   std::string name;
   std::string dtype;
   std::vector<std::uint64_t> shape;
@@ -85,7 +85,7 @@ struct Stated {
 /// form is refused at its first wrong token, whatever its depth.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
-  std::vector<Stated> take_tensors() { return std::move(tensors_); }
+  std::vector<HeaderEntry> take_tensors() { return std::move(tensors_); }
   Metadata take_metadata() { return std::move(metadata_); }
 
   bool start_object(std::size_t) override {
@@ -180,7 +180,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(number_unsigned_t number) override {
     if (place_ != Place::kShapeNumbers && place_ != Place::kOffsetNumbers) unexpected("a number");
-    Stated& tensor = tensors_.back();
+    HeaderEntry& tensor = tensors_.back();
     std::vector<std::uint64_t>& list =
         place_ == Place::kShapeNumbers ? tensor.shape : tensor.offsets;
     list.push_back(number);
@@ -258,12 +258,12 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   Place place_ = Place::kFile;
   std::string key_;
   Names names_, fields_;
-  std::vector<Stated> tensors_;
+  std::vector<HeaderEntry> tensors_;
   Metadata metadata_;
 };
 
 /// Checks one tensor, whose bytes start at `start`, in the reference's order.
-SafetensorsEntry checked(const Stated& stated, std::uint64_t start) {
+SafetensorsEntry checked(const HeaderEntry& stated, std::uint64_t start) {
   const std::uint64_t begin = stated.offsets[0];
   const std::uint64_t end = stated.offsets[1];
   if (begin != start || end < begin) {
@@ -312,13 +312,13 @@ Header parse_safetensors_header(std::string_view header) {
   }
   HeaderReader reader;
   Json::sax_parse(header, &reader);
-  std::vector<Stated> tensors = reader.take_tensors();
-  std::sort(tensors.begin(), tensors.end(), [](const Stated& a, const Stated& b) {
+  std::vector<HeaderEntry> tensors = reader.take_tensors();
+  std::sort(tensors.begin(), tensors.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
     return std::tie(a.offsets, a.name) < std::tie(b.offsets, b.name);
   });
   Header checked_header{.entries = {}, .metadata = reader.take_metadata()};
   std::uint64_t start = 0;
-  for (const Stated& tensor : tensors) {
+  for (const HeaderEntry& tensor : tensors) {
     checked_header.entries.push_back(checked(tensor, start));
     start = tensor.offsets[1];
   }

@@ -164,7 +164,7 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   add("after the step with ZeRO on 2 ranks", "1361 MB", before + model + temporaries);
 }
 
-class Silent final : public TrainObserver {
+class NoOutput final : public TrainObserver {
  public:
   void on_step(const StepReport& /*report*/) override {}
   void on_evaluation(const EvaluationReport& /*report*/) override {}
@@ -242,7 +242,7 @@ PublishedNumber zero_recipe_sum() {
   const WorkloadPrograms programs(config, TrainerKind::kSingle, 1, DeviceKind::kCpu);
   const auto device = make_device(config.device);
   Trainer trainer(config, programs.steps(), {device.get()}, nullptr, nullptr);
-  Silent silent;
+  NoOutput silent;
   trainer.run(silent);
   FlatWeights weights = trainer.weights();
   // The recipe adds all parameters up as one tensor, whose broadcasting counts a bias once a row.

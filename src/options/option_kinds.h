@@ -61,7 +61,7 @@ template <class Section, class Member, class Read, class Write>
 OptionValue value_at(Member Section::*member, JsonKind json, std::string argument,
                      std::string allowed, Read read, Write write) {
   return {json, std::move(argument), std::move(allowed),
-          [=](const Given& given, TrainConfig& config) {
+          [=](const RawValue& given, TrainConfig& config) {
             section_of<Section>(config).*member = read(given);
           },
           [=](const TrainConfig& config) -> std::optional<std::string> {
@@ -77,7 +77,7 @@ OptionValue number(Member Section::*member, const Range& range) {
   using Whole = typename Settable<Member>::Type;
   return value_at(
       member, JsonKind::kNumber, "N", text_of(range),
-      [=](const Given& given) { return static_cast<Whole>(whole_number(given, range)); },
+      [=](const RawValue& given) { return static_cast<Whole>(whole_number(given, range)); },
       [](std::int64_t value) { return text_of_number(value); });
 }
 
@@ -85,7 +85,7 @@ template <class Section, class Member>
 OptionValue number(Member Section::*member, const RealRange& range, std::string argument = "X") {
   return value_at(
       member, JsonKind::kNumber, std::move(argument), text_of(range),
-      [=](const Given& given) { return real_number(given, range); },
+      [=](const RawValue& given) { return real_number(given, range); },
       [](double value) { return text_of_number(value); });
 }
 
@@ -93,7 +93,7 @@ OptionValue number(Member Section::*member, const RealRange& range, std::string 
 template <class Section>
 OptionValue flag(bool Section::*member, bool given = true) {
   return {JsonKind::kBoolean, "", "",
-          [=](const Given& text, TrainConfig& config) {
+          [=](const RawValue& text, TrainConfig& config) {
             no_value(text);
             section_of<Section>(config).*member = given;
           },
@@ -113,7 +113,7 @@ OptionValue one_of(Member Section::*member, std::vector<Enum> values = {},
   if (argument.empty()) argument = joined(names, "|");
   return value_at(
       member, JsonKind::kString, std::move(argument), "",
-      [=](const Given& given) { return values[choice(given, names)]; },
+      [=](const RawValue& given) { return values[choice(given, names)]; },
       [](Enum value) { return std::string(name_of(value)); });
 }
 
@@ -125,7 +125,7 @@ OptionValue either(bool Section::*member, std::string_view usual, std::string_vi
   const std::vector<std::string_view> names = {usual, other};
   return value_at(
       member, JsonKind::kString, joined(names, "|"), "",
-      [=](const Given& given) { return (choice(given, names) == 0) == is_usual; },
+      [=](const RawValue& given) { return (choice(given, names) == 0) == is_usual; },
       [=](bool value) { return std::string(value == is_usual ? usual : other); });
 }
 

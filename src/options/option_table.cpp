@@ -37,7 +37,7 @@ OptionValue layers() {
 
 OptionValue tuning() {
   return {JsonKind::kString, "on|off|FILE", "",
-          [](const Given& given, TrainConfig& c) {
+          [](const RawValue& given, TrainConfig& c) {
             c.device.autotunes = given.text != "off";
             const bool is_file = c.device.autotunes && given.text != "on";
             c.device.autotune = is_file ? file_path(given) : std::filesystem::path();
@@ -51,7 +51,7 @@ OptionValue tuning() {
 
 OptionValue data_files() {
   return {JsonKind::kString, "randn|idx:X,Y|npy:X,Y|safetensors:F", "",
-          [](const Given& given, TrainConfig& c) { data_source(given, c.data); },
+          [](const RawValue& given, TrainConfig& c) { data_source(given, c.data); },
           [](const TrainConfig& c) -> std::optional<std::string> {
             std::string text(name_of(c.data.kind));
             if (c.data.kind == DataKind::kRandn) return text;
@@ -66,7 +66,7 @@ OptionValue sweep() {
   OptionValue value = number(&DataConfig::batch_size, limits::kBatchSizes);
   value.json = JsonKind::kNumberOrNumbers;
   value.argument = "N|N1,N2,...";
-  value.read = [](const Given& given, TrainConfig& c) { batch_sizes(given, c.data); };
+  value.read = [](const RawValue& given, TrainConfig& c) { batch_sizes(given, c.data); };
   value.text = [one = value.text](const TrainConfig& c) {
     return c.data.sweep.empty() ? one(c) : text_of_numbers(c.data.sweep);
   };
@@ -76,7 +76,7 @@ OptionValue sweep() {
 // Ranks have one batch size by two names: that of all, unless it was given as each rank's.
 OptionValue batch_of_all_ranks() {
   OptionValue value = number(&DataConfig::batch_size, limits::kBatchSizes);
-  value.read = [read = value.read](const Given& given, TrainConfig& c) {
+  value.read = [read = value.read](const RawValue& given, TrainConfig& c) {
     read(given, c);
     c.parallel.global_batch = true;
   };
@@ -88,7 +88,7 @@ OptionValue batch_of_all_ranks() {
 
 OptionValue batch_of_each_rank() {
   OptionValue value = number(&DataConfig::batch_size, limits::kBatchSizes);
-  value.read = [read = value.read](const Given& given, TrainConfig& c) {
+  value.read = [read = value.read](const RawValue& given, TrainConfig& c) {
     read(given, c);
     c.parallel.batch_per_rank = true;
   };
@@ -100,7 +100,7 @@ OptionValue batch_of_each_rank() {
 
 OptionValue betas() {
   return {JsonKind::kNumbers, "B1,B2", "two numbers from 0 to below 1",
-          [](const Given& given, TrainConfig& c) {
+          [](const RawValue& given, TrainConfig& c) {
             std::tie(c.optimizer.beta1, c.optimizer.beta2) = two_shares(given);
           },
           [](const TrainConfig& c) -> std::optional<std::string> {

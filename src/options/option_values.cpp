@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-[[noreturn]] void refuse(const Given& given, std::string why, std::string remedy) {
+[[noreturn]] void refuse(const RawValue& given, std::string why, std::string remedy) {
   fail(given.code, {.what = given.where,
                     .value = given.text,
                     .why = given.text.empty() ? "the value is empty" : std::move(why),
@@ -58,7 +58,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 }  // namespace
 
-std::int64_t whole_number(const Given& given, const Range& range) {
+std::int64_t whole_number(const RawValue& given, const Range& range) {
   std::int64_t number = 0;
   const Reading reading = read(given.text, number);
   if (reading == Reading::kWhole && range.contains(number)) return number;
@@ -66,7 +66,7 @@ std::int64_t whole_number(const Given& given, const Range& range) {
          "give " + text_of(range));
 }
 
-double real_number(const Given& given, const RealRange& range) {
+double real_number(const RawValue& given, const RealRange& range) {
   double number = 0;
   const Reading reading = read(given.text, number);
   if (reading == Reading::kWhole && range.contains(number)) return number;
@@ -75,7 +75,7 @@ double real_number(const Given& given, const RealRange& range) {
   refuse(given, std::move(found.why), std::move(found.remedy));
 }
 
-std::uint64_t seed_number(const Given& given) {
+std::uint64_t seed_number(const RawValue& given) {
   std::uint64_t number = 0;
   std::int64_t negative = 0;
   const Reading reading = read(given.text, number);
@@ -87,7 +87,7 @@ std::uint64_t seed_number(const Given& given) {
          "give any 64-bit integer, from -9223372036854775808 to 18446744073709551615");
 }
 
-std::vector<std::int64_t> widths(const Given& given) {
+std::vector<std::int64_t> widths(const RawValue& given) {
   const std::string remedy =
       fmt::format("give {} to {} widths from {} to {}, as 784,512,10", limits::kDepths.first + 1,
                   limits::kDepths.last + 1, limits::kWidths.first, limits::kWidths.last);
@@ -110,7 +110,7 @@ std::vector<std::int64_t> widths(const Given& given) {
   return numbers;
 }
 
-void batch_sizes(const Given& given, DataConfig& data) {
+void batch_sizes(const RawValue& given, DataConfig& data) {
   std::vector<std::int64_t> sizes;
   for (const std::string_view part : split(given.text, ',')) {
     sizes.push_back(
@@ -120,7 +120,7 @@ void batch_sizes(const Given& given, DataConfig& data) {
   if (sizes.size() > 1) data.sweep = std::move(sizes);
 }
 
-std::pair<double, double> two_shares(const Given& given) {
+std::pair<double, double> two_shares(const RawValue& given) {
   const std::string remedy = "give two numbers from 0 to below 1, as 0.9,0.999";
   const auto parts = split(given.text, ',');
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
@@ -135,7 +135,7 @@ std::pair<double, double> two_shares(const Given& given) {
   return {numbers[0], numbers[1]};
 }
 
-std::int64_t byte_count(const Given& given) {
+std::int64_t byte_count(const RawValue& given) {
   std::int64_t bytes = 0;
   try {
     bytes = parse_bytes(given.where, given.text);
@@ -148,7 +148,7 @@ std::int64_t byte_count(const Given& given) {
   return bytes;
 }
 
-double duration(const Given& given) {
+double duration(const RawValue& given) {
   try {
     return parse_duration(given.where, given.text);
   } catch (const Error& error) {
@@ -156,7 +156,7 @@ double duration(const Given& given) {
   }
 }
 
-CheckpointEvery checkpoint_every(const Given& given) {
+CheckpointEvery checkpoint_every(const RawValue& given) {
   const bool is_number = given.text.find_first_not_of("0123456789") == std::string::npos;
   if (is_number) return {.steps = whole_number(given, limits::kCounts)};
   return {.seconds = duration(given)};
@@ -166,7 +166,7 @@ std::string text_of(const CheckpointEvery& every) {
   return every.steps > 0 ? text_of_number(every.steps) : duration_text(every.seconds);
 }
 
-std::int64_t segment_count(const Given& given) {
+std::int64_t segment_count(const RawValue& given) {
   if (given.text == "auto") return kAutoRecompute;
   std::int64_t number = 0;
   const Reading reading = read(given.text, number);
@@ -179,7 +179,7 @@ std::string text_of_segments(std::int64_t segments) {
   return segments == kAutoRecompute ? "auto" : text_of_number(segments);
 }
 
-StepRange step_range(const Given& given) {
+StepRange step_range(const RawValue& given) {
   const std::string remedy = "give first:end, as 10:20 for the steps 10 to 19";
   const auto parts = split(given.text, ':');
   if (parts.size() != 2) refuse(given, "not two numbers", remedy);
@@ -195,21 +195,21 @@ StepRange step_range(const Given& given) {
   return range;
 }
 
-void no_value(const Given& given) {
+void no_value(const RawValue& given) {
   if (given.text != "true") refuse(given, "takes no value", "leave the value out");
 }
 
-std::filesystem::path file_path(const Given& given) {
+std::filesystem::path file_path(const RawValue& given) {
   if (given.text.empty()) refuse(given, "", "give a file");
   return given.text;
 }
 
-std::string device_name(const Given& given) {
+std::string device_name(const RawValue& given) {
   if (!is_device_name(given.text)) refuse(given, "not a device", "use auto, cpu, cuda or cuda:N");
   return given.text;
 }
 
-std::vector<std::string> device_names(const Given& given) {
+std::vector<std::string> device_names(const RawValue& given) {
   std::vector<std::string> names;
   for (const std::string_view part : split(given.text, ',')) {
     if (part == "auto" || !is_device_name(part)) {
@@ -224,7 +224,7 @@ std::vector<std::string> device_names(const Given& given) {
   return names;
 }
 
-void data_source(const Given& given, DataConfig& data) {
+void data_source(const RawValue& given, DataConfig& data) {
   const std::string remedy =
       "use randn, idx:X,Y or npy:X,Y with files of samples and of their labels or targets, or "
       "safetensors:F with tensors x and y";
@@ -252,7 +252,7 @@ void data_source(const Given& given, DataConfig& data) {
   data.y = wanted == 2 ? files.back() : "";
 }
 
-SlowRank slow_rank(const Given& given) {
+SlowRank slow_rank(const RawValue& given) {
   const std::vector<std::string_view> parts = split(given.text, ':');
   SlowRank slow;
   const bool whole = parts.size() == 2 && read(parts[0], slow.rank) == Reading::kWhole &&
@@ -263,7 +263,7 @@ SlowRank slow_rank(const Given& given) {
   return slow;
 }
 
-LossScaling loss_scaling(const Given& given) {
+LossScaling loss_scaling(const RawValue& given) {
   constexpr std::string_view kDynamic = "dynamic";
   LossScaling scaling{.dynamic = std::string_view(given.text).starts_with(kDynamic)};
   std::string_view number = given.text;
@@ -282,7 +282,7 @@ std::string text_of_loss_scaling(const LossScaling& scaling) {
   return fmt::format("dynamic:{}", scaling.initial);
 }
 
-std::size_t choice(const Given& given, std::span<const std::string_view> names) {
+std::size_t choice(const RawValue& given, std::span<const std::string_view> names) {
   const auto found = std::ranges::find(names, given.text);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   const std::string_view near = nearest(given.text, names);

@@ -132,7 +132,7 @@ void check_values(const TrainConfig& config, TrainerKind trainer) {
   TrainConfig read;
   for (const Option& option : options_of(trainer)) {
     const std::optional<std::string> text = option.value.text(config);
-    const Given given{.where = fmt::format("--{}", option.name), .text = text.value_or("")};
+    const RawValue given{.where = fmt::format("--{}", option.name), .text = text.value_or("")};
     if (text) option.value.read(given, read);
   }
 }

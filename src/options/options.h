@@ -29,7 +29,7 @@ struct OptionValue {
   std::string argument;  // what --help calls it; empty for a flag
   std::string allowed;   // "a whole number from 0 to 256"; may be empty
   /// Throws Error for text that is not allowed.
-  std::function<void(const Given&, TrainConfig&)> read;
+  std::function<void(const RawValue&, TrainConfig&)> read;
   /// What would be typed, "true" of a flag; nothing where it is not set. read() takes it back,
   /// unless code has set a value that cannot be typed.
   std::function<std::optional<std::string>(const TrainConfig&)> text;

@@ -63,7 +63,7 @@ class CauseWalk {
 
   /// Why `held` has not ended at `now_s`, and until when that lasts for certain. The walk only goes
   /// back in the program, so it ends.
-  [[nodiscard]] Stretch cause(RunOfStep held, double now_s) const {
+  [[nodiscard]] CauseSpan cause(RunOfStep held, double now_s) const {
     for (;;) {
       const std::optional<RunOfStep> next =
           span(held).begin_s <= now_s ? late_part(held, now_s) : holder_of(held, now_s);
@@ -96,7 +96,7 @@ class CauseWalk {
     const auto consider = [&](RunOfStep other) {
       if (span(other).end_s > (last ? span(*last).end_s : now_s)) last = other;
     };
-    for (const NodeRun::Awaited& awaited : run(held).awaited) {
+    for (const NodeRun::AwaitedPart& awaited : run(held).awaited) {
       if (!is_reached(held.steps_back, awaited.steps_back)) continue;
       const int steps_back = held.steps_back + awaited.steps_back;
       const RunPlan& plan = *timeline_.at(steps_back)->plan;
@@ -130,7 +130,7 @@ class CauseWalk {
   int device_;
 };
 
-using StretchVisitor = std::function<void(const Stretch&)>;
+using StretchVisitor = std::function<void(const CauseSpan&)>;
 
 /// Cuts the newest step's wall time into stretches, walking along a lane. Allocates nothing.
 class LaneWalk {
@@ -160,7 +160,7 @@ class LaneWalk {
 
  private:
   /// Everything up to `until_s` has the stretch's cause.
-  void spend(Stretch stretch, double until_s, const StretchVisitor& visit) {
+  void spend(CauseSpan stretch, double until_s, const StretchVisitor& visit) {
     stretch.begin_s = now_s_;
     stretch.end_s = std::min(until_s, wall_.end_s);
     if (stretch.end_s <= now_s_) return;
@@ -172,7 +172,7 @@ class LaneWalk {
   void wait_for(std::size_t run, double until_s, const StretchVisitor& visit) {
     until_s = std::min(until_s, wall_.end_s);
     while (now_s_ < until_s) {
-      const Stretch cause = walk_.cause({run, 0}, now_s_);
+      const CauseSpan cause = walk_.cause({run, 0}, now_s_);
       spend(cause, std::min(cause.end_s, until_s), visit);
     }
   }
@@ -281,7 +281,7 @@ StepAccount account_of(const Timeline& timeline, LaneId lane) {
                       .between_s = timeline.before_newest_s(lane),
                       .clock_error_s = timeline.at(0)->clock_error_s};
   double hidden_s = communicated_s(timeline, lane.device, wall.begin_s, wall.end_s);
-  visit_stretches(timeline, lane, [&](const Stretch& stretch) {
+  visit_stretches(timeline, lane, [&](const CauseSpan& stretch) {
     account[stretch.part] += stretch.seconds();
     if (stretch.part != Part::kExposedCommunication) return;
     hidden_s -= communicated_s(timeline, lane.device, stretch.begin_s, stretch.end_s);

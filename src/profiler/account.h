@@ -48,7 +48,7 @@ struct RunOfStep {
 };
 
 /// A stretch of time with one cause, in seconds of core/clock.h.
-struct Stretch {
+struct CauseSpan {
   double begin_s = 0;
   double end_s = 0;
   Part part = Part::kIdle;
@@ -61,7 +61,7 @@ struct Stretch {
 /// Calls visit(stretch) along the wall time of the timeline's newest step, from its begin to its
 /// end without gaps or overlaps. `lane` is a compute lane. Allocates nothing.
 void visit_stretches(const Timeline& timeline, LaneId lane,
-                     const std::function<void(const Stretch&)>& visit);
+                     const std::function<void(const CauseSpan&)>& visit);
 
 struct StepAccount {
   std::int64_t number = 0;  // of the training step

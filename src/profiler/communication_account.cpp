@@ -76,7 +76,7 @@ double ready_time(const StepTimeline& step, const NodeRun& collective) {
                      runs[*collective.previous].is_collective;
   const NodeRun& waiting = waits ? collective : runs[*collective.previous];
   double ready_s = 0;
-  for (const NodeRun::Awaited& awaited : waiting.awaited) {
+  for (const NodeRun::AwaitedPart& awaited : waiting.awaited) {
     const std::size_t run = step.plan->runs_of(awaited.node)[awaited.part];
     if (awaited.steps_back > 0 || runs[run].phase == Phase::kData) continue;
     ready_s = std::max(ready_s, step.spans[run].end_s);
@@ -244,7 +244,7 @@ void CommunicationAccount::add(const StepReport& report) {
     ++steps_;
   }
   // What a step leaves unfinished holds up the step after it.
-  visit_stretches(timeline, kMainLane, [&](const Stretch& stretch) {
+  visit_stretches(timeline, kMainLane, [&](const CauseSpan& stretch) {
     if (!stretch.held_by || stretch.is_own_work) return;
     const int back = stretch.held_by->steps_back;
     const bool is_kept = back == 0 ? is_counted : back == 1 && follows;

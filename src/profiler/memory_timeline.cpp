@@ -16,25 +16,25 @@ namespace barestep {
 namespace {
 
 /// Places among the points of the device.
-struct Life {
+struct Lifetime {
   std::optional<std::size_t> first, last;
   bool always = false;
 };
 
-std::vector<Life> lives_of(const Program& program, int device,
-                           const std::vector<MemoryPoint>& points) {
-  std::vector<Life> lives(static_cast<std::size_t>(program.buffers().size()));
+std::vector<Lifetime> lives_of(const Program& program, int device,
+                               const std::vector<MemoryPoint>& points) {
+  std::vector<Lifetime> lives(static_cast<std::size_t>(program.buffers().size()));
   for (std::size_t i = 0; i < points.size(); ++i) {
     const Node& node = program.node(points[i].node);
     for (const Access& access : accesses_of(node.op)) {
-      Life& life = at(lives, access.tensor.buffer);
+      Lifetime& life = at(lives, access.tensor.buffer);
       if (!life.first) life.first = i;
       life.last = i;
       if (life.first == i && !access.writes) life.always = true;
     }
   }
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    Life& life = at(lives, id);
+    Lifetime& life = at(lives, id);
     const Buffer& buffer = program.buffers()[id];
     if (buffer.slots > 1 || !life.first) life.always = true;
     if (buffer.device != device || buffer.pinned) life = {};
@@ -93,10 +93,10 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
     }
   }
   std::vector<MemoryPoint>& points = timeline.points;
-  const std::vector<Life> lives = lives_of(program, device, points);
+  const std::vector<Lifetime> lives = lives_of(program, device, points);
   // First what changes from one point to the next, then the sums.
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
-    const Life& life = at(lives, id);
+    const Lifetime& life = at(lives, id);
     if (points.empty() || (!life.always && !life.first)) continue;
     const std::size_t first = life.always ? 0 : *life.first;
     const std::size_t after = life.always ? points.size() : *life.last + 1;

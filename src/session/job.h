@@ -29,7 +29,7 @@ class Job {
   virtual void together(const std::function<void()>& work) { work(); }
 
   /// Does `work`, in which ranks wait for each other: one that fails ends them all.
-  virtual void or_end_all(const std::function<void()>& work) { work(); }
+  virtual void end_all_on_error(const std::function<void()>& work) { work(); }
 
   /// What this process does from now on, for the watchdog.
   virtual void enter(Activity /*activity*/, std::int64_t /*step*/ = -1) {}

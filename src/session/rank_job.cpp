@@ -83,10 +83,10 @@ MpiRank RankJob::join() {
     if (copy ? copy->is_first(1) : board_.claim_word()) print_error(program_, error);
     // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
     if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
-    throw QuietEnd{static_cast<int>(error.code())};
+    throw SilentExit{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
     if (board_.claim_word()) throw unexpected(error);
-    throw QuietEnd{static_cast<int>(ExitCode::kBug)};
+    throw SilentExit{static_cast<int>(ExitCode::kBug)};
   }
 }
 
@@ -112,10 +112,10 @@ void RankJob::together(const std::function<void()>& work) {
   if (failed == codes.end()) return;
   if (failed - codes.begin() == ranks.rank()) print_error(program_, *error);
   ranks.barrier();  // before any other ends, whereupon mpirun would kill the one that tells
-  throw QuietEnd{*failed};
+  throw SilentExit{*failed};
 }
 
-void RankJob::or_end_all(const std::function<void()>& work) {
+void RankJob::end_all_on_error(const std::function<void()>& work) {
   Communicator& ranks = *place_.communicator;
   const auto end_all = [&](const Error& error) {
     if (board_.claim_word()) print_error(program_, error);

@@ -29,7 +29,7 @@ class RankJob final : public Job {
   [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
   void together(const std::function<void()>& work) override;
   /// A divergence is met by all ranks in the same step, and reported by the first.
-  void or_end_all(const std::function<void()>& work) override;
+  void end_all_on_error(const std::function<void()>& work) override;
   void enter(Activity activity, std::int64_t step) override {
     record().begin(Track::kPhase, activity, step);
   }

@@ -74,7 +74,7 @@ int guarded(std::string_view name, const std::function<void()>& body, int& outpu
     return 0;
   } catch (const Error& error) {
     return report(name, error);
-  } catch (const QuietEnd& end) {
+  } catch (const SilentExit& end) {
     return end.code;
   } catch (const std::bad_alloc&) {
     return report(name, Error(ExitCode::kMemory, {.what = "memory",

@@ -14,7 +14,7 @@
 namespace barestep {
 
 /// Thrown by a body that ends with a code and without a line, because another rank reports why.
-struct QuietEnd {
+struct SilentExit {
   int code = 0;
 };
 

@@ -218,7 +218,7 @@ std::string Session::preview() const {
 }
 
 void Session::run() {
-  job_.or_end_all([&] {
+  job_.end_all_on_error([&] {
     place_.join(config_, *programs_);
     choose_products();
     set_up();
@@ -385,7 +385,7 @@ void Session::report() {
 
 void Session::end_if_stopped() {
   if (!trainer_->was_stopped()) return;
-  if (!show("")) throw QuietEnd{};  // since stdout is lost, which run_program() tells
+  if (!show("")) throw SilentExit{};  // since stdout is lost, which run_program() tells
   if (job_.is_first()) {
     std::vector<std::filesystem::path> written;
     if (!config_.output.save.empty()) written.push_back(config_.output.save);
@@ -400,7 +400,7 @@ void Session::end_if_stopped() {
                            programs_->spec().ranks > 1 ? "all ranks " : "",
                            trainer_->steps_done() - 1, wrote));
   }
-  throw QuietEnd{static_cast<int>(ExitCode::kTryAgain)};
+  throw SilentExit{static_cast<int>(ExitCode::kTryAgain)};
 }
 
 SweepRow Session::row() const {
@@ -440,7 +440,7 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Ev
     metrics->write(evaluation_record(config_.data.batch_size, batch,
                                      tells_precision ? std::optional(precision) : std::nullopt));
   };
-  job_.or_end_all([&] {
+  job_.end_all_on_error([&] {
     const FlatWeights weights = weights_of_all();
     Evaluator evaluator(*programs_, *place_.devices()[0], *data_, weights, job_.ranks());
     job_.enter(Activity::kStep, 0);

@@ -112,7 +112,7 @@ struct StepTensors {
 };
 
 /// What a rank may want to happen after a step, to all at the same time.
-enum class Wish { kStop, kPause };
+enum class StepRequest { kStop, kPause };
 
 /// How many of them ranks tell each other: a run that does not save its state never pauses.
 constexpr std::int64_t wishes_of(const StepSpec& spec) {

@@ -206,7 +206,7 @@ DeviceOp Mlp::activation_grad(int layer, const Tensor& grad) const {
 
 void Mlp::backward(Program& program, const Tensor& x, float beta,
                    const BackwardReady& ready) const {
-  const auto tell = [&](int layer, Made made) {
+  const auto tell = [&](int layer, BackwardResult made) {
     if (ready) ready(layer, made);
   };
   for (int layer = spec_->layout.layers() - 1; layer >= 0; --layer) {
@@ -217,17 +217,17 @@ void Mlp::backward(Program& program, const Tensor& x, float beta,
     if (spec_->activation_after(layer) != Activation::kNone) {
       add_op(activation_grad(layer, of_layer.grad_y));
     }
-    tell(layer, Made::kGradOutput);
+    tell(layer, BackwardResult::kGradOutput);
     if (spec_->stores_gradients) add_gradient_of_bias(program, layer, of_layer, beta);
-    tell(layer, Made::kGradBias);
+    tell(layer, BackwardResult::kGradBias);
     if (spec_->stores_gradients) add_gradient_of_weight(program, layer, of_layer, beta);
-    tell(layer, Made::kGradWeight);
+    tell(layer, BackwardResult::kGradWeight);
     if (layer > 0) {
       add_op(Gemm{.c = grad_out_[static_cast<std::size_t>(layer) - 1],
                   .a = of_layer.grad_y,
                   .b = spec_->layout.weight(operands_, layer, spec_->numbers)});
     }
-    tell(layer, Made::kGradInput);
+    tell(layer, BackwardResult::kGradInput);
   }
 }
 

@@ -101,10 +101,10 @@ struct Factors {
 
 /// What backward has made of a layer, in this order. Then it does not read the layer's weights any
 /// more.
-enum class Made { kGradOutput, kGradBias, kGradWeight, kGradInput };
+enum class BackwardResult { kGradOutput, kGradBias, kGradWeight, kGradInput };
 
 using LayerReady = std::function<void(int layer)>;
-using BackwardReady = std::function<void(int layer, Made made)>;
+using BackwardReady = std::function<void(int layer, BackwardResult made)>;
 
 /// A model on one device with the activations of `rows` samples. Holds names of memory only.
 class Mlp {

@@ -26,7 +26,7 @@ namespace barestep {
 struct NodeRun {
   /// A part of a node that this run waits for, in this step or `steps_back` steps ago. That step
   /// may be measured more or less finely than this one.
-  struct Awaited {
+  struct AwaitedPart {
     NodeId node = 0;
     std::size_t part = 0;
     int steps_back = 0;
@@ -39,7 +39,7 @@ struct NodeRun {
   bool is_copy = false;
   bool follows_directly = false;          // waits for nothing but the run before it on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
-  std::vector<Awaited> awaited{};
+  std::vector<AwaitedPart> awaited{};
   std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
 };
 

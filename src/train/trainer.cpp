@@ -83,10 +83,10 @@ class Trainer::Input final : public StepInput {
   /// As of the newest step that is done; the next ones' scalars begin there.
   void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
 
-  void set_wish(Wish wish, const std::atomic<bool>& asked) {
+  void set_wish(StepRequest wish, const std::atomic<bool>& asked) {
     wishes_[static_cast<std::size_t>(wish)] = &asked;
   }
-  [[nodiscard]] bool is_wished(Wish wish) const {
+  [[nodiscard]] bool is_wished(StepRequest wish) const {
     const std::atomic<bool>* const asked = wishes_[static_cast<std::size_t>(wish)];
     return asked != nullptr && *asked;
   }
@@ -119,7 +119,7 @@ class Trainer::Input final : public StepInput {
     if (const auto& wishes = tensors.wishes_host) {
       float* const told = addresses.at(*wishes);
       for (std::int64_t i = 0; i < wishes->size(); ++i) {
-        told[i] = is_wished(static_cast<Wish>(i)) ? 1.0F : 0.0F;
+        told[i] = is_wished(static_cast<StepRequest>(i)) ? 1.0F : 0.0F;
       }
     }
     if (loader_) {
@@ -458,12 +458,12 @@ void Trainer::run(TrainObserver& observer) {
 }
 
 void Trainer::stop_when(const std::atomic<bool>& asked) {
-  input_->set_wish(Wish::kStop, asked);
+  input_->set_wish(StepRequest::kStop, asked);
 }
 
 void Trainer::pause_when(std::int64_t every_steps, const std::atomic<bool>& asked) {
   pauses_every_ = every_steps;
-  input_->set_wish(Wish::kPause, asked);
+  input_->set_wish(StepRequest::kPause, asked);
 }
 
 bool Trainer::pauses_after(const Batch& batch) const {
@@ -505,7 +505,7 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
 }
 
 /// Every rank reads the same sums, so all stop or pause here, or none.
-bool Trainer::is_wished(Wish wish, const Batch& batch, const Addresses& addresses) const {
+bool Trainer::is_wished(StepRequest wish, const Batch& batch, const Addresses& addresses) const {
   const auto& wishes = batch.program->tensors.wishes_of_all_host;
   if (!wishes) return input_->is_wished(wish);
   const auto place = static_cast<std::int64_t>(wish);
@@ -558,9 +558,10 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   position_.steps = batch.number + 1;
   position_.evaluated = false;
   // A run that is complete did not stop.
-  if (is_wished(Wish::kStop, batch, addresses)) was_stopped_ = position_.steps < schedule_.steps();
+  if (is_wished(StepRequest::kStop, batch, addresses))
+    was_stopped_ = position_.steps < schedule_.steps();
   // What ranks wished may have been fetched for the step after a pause before that pause.
-  if (is_wished(Wish::kPause, batch, addresses) && batch.number > paused_at_) {
+  if (is_wished(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
     pause_is_wished_ = true;
   }
   std::optional<float> own_loss;

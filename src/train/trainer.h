@@ -189,7 +189,8 @@ class Trainer {
   /// Waits for the oldest batch that is queued, which is `batch`.
   void finish_batch(const Batch& batch, TrainObserver& observer);
   /// On any rank.
-  [[nodiscard]] bool is_wished(Wish wish, const Batch& batch, const Addresses& addresses) const;
+  [[nodiscard]] bool is_wished(StepRequest wish, const Batch& batch,
+                               const Addresses& addresses) const;
   [[nodiscard]] bool pauses_after(const Batch& batch) const;
   void pause(TrainObserver& observer);
   void report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer);

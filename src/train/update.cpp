@@ -33,8 +33,8 @@ BackwardReady Draft::updates_beside() {
   if (!spec_.updates_beside) return {};
   BARESTEP_REQUIRE(!spec_.model.stores_gradients && !spec_.clip_norm && !spec_.loss_scale,
                    "an update beside backward needs nothing but its layer's factors");
-  return [this](int layer, Made made) {
-    if (made != Made::kGradInput || layer < kFirstUpdatedBeside) return;
+  return [this](int layer, BackwardResult made) {
+    if (made != BackwardResult::kGradInput || layer < kFirstUpdatedBeside) return;
     const Mlp model(buffers_, spec_.model, tensors().x.rows);
     add({.op = optimizer().step(update_tensors(), layer, model.factors(layer, tensors().x)),
          .lane = Lane::kSide,

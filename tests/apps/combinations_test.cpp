@@ -357,7 +357,7 @@ TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
       cutting.pause_every = cut;
     } else {
       cutting.asks_behind = cut - 1;
-      cutting.asks_for = way == 1 ? Wish::kPause : Wish::kStop;
+      cutting.asks_for = way == 1 ? StepRequest::kPause : StepRequest::kStop;
     }
     const auto paused = train_threads_by(*scheme, run.ranks, run.config, cutting);
     if (way < 2) EXPECT_EQ(paused, whole) << "a pause changes nothing";
@@ -395,7 +395,7 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
         const TrainingState start = std::exchange(state, {});
         const auto scheme = scheme_of(run.config, TrainerKind::kDdp);
         Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
-        if (&part != &world.back()) cutting.asks_for = Wish::kStop;
+        if (&part != &world.back()) cutting.asks_for = StepRequest::kStop;
         cutting.asks_behind = start.position.steps + 1;
         const Trained rank = train_threads_by(*scheme, run.ranks, run.config, cutting)[0];
         joined.losses.insert(joined.losses.end(), rank.losses.begin(), rank.losses.end());

@@ -310,7 +310,7 @@ class Promises final : public TrainObserver {
                        const EnumArray<Phase, double>& nodes_s) const {
     EnumArray<Phase, double> own_s{};
     EnumArray<Part, double> own_part_s{};
-    visit_stretches(timeline(), kMainLane, [&](const Stretch& stretch) {
+    visit_stretches(timeline(), kMainLane, [&](const CauseSpan& stretch) {
       if (!stretch.is_own_work) return;
       const NodeRun& run = timeline().at(0)->plan->runs()[stretch.held_by->run];
       if (run.phase == Phase::kData) return;

@@ -60,12 +60,12 @@ TEST_F(CpuStreamTest, StreamsRunBesideEachOther) {
   CpuStream first(executor_);
   CpuStream second(executor_);
   // Each function ends only when the other has begun.
-  struct Meeting {
+  struct Rendezvous {
     std::atomic<int> here{0};
     std::atomic<int> met{0};
   } meeting;
   const auto meet = [](void* argument) {
-    auto& both = *static_cast<Meeting*>(argument);
+    auto& both = *static_cast<Rendezvous*>(argument);
     both.here.fetch_add(1);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (both.here.load() < 2 && std::chrono::steady_clock::now() < deadline) {

@@ -178,7 +178,7 @@ class RandomRun {
     EXPECT_GE(account.hidden_communication_s, 0);
 
     double at_s = wall.begin_s, own_s = 0;
-    visit_stretches(nodes_, lane, [&](const Stretch& stretch) {
+    visit_stretches(nodes_, lane, [&](const CauseSpan& stretch) {
       EXPECT_EQ(stretch.begin_s, at_s) << "stretches leave a gap or overlap";
       at_s = stretch.end_s;
       if (stretch.is_own_work) own_s += stretch.seconds();

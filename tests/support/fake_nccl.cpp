@@ -67,7 +67,7 @@ struct Part {
 };
 
 /// One collective of all ranks.
-struct Meeting {
+struct Rendezvous {
   std::vector<Part> parts;
   std::unique_ptr<Signature> signature;
   int here = 0;
@@ -82,7 +82,7 @@ struct World {
   bool broken = false;  // somebody gave up, or ranks disagree
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::uint64_t, Meeting> meetings;
+  std::map<std::uint64_t, Rendezvous> meetings;
 };
 
 std::map<int, std::shared_ptr<World>>& worlds() {
@@ -101,7 +101,7 @@ double number(const Part& part, int type, std::size_t i) {
 }
 
 /// The sum of all ranks' numbers from `first` on, in rank order, as the result of one rank.
-void sum(const Meeting& meeting, std::size_t first, std::size_t count, std::vector<char>& to) {
+void sum(const Rendezvous& meeting, std::size_t first, std::size_t count, std::vector<char>& to) {
   const int type = meeting.signature->type;
   for (std::size_t i = 0; i < count; ++i) {
     float total = 0;
@@ -117,7 +117,7 @@ void sum(const Meeting& meeting, std::size_t first, std::size_t count, std::vect
 }
 
 /// By the last rank that comes; what is in place may be read by others, so results come last.
-void compute(const Meeting& meeting) {
+void compute(const Rendezvous& meeting) {
   const Signature& of = *meeting.signature;
   const std::size_t bytes = of.count * bytes_of_type(of.type);
   std::vector<std::vector<char>> results;
@@ -175,7 +175,7 @@ void run_queued(void* argument) {
   World& world = *mine->world;
   std::unique_lock lock(world.mutex);
   if (world.broken) return;
-  Meeting& meeting = world.meetings[mine->number];
+  Rendezvous& meeting = world.meetings[mine->number];
   meeting.parts.resize(static_cast<std::size_t>(world.ranks));
   meeting.parts[static_cast<std::size_t>(mine->rank)] = mine->part;
   if (meeting.signature == nullptr)

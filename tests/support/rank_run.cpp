@@ -53,7 +53,7 @@ class Losses final : public TrainObserver {
   }
 
   void run() {
-    if (interruption_.asks_for == Wish::kStop) {
+    if (interruption_.asks_for == StepRequest::kStop) {
       trainer_.stop_when(asked_);
     } else {
       trainer_.pause_when(interruption_.pause_every, asked_);

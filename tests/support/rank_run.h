@@ -44,7 +44,7 @@ struct Interruption {
   std::int64_t pause_every = 0;
   // After this step rank 0 asks for a pause or a stop.
   std::int64_t asks_behind = -1;
-  Wish asks_for = Wish::kPause;
+  StepRequest asks_for = StepRequest::kPause;
 };
 
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks

@@ -187,7 +187,7 @@ class ListeningScheme final : public Scheme {
     for (const MicroStep& part : draft.micro_steps()) {
       draft.forward(part, [&](int layer) { note("output ", layer); });
       draft.loss(part, [&] { note("loss"); });
-      draft.backward(part, [&](int layer, Made made) {
+      draft.backward(part, [&](int layer, BackwardResult made) {
         const std::vector<std::string> names{"grad_output ", "grad_bias ", "grad_weight ",
                                              "grad_input "};
         note(names[static_cast<std::size_t>(made)], layer);

@@ -101,13 +101,13 @@ TEST_P(Resumed, HasTheBitsOfTheRunThatWasNeverCut) {
   const Trained whole = train_single(config);
   const std::int64_t steps = std::ssize(whole.losses) - std::ssize(whole.evaluations);
   for (std::int64_t cut = 1; cut <= steps; ++cut) {
-    for (const Wish wish : {Wish::kStop, Wish::kPause}) {
+    for (const StepRequest wish : {StepRequest::kStop, StepRequest::kPause}) {
       SCOPED_TRACE(fmt::format("{} steps", cut));
       TrainingState state;
       Interruption cutting{.kept = &state, .asks_behind = cut - 1, .asks_for = wish};
-      if (wish == Wish::kPause) cutting = {.kept = &state, .pause_every = cut};
+      if (wish == StepRequest::kPause) cutting = {.kept = &state, .pause_every = cut};
       train_single(config, cutting);
-      if (wish == Wish::kPause) {
+      if (wish == StepRequest::kPause) {
         EXPECT_EQ(state.position.steps, cut);
       }
       const Trained rest = train_single(config, {.start = &state});

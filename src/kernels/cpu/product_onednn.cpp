@@ -98,8 +98,8 @@ struct Memories {
 };
 
 /// What a thread needs while it computes a tile.
-struct Desk {
-  explicit Desk(const dnnl::engine& engine) : stream(engine) {}
+struct ThreadWorkspace {
+  explicit ThreadWorkspace(const dnnl::engine& engine) : stream(engine) {}
 
   std::atomic<bool> taken{false};
   dnnl::stream stream;
@@ -125,7 +125,7 @@ class OneDnnProduct final : public Product {
   void prepare(const Gemm& op, const ThreadPool& pool) override {
     take_one_thread();
     while (desks_.size() < static_cast<std::size_t>(pool.threads())) {
-      desks_.push_back(std::make_unique<Desk>(engine_));
+      desks_.push_back(std::make_unique<ThreadWorkspace>(engine_));
     }
     if (op.c.size() == 0 || op.a.size() == 0 || op.b.size() == 0) return;
     if (!has_matmul(op)) return warm_up();
@@ -232,9 +232,9 @@ class OneDnnProduct final : public Product {
 
   /// A free desk, its own one first; there may be more threads than desks, for two callers of a
   /// pool both count as thread 0.
-  Desk& take_desk(int thread) {
+  ThreadWorkspace& take_desk(int thread) {
     for (auto i = static_cast<std::size_t>(thread);; ++i) {
-      Desk& desk = *desks_[i % desks_.size()];
+      ThreadWorkspace& desk = *desks_[i % desks_.size()];
       if (!desk.taken.exchange(true, std::memory_order_acquire)) return desk;
       if (i >= desks_.size()) std::this_thread::yield();
     }
@@ -251,7 +251,7 @@ class OneDnnProduct final : public Product {
     const auto* const b = address(op.b, op.transpose_b ? tile.col * op.b.cols : tile.col);
     auto* const c = address(op.c, tile.row * op.c.cols + tile.col);
     announce(shape, a, b);
-    Desk& desk = take_desk(thread);
+    ThreadWorkspace& desk = take_desk(thread);
     const bool in_place = is_in_place(op, tile);
     void* const result = in_place ? static_cast<void*>(c) : desk.tile.data();
     const std::int64_t row_bytes = tile.cols * bytes_of(shape.to);
@@ -284,7 +284,7 @@ class OneDnnProduct final : public Product {
     read(b, s.transpose_b, s.depth, s.cols, s.stride_b);
   }
 
-  bool execute(const Shape& shape, const void* a, const void* b, void* c, Desk& desk) {
+  bool execute(const Shape& shape, const void* a, const void* b, void* c, ThreadWorkspace& desk) {
     const auto matmul = matmuls_.find(shape);
     const auto operands = desk.operands.find(shape);
     if (matmul == matmuls_.end() || operands == desk.operands.end()) return false;
@@ -313,7 +313,7 @@ class OneDnnProduct final : public Product {
   bool has_bf16_ = has_bf16();
   std::string name_;
   std::map<Shape, dnnl::matmul> matmuls_;
-  std::vector<std::unique_ptr<Desk>> desks_;
+  std::vector<std::unique_ptr<ThreadWorkspace>> desks_;
 };
 
 }  // namespace

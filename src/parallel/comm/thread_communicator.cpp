@@ -16,8 +16,8 @@
 namespace barestep {
 
 /// A barrier with a board on which each rank shows one address to the others.
-struct ThreadGroup::Meeting {
-  explicit Meeting(int ranks) : size(ranks), board(static_cast<std::size_t>(ranks)) {}
+struct ThreadGroup::Rendezvous {
+  explicit Rendezvous(int ranks) : size(ranks), board(static_cast<std::size_t>(ranks)) {}
 
   /// Blocks until all ranks are here; false when the group was given up.
   bool barrier() {
@@ -72,7 +72,7 @@ Share share_of(std::int64_t n, int rank, int ranks) {
 
 class ThreadCommunicator final : public HostCommunicator {
  public:
-  ThreadCommunicator(ThreadGroup::Meeting& collectives, ThreadGroup::Meeting& host, int rank)
+  ThreadCommunicator(ThreadGroup::Rendezvous& collectives, ThreadGroup::Rendezvous& host, int rank)
       : collectives_(collectives), host_(host), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
@@ -102,7 +102,7 @@ class ThreadCommunicator final : public HostCommunicator {
   void barrier() override { must(host_.barrier()); }
 
   void abort(ExitCode /*code*/) noexcept override {
-    for (ThreadGroup::Meeting* meeting : {&collectives_, &host_}) {
+    for (ThreadGroup::Rendezvous* meeting : {&collectives_, &host_}) {
       const std::lock_guard lock(meeting->mutex);
       meeting->aborted = true;
       meeting->all_here.notify_all();
@@ -222,14 +222,14 @@ class ThreadCommunicator final : public HostCommunicator {
     }
   }
 
-  ThreadGroup::Meeting& collectives_;
-  ThreadGroup::Meeting& host_;
+  ThreadGroup::Rendezvous& collectives_;
+  ThreadGroup::Rendezvous& host_;
   int rank_;
 };
 
 ThreadGroup::ThreadGroup(int ranks)
-    : collectives_(std::make_unique<Meeting>(ranks)),
-      host_calls_(std::make_unique<Meeting>(ranks)) {}
+    : collectives_(std::make_unique<Rendezvous>(ranks)),
+      host_calls_(std::make_unique<Rendezvous>(ranks)) {}
 
 ThreadGroup::~ThreadGroup() = default;
 

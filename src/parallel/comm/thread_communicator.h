@@ -22,10 +22,10 @@ class ThreadGroup {
 
  private:
   friend class ThreadCommunicator;
-  struct Meeting;
+  struct Rendezvous;
   // Collectives meet in the ranks' stream threads, host calls in their main threads.
-  std::unique_ptr<Meeting> collectives_;
-  std::unique_ptr<Meeting> host_calls_;
+  std::unique_ptr<Rendezvous> collectives_;
+  std::unique_ptr<Rendezvous> host_calls_;
 };
 
 }  // namespace barestep

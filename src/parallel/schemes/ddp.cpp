@@ -33,11 +33,12 @@ class BucketReduction {
 
   /// A bucket is reduced where its last gradient is complete, and updated where backward does not
   /// read its weights any more.
-  void on_made(int layer, Made made) {
+  void on_made(int layer, BackwardResult made) {
     const ParameterLayout& layout = draft_.spec().model.layout;
-    if (made == Made::kGradBias) reduce_until(layout.bias(kNoBuffer, layer).end_bytes());
-    if (made == Made::kGradWeight) reduce_until(layout.weight(kNoBuffer, layer).end_bytes());
-    if (made != Made::kGradWeight) update_reduced();
+    if (made == BackwardResult::kGradBias) reduce_until(layout.bias(kNoBuffer, layer).end_bytes());
+    if (made == BackwardResult::kGradWeight)
+      reduce_until(layout.weight(kNoBuffer, layer).end_bytes());
+    if (made != BackwardResult::kGradWeight) update_reduced();
   }
 
   /// All others, one by one, after backward.
@@ -186,7 +187,8 @@ void Ddp::build(Draft& draft) const {
   BucketReduction reduction(
       draft, whole ? std::vector{layout.flat(gradients)} : buckets(layout, gradients), settings_);
   BackwardReady ready;
-  if (settings_.overlap) ready = [&](int layer, Made made) { reduction.on_made(layer, made); };
+  if (settings_.overlap)
+    ready = [&](int layer, BackwardResult made) { reduction.on_made(layer, made); };
   for (const MicroStep& part : draft.micro_steps()) {
     draft.forward(part);
     draft.loss(part, loss_ready);

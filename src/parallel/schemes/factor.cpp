@@ -100,8 +100,8 @@ void Factor::build(Draft& draft) const {
       share();
       if (loss_makes_last) gathering.gather_grad_output_of(last);
     });
-    draft.backward(part, [&](int layer, Made made) {
-      if (made != Made::kGradOutput || (layer == last && loss_makes_last)) return;
+    draft.backward(part, [&](int layer, BackwardResult made) {
+      if (made != BackwardResult::kGradOutput || (layer == last && loss_makes_last)) return;
       gathering.gather_grad_output_of(layer);
     });
   }
