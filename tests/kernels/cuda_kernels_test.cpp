@@ -20,6 +20,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
+#include "support/sanitized.h"
 
 namespace barestep {
 namespace {
@@ -172,6 +173,7 @@ class Absence {
 
 // Every kernel may be launched before the one ahead of it has ended.
 TEST(CudaKernels, TouchNothingBeforeTheKernelsAheadOfThemHaveEnded) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   int launched_ahead = 0;
   for (OpCase& op_case : kernel_cases()) {
     SCOPED_TRACE(op_case.name);
@@ -313,6 +315,7 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
 
 /// What --explain counts.
 TEST(CudaKernels, AreAsManyAsTheProgramSays) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (OpCase& op_case : kernel_cases()) {
     SCOPED_TRACE(op_case.name);
     const Op op(op_case.op);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/linear_adam.cuh"
 #include "kernels/op_cases.h"
 #include "support/host_cuda.h"
+#include "support/sanitized.h"
 
 namespace barestep {
 namespace {
@@ -267,6 +268,7 @@ TEST(CudaLinearAdam, IsWithinTheBoundsOfItsRoundingAtEveryShape) {
 }
 
 TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (const ProductCase& product : kProductCases) {
     for (const LayerCase& c : {kLayerCases[3], kLayerCases[7]}) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
@@ -282,6 +284,7 @@ TEST(CudaLinearAdam, HasTheSameBitsHoweverTilesAreSharedOutAndThreadsRun) {
 }
 
 TEST(CudaLinearAdam, MeetsNoBankConflict) {
+  if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (const ProductCase& product : kProductCases) {
     for (const LayerCase& c : kLayerCases) {
       SCOPED_TRACE(std::string(product.name) + ", " + c.name());
