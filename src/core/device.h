@@ -109,6 +109,7 @@ struct DeviceInfo {
   int ordinal = -1;              // of a GPU among those that CUDA shows
   std::string driver{};          // of a GPU: "driver for CUDA 13.0"
   Multiprocessors multiprocessors{};
+  std::int64_t cache_bytes = 0;  // of its largest cache; 0 where that is not known
 };
 
 /// Work that was captured once and can be launched many times. Must outlive its launches.

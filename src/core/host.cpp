@@ -1,5 +1,6 @@
 #include "core/host.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -123,6 +124,21 @@ bool has_vnni(const std::filesystem::path& root) {
     return std::find(first, last, "avx512_vnni") != last;
   }
   return false;
+}
+
+std::int64_t cache_bytes(const std::filesystem::path& root) {
+  std::int64_t most = 0;
+  // Level 1 has two, of instructions and of data; no CPU has more than four levels.
+  for (int index = 0; index < 6; ++index) {
+    std::ifstream file(root / fmt::format("sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    std::int64_t size = 0;
+    char unit = ' ';
+    if (!(file >> size) || size < 0 || size > std::int64_t{1} << 30) continue;
+    file >> unit;
+    const int shift = unit == 'K' ? 10 : unit == 'M' ? 20 : 0;
+    most = std::max(most, size << shift);
+  }
+  return most;
 }
 
 int usable_cpus() {

@@ -36,6 +36,11 @@ int cpus_within(const CpuSet& allowed, std::optional<double> quota);
 /// proc/cpuinfo in `root` says.
 bool has_vnni(const std::filesystem::path& root = "/");
 
+/// The bytes of the CPU's largest cache, as sys/devices/system/cpu/cpu0/cache in `root` says; 0
+/// where it does not. (sysconf() says what a whole package has, of which a virtual machine may be
+/// given a part.)
+std::int64_t cache_bytes(const std::filesystem::path& root = "/");
+
 /// How many CPUs this process may use: threads for all of them make sense, more do not. At least 1.
 int usable_cpus();
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -616,17 +618,21 @@ void check_output(const OutputConfig& output) {
 
 /// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
 /// from above: weights, gradients and two moments, four activations a width.
+/// Of layers so wide; a double, since widths that were asked for may be beyond any integer.
+double parameters_of(std::span<const std::int64_t> widths) {
+  double parameters = 0;
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    parameters += (static_cast<double>(widths[i - 1]) + 1) * static_cast<double>(widths[i]);
+  }
+  return parameters;
+}
+
 void check_size(const TrainConfig& config, std::int64_t batch_size) {
   constexpr double kMost = 0x1p60;
   const auto batch = static_cast<double>(batch_size * config.training.accumulate);
   const std::vector<std::int64_t> widths = widths_of(config.model, kDefaultDimCuda);
-  double parameters = 0;
-  double activations = batch * static_cast<double>(widths.front());
-  for (std::size_t i = 1; i < widths.size(); ++i) {
-    const auto out = static_cast<double>(widths[i]);
-    parameters += (static_cast<double>(widths[i - 1]) + 1) * out;
-    activations += batch * out;
-  }
+  const double parameters = parameters_of(widths);
+  const double activations = batch * std::accumulate(widths.begin(), widths.end(), 0.0);
   const double bytes = 16 * parameters + 16 * activations;
   const double flops = 6 * batch * parameters;
   if (bytes <= kMost && flops <= kMost) return;
@@ -663,6 +669,11 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
 }
 
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
+  // Both limits were measured: bench/results/*/updates_by_size.txt. Adam's 16 bytes a parameter
+  // must exceed the caches, or there is no memory time to hide; and the library's products are
+  // faster than the update's own where a batch has many rows.
+  constexpr double kLeastParameters = 0x1p21;
+  constexpr std::int64_t kMostRows = 256;
   const TrainingConfig& training = config.training;
   const bool exchanges_gradients =
       trainer == TrainerKind::kDataParallel ||
@@ -680,7 +691,11 @@ UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, Devic
       {!training.zero_grad, "--no-zero-grad adds up gradients"},
       {training.clip_norm.has_value(), "--clip-norm needs all gradients first"},
       {training.accumulate > 1, "--accumulate adds up gradients"},
-      {training.recompute != 1, "--recompute gives up activations"}};
+      {training.recompute != 1, "--recompute gives up activations"},
+      {parameters_of(widths_of(config.model, kDefaultDimCpu)) < kLeastParameters,
+       "a model of fewer than 2,097,152 parameters stays in the caches"},
+      {config.data.batch_size > kMostRows,
+       "beyond 256 rows the products take longer than Adam's memory"}};
   for (const auto& [holds, why] : needs_separate) {
     if (holds) return {Update::kSeparate, why};
   }

@@ -151,8 +151,8 @@ class LaneWalk {
             step_.spans[i].end_s, visit);
     }
     wait_for_other_lanes(visit);
-    if (step_.host.fetched_s > step_.host.queued_s) {
-      spend({.part = Part::kHost}, step_.host.queued_s, visit);
+    if (step_.host.fetched_s > step_.host.fetch_begin_s) {
+      spend({.part = Part::kHost}, step_.host.fetch_begin_s, visit);
       spend({.part = Part::kDataWait}, step_.host.fetched_s, visit);
     }
     spend({.part = Part::kIdle}, wall_.end_s, visit);

@@ -221,6 +221,19 @@ std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& pe
   return table.dashed_text();
 }
 
+std::string contradiction(const std::vector<OperatorRow>& rows, const Peaks& peaks,
+                          std::int64_t cache_bytes) {
+  constexpr double kMostOfRoof = 1.1;
+  for (const OperatorRow& row : rows) {
+    Cost cost = row.cost;
+    cost.bytes = std::max(std::int64_t{0}, cost.bytes - 2 * cache_bytes * row.calls);
+    const double least_s = peaks.least_s(cost);
+    if (least_s <= kMostOfRoof * row.device_s || row.device_s == 0) continue;
+    return fmt::format("{} reaches {:.1f} % of its roof", row.name, 100 * least_s / row.device_s);
+  }
+  return "";
+}
+
 std::string host_table(const Profile& profile) {
   if (profile.steps.empty()) return "";
   struct Row {
@@ -232,7 +245,7 @@ std::string host_table(const Profile& profile) {
       {{"make input"}, {"queue work"}, {"wait for the step"}, {"report"}, {"queue one op"}}};
   for (const ProfiledStep& step : profile.steps) {
     const HostTimes& host = step.host();
-    rows[0].seconds += host.start_s - host.begin_s + host.fetched_s - host.queued_s;
+    rows[0].seconds += host.start_s - host.begin_s + host.fetched_s - host.fetch_begin_s;
     rows[1].seconds += host.queued_s - host.start_s;
     rows[2].seconds += host.end_s - host.fetched_s;
     rows[3].seconds += step.reported_s - host.end_s;

@@ -50,6 +50,13 @@ std::string operator_table(std::vector<OperatorRow> rows, const TableLayout& lay
 std::string roofline_table(const std::vector<OperatorRow>& rows, const Peaks& peaks,
                            std::int64_t steps);
 
+/// The first row whose calls together were faster than 1.1 times what the roof allows, and its
+/// percentage of the roof: "gemm reaches 143.2 % of its roof". Empty for none. Twice
+/// `cache_bytes` of each call are not counted for memory's roof: an op may find what it reads
+/// in the cache, and leave there what it writes.
+std::string contradiction(const std::vector<OperatorRow>& rows, const Peaks& peaks,
+                          std::int64_t cache_bytes);
+
 /// What the host did: making input, queueing, waiting, reporting. Its time runs beside the
 /// device's, so it is in no footer.
 std::string host_table(const Profile& profile);

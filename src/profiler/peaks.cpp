@@ -19,8 +19,8 @@ namespace barestep {
 
 namespace {
 
-/// What is copied to learn the rate of memory: many times the largest caches, which are 60 MB on a
-/// GPU of today.
+/// What is copied at least to learn the rate of memory: many times most caches, which are 60 MB on
+/// a GPU of today.
 constexpr std::int64_t kCpuCopyBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kGpuCopyBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kCopyCols = 1024;
@@ -45,58 +45,86 @@ class PeakBench {
     for (int i = 1; i < tries; ++i) best_s = std::min(best_s, run_once(op));
     return best_s;
   }
+  [[nodiscard]] LostTime lost() const { return watch_.lost(); }
 
  private:
   Device& device_;
   BenchStream stream_;
+  LostTimeWatch watch_;  // of the stream's thread too
 };
 
-double product_rate(Device& device, DType type, std::int64_t extent, int tries) {
-  const std::int64_t bytes = extent * extent * bytes_of(type);
-  PeakBench bench(device, 3 * bytes);
-  const auto square = [&](std::int64_t number) {
-    return Tensor{0, number * bytes, extent, extent, type};
-  };
-  const DeviceOp op = Gemm{.c = square(0), .a = square(1), .b = square(2)};
-  bench.run_once(op);  // the first one may still load or choose something
-  return static_cast<double>(cost_of(op).flops) / bench.best_of(tries, op);
-}
-
-/// Grows the product until it is long enough, so that neither a GPU is timed on a trifle nor plain
-/// loops for minutes.
-double product_peak(Device& device, DType type) {
-  std::int64_t extent = 256;
-  double rate = product_rate(device, type, extent, 2);
-  const auto seconds = [&] { return 2 * std::pow(static_cast<double>(extent), 3) / rate; };
-  double best = rate;
-  while (seconds() < kLongEnoughSeconds && extent < kMostExtent) {
-    extent *= 2;
-    rate = product_rate(device, type, extent, 2);
-    best = std::max(best, rate);
-  }
-  return std::max(best, product_rate(device, type, extent, kTries));
-}
-
-/// Two such areas leave half of what is free to others.
+/// Two such areas exceed the caches, and leave half of what is free to others.
 std::int64_t copy_bytes(const Device& device) {
-  if (device.kind() == DeviceKind::kCpu) return kCpuCopyBytes;
+  const DeviceInfo info = device.info();
   constexpr std::int64_t kRowBytes = kCopyCols * bytes_of(DType::kF32);
-  const std::int64_t bytes = std::min(kGpuCopyBytes, device.info().free_bytes / 4);
+  const std::int64_t wished = device.kind() == DeviceKind::kCpu ? kCpuCopyBytes : kGpuCopyBytes;
+  const std::int64_t bytes = std::min(std::max(wished, info.cache_bytes), info.free_bytes / 4);
   return std::max(kRowBytes, bytes / kRowBytes * kRowBytes);
 }
 
-double memory_peak(Device& device) {
-  const std::int64_t copied = copy_bytes(device);
-  PeakBench bench(device, 2 * copied);
-  const std::int64_t rows = copied / kCopyCols / bytes_of(DType::kF32);
-  const Tensor to{0, 0, rows, kCopyCols};
-  const Tensor from{0, copied, rows, kCopyCols};
-  const DeviceOp copy = Copy{.to = to, .from = from};
-  const DeviceOp update =
-      BiasActivation{.values = to, .bias = from.row_slice(0, 1), .activation = Activation::kNone};
-  const double bytes = 2.0 * static_cast<double>(copied);
-  return bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
-}
+class PeakMeasurement {
+ public:
+  explicit PeakMeasurement(Device& device) : device_(device) {}
+
+  Peaks measure(DType type) {
+    Peaks peaks{.flops_per_s = product_peak(type), .bytes_per_s = memory_peak()};
+    if (wall_s_ > 0) peaks.waited_share = waited_s_ / wall_s_;
+    return peaks;
+  }
+
+ private:
+  double product_rate(DType type, std::int64_t extent, int tries) {
+    const std::int64_t bytes = extent * extent * bytes_of(type);
+    PeakBench bench(device_, 3 * bytes);
+    const auto square = [&](std::int64_t number) {
+      return Tensor{0, number * bytes, extent, extent, type};
+    };
+    const DeviceOp op = Gemm{.c = square(0), .a = square(1), .b = square(2)};
+    bench.run_once(op);  // the first one may still load or choose something
+    const double rate = static_cast<double>(cost_of(op).flops) / bench.best_of(tries, op);
+    add(bench.lost());
+    return rate;
+  }
+
+  /// Grows the product until it is long enough, so that neither a GPU is timed on a trifle nor
+  /// plain loops for minutes.
+  double product_peak(DType type) {
+    std::int64_t extent = 256;
+    double rate = product_rate(type, extent, 2);
+    const auto seconds = [&] { return 2 * std::pow(static_cast<double>(extent), 3) / rate; };
+    double best = rate;
+    while (seconds() < kLongEnoughSeconds && extent < kMostExtent) {
+      extent *= 2;
+      rate = product_rate(type, extent, 2);
+      best = std::max(best, rate);
+    }
+    return std::max(best, product_rate(type, extent, kTries));
+  }
+
+  double memory_peak() {
+    const std::int64_t copied = copy_bytes(device_);
+    PeakBench bench(device_, 2 * copied);
+    const std::int64_t rows = copied / kCopyCols / bytes_of(DType::kF32);
+    const Tensor to{0, 0, rows, kCopyCols};
+    const Tensor from{0, copied, rows, kCopyCols};
+    const DeviceOp copy = Copy{.to = to, .from = from};
+    const DeviceOp update =
+        BiasActivation{.values = to, .bias = from.row_slice(0, 1), .activation = Activation::kNone};
+    const double bytes = 2.0 * static_cast<double>(copied);
+    const double rate =
+        bytes / std::min(bench.best_of(kTries, copy), bench.best_of(kTries, update));
+    add(bench.lost());
+    return rate;
+  }
+
+  void add(const LostTime& lost) {
+    wall_s_ += lost.wall_s;
+    waited_s_ += lost.waited_share * lost.wall_s;
+  }
+
+  Device& device_;
+  double wall_s_ = 0, waited_s_ = 0;
+};
 
 constexpr std::int64_t kMostCacheBytes = 1 << 20;
 // No device of the last thirty years does less, none in sight does more.
@@ -182,8 +210,7 @@ double floor_s(const Program& step, const Peaks& peaks) {
 }
 
 Peaks measure_peaks(Device& device, Precision precision) {
-  return {.flops_per_s = product_peak(device, type_of(precision)),
-          .bytes_per_s = memory_peak(device)};
+  return PeakMeasurement(device).measure(type_of(precision));
 }
 
 std::optional<std::filesystem::path> peaks_file() {

@@ -21,6 +21,9 @@ namespace barestep {
 struct Peaks {
   double flops_per_s = 0;  // of large matrix products in the run's precision
   double bytes_per_s = 0;  // read and written, beyond the caches
+  /// Of the time that they were measured in, for how much a thread waited for a core that another
+  /// program had. No file keeps it.
+  double waited_share = 0;
 
   /// The least seconds that so much work takes; 0 for none.
   [[nodiscard]] double least_s(const Cost& cost) const;
@@ -35,9 +38,10 @@ std::string peaks_key(const Device& device, Precision precision);
 double floor_s(const Program& step, const Peaks& peaks);
 
 /// Measures with products of growing extent, in a precision that the device was opened for, and
-/// with a copy and an update in place, whichever is faster: of 128 MiB on the CPU, and of 1 GiB on
-/// a GPU, or a quarter of its free memory if that is less. Takes about half a second and twice that
-/// memory, all given back. Throws Error(kMemory). Blocks.
+/// with a copy and an update in place, whichever is faster: of 128 MiB on the CPU, of 1 GiB on a
+/// GPU, of as much as the largest cache if that is more, and of at most a quarter of the free
+/// memory. Takes about half a second and twice that memory, all given back. Throws Error(kMemory).
+/// Blocks.
 Peaks measure_peaks(Device& device, Precision precision = Precision::kFp32);
 
 /// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing where neither variable is set.

@@ -26,6 +26,8 @@ namespace {
 /// The most spans that are kept, and of a GPU the most pieces of work: 8 MiB of spans.
 constexpr std::int64_t kMostRecords = 1 << 18;
 constexpr std::int64_t kMostOverheadSteps = 1 << 16;
+/// Peaks that were measured while threads waited longer for their cores are not a device's best.
+constexpr double kMostWaitedShare = 0.25;
 
 /// The most spans that a step of the run has, by nodes.
 std::size_t most_parts(const StepPrograms& programs) {
@@ -79,8 +81,7 @@ std::string Profiling::source() const {
 }
 
 void Profiling::find_peaks() {
-  Device& device = *scope_.devices[0];
-  const std::string key = peaks_key(device, config_.device.precision);
+  const std::string key = peaks_key(*scope_.devices[0], config_.device.precision);
   const auto file = peaks_file();
   bool is_spoiled = false;
   try {
@@ -93,15 +94,44 @@ void Profiling::find_peaks() {
     is_spoiled = true;
     note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
   }
+  measure_peaks_anew(is_spoiled);
+}
+
+void Profiling::measure_peaks_anew(bool is_spoiled) {
+  Device& device = *scope_.devices[0];
+  const auto file = peaks_file();
+  bool is_measured = false;
   try {
     peaks_ = measure_peaks(device, config_.device.precision);
-    if (file) save_peaks(*file, key, peaks_);
+    is_measured = true;
+    if (peaks_.waited_share > kMostWaitedShare) {
+      note_ += fmt::format(
+          "Note: the device's peaks were not kept: threads waited for their cores "
+          "for {:.0f} % of the time\n",
+          100 * peaks_.waited_share);
+    } else if (file) {
+      save_peaks(*file, peaks_key(device, config_.device.precision), peaks_);
+    }
   } catch (const Error& error) {
     // Neither is worth a training run: columns stay empty, or the next run measures again.
-    const bool is_measured = peaks_.flops_per_s > 0;
     if (is_measured && is_spoiled) return;  // what cannot be read mostly cannot be replaced either
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
                          is_measured ? "kept" : "measured", error.what());
+  }
+}
+
+void Profiling::check_peaks() {
+  const Profile profile = this->profile().of(numbers_);
+  const std::int64_t cache_bytes = scope_.devices[0]->info().cache_bytes;
+  const auto found = [&] {
+    return contradiction(operator_rows(profile, RowsBy::kOp, peaks_), peaks_, cache_bytes);
+  };
+  const std::string by_old = found();
+  if (by_old.empty()) return;
+  note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", by_old);
+  measure_peaks_anew(false);
+  if (const std::string by_new = found(); !by_new.empty()) {
+    note_ += fmt::format("Note: by the new peaks, {} too: this machine's speed varies\n", by_new);
   }
 }
 
@@ -159,16 +189,18 @@ void Profiling::on_step(const StepFigures& step) {
 }
 
 void Profiling::close() {
-  if (gpu_ == nullptr) return;
-  try {
-    gpu_->finish();
-    gpu_->turn(false, false);
-    steps_.amend(*gpu_);
-  } catch (const Error& error) {
-    // Without CUPTI's times of nodes they are no profile.
-    steps_.clear();
-    note_ += fmt::format("Note: the records are missing: {}\n", error.what());
+  if (gpu_ != nullptr) {
+    try {
+      gpu_->finish();
+      gpu_->turn(false, false);
+      steps_.amend(*gpu_);
+    } catch (const Error& error) {
+      // Without CUPTI's times of nodes they are no profile.
+      steps_.clear();
+      note_ += fmt::format("Note: the records are missing: {}\n", error.what());
+    }
   }
+  if (tells()) check_peaks();
 }
 
 void Profiling::gather(Communicator& ranks) {

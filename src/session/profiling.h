@@ -76,6 +76,11 @@ class Profiling final : public Observer, public StepProfiler {
   /// Turns the GPU's tool on or off for the training step `number`.
   void turn_for(std::int64_t number);
   void find_peaks();
+  /// Keeps what it measures, unless other programs had this one's cores meanwhile.
+  /// `is_spoiled`: the file cannot be read, which was said.
+  void measure_peaks_anew(bool is_spoiled);
+  /// Measures the peaks anew if a profiled op was faster than they allow.
+  void check_peaks();
   [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
   [[nodiscard]] bool exchanges() const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/error.h"
@@ -232,11 +233,20 @@ void Runner::queue_step(const Program& program, const Program* next, StepInput& 
   if (fetched_ != step) fetch(now, step, input);
   queue_work(now, step);
   ++queued_;
-  unfinished.host.queued_s = unfinished.host.fetched_s = now_s();
-  if (options_.fetch == Fetch::kAhead && next == &program) {
-    fetch(now, step + 1, input);
-    unfinished.host.fetched_s = now_s();
-  }
+  HostTimes& host = unfinished.host;
+  host.queued_s = host.fetch_begin_s = host.fetched_s = now_s();
+  next_input_ = options_.fetch == Fetch::kAhead && next == &program ? &input : nullptr;
+  fetch_next();
+}
+
+void Runner::fetch_next() {
+  // While two steps are unfinished, the older one may still read the slot. Waiting for it here
+  // would keep the host from finishing it.
+  if (next_input_ == nullptr || queued_ - finished_ == 2) return;
+  HostTimes& host = unfinished_[slot_of(queued_ - 1)].host;
+  host.fetch_begin_s = now_s();
+  fetch(*current_, queued_, *std::exchange(next_input_, nullptr));
+  host.fetched_s = now_s();
 }
 
 void Runner::check_for_errors(std::int64_t step) {
@@ -269,6 +279,7 @@ void Runner::finish_step() {
   done.host.end_s = end_s;
   done.host.overlaps_next = queued_ > finished_;
   marks_->read(program.index, done);
+  fetch_next();
 }
 
 void Runner::step(const Program& program, const Program* next, StepInput& input) {

@@ -65,12 +65,13 @@ class Runner {
   void add(const Program& program);
 
   /// Queues the next step. `next` is the program of the step after it, or null: if it is the same
-  /// one, its input is fetched after this step. At most two steps may be unfinished. Blocks while
-  /// a pinned slot is in use.
+  /// one, its input is fetched ahead, by this call or, where two steps are unfinished, by the
+  /// finish_step() that frees its slot. `input` must live until then. At most two steps may be
+  /// unfinished. Blocks while a pinned slot is in use.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
-  /// Blocks until the oldest queued step is done; it is the newest of the timeline then. Throws
-  /// what a device or communicator reported.
+  /// Blocks until the oldest queued step is done; it is the newest of the timeline then. Fetches
+  /// input that queue_step() left. Throws what a device or communicator reported.
   void finish_step();
 
   /// queue_step, then finish_step.
@@ -107,6 +108,8 @@ class Runner {
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
   void fetch(PreparedProgram& program, std::int64_t step, StepInput& input);
+  /// Fetches the input of the next step, if it is wished and its slot is free.
+  void fetch_next();
   void queue_node(PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
 
@@ -135,7 +138,8 @@ class Runner {
   PreparedProgram* current_ = nullptr;
   std::int64_t entered_ = 0;  // the current program's first step
   std::int64_t queued_ = 0;
-  std::int64_t fetched_ = -1;  // the last step whose input was fetched
+  std::int64_t fetched_ = -1;        // the last step whose input was fetched
+  StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wished
   std::int64_t finished_ = 0;
 
   struct Unfinished {

@@ -103,8 +103,9 @@ struct HostTimes {
   double begin_s = 0;   // it starts on the step's input, where that is made before the clock starts
   double start_s = 0;   // the clock starts
   double queued_s = 0;  // the step's work is queued
-  double fetched_s = 0;  // the next step's input is made and queued; queued_s where it is not
-  double end_s = 0;      // the step is done
+  double fetch_begin_s = 0;        // it starts on the next step's input; queued_s where it does not
+  double fetched_s = 0;            // that input is made and queued; queued_s where it is not
+  double end_s = 0;                // the step is done
   bool overlaps_previous = false;  // the step before it was unfinished when it was queued
   bool overlaps_next = false;      // it was unfinished when the next one was queued
   bool is_graph = false;           // all but its input was queued as one graph

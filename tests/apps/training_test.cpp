@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <chrono>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "apps/on_cpu.h"
 #include "data/safetensors.h"
@@ -123,6 +126,46 @@ TEST_F(Training, MeasuresPeaksAnewWhereTheirCacheIsSpoiled) {
   EXPECT_THAT(kept, testing::Not(HasSubstr("1e-300")));
   EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
   EXPECT_EQ(read_file(peaks), kept) << "measured once";
+}
+
+TEST_F(Training, MeasuresPeaksAnewWhereAProfileContradictsThem) {
+  const Arguments cached = {"/usr/bin/env", "XDG_CACHE_HOME=" + folder().string(), MLP_SINGLE};
+  const auto profiled = [&] {
+    const auto result =
+        run_process(cached + on_cpu(kSmall + Arguments{"--steps", "8", "--profile"}),
+                    {.working_directory = folder(), .timeout_s = 110});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto peaks = folder() / "barestep" / "peaks.tsv";
+  const std::string note = "Note: the device's peaks are measured anew: ";
+  EXPECT_THAT(profiled(), testing::Not(HasSubstr(note)));
+  std::string line = read_file(peaks);
+  if (line.empty()) GTEST_SKIP() << "the machine was too busy for peaks to be kept";
+  line.resize(line.find('\t'));
+  std::filesystem::remove(peaks);
+  file("barestep/peaks.tsv", line + "\t1e+06\t1e+12\n");
+  EXPECT_THAT(profiled(), ContainsRegex(note + "[a-z]+ reaches [0-9.]+ % of its roof\n"));
+}
+
+TEST_F(Training, KeepsNoPeaksThatWereMeasuredOnABusyMachine) {
+  std::atomic<bool> stops = false;
+  std::vector<std::jthread> others;
+  for (unsigned i = 0; i < 4 * std::thread::hardware_concurrency(); ++i) {
+    others.emplace_back([&] {
+      while (!stops) {
+      }
+    });
+  }
+  const auto result =
+      run_process(Arguments{"/usr/bin/env", "XDG_CACHE_HOME=" + folder().string(), MLP_SINGLE} +
+                      on_cpu(kSmall + Arguments{"--steps", "8", "--profile"}),
+                  {.working_directory = folder(), .timeout_s = 110});
+  stops = true;
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, ContainsRegex("Note: the device's peaks were not kept: threads waited "
+                                        "for their cores for [0-9]+ % of the time\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "barestep" / "peaks.tsv"));
 }
 
 /// One step more than was asked for, which readers that drop the last one drop.

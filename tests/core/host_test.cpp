@@ -43,6 +43,20 @@ TEST_F(Vnni, IsThereWhereTheCpuSaysSo) {
   EXPECT_FALSE(says(""));
 }
 
+class Caches : public CpuQuota {};
+
+TEST_F(Caches, AreAsLargeAsTheLargestOfThem) {
+  EXPECT_EQ(cache_bytes(folder()), 0);
+  const std::string cache = "sys/devices/system/cpu/cpu0/cache/";
+  add(cache + "index0/size", "48K\n");
+  EXPECT_EQ(cache_bytes(folder()), 48 << 10);
+  add(cache + "index3/size", "32768K\n");
+  add(cache + "index1/size", "what\n");
+  EXPECT_EQ(cache_bytes(folder()), 32 << 20);
+  add(cache + "index2/size", "2M\n");
+  EXPECT_EQ(cache_bytes(folder()), 32 << 20);
+}
+
 TEST_F(CpuQuota, IsNoneWithoutGroupsAndWithoutALimit) {
   EXPECT_EQ(quota(), std::nullopt);
   add("proc/self/cgroup", "0::/job\n");

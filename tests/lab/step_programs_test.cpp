@@ -24,7 +24,7 @@ TEST(PlannedMemory, IsThatOfEveryDevice) {
 
 /// What mlp_single does with the same options, not what Workload happens to leave open.
 TEST(PlannedMemory, KnowsWhatAnUpdateLeftOpenIs) {
-  Workload workload = made_up_workload(256, 2);
+  Workload workload = made_up_workload(1024, 2);
   workload.config.training.update = Update::kAuto;
   EXPECT_EQ(planned_memory(workload)[0].by_category[Category::kGradients], 0);
   workload.config.training.update = Update::kFused;

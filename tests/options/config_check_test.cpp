@@ -307,6 +307,12 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   const auto nothing = [](TrainConfig&) {};
   const std::string fused = "fused: Adam runs beside the products of the weight gradients";
   EXPECT_EQ(choice(nothing), fused);
+  EXPECT_EQ(choice([](TrainConfig& c) {
+              c.model.layers = {2047, 1024};
+              c.data.batch_size = 256;
+            }),
+            fused)
+      << "both limits are met";
   EXPECT_EQ(choice([](TrainConfig& c) { c.optimizer.kind = OptimizerKind::kAdamW; }), fused);
   EXPECT_EQ(
       choice([](TrainConfig& c) { c.parallel.scheme = RankScheme::kFactor; }, TrainerKind::kDdp),
@@ -316,6 +322,12 @@ TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   EXPECT_EQ(choice(nothing, TrainerKind::kDdp), "separate: gradients are exchanged");
   EXPECT_EQ(choice(nothing, TrainerKind::kDataParallel), "separate: gradients are exchanged");
   const std::pair<std::function<void(TrainConfig&)>, const char*> reasons[] = {
+      {[](TrainConfig& c) {
+         c.model.layers = {2046, 1024};
+       },
+       "a model of fewer than 2,097,152 parameters stays in the caches"},
+      {[](TrainConfig& c) { c.data.batch_size = 257; },
+       "beyond 256 rows the products take longer than Adam's memory"},
       {[](TrainConfig& c) { c.output.profile = true; },
        "--profile times gradients and update apart"},
       {[](TrainConfig& c) { c.device.gemm = GemmProvider::kCblas; },

@@ -46,7 +46,8 @@ class Scene {
   }
   StepAccount account(double fetched = 0) {
     const RunPlan plan(program_, RunDetail::kNodes);
-    const HostTimes host{.queued_s = 0.0001, .fetched_s = fetched / 1e3, .end_s = 0.010};
+    const HostTimes host{
+        .queued_s = 0.0001, .fetch_begin_s = 0.0001, .fetched_s = fetched / 1e3, .end_s = 0.010};
     const std::vector<ProfiledStep> steps = {profiled_step(
         plan, 0, host, [&](NodeId node) { return spans_[static_cast<std::size_t>(node)]; })};
     return accounts_of(profile_of(steps, 0, true)).at(0);

@@ -131,6 +131,29 @@ TEST(OperatorRows, SumTimesPricesAndTheRoof) {
   EXPECT_EQ(gemm.call_s.size(), 4U);
 }
 
+TEST(Contradiction, IsAnOpThatIsFasterThanItsRoofAllows) {
+  const Peaks peaks{.flops_per_s = 1e9, .bytes_per_s = 1e9};
+  OperatorRow slow = row_of("adam", 1, 0, {1000}, 0);
+  slow.cost = {.bytes = 1'090'000};
+  OperatorRow fast = row_of("gemm", 1, 0, {500, 500}, 0);
+  fast.cost = {.flops = 1'110'000};
+  EXPECT_EQ(contradiction({slow}, peaks, 0), "");
+  EXPECT_EQ(contradiction({slow, fast}, peaks, 0), "gemm reaches 111.0 % of its roof");
+  EXPECT_EQ(contradiction({slow, fast}, {}, 0), "") << "without peaks";
+  OperatorRow empty = row_of("copy", 0, 0, {}, 0);
+  empty.cost = {.bytes = 1};
+  EXPECT_EQ(contradiction({empty}, peaks, 0), "") << "without a time";
+}
+
+/// Two calls of 10 us that move 30 kB each: 10 kB from the cache, and 10 kB that stay in it.
+TEST(Contradiction, IsNotWhatACacheExplains) {
+  const Peaks peaks{.flops_per_s = 1e9, .bytes_per_s = 1e9};
+  OperatorRow row = row_of("adam", 1, 0, {10, 10}, 0);
+  row.cost = {.bytes = 60'000};
+  EXPECT_EQ(contradiction({row}, peaks, 10'000), "");
+  EXPECT_EQ(contradiction({row}, peaks, 5'000), "adam reaches 200.0 % of its roof");
+}
+
 TEST(HostTable, ShowsInputQueueingWaitingAndReporting) {
   const SampleProfile sample;
   const std::string table = host_table(sample.profile());

@@ -45,7 +45,8 @@ class TwoRanks {
     };
     steps_.push_back(profiled_step(
         plan_, step, {.begin_s = begin_s, .start_s = begin_s, .end_s = begin_s + 0.09}, span_of));
-    steps_.back().timeline.host.queued_s = steps_.back().timeline.host.fetched_s = queue_s;
+    HostTimes& host = steps_.back().timeline.host;
+    host.queued_s = host.fetch_begin_s = host.fetched_s = queue_s;
   }
 
   SampleProgram ddp_ = ddp_step({}, 2, 1, false);

@@ -72,11 +72,12 @@ class SessionTest : public TempDirTest {
 TEST_F(SessionTest, ThatIsOnlyShownOpensNoDevice) {
   config_.output.plan = true;
   const Session session(*place_, config_, alone_);
-  EXPECT_THAT(session.answer(), StartsWith("40 parameters\n--update auto takes fused: "));
+  EXPECT_THAT(session.answer(), StartsWith("40 parameters\n--update auto takes separate: "));
   EXPECT_TRUE(place_->names().empty());
 }
 
 TEST_F(SessionTest, TellsWhichUpdateItTook) {
+  config_.model = {.dim = 1024};
   const auto shown = [&](Update update) {
     config_.training.update = update;
     config_.output.explain = true;

@@ -94,6 +94,7 @@ class SampleProfile {
                                    {.begin_s = start_s,
                                     .start_s = start_s,
                                     .queued_s = at(0.1),
+                                    .fetch_begin_s = at(0.1),
                                     .fetched_s = at(0.1),
                                     .end_s = at(8)},
                                    [&](NodeId node) -> Span {

@@ -71,10 +71,9 @@ class SimulatedSteps {
       if (node_of(program, id).phase != Phase::kData) run(program, number, id);
     }
     ++queued_;
-    step.host.queued_s = step.host.fetched_s = now_s_;
-    if (next != &program) return;
-    fetch(program, number + 1);
-    step.host.fetched_s = now_s_;
+    step.host.queued_s = step.host.fetch_begin_s = step.host.fetched_s = now_s_;
+    fetches_next_ = next == &program;
+    fetch_next();
   }
 
   /// As Runner::finish_step.
@@ -86,6 +85,7 @@ class SimulatedSteps {
     }
     now_s_ += machine_.latency();
     step.host.end_s = now_s_;
+    fetch_next();
     now_s_ += machine_.reporting();
     return step;
   }
@@ -99,6 +99,15 @@ class SimulatedSteps {
     double all_s = 0;
     for (const auto& [lane, end_s] : lane_end_s_) all_s = std::max(all_s, end_s);
     for (auto& [lane, end_s] : lane_end_s_) end_s = all_s;
+  }
+
+  void fetch_next() {
+    if (!fetches_next_ || queued_ - finished_ == 2) return;
+    fetches_next_ = false;
+    Step& newest = steps_.back();
+    newest.host.fetch_begin_s = now_s_;
+    fetch(*newest.program, queued_);
+    newest.host.fetched_s = now_s_;
   }
 
   void fetch(const Program& program, std::int64_t step) {
@@ -137,6 +146,7 @@ class SimulatedSteps {
 
   SimulatedMachine machine_;
   double now_s_ = 0;
+  bool fetches_next_ = false;
   std::int64_t queued_ = 0, finished_ = 0, entered_ = 0;
   std::int64_t fetched_ = -1;
   std::map<LaneId, double> lane_end_s_;

@@ -90,6 +90,31 @@ TEST_P(RunnerTest, PrefetchedInputReachesItsOwnStep) {
   EXPECT_EQ(input.filled.size(), 21U) << "every step's input is fetched one step ahead";
 }
 
+TEST_P(RunnerTest, InputIsFetchedAheadWhenOneStepIsUnfinished) {
+  const Tensor host = take("host", 2, true);
+  const Tensor x = take("x", 2);
+  const Tensor out = take("out", 2, true);
+  Program& program = new_program("copy");
+  add(program, Lane::kCopy, Phase::kData, Copy{.to = x, .from = host});
+  add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
+  start({&program});
+  Counting input(host);
+  runner_->queue_step(program, &program, input);
+  EXPECT_EQ(input.filled.size(), 2U);
+  runner_->queue_step(program, &program, input);
+  EXPECT_EQ(input.filled.size(), 2U) << "step 0 may still read the slot of step 2";
+  EXPECT_FALSE(runner_->has_fetched_next());
+  runner_->finish_step();
+  EXPECT_EQ(input.filled.size(), 3U);
+  EXPECT_TRUE(runner_->has_fetched_next());
+  EXPECT_EQ(value(out, 0), 0.0F);
+  runner_->queue_step(program, nullptr, input);
+  runner_->finish_step();
+  runner_->finish_step();
+  EXPECT_EQ(input.filled.size(), 3U) << "no step follows";
+  EXPECT_EQ(value(out, 2), 2.0F);
+}
+
 TEST_P(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);

@@ -60,7 +60,8 @@ class CpuDevice final : public Device, private CpuExecutor {
             .total_bytes = memory.total_bytes,
             .free_bytes = memory.free_bytes,
             .threads = pool_.threads(),
-            .product_library = product_library_};
+            .product_library = product_library_,
+            .cache_bytes = barestep::cache_bytes()};
   }
 
   std::byte* allocate(std::int64_t bytes, MemoryKind /*kind*/) override {

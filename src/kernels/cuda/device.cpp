@@ -155,11 +155,12 @@ DeviceInfo CudaDevice::info() const {
           .pci_bus_id = pci_bus_id_of(properties_),
           .ordinal = context_.ordinal(),
           .driver = driver_text(),
-          .multiprocessors = {
-              .count = target_.geometry.multiprocessors,
-              .threads = target_.geometry.threads_per_multiprocessor,
-              .registers = properties_.regsPerMultiprocessor,
-              .shared_bytes = static_cast<std::int64_t>(properties_.sharedMemPerMultiprocessor)}};
+          .multiprocessors = {.count = target_.geometry.multiprocessors,
+                              .threads = target_.geometry.threads_per_multiprocessor,
+                              .registers = properties_.regsPerMultiprocessor,
+                              .shared_bytes = static_cast<std::int64_t>(
+                                  properties_.sharedMemPerMultiprocessor)},
+          .cache_bytes = properties_.l2CacheSize};
 }
 
 std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
