@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the practical's step under PyTorch and with mlp_single, in turn.
+"""Times the baseline model's step under PyTorch and with mlp_single, in turn.
 
 First every setting of PyTorch that may help is tried, at each size with a batch of the middle; the
 best one is compared. Then all run in rounds, each run a process of its own, the order turning from

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench/compare_pytorch.sh [--newest] [options of compare_pytorch.py]: how much faster a step of the
-# practical is with mlp_single than under PyTorch, on this machine. Takes the installed PyTorch
+# baseline model is with mlp_single than under PyTorch, on this machine. Takes the installed PyTorch
 # (PYTHON=/usr/bin/python3), or with --newest installs the newest one, gigabytes of it, in a virtual
 # environment outside the repository. --help names the options.
 set -euo pipefail

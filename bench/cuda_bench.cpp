@@ -215,7 +215,7 @@ void cuda_adam(benchmark::State& state) {
       static_cast<double>(cost_of(DeviceOp{op}).bytes - 8) / static_cast<double>(n);
 }
 
-/// A layer of the practical's, of so many inputs and outputs, in a precision.
+/// A layer of the baseline model, of so many inputs and outputs, in a precision.
 void cuda_linear_adam(benchmark::State& state) {
   const std::int64_t dim = state.range(0);
   const Precision precision = precision_of(state, 1);
@@ -334,7 +334,7 @@ double least_step_s(const Program& step, Precision precision) {
   return seconds;
 }
 
-/// A whole step of the practical's: width, depth, update, precision, whether it is a graph.
+/// A whole step of the baseline model: width, depth, update, precision, whether it is a graph.
 void cuda_step(benchmark::State& state) {
   const std::int64_t dim = state.range(0);
   const auto update = static_cast<StepUpdate>(state.range(2));
@@ -387,7 +387,7 @@ benchmark::internal::Benchmark* add(const char* name, Run run) {
 }
 
 void add_all() {
-  // The practical's parameters at 1024 x 2 and at 8192 x 6; its batch at both.
+  // The baseline model's parameters at 1024 x 2 and at 8192 x 6; its batch at both.
   constexpr std::int64_t kSmall = 2'099'200;
   constexpr std::int64_t kLarge = 402'702'336;
   constexpr std::int64_t kBatches[] = {kBatch * 1024, kBatch * 8192};

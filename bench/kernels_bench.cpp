@@ -1,4 +1,4 @@
-// Single ops at the practical's shapes, each beside what the machine can do at best.
+// Single ops with the shapes of the baseline model, each beside what the machine can do at best.
 #include <string>
 
 #include "core/random.h"
@@ -82,7 +82,7 @@ void randn(benchmark::State& state) {
 }
 BENCHMARK(randn)->Arg(64 * 1024)->Arg(64 * 8192)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-/// 402,702,336 parameters: the practical's model at DIM 8192 and DEPTH 6.
+/// 402,702,336 parameters: the baseline model, 8192 wide and 6 layers deep.
 void initial_weights_of_the_practical(benchmark::State& state) {
   const ParameterLayout layout(std::vector<std::int64_t>(7, 8192));
   const double seconds = time_iterations(state, [&] {

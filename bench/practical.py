@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The practical's training loop under PyTorch: DEPTH x (Linear(DIM, DIM), ReLU), MSELoss, Adam,
-fresh random x and y each step, which are made before the step's clock starts.
+"""The training loop of the course's practicals (docs/lab.md) under PyTorch: DEPTH x (Linear(DIM, DIM),
+ReLU), MSELoss, Adam, fresh random x and y each step, which are made before the step's clock starts.
 
 Prints one JSON object: the versions, time and loss of every step after the warm-up, and what these
 steps lost to other programs.

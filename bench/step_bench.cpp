@@ -1,5 +1,5 @@
-// The practical's whole step, and where its time goes, op by op; both updates side by side; and
-// what the host adds to a small step.
+// The whole step of the baseline model, and where its time goes, op by op; both updates side by
+// side; and what the host adds to a small step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -184,8 +184,8 @@ BENCHMARK(updates)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTi
     benchmark::kMillisecond);
 
 /// A small step, and what the host adds to its ops: queueing, waking and events. With the third
-/// argument 1 the host waits for each step, as the practical's script does; else the next step is
-/// queued meanwhile.
+/// argument 1 the host waits for each step, as a PyTorch script that prints each loss does; else
+/// the next step is queued meanwhile.
 void small_step(benchmark::State& state) {
   const TrainConfig config =
       practical(state.range(0), state.range(1), Update::kFused, state.range(2));

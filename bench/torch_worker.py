@@ -4,7 +4,7 @@ on its standard input, trains or draws numbers and answers with a line of JSON.
 
 {"do": "info"}
 {"do": "randn", "seed", "sizes", "file"}: consecutive calls of torch.randn, written as raw float32
-{"do": "train", "dim", "depth", "batch", "tf32", "steps", "warmup"}: the practical's loop, with seed 0
+{"do": "train", "dim", "depth", "batch", "tf32", "steps", "warmup"}: the loop of practical.py, with seed 0
 where the way is eager or fused; compiled and captured steps train on from call to call
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # scripts/demo.sh [options of mlp_single]: installs what is missing, builds mlp_single and trains the
-# practical's baseline on the best device there is. From the second run on it trains at once.
+# baseline model (mlp_single's defaults) on the best device there is. From the second run on it trains at once.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"

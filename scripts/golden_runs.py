@@ -46,7 +46,7 @@ def everything(model, optimizer, x, out):
 
 
 class Run:
-    """One training run: the practical's script with a seed, and what to note of it."""
+    """One training run: the usual PyTorch training script with a seed, and what to record of it."""
 
     def __init__(self, layers, batch, steps, seed, last_relu=True, zero_grad=True,
                  optimizer="adam", loss="mse", whole=False, clip_norm=None):

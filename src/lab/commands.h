@@ -38,8 +38,8 @@ void list_experiments();
 /// SIGTERM end it; the same command goes on from there. Throws Error.
 void run_study(const StudyOptions& options);
 
-/// A sheet of the course: measures what it needs and the study in `output` lacks, writes the sheet
-/// there as Markdown, and prints it. Throws Error.
+/// An exercise sheet (lab/sheets.h): measures what it needs and the study in `output` lacks, writes
+/// the sheet there as Markdown, and prints it. Throws Error.
 void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy);
 
 /// Writes the report of the study in `folder` again. Throws Error.

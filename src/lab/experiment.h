@@ -118,7 +118,7 @@ struct Experiment {
   bool needs_pytorch = false;  // so it is run only where it is asked for
 };
 
-/// All, in the order of the course.
+/// All, in the order of the course that docs/lab.md names.
 std::span<const Experiment> experiments();
 
 /// Throws Error(kUsage), which names the nearest one, if there is none of this name.

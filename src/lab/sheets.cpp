@@ -75,7 +75,7 @@ SheetTable table(std::string title, std::vector<std::string> columns, std::size_
   return {.table = {.title = std::move(title), .columns = std::move(columns)}, .given = given};
 }
 
-/// Of the course's model on hardware that is not here, by number of ranks or devices.
+/// The course's model on simulated hardware, by number of ranks or devices.
 SheetTable simulated_scaling(const PredictedModel& model, const std::string& what) {
   const MachineCard card = load_card(kCard);
   SheetTable rows = table(fmt::format("Simulated: {} of {} x {}, batch {}, on {}", what, model.dim,

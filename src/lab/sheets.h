@@ -1,5 +1,6 @@
-// The sheets of a university course on parallelism in deep learning: their tasks and tables, filled
-// in from a study, their questions with the figure, the formula and the reason.
+// The exercise sheets (practicals and homework) of "the course", a university course on parallelism
+// in deep learning: their tasks and tables, filled in from a study, their questions with the
+// figure, the formula and the reason.
 #pragma once
 
 #include <functional>

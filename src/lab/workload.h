@@ -19,7 +19,7 @@ struct Workload {
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
   int gpus = 1;          // there are; more devices of mlp_dp take turns on them
-  bool pytorch = false;  // the practical's script in place of our trainer
+  bool pytorch = false;  // runs pytorch/practical.py in place of our trainer
   TrainConfig
       config{};  // the configuration that the trainer receives; the batch is that of all ranks
 

@@ -89,8 +89,8 @@ struct SweepRow {
   Statistics step_time_s;
 };
 
-/// The table of the practical: batch size, step time and throughput of every run. Both are of the
-/// median step, so that one is the samples of a step over the other.
+/// The table of a run with several batch sizes: batch size, step time and throughput of each. Both
+/// are of the median step, so that one is the samples of a step over the other.
 std::string sweep_table(std::span<const SweepRow> rows);
 
 /// A line of JSON about a batch of an evaluation, without its newline; it names the precision where

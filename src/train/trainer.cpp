@@ -267,7 +267,7 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   const auto& state = programs_.train().tensors.generator;
   if (!state) return;
   if (programs_.spec().generator == Generator::kTorchCpu) {
-    // The data continue the stream that the weights began, as in the practical's script.
+    // The data continue the stream that the weights began, as in a PyTorch script with one seed.
     upload(&behind_weights, *state);
   } else {
     // The weights are drawn on the CPU and copied; the GPU's stream is fresh.

@@ -78,7 +78,6 @@ TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
   EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\":\"host\""));
 }
 
-// The practical's line, in every step before its own.
 /// A trace of each device, which readers take for that of a rank.
 TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   const auto result =

@@ -1,6 +1,6 @@
 """torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: weights between barestep and PyTorch.
 
-Loads OURS, a safetensors file of mlp_single's, into the practical's model by load_state_dict, and prints
+Loads OURS, a safetensors file of mlp_single's, into the same model in PyTorch by load_state_dict, and prints
 its loss and accuracy on the idx files; writes THEIRS, fresh weights of that model, and prints theirs.
 Exits with 77 where PyTorch is not installed. The format is read and written here, by its specification,
 so that nothing else need be installed.

@@ -110,7 +110,7 @@ TEST(Report, HasEveryAnswerTablePlotAndCommand) {
   EXPECT_EQ(count_of(html, "INVALID. No conclusion: it was disturbed."), 1);
   EXPECT_EQ(count_of(markdown, "INVALID. No conclusion: it was disturbed."), 1);
   EXPECT_THAT(html, HasSubstr("a &lt;processor&gt;"));
-  // The plots of the course.
+  // The plots that the course (docs/lab.md) asks for.
   for (const char* part :
        {">ideal<", ">Amdahl, fitted<", "Where the time of a step goes", ">exposed communication<",
         "buckets of 25 MiB", ">ready, waits its turn<", "Roofline of the ops",

@@ -74,8 +74,8 @@ std::unique_ptr<Product> make_reference_product();
 /// the last bits between numbers of threads.
 ///
 /// Memory outside the plan: for every thread a tile of a forward product's output, in all at most
-/// 128 rows a thread of the widest layer, and oneDNN's scratchpad, about a quarter of that at the
-/// practical's shapes. Both are taken in prepare().
+/// 128 rows a thread of the widest layer, and oneDNN's scratchpad, about a quarter of that with
+/// the shapes of the baseline model. Both are taken in prepare().
 std::unique_ptr<Product> make_onednn_product();
 
 /// OpenBLAS, or null in a build without it. With one thread each product is one library call with

@@ -10,7 +10,7 @@
 namespace barestep {
 namespace {
 
-/// The share of the course's exercise.
+/// The serial share in an exercise of the course (docs/lab.md).
 constexpr double kExercise = 0.3;
 
 std::vector<Case> amdahl_cases(const Setting& setting) {

@@ -52,7 +52,7 @@ std::string model_text(const Measurement& each) {
   return fmt::format("{} x {}", each.workload().dim(), each.workload().depth());
 }
 
-/// The course's two models where they were meant to run.
+/// The two models of the course (docs/lab.md) on the hardware that they were meant for.
 FindingTable course_table() {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{

@@ -1,5 +1,5 @@
-// The lecture's ways to need less memory, one on top of the other: what each saves and what it
-// costs.
+// The ways to need less memory that a lecture of the course (docs/lab.md) lists, each added to the
+// ones before: what each saves and what it costs.
 #include <fmt/format.h>
 
 #include <algorithm>

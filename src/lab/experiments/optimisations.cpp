@@ -1,4 +1,4 @@
-// The lecture's ladder: optimisations added one by one.
+// The optimisations that a lecture of the course (docs/lab.md) lists, added one by one.
 #include <fmt/format.h>
 
 #include <cmath>

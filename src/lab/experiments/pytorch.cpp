@@ -1,4 +1,5 @@
-// The practicals' scripts under PyTorch, alternately with ours on the same device.
+// The scripts of the course's practicals (docs/lab.md) under PyTorch, alternately with our programs
+// on the same device.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-/// The course's border between good and bad.
+/// Above this efficiency the course (docs/lab.md) calls scaling good.
 constexpr double kGoodEfficiency = 0.8;
 
 std::vector<Case> strong_scaling_cases(const Setting& setting) {

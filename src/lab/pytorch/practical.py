@@ -1,5 +1,6 @@
-"""The practicals' training loop under PyTorch, for mlp_lab: DEPTH x (Linear(DIM, DIM), ReLU), MSELoss,
-Adam, fresh random x and y each step, which are made before the step's clock starts.
+"""The training loop of the course's practicals (docs/lab.md) under PyTorch, for mlp_lab: DEPTH x
+(Linear(DIM, DIM), ReLU), MSELoss, Adam, fresh random x and y each step, which are made before the step's
+clock starts.
 
 --trainer single is the script of one device, data-parallel that of nn.DataParallel, ddp that of
 DistributedDataParallel, with a process for each rank that takes its rows of the global batch: gloo on
