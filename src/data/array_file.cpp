@@ -145,7 +145,7 @@ std::optional<ElementType> type_of(unsigned code) {
 }
 
 /// Reads a file's bytes, decompressed if they are gzip (RFC 1952), one member or several. Does not
-/// use zlib's gzread, which cannot distinguish the end of the data from a missing checksum.
+/// use zlib's gzread, which misses a missing checksum if a read ends exactly with the data.
 class IdxBytes {
  public:
   explicit IdxBytes(const std::filesystem::path& path)

@@ -127,7 +127,7 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileS
   std::vector<std::string> names;
   files_.list(folder_, names);
   for (const std::string& name : names) {
-    if (is_left_over(name)) files_.unlink(folder_ / name);  // what stays is in nobody's way
+    if (is_left_over(name)) files_.unlink(folder_ / name);  // a leftover does no harm
   }
 }
 

@@ -48,8 +48,7 @@ struct DtypeBits {
   std::string_view name;
   std::uint64_t bits;
 };
-/// By alignment, largest first, then in the reference's order; the reference sorts tensors this
-/// way.
+/// In the order in which the reference sorts tensors' types: by alignment, then as listed.
 constexpr std::array kDtypes = {
     DtypeBits{"BOOL", 8},        DtypeBits{"F4", 4},          DtypeBits{"F6_E2M3", 6},
     DtypeBits{"F6_E3M2", 6},     DtypeBits{"U8", 8},          DtypeBits{"I8", 8},
