@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kMlpSingle = "mlp_single";
 
-/// A run for each batch size, then the practical's table.
+/// One run for each batch size, then the practical's table.
 void train_each(Place& place, TrainConfig config, Job& job) {
   std::vector<SweepRow> rows;
   std::shared_ptr<const Dataset> data;
