@@ -28,7 +28,7 @@ constexpr std::size_t kHelpIndent = 31;
   refuse_usage("option", option, "needs a value", "--help shows which");
 }
 
-/// Lines of at most `width` characters; a longer word has a line of its own.
+/// Breaks text into lines of at most `width` characters; a longer word gets its own line.
 std::string wrapped(const std::string& text, std::size_t width) {
   std::string lines;
   std::istringstream paragraphs(text);
@@ -112,7 +112,7 @@ Read to_path(std::filesystem::path& member) {
   return [&member](const RawValue& given) { member = file_path(given); };
 }
 
-/// A command, and what its arguments are read by.
+/// A command with the readers of its arguments.
 class ArgumentParser::Bound final : public Command {
  public:
   Bound(CLI::App& app, std::string_view name, std::function<void()> run)
@@ -135,10 +135,10 @@ class ArgumentParser::Bound final : public Command {
     arguments_.push_back(std::move(argument));
   }
 
-  /// Call it last: --help shows options in the order in which they were added.
+  /// Call last: --help shows options in the order in which they were added.
   void add_help() { app_.set_help_flag("-h,--help", "print this and exit")->group("Other"); }
 
-  /// Judges what was given, and reads it.
+  /// Checks and reads the values given.
   void read() const {
     for (const Argument& argument : arguments_) require_sound(argument);
     if (!app_.remaining().empty()) refuse_unknown(app_.remaining().front());
@@ -162,7 +162,7 @@ class ArgumentParser::Bound final : public Command {
     return app_.get_option(argument.name)->results();
   }
 
-  /// Refuses what CLI11 takes: an option that is given twice, the next option for a value.
+  /// Rejects what CLI11 accepts: an option given twice, or the next option taken as a value.
   void require_sound(const Argument& argument) const {
     const std::vector<std::string>& texts = given(argument);
     if (texts.size() > 1 && !argument.takes_several) {
@@ -187,7 +187,7 @@ class ArgumentParser::Bound final : public Command {
   }
 
   CLI::App& app_;
-  std::string name_;  // "mlp_lab run"
+  std::string name_;  // e.g. "mlp_lab run"
   std::function<void()> run_;
   std::vector<Argument> arguments_;
 };
@@ -201,11 +201,11 @@ struct ArgumentParser::State {
 
   State(std::string_view name, std::string_view description)
       : app(std::string(description), std::string(name)), program(name), self(app, name, {}) {
-    // An argument of a command may have the name of another one.
+    // At most one, since a command's argument may have the name of another command.
     app.require_subcommand(0, 1);
   }
 
-  /// The command that is given; null for a program without any.
+  /// The command given; null for a program without commands.
   [[nodiscard]] const Bound* command() const {
     if (commands.empty()) return nullptr;
     const std::vector<std::string> rest = app.remaining();
@@ -259,14 +259,14 @@ std::string ArgumentParser::parse(const std::vector<std::string>& arguments) {
       ->group("Other");
   for (const auto& each : state_->commands) each->add_help();
   try {
-    // CLI11 takes arguments from the end.
+    // CLI11 expects arguments in reverse order.
     state_->app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
     return state_->app.help();
   } catch (const CLI::CallForVersion&) {
     return state_->app.version() + "\n";
   } catch (const CLI::ArgumentMismatch&) {
-    refuse_missing_value(arguments.back());  // only the last option can run out of arguments
+    refuse_missing_value(arguments.back());  // only the last option can lack a value
   } catch (const CLI::ParseError& error) {
     refuse_usage("command line", "", error.what(), "see --help");
   }

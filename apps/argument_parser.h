@@ -1,5 +1,5 @@
-// The command line of every program, and the only place that knows CLI11. It takes each value as
-// text: what a value means is judged by who asks for it, with one message for each mistake.
+// The command line of every program, and the only code that uses CLI11. It takes each value as
+// text; the code that needs a value checks it, with one message for each mistake.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace barestep {
 
 using Read = std::function<void(const RawValue&)>;
 
-/// An option, or, where its name has no dashes, an argument that stands by itself.
+/// An option, or a positional argument if its name has no dashes.
 struct Argument {
   std::string name;    // "--lr", "folder"
-  std::string type{};  // "N"; an option without a type is a flag
+  std::string type{};  // "N"; empty for a flag
   std::string help{};
   std::string group = "Options";
   bool is_required = false;
-  bool takes_several = false;  // of those without dashes
-  Read read{};                 // called for each value, once all arguments are known
+  bool takes_several = false;  // for positional arguments
+  Read read{};                 // called for each value after all arguments are known
 };
 
 Argument option(std::string name, std::string type, std::string help, Read read);
@@ -33,10 +33,10 @@ Argument flag(std::string name, std::string help, bool& member);
 Argument required(Argument argument);
 Argument several(Argument argument);
 
-/// What fills a member, which must outlive the parser.
+/// Stores the value in `member`, which must outlive the parser.
 Read to_text(std::string& member);
 Read to_path(std::filesystem::path& member);
-/// A whole number from 1 to `most`.
+/// Reads a whole number from 1 to `most`.
 template <class T>
 Read to_number(T& member, std::int64_t most) {
   return [&member, most](const RawValue& given) {
@@ -44,34 +44,34 @@ Read to_number(T& member, std::int64_t most) {
   };
 }
 
-/// What mlp_single is, or `run` of mlp_lab.
+/// A set of arguments: those of mlp_single, or of the command `run` of mlp_lab.
 class Command {
  public:
   virtual ~Command() = default;
-  /// Arguments without dashes are taken in the order in which they are added.
+  /// Positional arguments are taken in the order in which they are added.
   virtual void add(Argument argument) = 0;
 };
 
 class ArgumentParser {
  public:
-  /// `examples` end every --help.
+  /// `examples` are printed at the end of every --help.
   ArgumentParser(std::string_view program, std::string_view version, std::string_view description,
                  std::string_view examples);
   ~ArgumentParser();
   ArgumentParser(const ArgumentParser&) = delete;
   ArgumentParser& operator=(const ArgumentParser&) = delete;
 
-  /// The program itself, where it has no commands.
+  /// The program itself, if it has no commands.
   Command& program();
 
-  /// A command of a program that has them; one without a description is not for users. parse() ends
-  /// with `run` of the one that is given.
+  /// Adds a command; without a description, it is hidden from users. parse() calls the `run` of the
+  /// given command last.
   Command& add_command(std::string_view name, std::string_view description,
                        std::function<void()> run);
 
-  /// Reads all arguments, which come without the program's name. Returns what --help or --version
-  /// ask for, which is all there is to do then; else empty. Throws Error(kUsage), and what reading
-  /// and running throw.
+  /// Reads all arguments; the program's name is not among them. Returns the output of --help or
+  /// --version, after which the program should exit; else empty. Throws Error(kUsage), and what
+  /// reading and running throw.
   std::string parse(const std::vector<std::string>& arguments);
 
  private:
@@ -80,8 +80,8 @@ class ArgumentParser {
   std::unique_ptr<State> state_;
 };
 
-/// What to say about a name that is none of `names`: "did you mean --lr?" (without dashes for what
-/// is no option), or where to look when nothing is near.
+/// The hint for a name that is not in `names`: "did you mean --lr?" (without dashes for names other
+/// than options), or where to look if none is similar.
 std::string did_you_mean(std::string_view name, std::span<const std::string_view> names,
                          bool dashes);
 

@@ -26,8 +26,8 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
-/// Takes the parser's events one by one; `text` is the stream it reads, whose position tells where
-/// an event is.
+/// Receives the parser's events one by one; `text` is the stream that the parser reads, and its
+/// position gives the position of an event.
 class Reader : public nlohmann::json_sax<Json> {
  public:
   Reader(TrainerKind trainer, std::string file, std::istringstream& text)
@@ -42,7 +42,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool end_object() override { return --depth_ == 0; }
 
   bool key(string_t& name) override {
-    // The parser is past the closing quote.
+    // The parser has already read the closing quote.
     const std::size_t length = std::min(name.size() + 2, position());
     key_where_ = where(position() - length);
     const auto options = options_of(trainer_);
@@ -95,12 +95,12 @@ class Reader : public nlohmann::json_sax<Json> {
                    const Json::exception& error) override {
     constexpr int kNumberOverflows = 406;
     if (error.id == kNumberOverflows) {
-      number(token);  // refuses it where there should be no number
+      number(token);  // rejects it if no number is allowed here
       refuse(fmt::format("{}: {}", key_where_, option_->name), token, "out of range",
              fmt::format("--help describes --{}", option_->name));
     }
-    // "[json.exception...] parse error at line 1, column 2: syntax error ...": only the reason. The
-    // place is the last character of what did not fit.
+    // "[json.exception...] parse error at line 1, column 2: syntax error ...": keeps only the
+    // reason. The position is that of the last character of the unexpected token.
     const std::string_view text = error.what();
     const std::size_t column = text.find("column");
     const std::size_t reason = text.find(": ", column == std::string_view::npos ? 0 : column);
@@ -160,13 +160,13 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  /// Bytes the parser has taken so far.
+  /// How many bytes the parser has read so far.
   [[nodiscard]] std::size_t position() const {
     const auto at = text_.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in);
     return static_cast<std::size_t>(std::max<std::streamoff>(at, 0));
   }
 
-  /// file:line:column of a byte.
+  /// The file:line:column of a byte.
   [[nodiscard]] std::string where(std::size_t byte) const {
     const std::string_view before = std::string_view(content_).substr(0, byte);
     const auto line = 1 + std::ranges::count(before, '\n');
@@ -179,7 +179,7 @@ class Reader : public nlohmann::json_sax<Json> {
   std::istringstream& text_;
   const std::string content_;
   int depth_ = 0;
-  const Option* option_ = nullptr;  // of the key read last
+  const Option* option_ = nullptr;  // for the key read last
   std::string key_where_;
   std::optional<std::string> numbers_;  // inside an array
   std::set<std::string_view> seen_;
@@ -193,7 +193,7 @@ std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
   std::string content = InputFile(path, "config file").text(kMostConfigBytes);
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
-  // The parser would take it for the end of the file.
+  // The parser would take NUL as the end of the file.
   if (content.find('\0') != std::string::npos) {
     fail(ExitCode::kConfiguration, {.what = "config file",
                                     .value = path.string(),
@@ -208,7 +208,7 @@ std::map<std::string_view, RawValue> read_config_file(TrainerKind trainer,
 
 namespace {
 
-/// What --help says besides the options.
+/// The text of --help other than the options.
 struct About {
   TrainerKind trainer;
   std::string_view description;
@@ -241,7 +241,8 @@ constexpr About kAbout[] = {
   srun -n 8 --mpi=pmix mlp_ddp --batch-size 32 --slow-rank 1:20)"},
 };
 
-/// Applies the file's options, less those that the command line replaces, then the command line's.
+/// Applies the file's options, except those that the command line replaces, then the command
+/// line's.
 CommandLine merge(std::span<const Option> options,
                   const std::map<std::string_view, RawValue>& typed,
                   std::map<std::string_view, RawValue> in_file) {

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kMlpDdp = "mlp_ddp";
 
 void run_mlp_ddp(const std::vector<std::string>& arguments) {
-  // What is wrong with a command line is told by one rank, once there are ranks.
+  // An invalid command line is reported by one rank, once the ranks are connected.
   CommandLine line;
   std::optional<Error> wrong;
   try {

@@ -1,4 +1,4 @@
-// mlp_lab: whole experiments by one command.
+// mlp_lab: complete experiments with one command.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -56,12 +56,12 @@ Read to_rank_counts(std::vector<int>& counts) {
   };
 }
 
-/// A whole number that stands in for an experiment's own.
+/// A whole number that replaces an experiment's default.
 Read to_choice(std::optional<std::int64_t>& member, std::int64_t most) {
   return [&member, most](const RawValue& given) { member = whole_number(given, {1, most}); };
 }
 
-/// In percent, as a ratio above 1.
+/// Reads percent; stores a ratio above 1.
 Argument margin_option(double& margin) {
   return option("--margin", "P", "differences of times up to P percent are called small (5)",
                 [&](const RawValue& given) {
@@ -69,7 +69,7 @@ Argument margin_option(double& margin) {
                 });
 }
 
-/// What every command that measures takes.
+/// The options of every command that measures.
 void add_study_options(Command& run, StudyOptions& study) {
   study.output = "lab-results";
   run.add(option("--output", "DIR", "folder of results and report, made if new (lab-results)",
@@ -182,7 +182,7 @@ void add_predict(ArgumentParser& parser, Prediction& asked) {
       option("--scheme", fmt::format("{}", fmt::join(scheme_names(), "|")),
              "how a step is shared; data-parallel is mlp_dp's (ddp)",
              [&](const RawValue& given) { choose_scheme(model, choice(given, scheme_names())); }));
-  // Nothing is trained in int8, the last of them.
+  // int8, the last precision, is not for training.
   const auto trained = std::span(kNamesOf<Precision>).first(kCountOf<Precision> - 1);
   predicts.add(option("--precision", fmt::format("{}", fmt::join(trained, "|")),
                       "of matrix products (fp32)", [&model, trained](const RawValue& given) {
@@ -216,7 +216,7 @@ void add_amdahl(ArgumentParser& parser, AmdahlsLaw& law) {
       option("--ranks", "N,N,...", "numbers of ranks (1,2,4,8,16)", to_rank_counts(law.ranks)));
 }
 
-/// What a card's measurement starts; not for users.
+/// The hidden command that a card's measurement starts.
 void add_measure_rank(ArgumentParser& parser, RankRatesOptions& rates) {
   Command& measure = parser.add_command("measure-rank", "", [&] { measure_rank(rates); });
   measure.add(required(option("--output", "FILE", "", to_path(rates.output))));

@@ -1,4 +1,4 @@
-// What may follow a linear layer, number by number.
+// The activations that may follow a linear layer; each applies to every number on its own.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace barestep {
 
-/// The arithmetic stands in kernels/formulas.h.
+/// The arithmetic is in kernels/formulas.h.
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid, kLeakyRelu, kNone };
 template <>
 inline constexpr std::string_view kNamesOf<Activation>[] = {
     "relu", "gelu", "gelu-tanh", "silu", "tanh", "sigmoid", "leaky-relu", "none"};
 
-/// What there is to say of an activation, but for its arithmetic.
+/// All properties of an activation except its arithmetic.
 struct ActivationTraits {
-  bool is_module = false;         // is a module of PyTorch's nn.Sequential
-  std::string_view bias_label{};  // of a BiasActivation
-  std::string_view grad_label{};  // of an ActivationGrad
-  /// The ActivationGrad as a formula: {0} is the gradient, {1} what it is found from.
+  bool is_module = false;         // a module that nn.Sequential can hold
+  std::string_view bias_label{};  // label of a BiasActivation
+  std::string_view grad_label{};  // label of an ActivationGrad
+  /// The ActivationGrad as a formula: {0} is the gradient, {1} the number it is computed from.
   std::string_view grad_text{};
-  /// The gradient is found from what the activation is applied to, which training then keeps;
-  /// else from the output, which is there anyway.
+  /// True: the gradient is computed from the activation's input, which training then has to keep.
+  /// False: it is computed from the output, which is there anyway.
   bool grad_from_input = false;
-  std::int64_t flops = 0;  // for each number, as Cost counts them
+  std::int64_t flops = 0;  // per number, as in Cost
   std::int64_t grad_flops = 0;
 };
 
@@ -83,7 +83,7 @@ constexpr ActivationTraits traits_of(Activation activation) {
               .flops = 2,
               .grad_flops = 2};
     case Activation::kNone:
-      // A bias without an activation goes by the name of the usual op.
+      // A bias without an activation keeps the label of the most common op.
       return {.bias_label = "bias_relu", .grad_label = "relu_grad"};
   }
   return {};

@@ -13,15 +13,15 @@
 
 namespace barestep {
 
-/// One base address per buffer. A runner keeps one table per slot, so a step sees the addresses of
-/// its own slots. Owns no memory; must outlive the work queued with it.
+/// One base address per buffer. A runner keeps one table per slot, so each step sees the addresses
+/// of its own slots. Owns no memory; must outlive the work queued with it.
 class Addresses {
  public:
   Addresses() = default;
   explicit Addresses(std::vector<std::byte*> base) : base_(std::move(base)) {}
 
-  /// The address of the tensor's first element, a T. Throws Error(kBug) where the tensor's buffer
-  /// is not bound or its type is another.
+  /// The address of the tensor's first element, a T. Throws Error(kBug) if the tensor's buffer is
+  /// not bound or its type differs from T.
   template <class T = float>
   [[nodiscard]] T* at(const Tensor& tensor) const {
     BARESTEP_REQUIRE(holds<T>(tensor.dtype), "the tensor's numbers are of another type");
@@ -32,7 +32,7 @@ class Addresses {
   }
 
  private:
-  /// Any tensor holds bytes. What is no number, as the state of a generator, lies in raw bytes.
+  /// Any tensor holds bytes. Data other than numbers, such as a generator's state, is raw bytes.
   template <class T>
   static constexpr bool holds(DType dtype) {
     if constexpr (std::is_same_v<T, std::byte>) return true;

@@ -1,4 +1,4 @@
-// The arena: all memory a run uses on one device, allocated once and placed as the plan says.
+// The arena: all memory that a run uses on one device, allocated once and laid out as planned.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace barestep {
 /// must outlive the arena.
 class Arena {
  public:
-  /// Allocates what the plan gives to this device; throws Error(kMemory). Pinned buffers lie in
+  /// Allocates what the plan assigns to this device; throws Error(kMemory). Pinned buffers are in
   /// `host_kind` memory. Blocks.
   Arena(Device& device, const MemoryPlan& plan, const Buffers& buffers,
         MemoryKind host_kind = MemoryKind::kPinned);
@@ -30,8 +30,8 @@ class Arena {
   /// The address of a slot of a buffer; the buffer must belong to this device.
   [[nodiscard]] std::byte* at(BufferId buffer, int slot) const;
 
-  /// The end of the highest device byte that was ever handed out by at(). After every buffer was
-  /// bound it equals the plan.
+  /// The end of the highest device byte that at() has returned so far. Once every buffer is bound,
+  /// it equals the plan's size.
   [[nodiscard]] std::int64_t high_water_bytes() const { return high_water_bytes_; }
 
  private:

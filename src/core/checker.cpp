@@ -1,6 +1,6 @@
-// The checker unrolls the program and computes for every vertex the set of vertices that are
-// finished before it starts, as a bitset. A node has, in each step, a start vertex and one vertex
-// for each part. Written without a look at order(), so that neither inherits the other's mistakes.
+// The checker unrolls the program and computes, for every vertex, the set of vertices that are
+// finished before it starts, as a bitset. In each step, a node has a start vertex and one vertex
+// for each part. This code is independent of order(), so neither repeats the other's mistakes.
 #include "core/checker.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ struct ByteRange {
   std::int64_t end = 0;
 };
 
-/// The bytes in which two accesses, `steps_back` steps apart, meet, one of them writing.
+/// The bytes that two accesses, `steps_back` steps apart, both touch if one of them writes.
 std::optional<ByteRange> meeting(const Buffers& buffers, const Access& a, const Access& b,
                                  int steps_back) {
   if (a.tensor.buffer != b.tensor.buffer || !(a.writes || b.writes)) return std::nullopt;
@@ -76,7 +76,7 @@ class Unrolled {
     }
   }
 
-  /// Seen from the last step, the only one with a full past.
+  /// Checks the last step, the only one with a complete past.
   [[nodiscard]] std::vector<Violation> violations() const {
     std::vector<Violation> found;
     for (std::size_t second = 0; second < parts_.size(); ++second) {
@@ -104,7 +104,7 @@ class Unrolled {
     return start_vertex(step, node) + 1 + part;
   }
 
-  /// `earlier`, and all that is finished before it, is finished before `later` starts.
+  /// Notes that `earlier`, and everything finished before it, is finished before `later` starts.
   void follow(std::size_t later, std::size_t earlier) {
     for (std::size_t word = 0; word < words_; ++word) {
       finished_before_[later * words_ + word] |= finished_before_[earlier * words_ + word];

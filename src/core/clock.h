@@ -1,4 +1,4 @@
-// The clock of the host, to which records and step times belong.
+// The host's clock; records and step times are in its seconds.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
-// The seam between programs and other ranks.
+// The interface between programs and other ranks.
 //
-// Every rank calls the same methods in the same order. Ranks count over all processes; a process
-// that drives n devices holds n consecutive ranks.
+// Every rank calls the same methods in the same order. Ranks are numbered across all processes; a
+// process that drives n devices holds n consecutive ranks.
 #pragma once
 
 #include <cstddef>
@@ -23,33 +23,33 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
 
-  /// Everything run() must not do. Call once for each collective before its first run. Blocks.
+  /// All work that run() must not do. Call once for each collective before its first run. Blocks.
   virtual void prepare(const Collective& collective) = 0;
 
-  /// Queues; `streams` has one stream per tensor of the collective. Part i is complete in stream i.
+  /// Queues; `streams` has one stream per tensor of the collective. Part i completes in stream i.
   virtual void run(const Collective& collective, const Addresses& addresses,
                    std::span<Stream* const> streams, Tag tag) = 0;
 
-  /// False for those that cannot measure.
+  /// False if the communicator cannot measure.
   [[nodiscard]] virtual bool sends_records() const { return false; }
 
-  /// Sends a record of every collective to `sink` from now on, its start being when this rank
-  /// began; null stops that. Call while no work is queued. Without sends_records() none comes.
+  /// From now on, sends a record of every collective to `sink`; it starts when this rank began.
+  /// Null stops that. Call while no work is queued. Sends nothing unless sends_records().
   virtual void set_record_sink(RecordSink* /*sink*/) {}
 
-  /// Host bytes from `root` to every rank. Blocks.
+  /// Copies host bytes from `root` to every rank. Blocks.
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
 
   /// `all` receives size() times bytes.size() bytes, in rank order. Blocks.
   virtual void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) = 0;
 
-  /// Blocks until every rank is here.
+  /// Blocks until every rank has called it.
   virtual void barrier() = 0;
 
-  /// Why collectives can no longer succeed, or empty. Does not block.
+  /// Why collectives can no longer succeed; empty while they can. Does not block.
   [[nodiscard]] virtual std::string poll_error() = 0;
 
-  /// Gives up: blocked ranks return or end, with `code`.
+  /// Gives up. Blocked ranks either return or exit with `code`.
   virtual void abort(ExitCode code) noexcept = 0;
 };
 

@@ -1,7 +1,7 @@
-// What a run is asked to do: every option of the trainers as a plain struct, with its default.
+// The options of a run: every option of the trainers as a plain struct, with its default.
 //
-// Each field is named after its option (`batch_size` is --batch-size). options/ has the table by
-// which it is read, written and checked.
+// Each field is named after its option (`batch_size` is --batch-size). The table in options/ reads,
+// writes and checks them.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,7 @@
 
 namespace barestep {
 
-/// Some steps of a run that follow each other: `first` and what follows, without `end`, as a slice
-/// in Python.
+/// Consecutive steps of a run, from `first` up to but not including `end`, like a slice in Python.
 struct StepRange {
   std::int64_t first = 0;
   std::int64_t end = 0;
@@ -33,7 +32,7 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-/// Whole numbers an option accepts, first and last included.
+/// The whole numbers that an option accepts, both ends included.
 struct Range {
   std::int64_t first;
   std::int64_t last;
@@ -43,9 +42,10 @@ struct Range {
   }
 };
 
-/// Real numbers an option accepts: above (or from, if `with_low`) `low`, and below `end`. Neither
-/// NaN nor infinity is in any. A number of `as_float32` is used as a float32, so what would round
-/// to 0 or to infinity there is not in the range; 0 itself may be.
+/// The real numbers that an option accepts: above `low` (or from it, if `with_low`) and below
+/// `end`. NaN and infinity are never accepted. If `as_float32`, the number is used as a float32:
+/// then a nonzero number that rounds to 0 there is out of range, and so is one that rounds to
+/// infinity.
 struct RealRange {
   double low;
   bool with_low;
@@ -57,7 +57,7 @@ struct RealRange {
            (!as_float32 || (!underflows(value) && !overflows(value)));
   }
 
-  // What lies half-way between two float32 rounds to the even one.
+  // Half-way cases round to even.
   static constexpr bool underflows(double value) {
     return value != 0 && -0x1p-150 <= value && value <= 0x1p-150;
   }
@@ -68,7 +68,7 @@ struct RealRange {
 
 namespace limits {
 
-// They keep every product of sizes that validate() lets through inside 64 bits.
+// These limits keep every product of validated sizes within 64 bits.
 constexpr Range kWidths{1, std::int64_t{1} << 24};
 constexpr Range kDepths{1, 10'000};
 constexpr Range kBatchSizes{1, std::numeric_limits<std::int32_t>::max()};
@@ -93,12 +93,12 @@ constexpr Range kCheckpoints{1, 1'000'000};  // --checkpoint-keep
 
 }  // namespace limits
 
-/// "a whole number from 1 to 1024", "a number above 0", "a number from 0 to below 1": what messages
-/// and --help say.
+/// "a whole number from 1 to 1024", "a number above 0", "a number from 0 to below 1", for messages
+/// and --help.
 std::string text_of(const Range& range);
 std::string text_of(const RealRange& range);
 
-/// Why `value` is not in `range`, and what to give instead.
+/// Why `value` is not in `range`, and which value to use instead.
 struct OutOfRange {
   std::string why, remedy;
 };
@@ -113,10 +113,10 @@ constexpr std::int64_t kDefaultRowLimit = 100;
 constexpr std::int64_t kDefaultLrStep = 30;
 constexpr double kDefaultLrGamma = 0.1;
 
-/// --recompute auto: as many segments as --memory asks for.
+/// --recompute auto: as many segments as --memory requires.
 constexpr std::int64_t kAutoRecompute = 0;
 
-/// The programs that train.
+/// The training programs.
 enum class TrainerKind { kSingle, kDataParallel, kDdp };
 template <>
 inline constexpr std::string_view kNamesOf<TrainerKind>[] = {"mlp_single", "mlp_dp", "mlp_ddp"};
@@ -130,7 +130,7 @@ template <>
 inline constexpr std::string_view kNamesOf<OptimizerKind>[] = {"adam",    "adamw",   "sgd",
                                                                "rmsprop", "adagrad", "lion"};
 
-/// Numbers of an optimizer that options set.
+/// The optimizer's numbers that have options.
 struct OptimizerNumbers {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -139,9 +139,9 @@ struct OptimizerNumbers {
   double weight_decay = 0;
 };
 
-/// What sets an optimizer apart from the others, but for its arithmetic.
+/// All properties of an optimizer except its arithmetic.
 struct OptimizerTraits {
-  OptimizerNumbers defaults{};    // PyTorch's; Lion's, which it has not, are the paper's
+  OptimizerNumbers defaults{};    // PyTorch's; it lacks Lion: the paper's
   bool has_eps = true;            // takes --eps
   bool has_momentum = false;      // takes --momentum
   bool has_nesterov = false;      // takes --nesterov
@@ -166,7 +166,7 @@ constexpr OptimizerTraits traits_of(OptimizerKind kind) {
   return {};
 }
 
-/// What becomes of the learning rate after --lr-warmup.
+/// How the learning rate develops after --lr-warmup.
 enum class LrSchedule { kConstant, kLinear, kCosine, kStep };
 template <>
 inline constexpr std::string_view kNamesOf<LrSchedule>[] = {"constant", "linear", "cosine", "step"};
@@ -175,9 +175,9 @@ enum class LrScale { kNone, kLinear };
 template <>
 inline constexpr std::string_view kNamesOf<LrScale>[] = {"none", "linear"};
 
-/// Where the optimizer's step runs: after all gradients, inside the products that make them, which
-/// then are not stored, or after the all-reduce of each bucket. kAuto is a question that
-/// choose_update() answers; if it was not asked, it is kSeparate.
+/// Where the optimizer's step runs: after all gradients; fused into the products that compute the
+/// gradients, which are then never stored; or after each bucket's all-reduce. choose_update()
+/// resolves kAuto; unresolved, it means kSeparate.
 enum class Update { kAuto, kSeparate, kFused, kPerBucket };
 template <>
 inline constexpr std::string_view kNamesOf<Update>[] = {"auto", "separate", "fused", "per-bucket"};
@@ -187,9 +187,9 @@ template <>
 inline constexpr std::string_view kNamesOf<GemmProvider>[] = {"auto", "onednn", "cblas",
                                                               "reference"};
 
-/// Of matrix products. With 16 bits also of what they read and write, with the rounding points of
-/// torch.autocast; weights and all that the optimizer keeps stay fp32. int8 is for
-/// evaluations.
+/// The precision of matrix products. With 16 bits, also of the numbers they read and write, with
+/// the rounding points of torch.autocast; weights and the optimizer's state stay fp32. int8 is for
+/// evaluations only.
 enum class Precision { kFp32, kTf32, kBf16, kFp16, kInt8 };
 template <>
 inline constexpr std::string_view kNamesOf<Precision>[] = {"fp32", "tf32", "bf16", "fp16", "int8"};
@@ -201,19 +201,19 @@ constexpr DType type_of(Precision precision) {
                                          : DType::kF32;
 }
 
-/// How many times as large gradients of fp16 are computed; the defaults are those of
-/// torch.amp.GradScaler.
+/// The factor that scales fp16 gradients; the defaults are those of torch.amp.GradScaler.
 struct LossScaling {
-  bool dynamic = true;  // halved after an overflow, doubled after `window` steps without one
+  bool dynamic = true;  // halves after an overflow, doubles after `window` steps without one
   double initial = 65536;
   std::int64_t window = 2000;
 
   friend bool operator==(const LossScaling&, const LossScaling&) = default;
 };
 
-/// How --precision int8 quantises: weights by outputs and activations by rows, symmetric; or as
-/// torch.ao.quantization.quantize_dynamic does, activations of the whole batch by one scale and
-/// weights too, or by outputs.
+/// How --precision int8 quantises. kRow: one scale for each output of the weights and each row of
+/// activations, symmetric. kTorch and kTorchPerChannel follow
+/// torch.ao.quantization.quantize_dynamic: one scale for the whole batch's activations, and for the
+/// weights either one scale or one for each output.
 enum class Quantization { kRow, kTorch, kTorchPerChannel };
 template <>
 inline constexpr std::string_view kNamesOf<Quantization>[] = {"row", "torch", "torch-per-channel"};
@@ -226,7 +226,7 @@ enum class RankScheme { kDdp, kZero1, kFactor };
 template <>
 inline constexpr std::string_view kNamesOf<RankScheme>[] = {"ddp", "zero1", "factor"};
 
-/// What rows of the operator table are sorted by; the names are PyTorch's.
+/// The sort keys of the operator table; the names are PyTorch's.
 enum class SortBy {
   kDeviceTotal,
   kSelfDeviceTotal,
@@ -253,41 +253,41 @@ struct ModelConfig {
   bool last_relu = true;  // --no-last-relu; a ReLU after the last Linear too
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
-  double dropout = 0;  // its rate
+  double dropout = 0;  // probability that a number becomes 0
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 struct DataConfig {
   DataKind kind = DataKind::kRandn;
-  std::filesystem::path x{}, y{};     // of idx:X,Y and npy:X,Y; of safetensors:X, y is empty
-  std::int64_t batch_size = 64;       // of a micro-step
-  std::vector<std::int64_t> sweep{};  // batch sizes to run one after the other, or none
-  bool shuffle = true;                // --no-shuffle: every epoch in the order of the files
-  bool standardize = false;           // features get mean 0 and variance 1, by the training set's
+  std::filesystem::path x{}, y{};     // idx:X,Y and npy:X,Y; for safetensors:X, y is empty
+  std::int64_t batch_size = 64;       // per micro-step
+  std::vector<std::int64_t> sweep{};  // batch sizes to run one after another; may be empty
+  bool shuffle = true;                // --no-shuffle: every epoch in the files' order
+  bool standardize = false;           // gives features mean 0 and variance 1 over the training set
   bool drop_last = false;             // leave out the smaller last batch of an epoch
-  double test_split = 0;              // the last share of the samples is the test set
-  int workers = 1;                    // threads that gather batches ahead; 0: inside the step
-  int prefetch = 2;                   // batches each of them may be ahead
+  double test_split = 0;              // share of samples, at the end, that form the test set
+  int workers = 1;                    // threads that gather batches ahead; 0: done inside the step
+  int prefetch = 2;                   // batches that each worker may be ahead
   bool pin = true;                    // --no-pin: batches are copied from pageable memory
-  double io_delay_ms = 0;             // injected: what a slow disk would cost each step
+  double io_delay_ms = 0;             // injected: a slow disk's delay in each step
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
-/// The optimizer and its numbers: what options set, and what steps are built from and run with.
+/// The optimizer and its numbers, as set by options and used by the steps.
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdam;
   std::optional<double> lr{}, beta1{}, beta2{}, eps{}, weight_decay{};  // see numbers_of()
   double momentum = 0;
   bool nesterov = false;
   bool amsgrad = false;
-  std::int64_t lr_warmup = 0;         // steps over which the learning rate grows to its value
+  std::int64_t lr_warmup = 0;         // steps over which the learning rate rises to its value
   LrScale lr_scale = LrScale::kNone;  // linear: lr times the number of ranks
   LrSchedule lr_schedule = LrSchedule::kConstant;
-  std::optional<double> lr_min{};         // default: 0; of linear and cosine
-  std::optional<std::int64_t> lr_step{};  // default: 30; of step
-  std::optional<double> lr_gamma{};       // default: 0.1; of step
+  std::optional<double> lr_min{};         // default: 0; for linear and cosine
+  std::optional<std::int64_t> lr_step{};  // default: 30; for step
+  std::optional<double> lr_gamma{};       // default: 0.1; for step
 
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
@@ -295,38 +295,39 @@ struct OptimizerConfig {
 struct TrainingConfig {
   std::optional<std::int64_t> steps{};      // default: 20
   std::optional<std::int64_t> epochs{};     // instead of steps; needs files
-  std::optional<std::int64_t> warmup{};     // the first of the steps; read it through warmup_of()
-  std::uint64_t seed = 0;                   // -1 is 2^64 - 1
+  std::optional<std::int64_t> warmup{};     // steps at the start; read it through warmup_of()
+  std::uint64_t seed = 0;                   // the option's -1 is 2^64 - 1
   std::int64_t accumulate = 1;              // micro-steps of batch_size samples in a step
-  std::int64_t recompute = 1;               // segments; 1: none is recomputed; or kAutoRecompute
+  std::int64_t recompute = 1;               // segments; 1: recomputes nothing; or kAutoRecompute
   bool zero_grad = true;                    // --no-zero-grad: gradients add up from step to step
-  std::optional<double> clip_norm{};        // the most the norm of all gradients may be
+  std::optional<double> clip_norm{};        // upper bound of the norm of all gradients
   std::optional<LossScaling> loss_scale{};  // default: dynamic with fp16, else none
-  std::optional<std::int64_t> loss_scale_window{};  // default: 2000; of a dynamic one
+  std::optional<std::int64_t> loss_scale_window{};  // default: 2000; for dynamic scaling
   Update update = Update::kAuto;
   std::int64_t log_every = 1;
   std::optional<std::int64_t> early_stop{};  // evaluations without a better test loss
-  bool evaluate_only = false;                // instead of training
+  bool evaluate_only = false;                // no training
 
   friend bool operator==(const TrainingConfig&, const TrainingConfig&) = default;
 };
 
 struct DeviceConfig {
   std::string device = "auto";         // auto, cpu, cuda, cuda:1
-  std::vector<std::string> devices{};  // cpu or cuda:N each, to spread a step over; mlp_dp's
-  std::optional<int> threads{};  // of the CPU device; default: one for each CPU of this process
+  std::vector<std::string> devices{};  // mlp_dp: the devices that share a step; cpu or cuda:N
+  std::optional<int> threads{};        // CPU device; default: one for each CPU this process may use
   GemmProvider gemm = GemmProvider::kAuto;
   bool fusion = true;  // bias and ReLU inside the forward product
-  bool graph = false;  // capture the step once, launch it as one piece
+  bool graph = false;  // captures the step once and launches it as a unit
   Precision precision = Precision::kFp32;
-  std::optional<Quantization> quantization{};  // of int8; default: kRow
-  // A GPU times the algorithms of products: of those from tuned_flop on, keeping its choices in a
-  // cache of the user's, or of all, keeping them in the file `autotune`.
+  std::optional<Quantization> quantization{};  // for int8; default: kRow
+  // A GPU times the algorithms of products. With an empty `autotune`, it times products of at least
+  // tuned_flop flops and keeps the choices in the user's cache; otherwise it times all products and
+  // keeps the choices in that file.
   bool autotunes = true;
   std::filesystem::path autotune{};
   double tuned_flop = 1e9;  // not an option
-  // Not an option: if above 0, a GPU computes a layer's product of any number of rows by the
-  // algorithm for so many, so that a row's bits do not depend on how many there are.
+  // Not an option. If above 0, a GPU computes a layer's product with the algorithm for this many
+  // rows, whatever the actual number, so a row's bits do not depend on the number of rows.
   std::int64_t rows_of_products = 0;
 
   friend bool operator==(const DeviceConfig&, const DeviceConfig&) = default;
@@ -339,32 +340,32 @@ struct SlowRank {
   friend bool operator==(const SlowRank&, const SlowRank&) = default;
 };
 
-/// Pauses before backward.
+/// Artificial pauses before backward.
 struct InjectedConfig {
   double delay_ms = 0;
   std::optional<SlowRank> slow_rank{};
-  double jitter_ms = 0;  // random, from 0 to this
+  double jitter_ms = 0;  // uniformly random between 0 and this
 
   friend bool operator==(const InjectedConfig&, const InjectedConfig&) = default;
 };
 
-/// What only ranks have: mlp_ddp's; mlp_dp has the transport and the limit of time.
+/// Options for several ranks: mlp_ddp has all, mlp_dp only the transport and the timeout.
 struct ParallelConfig {
-  bool batch_per_rank = false;  // data.batch_size is each rank's (--batch-size)
-  bool global_batch = false;    // it was given as that of all ranks (--global-batch-size)
+  bool batch_per_rank = false;  // data.batch_size is per rank (--batch-size)
+  bool global_batch = false;    // the batch size was given for all ranks (--global-batch-size)
   bool seed_per_rank = false;   // random data: each rank draws its own, seeded with seed + rank
   Transport transport = Transport::kAuto;
   RankScheme scheme = RankScheme::kDdp;
-  double bucket_mib = 25;           // at which a bucket of gradients is closed, but the first
-  bool whole_first_bucket = false;  // the first step reduces all gradients as one, as PyTorch's
-  bool overlap = true;              // communication while backward goes on
+  double bucket_mib = 25;           // closes a bucket of gradients; the first one is smaller
+  bool whole_first_bucket = false;  // the first step reduces all gradients at once, as PyTorch does
+  bool overlap = true;              // communication runs during backward
   bool bf16_gradients = false;      // gradients are rounded to bf16 for the all-reduce
-  double timeout_s = 300;           // who is in something for longer ends the run
+  double timeout_s = 300;           // a rank that is in one operation for longer ends the run
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
-/// How often a checkpoint is made: after so many steps, or as soon as so much time has passed.
+/// How often a checkpoint is saved: every `steps` steps, or as soon as enough time has passed.
 struct CheckpointEvery {
   std::int64_t steps = 0;  // 0: by time
   double seconds = 600;
@@ -372,13 +373,13 @@ struct CheckpointEvery {
   friend bool operator==(const CheckpointEvery&, const CheckpointEvery&) = default;
 };
 
-/// How a run that is cut off goes on.
+/// How an interrupted run can be resumed.
 struct CheckpointConfig {
-  std::filesystem::path folder{};  // --checkpoint; the rest is --checkpoint-every and so on
+  std::filesystem::path folder{};  // --checkpoint; others are --checkpoint-every etc.
   CheckpointEvery every{};
-  std::int64_t keep = 2;  // of the newest
-  bool best = false;      // and the one with the smallest test loss
-  bool resume = false;    // from the newest in `folder`, or a fresh start where there is none
+  std::int64_t keep = 2;  // number of newest ones to keep
+  bool best = false;      // also keeps the one with the smallest test loss
+  bool resume = false;    // from the newest in `folder`; a fresh start if there is none
   std::filesystem::path resume_from{};
   std::optional<double> time_limit_s{};
 
@@ -391,22 +392,22 @@ struct OutputConfig {
   std::filesystem::path metrics{};  // JSON Lines, one record a step
   std::filesystem::path save{};     // weights, safetensors
   std::filesystem::path load{};
-  bool show_split = false;                   // print the rows of each device in each step
-  bool monitor = false;                      // look at the machine while the run goes on
-  bool plan = false;                         // print the memory plan and exit
-  bool explain = false;                      // print the step's program and exit
-  std::optional<std::int64_t> memory{};      // bytes the device is taken to have
-  bool profile = false;                      // print the operator table
-  std::filesystem::path trace{};             // JSON, or .json.gz, for Perfetto and its like
+  bool show_split = false;                   // prints the rows of each device in each step
+  bool monitor = false;                      // observes the machine during the run
+  bool plan = false;                         // prints the memory plan and exits
+  bool explain = false;                      // prints the step's program and exits
+  std::optional<std::int64_t> memory{};      // pretended size of the device's memory, in bytes
+  bool profile = false;                      // prints the operator table
+  std::filesystem::path trace{};             // JSON, or .json.gz, for Perfetto and similar viewers
   std::filesystem::path tensorboard{};       // folder of event files
   std::optional<StepRange> profile_steps{};  // read it through profiled_steps_of()
   std::optional<SortBy> sort_by{};           // default: kDeviceTotal
   std::optional<std::int64_t> row_limit{};   // default: kDefaultRowLimit
 
-  /// Whether anything needs records.
+  /// Whether any output needs records.
   [[nodiscard]] bool records() const { return profile || !trace.empty(); }
 
-  /// Whether a run leaves a file.
+  /// Whether a run writes any file.
   [[nodiscard]] bool writes() const {
     return !save.empty() || !metrics.empty() || !tensorboard.empty() || !trace.empty();
   }
@@ -424,43 +425,43 @@ struct TrainConfig {
   InjectedConfig injected{};
   CheckpointConfig checkpoint{};
   OutputConfig output{};
-  std::filesystem::path file{};  // --config, of which some of this may come
+  std::filesystem::path file{};  // --config: the file that some of these values may come from
 
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
-/// auto, cpu, cuda, or cuda:N. Whether there is such a device is found by whoever opens it.
+/// auto, cpu, cuda, or cuda:N. Whether the device exists is checked when it is opened.
 bool is_device_name(std::string_view name);
 
-/// Throws Error(kConfiguration) for an option that only a GPU has; what the CPU device is asked
-/// for.
+/// Throws Error(kConfiguration) if `device`, the CPU device's options, sets one that only a GPU
+/// has.
 void require_fit_for_cpu(const DeviceConfig& device);
 
-/// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` stands
-/// in for an unset dim.
+/// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` replaces
+/// an unset dim.
 std::vector<std::int64_t> widths_of(const ModelConfig& model, std::int64_t default_dim);
 
-/// As asked for, else the optimizer's defaults.
+/// The numbers given as options; the optimizer's defaults for the rest.
 OptimizerNumbers numbers_of(const OptimizerConfig& optimizer);
 
-/// The loss scaling of a run: none but with fp16.
+/// The loss scaling of a run; none except with fp16.
 std::optional<LossScaling> loss_scaling_of(const TrainConfig& config);
 
-/// The same optimizer with every default written out.
+/// The same optimizer with every default filled in.
 OptimizerConfig with_defaults(const OptimizerConfig& optimizer);
 
-/// How many of the `steps` of a run are warm-up and left out of the summary: as asked for, else 5
-/// or what leaves one step. Throws Error(kConfiguration) if the warm-up asked for leaves none.
+/// How many of a run's `steps` are warm-up and left out of the summary: as given, else 5, or fewer
+/// so that one step is left. Throws Error(kConfiguration) if the given warm-up leaves no step.
 std::int64_t warmup_of(const TrainingConfig& training, std::int64_t steps);
 
-/// The first step after warm-up of a run that has `done` of its `steps` already: what is new is
-/// warmed up again, and a step is left to measure where any is left.
+/// The first step after warm-up when `done` of the run's `steps` were done earlier. The resumed
+/// part gets a warm-up of its own; if any steps remain, one is left to measure.
 std::int64_t first_measured_step(const TrainingConfig& training, std::int64_t steps,
                                  std::int64_t done = 0);
 
-/// Which of the `steps` of a run are profiled: as asked for, else the last half of those after
-/// warm-up, at most 50. Throws Error(kConfiguration) if the run does not have all of them.
-/// Of a run that has `done` of them already, those that are left; none where all were done.
+/// Which of a run's `steps` are profiled: as given, else the last half of those after warm-up, at
+/// most 50. Throws Error(kConfiguration) if the given range ends after the run does. If `done` of
+/// the steps were done earlier, only the remaining ones; empty if none remains.
 StepRange profiled_steps_of(const TrainConfig& config, std::int64_t steps, std::int64_t done = 0);
 
 }  // namespace barestep

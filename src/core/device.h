@@ -1,11 +1,11 @@
-// The seam between programs and machines: Device, Stream, Event.
+// The interface between programs and machines: Device, Stream, Event.
 //
-// A stream is a FIFO of work, an event a point in it. "Queues" means: returns at once, the work is
-// done later in stream order. "Blocks" means: returns when it is done. Ops, address tables and
-// programs must outlive the work queued with them.
+// A stream is a FIFO of work; an event is a point in it. "Queues" means that the call returns at
+// once and the work is done later, in stream order. "Blocks" means that the call returns when the
+// work is done. Ops, address tables and programs must outlive the work queued with them.
 //
-// A stream whose op failed skips the ops after it, still signals its events, so that nothing waits
-// for ever, and throws the first error from synchronize() or check().
+// If an op fails, its stream skips the ops after it but still signals its events, so nothing waits
+// forever. The first error is thrown from synchronize() or check().
 #pragma once
 
 #include <cstddef>
@@ -36,14 +36,14 @@ class Stream {
   /// call into the stream.
   virtual void call(void (*function)(void*), void* argument) = 0;
 
-  /// Blocks until everything queued is done; throws the first error since the last throw.
+  /// Blocks until everything queued is done; throws the first error since the last one thrown.
   virtual void synchronize() = 0;
 
-  /// Throws the first error since the last throw, if there is one. Does not block.
+  /// Throws the first error since the last one thrown, if any. Does not block.
   virtual void check() = 0;
 
-  /// Gives the stream the scratch memory of its lane, workspace_bytes() of its device's kind,
-  /// before its first op. Only what this stream runs uses it; it must outlive the stream's work.
+  /// Gives the stream the scratch memory of its lane: workspace_bytes() for its device's kind. Call
+  /// before its first op. Only work on this stream uses the memory, which must outlive that work.
   virtual void set_workspace(std::span<std::byte> /*memory*/) {}
 
   /// The vendor's stream (cudaStream_t), or null on the CPU.
@@ -52,7 +52,7 @@ class Stream {
 
 enum class EventUse {
   kOrder,  // for waits only
-  kTime,   // for seconds_since() too; recorded in a capture, it is recorded anew by every launch
+  kTime,   // for seconds_since() too; if captured, every launch records it anew
 };
 
 class Event {
@@ -62,25 +62,26 @@ class Event {
   /// Queues. Recording again moves the event.
   virtual void record(Stream& stream) = 0;
 
-  /// True when the latest recording was reached, or none was made. Does not block.
+  /// True if the latest recording was reached, or if none was made. Does not block.
   [[nodiscard]] virtual bool reached() const = 0;
 
-  /// Blocks until the latest recording is reached. A device that failed does not block: the error
-  /// is thrown by check().
+  /// Blocks until the latest recording is reached. Does not block on a device that failed; check()
+  /// throws that error.
   virtual void synchronize() const = 0;
 
-  /// Seconds from `earlier` to this. Both must have been reached and be made for kTime.
+  /// Seconds from `earlier` to this event. Both must have been reached and be made with kTime.
   [[nodiscard]] virtual double seconds_since(const Event& earlier) const = 0;
 
-  /// When it was reached, of core/clock.h; nothing where the host cannot know but by comparing
-  /// clocks (train/step_marks.h). It must have been reached and be made for kTime.
+  /// When the event was reached, in seconds of core/clock.h; nothing if the host can find out only
+  /// by comparing clocks (train/step_marks.h). The event must have been reached and be made with
+  /// kTime.
   [[nodiscard]] virtual std::optional<double> reached_at_s() const { return std::nullopt; }
 };
 
 enum class DeviceKind { kCpu, kCuda };
 
-/// The scratch memory that a compute lane needs on such a device; part of the plan. 32 MiB is what
-/// cuBLAS's documentation asks for on sm_90.
+/// The scratch memory that a compute lane needs on a device of this kind; part of the plan.
+/// cuBLAS's documentation recommends 32 MiB on sm_90.
 constexpr std::int64_t workspace_bytes(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? std::int64_t{32} << 20 : 0;
 }
@@ -88,31 +89,31 @@ constexpr std::int64_t workspace_bytes(DeviceKind kind) {
 enum class MemoryKind {
   kDevice,
   kPinned,    // host memory the device can copy from and to without staging
-  kPageable,  // any other host memory; copies may make the host wait, and no graph can hold them
+  kPageable,  // other host memory; a copy may make the host wait, and no graph can hold one
 };
 
-/// What one of a GPU's multiprocessors holds, and how many there are.
+/// How many multiprocessors a GPU has, and what each holds.
 struct Multiprocessors {
   int count = 0;
-  int threads = 0;    // of each
-  int registers = 0;  // of each, of 32 bits
+  int threads = 0;    // per multiprocessor
+  int registers = 0;  // 32-bit registers per multiprocessor
   std::int64_t shared_bytes = 0;
 };
 
 struct DeviceInfo {
   std::string model;             // "AMD EPYC", "NVIDIA H200"
-  std::int64_t total_bytes = 0;  // memory it has
+  std::int64_t total_bytes = 0;  // its memory in total
   std::int64_t free_bytes = 0;   // memory that can still be allocated
   int threads = 0;               // worker threads of a CPU device; 0 elsewhere
-  std::string product_library;   // what computes matrix products
+  std::string product_library;   // the library that computes matrix products
   std::string pci_bus_id{};      // of a GPU, "00000000:17:00.0"; empty elsewhere
-  int ordinal = -1;              // of a GPU among those that CUDA shows
+  int ordinal = -1;              // of a GPU: its number among the GPUs that CUDA shows
   std::string driver{};          // of a GPU: "driver for CUDA 13.0"
   Multiprocessors multiprocessors{};
   std::int64_t cache_bytes = 0;  // of its largest cache; 0 where that is not known
 };
 
-/// Work that was captured once and can be launched many times. Must outlive its launches.
+/// Captured work that can be launched many times. Must outlive its launches.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -122,53 +123,53 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  /// "cpu", "cuda:0"; as messages and tables show it.
+  /// "cpu", "cuda:0"; messages and tables show it.
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
 
-  /// Its place in the program's device list, which records carry.
+  /// Its place in the program's device list; records carry it.
   [[nodiscard]] virtual int index() const = 0;
   [[nodiscard]] virtual DeviceInfo info() const = 0;
 
-  /// At least 256-byte aligned, content undefined. Throws Error(kMemory). Blocks.
+  /// At least 256-byte aligned, contents undefined. Throws Error(kMemory). Blocks.
   virtual std::byte* allocate(std::int64_t bytes, MemoryKind kind) = 0;
   virtual void release(std::byte* memory, MemoryKind kind) noexcept = 0;
 
-  /// Queues. Either side may be device or pinned memory of this device; host memory that is not
-  /// pinned is allowed, and may make the call block.
+  /// Queues. Either side may be device memory or pinned memory of this device. Host memory that is
+  /// not pinned is allowed, but may make the call block.
   virtual void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) = 0;
 
-  /// `label` is shown by tools. A GPU's stream with the label of Lane::kComm goes before its
-  /// others, one with that of Lane::kSide leaves room for them.
+  /// Tools show `label`. On a GPU, a stream labelled as Lane::kComm has priority over the others,
+  /// and one labelled as Lane::kSide leaves room for them.
   virtual std::unique_ptr<Stream> new_stream(std::string_view label) = 0;
   virtual std::unique_ptr<Event> new_event(EventUse use) = 0;
 
-  /// Everything run() must not do: choosing algorithms, creating primitives, allocating. Call once
-  /// for each op before the first run of it. Blocks.
+  /// All work that run() must not do: choosing algorithms, creating primitives, allocating. Call
+  /// once for each op before its first run. Blocks.
   virtual void prepare(const DeviceOp& op) = 0;
 
-  /// Which algorithms it has chosen for products, as a text that another process may take; empty
-  /// where there is none.
+  /// The algorithms chosen for products, as text that another process can load; empty if there are
+  /// none.
   [[nodiscard]] virtual std::string product_choices() const { return ""; }
-  /// Takes such a text, made on an equal device, before it prepares; then it times nothing more.
-  /// Leaves a text that was made elsewhere.
+  /// Loads such a text from an equal device. Call before prepare(), which then times nothing more.
+  /// Ignores a text from a different device.
   virtual void set_product_choices(const std::string& /*text*/) {}
 
   /// Queues. Allocates nothing.
   virtual void run(const DeviceOp& op, const Addresses& addresses, Stream& stream, Tag tag) = 0;
 
-  /// From now on, work queued on `origin`, and on streams that wait for an event recorded there
-  /// since, is noted instead of done. All of it must join `origin` again by events before
-  /// end_capture(). Ops and address tables must outlive the graph.
+  /// From now on, work queued on `origin` is captured instead of run, and so is work on streams
+  /// that wait for an event recorded there since. All of it must join `origin` again through events
+  /// before end_capture(). Ops and address tables must outlive the graph.
   virtual void begin_capture(Stream& origin) = 0;
   virtual std::unique_ptr<Graph> end_capture(Stream& origin) = 0;
 
-  /// Queues the captured work after what `stream`, the origin of its capture, holds. Its records
-  /// carry `step`.
+  /// Queues the captured work after the work already queued on `stream`, the origin of its capture.
+  /// Its records carry `step`.
   virtual void launch(Graph& graph, Stream& stream, std::int64_t step) = 0;
 
-  /// Sends a record of every op to `sink` from now on; null stops that. Work that is queued already
-  /// may go either way, so a sink must outlive it.
+  /// From now on, sends a record of every op to `sink`; null stops that. Work already queued may or
+  /// may not be recorded, so a sink must outlive that work.
   virtual void set_record_sink(RecordSink* sink) = 0;
 };
 

@@ -16,11 +16,12 @@ std::string line_of(const Problem& problem) {
   if (!problem.value.empty()) line += fmt::format(" '{}'", problem.value);
   if (!problem.why.empty()) line += ": " + problem.why;
   if (!problem.remedy.empty()) line += "; " + problem.remedy;
-  // Names and files may hold what a message may not.
+  // Names and files may contain characters that a message must not.
   return on_one_line(std::move(line));
 }
 
-/// "/anything/src/core/arena.cpp" -> "src/core/arena.cpp": messages do not depend on the machine.
+/// "/anything/src/core/arena.cpp" -> "src/core/arena.cpp", so messages do not depend on the
+/// machine.
 std::string_view inside_project(std::string_view file) {
   const auto at = file.rfind("/src/");
   return at == std::string_view::npos ? file : file.substr(at + 1);
@@ -36,7 +37,7 @@ std::string on_one_line(std::string text) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c == '\n' || c == '\r' || c == '\t') text[i] = ' ';
     const bool is_control = static_cast<unsigned char>(text[i]) < 0x20 || c == 0x7f;
-    // Unicode's other controls, U+0080 to U+009F, in UTF-8.
+    // Unicode's C1 controls, U+0080 to U+009F, in UTF-8.
     const bool is_second = c >= 0x80 && c <= 0x9f && i > 0 && text[i - 1] == '\xc2';
     if (is_second) text[i - 1] = '?';
     if (is_control || is_second) text[i] = '?';
@@ -57,8 +58,8 @@ void report_bug(const char* file, int line, const char* condition, const std::st
 
 namespace {
 
-/// Edits that turn `a` into `b`: a letter added, dropped, changed, or swapped with its neighbour
-/// (optimal string alignment).
+/// The number of edits that turn `a` into `b`: a letter added, dropped, replaced, or swapped with
+/// its neighbour (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;

@@ -20,13 +20,13 @@
 namespace barestep {
 namespace {
 
-/// The smaller one, where there are both.
+/// The smaller of those that exist.
 std::optional<double> tighter(std::optional<double> one, std::optional<double> other) {
   if (!one || !other) return one ? one : other;
   return std::min(*one, *other);
 }
 
-/// CPUs of "200000 100000", microseconds in each period; nothing for "max 100000".
+/// CPUs from "200000 100000", quota and period in microseconds; nothing for "max 100000".
 std::optional<double> quota_in(std::istream& text) {
   double quota = 0;
   double period = 0;
@@ -34,7 +34,7 @@ std::optional<double> quota_in(std::istream& text) {
   return quota / period;
 }
 
-/// What a group's own files say: cpu.max in version 2, two files in version 1.
+/// The quota in a group's own files: cpu.max in version 2, two files in version 1.
 std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   std::ifstream both(folder / "cpu.max");
   if (both) return quota_in(both);
@@ -45,8 +45,8 @@ std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   return quota_in(text);
 }
 
-/// The tightest quota of the group `name` and its parents up to the mounted folder, which may
-/// itself be a group: a container's, whose name is one of the host.
+/// The tightest quota of the group `name` and its parents, up to the mounted folder. That folder
+/// may itself be a group: in a container, `name` is the group's name on the host.
 std::optional<double> quota_below(const std::filesystem::path& mounted, const std::string& name) {
   const auto relative = std::filesystem::path(name).lexically_normal().relative_path();
   std::optional<double> quota = quota_of_group(mounted);
@@ -59,7 +59,7 @@ std::optional<double> quota_below(const std::filesystem::path& mounted, const st
   return quota;
 }
 
-/// Whether "cpu,cpuacct" names the controller of quotas.
+/// Whether a list such as "cpu,cpuacct" contains the controller of quotas.
 bool has_cpu(const std::string& controllers) {
   return ("," + controllers + ",").find(",cpu,") != std::string::npos;
 }
@@ -159,8 +159,8 @@ int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional
 
 namespace {
 
-/// Seconds of all cores by what they did: user, nice, system, idle, iowait, irq, softirq, steal
-/// (proc(5)); what guests take is in user already. All 0 where the system does not tell.
+/// Seconds of all cores by state: user, nice, system, idle, iowait, irq, softirq, steal (proc(5));
+/// guests' time is already in user. All 0 if the system does not report them.
 std::array<double, 8> core_times() {
   std::ifstream stat("/proc/stat");
   std::string name;
@@ -249,7 +249,7 @@ std::int64_t meminfo_bytes(const std::string& field) {
   return 0;
 }
 
-/// The number a cgroup file holds; nothing where there is no such file or it says "max".
+/// The number in a cgroup file; nothing if the file does not exist or contains "max".
 std::optional<std::int64_t> number_in_file(const char* path) {
   std::ifstream file(path);
   std::int64_t value = 0;

@@ -1,4 +1,5 @@
-// The host: which CPUs a process may use, what others take of them, and how much memory is free.
+// The host: which CPUs a process may use, how much other programs use them, and how much memory is
+// free.
 #pragma once
 
 #include <bitset>
@@ -13,51 +14,51 @@
 
 namespace barestep {
 
-/// Where this user keeps what another run may use again and none needs: $XDG_CACHE_HOME/barestep or
-/// $HOME/.cache/barestep, which need not exist; nothing where neither is an absolute path.
+/// This user's folder for data that later runs can reuse but none needs: $XDG_CACHE_HOME/barestep
+/// or $HOME/.cache/barestep. The folder need not exist. Nothing if neither is an absolute path.
 std::optional<std::filesystem::path> cache_folder();
 
-/// CPUs by their number; as many as Linux can be built for.
+/// A set of CPU numbers; the size is the most that Linux can be built for.
 using CpuSet = std::bitset<8192>;
 
-/// The CPUs that the calling thread may run on, as taskset, mpirun --bind-to and cpusets leave
-/// them; CPU 0 where the kernel does not tell.
+/// The CPUs that the calling thread may run on, as set by taskset, mpirun --bind-to or cpusets; CPU
+/// 0 if the kernel does not report them.
 CpuSet allowed_cpus();
 
-/// How many CPUs' time the quotas of this process's cgroup and its parents leave, as a container's
-/// --cpus does; nothing without a quota. Reads proc/self/cgroup and sys/fs/cgroup in `root`, of
-/// cgroups version 2 and 1.
+/// The CPU quota of this process's cgroup and its parents, in CPUs, possibly fractional, as set by
+/// a container's --cpus; nothing without a quota. Reads proc/self/cgroup and sys/fs/cgroup under
+/// `root`, for cgroups version 2 and 1.
 std::optional<double> cpu_quota(const std::filesystem::path& root = "/");
 
-/// How many of the `allowed` CPUs a quota keeps busy; rounded up, at least 1.
+/// How many of the `allowed` CPUs a quota can keep busy; rounded up, at least 1.
 int cpus_within(const CpuSet& allowed, std::optional<double> quota);
 
-/// Whether the CPU adds up products of bytes exactly in one instruction (AVX-512 VNNI), as
-/// proc/cpuinfo in `root` says.
+/// Whether the CPU sums products of bytes exactly in one instruction (AVX-512 VNNI), according to
+/// proc/cpuinfo under `root`.
 bool has_vnni(const std::filesystem::path& root = "/");
 
-/// The bytes of the CPU's largest cache, as sys/devices/system/cpu/cpu0/cache in `root` says; 0
-/// where it does not. (sysconf() says what a whole package has, of which a virtual machine may be
-/// given a part.)
+/// The bytes of the CPU's largest cache, according to sys/devices/system/cpu/cpu0/cache under
+/// `root`; 0 if it does not say. (sysconf() reports the cache of a whole package, of which a virtual
+/// machine may have a part.)
 std::int64_t cache_bytes(const std::filesystem::path& root = "/");
 
-/// How many CPUs this process may use: threads for all of them make sense, more do not. At least 1.
+/// How many CPUs this process may use; more threads than that do not help. At least 1.
 int usable_cpus();
 
-/// The part of one of several processes of a host: `ranks` has what each may run on, `rank` is the
-/// place of the one. CPUs are divided among the processes that may run on them, a quota among all.
-/// At least 1.
+/// The share of CPUs for one of several processes on a host. `ranks` has the CPUs that each may run
+/// on; `rank` is the index of this one. Each CPU is divided among the processes that may run on it,
+/// and a quota among all. At least 1.
 int share_of_cpus(std::span<const CpuSet> ranks, std::size_t rank, std::optional<double> quota);
 
-/// Counts the time that other programs, and the hosts of a virtual machine, spend on all cores
-/// since its construction (/proc/stat, proc(5)). The system counts in ticks of about 10 ms: what is
-/// watched for less than some tenths of a second is a rough guess.
+/// Measures the time that other programs, and the host of a virtual machine, have used on all cores
+/// since construction (/proc/stat, proc(5)). The system counts in ticks of about 10 ms, so the
+/// result is only a rough guess before a few tenths of a second have passed.
 class CoreWatch {
  public:
   CoreWatch();
 
-  /// Share of all cores' time since the construction that was spent neither idle nor, as `own_s`
-  /// says, on this program and its children. 0 where the system does not tell.
+  /// The share of all cores' time since construction that was neither idle nor used by this program
+  /// and its children; those used `own_s`. 0 if the system does not report it.
   [[nodiscard]] double others_share(double own_s) const;
 
  private:
@@ -70,22 +71,24 @@ class CoreWatch {
   Times begin_;
 };
 
-/// What the threads of this process lost to others.
+/// The time that this process's threads lost to other programs.
 struct LostTime {
   double wall_s = 0;
-  double waited_share = 0;  // of the time that a thread was ready to run: others had its core
-  double stolen_s = 0;      // by the host of a virtual machine, of all cores
-  double busy_threads = 0;  // that ran at least half as long as the one that ran longest
+  double waited_share = 0;  // of the time that a thread was ready to run but others had its core
+  double stolen_s = 0;      // taken by the host of a virtual machine, summed over all cores
+  double busy_threads = 0;  // threads that ran at least half as long as the busiest one
 };
 
-/// Watches the threads of this process since its construction (/proc/self/task/*/schedstat and
-/// /proc/stat, proc(5)). Threads of a process wait for each other too, so a wait counts up to what
-/// other programs ran meanwhile. Threads that began or ended meanwhile are not counted.
+/// Watches the threads of this process from construction on (/proc/self/task/*/schedstat and
+/// /proc/stat, proc(5)). Threads of a process wait for each other too, so a wait counts only up to
+/// the time that other programs ran meanwhile. Threads that started or ended meanwhile are not
+/// counted.
 class LostTimeWatch {
  public:
   LostTimeWatch();
 
-  /// Of the busy thread that waited for cores longest. All 0 where the system does not tell.
+  /// The values of the busy thread that waited longest for a core. All 0 if the system does not
+  /// report them.
   [[nodiscard]] LostTime lost() const;
 
  private:
@@ -96,8 +99,8 @@ class LostTimeWatch {
   static std::map<int, RunTimes> times_of_threads();
 
   std::chrono::steady_clock::time_point begin_;
-  std::map<int, RunTimes> threads_;  // by their ids
-  double ran_s_ = 0;                 // by all programs, on all cores
+  std::map<int, RunTimes> threads_;  // by thread id
+  double ran_s_ = 0;                 // all programs, all cores
   double stolen_s_ = 0;
 };
 
@@ -109,8 +112,8 @@ struct HostMemory {
 /// As gethostname(2) returns it.
 std::string host_name();
 
-/// What this process may still allocate: MemAvailable of /proc/meminfo, or what the cgroup leaves
-/// if that is less. Both are 0 where neither can be read.
+/// The memory this process may still allocate: MemAvailable of /proc/meminfo, or the cgroup's
+/// remainder if that is less. Both fields are 0 if neither can be read.
 HostMemory host_memory();
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-// Indexing without casts: by the values of an enum, and by numbers that have a sign.
+// Indexing without casts: by an enum's values and by signed integers.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace barestep {
 
-/// The names of an enum's values, in their order, as options, tables and messages write them. They
-/// stand behind the enum, whose values count up from 0.
+/// The names of an enum's values, in order, as options, tables and messages write them. Defined
+/// next to the enum, whose values count up from 0.
 template <class Enum>
 inline constexpr std::string_view kNamesOf[] = {""};
 
@@ -25,7 +25,7 @@ constexpr std::string_view name_of(Enum value) {
 template <class Enum>
 inline constexpr int kCountOf = std::size(kNamesOf<Enum>);
 
-/// They, in their order.
+/// All values of an enum, in order.
 template <class Enum>
 inline constexpr std::array<Enum, kCountOf<Enum>> kValuesOf = [] {
   std::array<Enum, kCountOf<Enum>> values{};
@@ -33,7 +33,7 @@ inline constexpr std::array<Enum, kCountOf<Enum>> kValuesOf = [] {
   return values;
 }();
 
-/// A T for each value of an enum that has names: a std::array that the enum indexes.
+/// A T for each value of a named enum: a std::array indexed by the enum.
 template <class Enum, class T>
 struct EnumArray : std::array<T, kCountOf<Enum>> {
   static_assert(!kNamesOf<Enum>[0].empty(), "the enum's values have names");
@@ -45,8 +45,8 @@ struct EnumArray : std::array<T, kCountOf<Enum>> {
   }
 };
 
-/// container[index] for an index of any integral type: a NodeId, a BufferId, a rank. Builds to
-/// debug stop where it is out of range.
+/// container[index] for an index of any integral type: a NodeId, a BufferId, a rank. Debug builds
+/// stop if it is out of range.
 template <class Container>
 constexpr decltype(auto) at(Container&& container, std::integral auto index) {
   assert(std::in_range<std::size_t>(index) &&

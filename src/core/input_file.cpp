@@ -23,7 +23,7 @@
 namespace barestep {
 namespace {
 
-/// Empty for a regular file, else why `mode` cannot be read as one.
+/// Empty for a regular file; otherwise why a file of this `mode` cannot be read as one.
 std::string why_not_regular(mode_t mode) {
   if (S_ISREG(mode)) return "";
   if (S_ISDIR(mode)) return std::strerror(EISDIR);
@@ -40,8 +40,8 @@ InputFile::InputFile(std::filesystem::path path, std::string what)
     fail(ExitCode::kNoInput,
          {.what = what_, .value = path_.string(), .why = why, .remedy = "check the path"});
   };
-  // O_NONBLOCK: opening a FIFO returns at once instead of waiting for a writer. It changes nothing
-  // for regular files.
+  // O_NONBLOCK: opening a FIFO returns at once instead of waiting for a writer. It has no effect on
+  // regular files.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor_ < 0) refuse(std::strerror(errno));
   struct stat status {};
@@ -111,7 +111,7 @@ std::vector<std::filesystem::path> matching_files(const std::filesystem::path& p
   const bool is_pattern = pattern.native().find_first_of("*?[") != std::string::npos;
   if (!is_pattern || std::filesystem::exists(pattern, error)) return {pattern};
   glob_t found = {};
-  // The order of the C locale: sorted below, not by glob.
+  // glob would sort by locale; sorted below in the C locale's order.
   const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
   std::vector<std::filesystem::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
@@ -166,7 +166,8 @@ std::string content_hash(const std::filesystem::path& path) {
   ByteHash hash;
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size, kPieceBytes)));
   for (std::int64_t i = 0; i < pieces; ++i) {
-    // Whole files by pieces in a row; of others the last piece ends where the file does.
+    // A whole file is read in consecutive pieces; otherwise the last piece ends at the end of the
+    // file.
     const std::int64_t first = whole ? i * kPieceBytes : (size - kPieceBytes) / (pieces - 1) * i;
     const std::int64_t start = !whole && i + 1 == pieces ? size - kPieceBytes : first;
     const auto bytes =

@@ -1,5 +1,5 @@
-// Files that are read: opened without ever blocking, with every way of not being readable said in
-// one line; found by a pattern; identified by a hash.
+// Input files: opening without ever blocking, with a one-line message for every reason that a file
+// cannot be read; finding by pattern; identifying by hash.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace barestep {
 class InputFile {
  public:
   /// Opens `path`. `what` names the kind of file in messages ("idx file"). Throws Error(kNoInput)
-  /// when the file is missing, may not be read, or is no regular file; a FIFO does not block.
+  /// if the file is missing, may not be read, or is not a regular file; a FIFO does not block.
   InputFile(std::filesystem::path path, std::string what);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -25,22 +25,22 @@ class InputFile {
 
   [[nodiscard]] std::int64_t size_bytes() const { return size_bytes_; }
 
-  /// Fills `out` with the next bytes. Throws Error(kInputOutput) when reading fails or the file has
-  /// become shorter than it was.
+  /// Fills `out` with the next bytes. Throws Error(kInputOutput) if reading fails or the file has
+  /// become shorter.
   void read(std::span<std::byte> out);
 
-  /// Fills `out` with the bytes from `offset_bytes` on, with the errors of read(). Leaves alone
-  /// where read() goes on; several threads may read at once.
+  /// Fills `out` with the bytes from `offset_bytes` on; throws as read() does. Does not move the
+  /// position of read(). Several threads may call it at once.
   void read_at(std::int64_t offset_bytes, std::span<std::byte> out) const;
 
-  /// The whole file, of which nothing may be read yet, with the errors of read(). Throws
-  /// Error(kNoInput) if it has more than `most_bytes`.
+  /// Reads the whole file; throws as read() does. Nothing may have been read before. Throws
+  /// Error(kNoInput) if the file has more than `most_bytes`.
   std::string text(std::int64_t most_bytes);
 
   /// Skips the next `bytes`.
   void skip(std::int64_t bytes);
 
-  /// Gives the descriptor away; the caller closes it.
+  /// Releases the descriptor; the caller closes it.
   int release();
 
  private:
@@ -54,21 +54,21 @@ class InputFile {
   std::int64_t size_bytes_ = 0;
 };
 
-/// The file of this very name if there is one, else those that fit it as a shell's pattern (*, ?,
-/// [...]), sorted by name byte for byte. A name without such characters stands for itself, be there
-/// a file or not. Throws Error(kNoInput) when a pattern fits nothing.
+/// The file with this exact name if there is one, else all files that match the name as a shell
+/// pattern (*, ?, [...]), sorted by name bytewise. A name without those characters stands for
+/// itself, whether or not the file exists. Throws Error(kNoInput) if a pattern matches nothing.
 std::vector<std::filesystem::path> matching_files(const std::filesystem::path& pattern);
 
-/// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". Of a file
-/// above 64 MiB 64 pieces of 1 MiB are read, evenly spread, the first and the last among them.
-/// Throws Error: kNoInput, kInputOutput. Blocks.
+/// Size and XXH3-128 (hexadecimal) of a file's bytes, "47040016 bytes, hash 0a1b...". From a file
+/// above 64 MiB, only 64 pieces of 1 MiB are hashed: evenly spread, including the first and the
+/// last. Throws Error: kNoInput, kInputOutput. Blocks.
 std::string content_hash(const std::filesystem::path& path);
 
-/// The same hash of all these bytes, "0a1b...": 32 digits.
+/// The XXH3-128 of these bytes, "0a1b...": 32 digits.
 std::string hash_of_bytes(std::string_view bytes);
 std::string hash_of_bytes(std::span<const std::byte> bytes);
 
-/// hash_of_bytes() of bytes that come piece by piece.
+/// hash_of_bytes() for bytes that arrive in pieces.
 class ByteHash {
  public:
   ByteHash();

@@ -15,19 +15,19 @@ const nlohmann::json& json_of(const void* json) {
   return *static_cast<const nlohmann::json*>(json);
 }
 
-/// "[json.exception...] parse error at line 1, column 2: syntax error ...": without the brackets.
+/// "[json.exception...] parse error at line 1, column 2: syntax error ...": removes the brackets.
 std::string reason_of(const nlohmann::json::exception& error) {
   const std::string text = error.what();
   const std::size_t end = text.find("] ");
   return end == std::string::npos ? text : text.substr(end + 2);
 }
 
-/// The value as a message shows it.
+/// The value as messages show it.
 std::string shown_value(const nlohmann::json& value) {
   constexpr std::size_t kMostBytes = 40;
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array";
-  const std::string text = value.dump(-1, ' ', true);  // ASCII: may be cut anywhere
+  const std::string text = value.dump(-1, ' ', true);  // ASCII, so it can be cut anywhere
   return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
 }
 
@@ -43,7 +43,7 @@ bool is_shallow_json(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;  // whatever is escaped ends no string
+      if (c == '\\') ++i;  // an escaped character ends no string
       in_string = c != '"';
     } else if (c == '"') {
       in_string = true;
@@ -116,7 +116,7 @@ std::vector<double> JsonValue::numbers(double least, double most) const {
   std::vector<double> all;
   all.reserve(json_of(json_).size());
   for (const nlohmann::json& each : json_of(json_)) {
-    // Only one that is refused needs its path.
+    // The path is needed only for a value that is refused.
     all.push_back(is_within(each, least, most) ? each.get<double>()
                                                : item(all.size(), &each).number(least, most));
   }

@@ -1,5 +1,5 @@
-// JSON that a person may have touched, taken apart value by value. Whatever is wrong with it is one
-// line that names the file, the value and what is allowed.
+// Reads JSON that a person may have edited, value by value. Every error is one line with the file,
+// the value and what is allowed.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +13,28 @@
 
 namespace barestep {
 
-/// How deep arrays and objects may be nested; whoever walks through them may recurse.
+/// How deep arrays and objects may be nested, so code that walks them may recurse.
 constexpr int kMostJsonDepth = 64;
 
 /// Whether `text`, if it is JSON, is nested no deeper than kMostJsonDepth.
 bool is_shallow_json(std::string_view text);
 
-/// Where JSON is from, for messages: `<what> '<name>': <why>; <remedy>`.
+/// Where the JSON comes from, for messages: `<what> '<name>': <why>; <remedy>`.
 struct JsonSource {
   std::string what;  // "machine card"
   std::string name;  // of the file
   std::string remedy;
 };
 
-/// A value of a JsonDocument, which must outlive it. Whatever reads a value throws Error(kBadData)
-/// where it is missing, of another kind or out of range; ranges include both ends.
+/// A value of a JsonDocument, which must outlive it. Every read throws Error(kBadData) if the value
+/// is missing, of another kind or out of range; ranges include both ends.
 class JsonValue {
  public:
-  /// Of an object.
+  /// For an object.
   [[nodiscard]] bool has(const char* key) const;
   [[nodiscard]] JsonValue at(const char* key) const;
   [[nodiscard]] std::vector<std::pair<std::string, JsonValue>> members() const;
-  /// Of an array, which must have `count` of them where that is given.
+  /// The elements of an array, which must have `count` of them if that is given.
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<JsonValue> items(std::size_t count) const;
 
@@ -44,7 +44,7 @@ class JsonValue {
   [[nodiscard]] std::vector<double> numbers(double least, double most) const;
   [[nodiscard]] std::int64_t whole(std::int64_t least, std::int64_t most) const;
   [[nodiscard]] bool boolean() const;
-  /// Safe to show: as on_one_line() makes it.
+  /// Safe to show: passed through on_one_line().
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::vector<std::string> texts() const;
 
@@ -64,16 +64,16 @@ class JsonValue {
   [[nodiscard]] JsonValue item(std::size_t index, const void* json) const;
   [[noreturn]] void refuse_kind(const std::string& wanted) const;
 
-  const void* json_;  // nlohmann's, which headers do not include
+  const void* json_;  // nlohmann's; headers do not include its type
   const JsonSource* source_;
-  std::string path_;  // "device.launch_s.value"; empty for the whole document
+  std::string path_;  // e.g. "device.launch_s.value"; empty for the whole document
 };
 
 class JsonDocument {
  public:
-  /// Throws Error(kBadData) for what is no JSON, or nested deeper than kMostJsonDepth.
+  /// Throws Error(kBadData) if `text` is not JSON or is nested deeper than kMostJsonDepth.
   JsonDocument(std::string_view text, JsonSource source);
-  /// Reads a file, with the errors of InputFile too. Throws Error(kNoInput) for one of more than
+  /// Reads a file; throws as InputFile does, too. Throws Error(kNoInput) if the file has more than
   /// `most_bytes`.
   JsonDocument(const std::filesystem::path& file, std::int64_t most_bytes, std::string what,
                std::string remedy);

@@ -1,4 +1,4 @@
-// What a model is trained to make small.
+// The losses that training minimises.
 #pragma once
 
 #include <cstdint>
@@ -8,37 +8,37 @@
 
 namespace barestep {
 
-/// The arithmetic stands in kernels/formulas.h.
+/// The arithmetic is in kernels/formulas.h.
 enum class LossKind { kMse, kL1, kHuber, kCrossEntropy, kBce };
 template <>
 inline constexpr std::string_view kNamesOf<LossKind>[] = {"mse", "l1", "huber", "cross-entropy",
                                                           "bce"};
 
-/// What there is to say of a loss, but for its arithmetic.
+/// All properties of a loss except its arithmetic.
 struct LossTraits {
-  bool takes_labels = false;  // compares with integers; else with numbers
-  // Of a loss that is a mean over single numbers. Cross-entropy, which is none, is an op of its
+  bool takes_labels = false;  // the target holds integers; else real numbers
+  // For a loss that is a mean over single numbers. Cross-entropy is not one and has an op of its
   // own.
   std::string_view label{};
-  std::string_view text{};  // what is summed up: {0} output, {1} target
-  std::int64_t flops = 0;   // for each number with its gradient, as Cost counts them
+  std::string_view text{};  // a term of the sum: {0} output, {1} target
+  std::int64_t flops = 0;   // per number, including its gradient, as in Cost
 };
 
 constexpr LossTraits traits_of(LossKind loss) {
   switch (loss) {
     case LossKind::kMse:
-      // Difference, square and sum, times 2 / count.
+      // Per number: difference, square, sum, times 2 / count.
       return {.label = "mse_loss", .text = "({0} - {1})^2", .flops = 4};
     case LossKind::kL1:
-      // Difference, its sign and size, sum.
+      // Per number: difference, sign, magnitude, sum.
       return {.label = "l1_loss", .text = "|{0} - {1}|", .flops = 4};
     case LossKind::kHuber:
-      // Difference, its size, square and half of it, sum, comparison, times 1 / count.
+      // Per number: difference, magnitude, square, half of it, sum, comparison, times 1 / count.
       return {.label = "huber_loss", .text = "huber({0} - {1})", .flops = 7};
     case LossKind::kCrossEntropy:
       return {.takes_labels = true};
     case LossKind::kBce:
-      // The loss takes 8: an exponential and a logarithm among them; the gradient 5.
+      // The loss takes 8, including an exponential and a logarithm; the gradient takes 5.
       return {.takes_labels = true,
               .label = "bce_loss",
               .text = "-log of sigmoid({0}) where {1} is 1, of 1 - sigmoid({0}) where it is 0",

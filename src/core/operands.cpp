@@ -29,23 +29,23 @@ Operands list_of(const std::vector<Tensor>& tensors, const Operand& each) {
   return list;
 }
 
-/// Parts of a sum do not add up once they are rounded to 16 bits.
+/// Partial sums cannot be added once they are rounded to 16 bits.
 OperandUse sum_into(DType type) {
   return type == DType::kF32 ? OperandUse::kAccumulates : OperandUse::kWrites;
 }
 
-/// The lists, which are all there is to say about an op's tensors.
+/// The lists of operands, the only description of an op's tensors.
 struct Lists {
   using enum OperandUse;
 
   Operands operator()(const Gemm& o) const {
     // A weight's gradient sums over the rows of the batch; other products compute row by row. A
-    // Gram matrix multiplies every row by every other, so no part of it belongs to some of them.
+    // Gram matrix multiplies every row by every other, so it cannot be cut by rows.
     const bool is_gram = o.a == o.b && !o.transpose_a && o.transpose_b;
     const char m = is_gram ? 'M' : o.transpose_a ? 'm' : 'r';
     const char n = is_gram ? 'N' : 'n';
     const char k = o.transpose_a ? 'r' : 'k';
-    // Parts of a sum that end in a bias or an activation do not add up.
+    // Partial sums cannot be added after a bias or an activation.
     const bool only_adds = !o.bias && o.activation == Activation::kNone;
     const DType from = real_type(o.a);
     const DType to = o.c.dtype == from ? from : DType::kF32;
@@ -62,7 +62,7 @@ struct Lists {
             {"sums", &o.sums, kWrites, '1', 'N', DType::kI32},
             {"from", &o.from, kReads, 'N', 'K'}};
   }
-  /// A scale is of whole rows, or of all of them.
+  /// One scale for each row, or one for all.
   Operands operator()(const Quantize& o) const {
     const char rows = o.zero_point ? 'M' : 'r';
     return {{"to", &o.to, kWrites, rows, 'K', DType::kI8},
@@ -90,7 +90,7 @@ struct Lists {
     const DType type = real_type(o.grad);
     return {{"grad", &o.grad, kUpdates, 'r', 'n', type}, {"from", &o.from, kReads, 'r', 'n', type}};
   }
-  /// The numbers of a part's rows would not be those in the op, so it is not cut.
+  /// A part would number its rows differently from the op, so the op is not cut.
   Operands operator()(const Dropout& o) const {
     return {{"values", &o.values, kUpdates, 'M', 'N', real_type(o.values)},
             {"step", &o.step, kReads, '1', '1', DType::kI32}};
@@ -164,7 +164,7 @@ struct Lists {
             {"from", &o.from, kReads, 'm', 'n', narrows ? DType::kF32 : narrow(o.from)}};
   }
   Operands operator()(const Fill& o) const { return {{"out", &o.out, kWrites, 'm', 'n'}}; }
-  /// Numbers are drawn one after the other. The state's size is a rule of its own.
+  /// Numbers are drawn in sequence, so this is not cut. A separate rule checks the state's size.
   Operands operator()(const Randn& o) const {
     return {{"out", &o.out, kWrites, '*', '*'},
             {"state", &o.state, kUpdates, '*', '*', DType::kU8}};
@@ -177,15 +177,15 @@ struct Lists {
     const DType dtype = is_bf16 ? DType::kBF16 : DType::kF32;
     return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', dtype});
   }
-  /// Which of the tensors is the root's is known to the communicator alone: a rank counts over all
-  /// processes. So every tensor counts as read and written.
+  /// Only the communicator can identify the root's tensor, since ranks are numbered across all
+  /// processes. So every tensor counts as both read and written.
   Operands operator()(const Broadcast& o) const {
     return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n', type_of_first(o.tensors)});
   }
   Operands operator()(const Reduce& o) const {
     return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'm', 'n'});
   }
-  /// Nor is it known here which rows are a rank's own.
+  /// Likewise, a rank's own rows are unknown here.
   Operands operator()(const ReduceScatter& o) const {
     return list_of(o.tensors, {"tensor", nullptr, kUpdates, 'M', 'n'});
   }
@@ -220,14 +220,14 @@ bool reads(const Op& op, const Operand& operand) {
   });
 }
 
-/// What the op accumulates is added to what is there.
+/// Makes the op add to the old values of the operands that it accumulates.
 void add_to_old(Op& op) {
   visit_op(op, [](auto& o) {
     if constexpr (requires { o.beta; }) o.beta = 1;
   });
 }
 
-/// Numbers or rows first .. first + count - 1 of an operand that has the dimension.
+/// Numbers or rows first .. first + count - 1 of an operand with the dimension.
 Tensor cut(const Operand& operand, char dimension, std::int64_t first, std::int64_t count) {
   const Tensor& whole = *operand.tensor;
   const bool by_rows = operand.rows == dimension;
@@ -270,7 +270,7 @@ std::vector<Access> accesses_of(const Op& op) {
 
 Op with_tensors(Op op, const std::function<Tensor(const Operand&)>& replacement) {
   for (const Operand& operand : operands_of(op)) {
-    // It is a member of `op`, which is this function's own.
+    // The tensor is a member of `op`, this function's own copy.
     const_cast<Tensor&>(*operand.tensor) = replacement(operand);
   }
   return op;

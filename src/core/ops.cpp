@@ -35,9 +35,10 @@ std::int64_t flops_of(const Gemm& op) {
                               flops_of_beta(op.beta));
 }
 
-/// A number: maximum, difference, exp, sum, times the inverse of sum and of count. A row: log, the
-/// loss of the label and its sum, the inverse of the sum, the label's -1. Once: the division by
-/// count. Smoothing adds up all differences, takes its share off every number and weighs two sums.
+/// Per number: maximum, difference, exp, sum, times the inverse of sum and of count. Per row: log,
+/// the label's loss and its sum, the inverse of the sum, the label's -1. Once: the division by
+/// count. Smoothing also sums all differences, subtracts its share from every number and weights
+/// two sums.
 std::int64_t flops_of(const CrossEntropy& op) {
   const bool smooths = op.smoothing > 0;
   const std::int64_t rows = checked_multiply(op.logits.rows, smooths ? 10 : 6, kFlops);
@@ -49,11 +50,11 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
   return std::visit(
       Overloaded{
           [](const Gemm& o) { return flops_of(o); },
-          // A magnitude and a comparison, then a product and its rounding.
+          // Magnitude, comparison, product, rounding.
           [](const QuantizeWeight& o) { return flops_each(o.from, 4); },
           [](const Quantize& o) { return flops_each(o.from, 4); },
-          // Multiply-adds of whole numbers count as those of floats; after them come the product of
-          // the scales, and that with the sum, to which the bias is added.
+          // Integer multiply-adds count like those of floats. They are followed by the product of
+          // the scales and its product with the sum, to which the bias is added.
           [](const QuantizedGemm& o) {
             return flops_each(o.c, 2 * o.a.cols + 3 + traits_of(o.activation).flops);
           },
@@ -64,7 +65,7 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
             return flops_each(o.grad,
                               traits_of(o.activation).grad_flops + (o.from_scale != 1 ? 1 : 0));
           },
-          // A comparison and a product; Philox computes with whole numbers.
+          // A comparison and a product; Philox uses integer arithmetic, which counts no flops.
           [](const Dropout& o) { return flops_each(o.values, 2); },
           [](const SumRows& o) {
             return flops_each(o.in, 1) + flops_each(o.out, flops_of_beta(o.beta));
@@ -79,7 +80,7 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
           []<OptimizerOp Update>(const Update& o) { return o.flops(); },
           [](const SumSquares& o) { return flops_each(o.in, o.scale ? 3 : 2); },
           [](const GramSquares& o) { return flops_each(o.gram_y, 3); },
-          // A sum for each, a root, a sum, a division and a comparison.
+          // Per number: a sum. Once: a root, a sum, a division and a comparison.
           [](const ClipFactor& o) { return o.squares.size() + 4; },
           [](const CheckFinite& o) { return flops_each(o.in, 1); },
           // Two comparisons, a count and a product.
@@ -89,8 +90,8 @@ std::int64_t flops_of_device_op(const DeviceOp& op) {
             return flops_each(o.to, (o.scale == 1 ? 0 : 1) + flops_of_beta(o.beta));
           },
           [](const Fill&) { return std::int64_t{0}; },
-          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2,
-          // root, times 2 pi, cosine, sine and two products.
+          // Two numbers (Box-Muller): two uniform numbers, 1 - u, log, times -2, root, times 2 pi,
+          // cosine, sine and two products.
           [](const Randn& o) { return flops_each(o.out, 11) / 2; },
           [](const Delay&) { return std::int64_t{0}; },
       },
@@ -105,10 +106,10 @@ constexpr auto kLabelOfOne = [](const auto& o) -> std::string_view {
   }
 };
 
-// Rules: shapes and types are in an op's list of operands; here are the words for what goes
-// together, and the rules for numbers that are not tensors.
+// Rules. Shapes and types are in an op's list of operands; here are the messages for shapes that
+// must match, and the rules for values that are not tensors.
 
-/// The rules of one op. Each check throws with the op's label and all its tensors.
+/// The rules of one op. Each check throws, naming the op's label and all its tensors.
 class Rules {
  public:
   explicit Rules(const Op& op) : op_(op), operands_(operands_of(op)) {}
@@ -267,8 +268,9 @@ class Rules {
   }
 
  private:
-  /// The tensors, operands of the op, have the shapes that the list gives them. A dimension has the
-  /// size that it had in the first tensor looked at; `rule` says what goes together in words.
+  /// Checks that the tensors, operands of the op, have the shapes that the list specifies. The
+  /// first tensor checked with a dimension sets its size; `rule` describes in words what must
+  /// match.
   template <class... Tensors>
   void fit(std::string_view rule, const Tensors&... tensors) {
     (fit(rule, tensors), ...);
@@ -318,7 +320,7 @@ class Rules {
 
   const Op& op_;
   std::vector<Operand> operands_;
-  std::map<char, std::int64_t> sizes_;  // of the dimensions looked at
+  std::map<char, std::int64_t> sizes_;  // sizes of the dimensions seen so far
 };
 
 }  // namespace
@@ -364,7 +366,7 @@ namespace {
 
 using enum OperandUse;
 
-// What the optimizers' ops say of themselves: their operands, rules and flops, and their words.
+// The methods of the optimizers' ops: operands, rules, flops and text.
 
 std::int64_t flops_for_each(const Tensor& tensor, std::int64_t flops) {
   return checked_multiply(tensor.size(), flops, "the flops of an op");
@@ -378,7 +380,7 @@ std::string clip_words(const std::optional<Tensor>& factor, const TensorText& t)
   return factor ? fmt::format(", gradient times {}", t(*factor)) : "";
 }
 
-/// What all steps over flat buffers have in common: clip, the rounded weights, loss scaling.
+/// The parts shared by all optimizer ops over flat buffers: clip, rounded weights, loss scaling.
 template <class Update>
 std::vector<Operand> with_common_operands(std::vector<Operand> list, const Update& op) {
   const DType narrow = op.rounded ? real_type(*op.rounded) : DType::kF32;
@@ -392,7 +394,7 @@ std::vector<Operand> with_common_operands(std::vector<Operand> list, const Updat
   return list;
 }
 
-/// The scalars of an op that may have a row for each of some updates.
+/// The scalars of an op; with loss scaling, one row for each of several updates.
 template <class Update>
 Operand scalars_operand(const Update& op, char cols) {
   return {"scalars", &op.scalars, kReads, op.loss_scale ? 'S' : '1', cols};
@@ -417,7 +419,7 @@ std::vector<OpRule> with_common_rules(std::vector<OpRule> rules, const Update& o
   return rules;
 }
 
-/// Flops for each weight.
+/// Flops per weight.
 template <class Update>
 std::int64_t common_flops(const Update& op) {
   return (op.clip ? 1 : 0) + (op.loss_scale ? 1 : 0);
@@ -434,7 +436,7 @@ std::string common_words(const Update& op, const TensorText& t) {
   return text;
 }
 
-/// For each weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
+/// Per weight: the first moment takes 3, the second 4, the divisor 3, the weight 3.
 template <class AdamOp>
 std::int64_t flops_of_adam(const AdamOp& op) {
   const std::int64_t decay = op.weight_decay == 0 ? 0 : op.decoupled ? 1 : 2;

@@ -1,14 +1,14 @@
-// Ops: one plain struct for each thing a step can do.
+// Ops: one plain struct for each operation that a step can contain.
 //
-// An op is a value. A device runs it, the planner sizes its tensors, the checker orders it, the
-// pricer counts it and the printer prints it, all from the same struct. There are two variants:
-// DeviceOp, which a device runs, and Collective, which a communicator runs.
+// An op is a value. The same struct serves the device that runs it, the planner that sizes its
+// tensors, the checker that orders it, the pricer that counts it and the printer that prints it.
+// There are two variants: DeviceOp, which a device runs, and Collective, which a communicator runs.
 //
 // A tensor that an op writes shares no byte with the op's other tensors.
 //
-// To add an op: its struct here; its operands in operands.cpp; its flops and rules in ops.cpp;
-// its words in printer.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp.
-// CONTRIBUTING.md says how to add an optimizer or an activation.
+// To add an op: its struct here; its operands in operands.cpp; its flops and rules in ops.cpp; its
+// text in printer.cpp; its loop in kernels/; a row in tests/kernels/ops_test.cpp. CONTRIBUTING.md
+// explains how to add an optimizer or an activation.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +34,13 @@ template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
 /// c = op(a) op(b) [+ bias on every row] + beta * c, then the activation. op transposes if asked.
-/// What the activation is applied to is kept in `pre_activation`, where there is one.
+/// `pre_activation`, if given, receives the activation's input.
 /// Shapes: c is m x n, op(a) m x k, op(b) k x n, bias 1 x n, pre_activation m x n. A bias needs
 /// beta == 0.
 ///
-/// Types: a and b are both f32, bf16 or f16; c is of that type or f32, bias and pre_activation are
-/// of c's. Sums and bias are added in fp32 and rounded once to c's type; the activation is applied
-/// to that number, and rounded too. c of 16 bits needs beta == 0.
+/// Types: a and b are both f32, bf16 or f16. c has their type or f32; bias and pre_activation have
+/// c's type. Sums and bias are added in fp32 and rounded once to c's type; the activation is
+/// applied to the rounded number, and its result is rounded too. A 16-bit c needs beta == 0.
 struct Gemm {
   static constexpr std::string_view kLabel = "gemm";
   Tensor c, a, b;
@@ -52,27 +52,28 @@ struct Gemm {
   std::optional<Tensor> pre_activation{};
 };
 
-/// A weight in int8: to = from / scale, rounded to the nearest whole number, ties to even, from
-/// -128 to 127. A scale is the largest magnitude among its numbers over 127.5, as PyTorch's
-/// observers of weights have it: of each row, or of all where `scales` is a single one. `sums` are
-/// the sums of the rows of `to`. to and from n x k, scales 1 x n or 1 x 1, sums 1 x n i32.
+/// Quantises a weight to int8: to = from / scale, rounded to the nearest whole number, ties to
+/// even, from -128 to 127. A scale is the largest magnitude of its numbers over 127.5, as in
+/// PyTorch's weight observers. Each row has its own scale, or all share one if `scales` is a single
+/// number. `sums` are the row sums of `to`. to and from n x k, scales 1 x n or 1 x 1, sums 1 x n
+/// i32.
 struct QuantizeWeight {
   static constexpr std::string_view kLabel = "quantize_weight";
   Tensor to, scales, sums, from;
 };
 
-/// Activations in int8, in whole numbers of `bits` bits, 7 or 8.
+/// Quantises activations to whole numbers of `bits` bits, 7 or 8, in int8.
 ///
-/// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and
-/// to = from / scale, rounded to the nearest, ties to even. So a row's numbers depend on nothing
-/// but the row. scales m x 1.
+/// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and to = from /
+/// scale, rounded to the nearest, ties to even. So a row's numbers depend only on that row. scales
+/// m x 1.
 ///
-/// With a `zero_point`, one scale for all, affine, as torch.ao.quantization's dynamic modules have
-/// it: numbers from the least, at most 0, to the largest, at least 0, fill 2^bits values, and
-/// to = from / scale + zero_point. PyTorch's numbers begin with 0, these with -2^(bits - 1).
-/// scales 1 x 1, zero_point 1 x 1 i32.
+/// With a `zero_point`: one scale for all, affine, as in the dynamic modules of
+/// torch.ao.quantization. The range from the smallest number (or 0 if that is smaller) to the
+/// largest (or 0 if that is larger) maps to 2^bits values, and to = from / scale + zero_point.
+/// PyTorch's values start at 0, these at -2^(bits - 1). scales 1 x 1, zero_point 1 x 1 i32.
 ///
-/// What is not finite makes its scale so, and with it all that is computed from it.
+/// A number that is not finite makes its scale not finite, and so everything computed from it.
 struct Quantize {
   static constexpr std::string_view kLabel = "quantize";
   Tensor to, scales, from;
@@ -80,10 +81,10 @@ struct Quantize {
   int bits = 8;
 };
 
-/// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The product is
-/// one of whole numbers, exact in int32, and becomes fp32 once; the bias is added in the same
-/// rounding as the scale is multiplied. a is from Quantize with the same `bits`, b from
-/// QuantizeWeight. c m x n, a m x k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
+/// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
+/// product is exact in int32 and is converted to fp32 once; multiplying by the scale and adding the
+/// bias round once. a is from Quantize with the same `bits`, b from QuantizeWeight. c m x n, a m x
+/// k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
   Tensor c, a, b;
@@ -93,12 +94,12 @@ struct QuantizedGemm {
   int bits = 8;
 };
 
-/// So many products of 8 bits by 8 always fit into an int32.
+/// A sum of this many products of two 8-bit numbers always fits into an int32.
 constexpr std::int64_t kMostInt8Inputs = 65'536;
 
-/// values += bias on every row, where there is a bias, then the activation; in place. What the
-/// activation is applied to is kept in `pre_activation`, where there is one. values and
-/// pre_activation m x n and of one real type; bias 1 x n, of f32 values only: others would be
+/// values += bias on every row, if there is a bias; then the activation; in place.
+/// `pre_activation`, if given, receives the activation's input. values and pre_activation are m x n
+/// and of one real type. bias is 1 x n and allowed only with f32 values, since others would be
 /// rounded twice.
 struct BiasActivation {
   Tensor values;
@@ -110,8 +111,8 @@ struct BiasActivation {
 };
 
 /// grad *= the activation's derivative; in place. `from_scale` times `from` is the activation's
-/// output, or where its traits say so its input. NaN passes a ReLU, as in PyTorch. Same shapes and
-/// real types; computed in fp32, rounded once.
+/// output, or its input if its traits say so. NaN passes through a ReLU, as in PyTorch. Same shapes
+/// and real types; computed in fp32, rounded once.
 struct ActivationGrad {
   Tensor grad, from;
   Activation activation = Activation::kRelu;
@@ -120,13 +121,13 @@ struct ActivationGrad {
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
 };
 
-/// values *= mask, in place; a number of the mask is 0 with probability `rate`, else
-/// 1 / (1 - rate). It is a function of the seed, of the step (from 1) that `step` holds, the layer,
-/// the column, and the row among those of the whole step: row i of values is row
-/// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
-/// is stored. Philox4x32-10 with the seed as its key makes of the counter (j, row, layer, step) the
-/// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up; a number is 0 where
-/// its word is below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
+/// values *= mask, in place; each number of the mask is 0 with probability `rate`, else 1 / (1 -
+/// rate). The mask is a function of the seed, the step (counted from 1, read from `step`), the
+/// layer, the column and the row within the whole step: row i of values is row first_row + i *
+/// row_stride there. So the same op on the gradient gets the same mask, and no mask is stored.
+/// Philox4x32-10, keyed with the seed, turns the counter (j, row, layer, step) into the words of
+/// columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up. A number is 0 if its word is
+/// below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
   Tensor values, step;
@@ -137,20 +138,20 @@ struct Dropout {
   std::int64_t row_stride = 1;
 };
 
-/// out = column sums of in + beta * out. in m x n, out 1 x n; out is f32 or of in's real type, and
-/// then rounded from sums in fp32.
+/// out = column sums of in + beta * out. in m x n, out 1 x n. out is f32 or has in's real type;
+/// sums are in fp32 and then rounded to out's type.
 struct SumRows {
   static constexpr std::string_view kLabel = "sum_rows";
   Tensor out, in;
   float beta = 0;
 };
 
-/// A mean over `count` numbers (those of the whole step, which may be more than this op's):
-/// loss = sum of the terms of (output, target) / count + beta * loss, grad = its derivative by the
-/// output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n;
-/// the target of a loss that takes labels is i32, of 0 and 1. output and grad are of one real type,
-/// the gradient is rounded to it last. Where there is `scale` (1 x 1, f32), the gradient is
-/// multiplied by it before that; the loss is not.
+/// A mean over `count` numbers: those of the whole step, which may be more than this op's. loss =
+/// sum of the terms of (output, target) / count + beta * loss; grad = the loss's derivative with
+/// respect to the output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the
+/// others m x n; if the loss takes labels, target is i32, each 0 or 1. output and grad have one
+/// real type; the gradient is rounded to it last. `scale` (1 x 1, f32), if given, multiplies the
+/// gradient before that, but not the loss.
 struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
@@ -161,11 +162,11 @@ struct PointwiseLoss {
   [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };
 
-/// Softmax cross-entropy with class indices, mean over `count` rows:
-/// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
-/// grad = (softmax(logits) - onehot(label)) / count. loss 1 x 1, logits and grad m x n,
-/// labels m x 1 i32, each in [0, n). With smoothing the label counts 1 - smoothing + smoothing / n
-/// and every other class smoothing / n (Szegedy et al. 2016). Types and `scale` as PointwiseLoss.
+/// Softmax cross-entropy with class indices, mean over `count` rows: loss =
+/// -sum(log_softmax(logits)[label]) / count + beta * loss, grad = (softmax(logits) - onehot(label))
+/// / count. loss 1 x 1, logits and grad m x n, labels m x 1 i32, each in [0, n). With smoothing,
+/// the label has the weight 1 - smoothing + smoothing / n and every other class smoothing / n
+/// (Szegedy et al. 2016). Types and `scale` as for PointwiseLoss.
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
@@ -175,10 +176,10 @@ struct CrossEntropy {
   std::optional<Tensor> scale{};
 };
 
-/// correct = number of rows whose class is the label's: that of the largest logit (the first of
-/// equals), or of a binary classifier, which has one logit, 1 where that is above 0.
-/// `classes`, where there are any, are the classes. correct 1 x 1 i32, logits m x n of a real type,
-/// labels and classes m x 1 i32.
+/// correct = number of rows whose class equals the label. The class is the one with the largest
+/// logit (the first of equals); with a single logit, as in a binary classifier, it is 1 if that
+/// logit is above 0. `classes`, if given, receives the classes. correct 1 x 1 i32, logits m x n of
+/// a real type, labels and classes m x 1 i32.
 struct CountCorrect {
   static constexpr std::string_view kLabel = "count_correct";
   Tensor correct, logits, labels;
@@ -188,49 +189,49 @@ struct CountCorrect {
 
 struct Operand;  // core/operands.h
 
-/// Something that must hold of an op: that its `tensors` have the shapes that its operands give
-/// them, null ones left out, or that `holds`.
+/// A condition on an op: either its `tensors` (null ones are ignored) have the shapes that its
+/// operands specify, or `holds` is true.
 struct OpRule {
   std::string_view text;
   std::vector<const Tensor*> tensors{};
   bool holds = true;
 };
 
-/// The words for a tensor; see core/printer.h.
+/// Returns the text for a tensor; see core/printer.h.
 using TensorText = std::function<std::string(const Tensor&)>;
 
-/// The state of loss scaling, which keeps small gradients from becoming zeros of fp16: they are
-/// computed `scale` times as large. On the device, as torch.amp.GradScaler has it.
+/// The state of loss scaling, which multiplies gradients by `scale` so that small ones do not
+/// become zeros in fp16. On the device, as in torch.amp.GradScaler.
 struct LossScale {
   Tensor scale;      // 1 x 1, f32
-  Tensor found_inf;  // 1 x 1, f32: above 0 where one of the step's gradients is not finite
-  Tensor updates;    // 1 x 1, i32: those applied so far; skipped steps do not count
+  Tensor found_inf;  // 1 x 1, f32: above 0 if any of the step's gradients is not finite
+  Tensor updates;    // 1 x 1, i32: applied so far; skipped steps do not count
 };
 
-/// An op of an optimizer. It says of itself, at the end of ops.cpp, what the sources above say of
-/// the other ops.
+/// An op of an optimizer. Its operands, rules, flops and text are in its own methods, at the end of
+/// ops.cpp.
 template <class Op>
 concept OptimizerOp = requires(const Op& op) {
   op.operands();
 };
 
-/// Adam (Kingma & Ba 2015) over flat buffers, as PyTorch's CPU Adam rounds it. What changes from
-/// step to step comes from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t). weights,
-/// grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments zero, so
-/// padding stays zero.
+/// Adam (Kingma & Ba 2015) over flat buffers, rounded as in PyTorch's CPU Adam. The values that
+/// change from step to step come from `scalars` (1 x 2): -lr / (1 - beta1^t) and sqrt(1 - beta2^t).
+/// weights, grads, moments1 and moments2 are 1 x n. Zero gradients leave zero weights and moments
+/// zero, so padding stays zero.
 ///
-/// Weight decay is added to the gradient, weight_decay times the weight. Decoupled, as in AdamW
-/// (Loshchilov & Hutter 2017), the weights are multiplied by a third scalar, 1 - lr * weight_decay,
-/// before the step.
+/// Weight decay adds weight_decay times the weight to the gradient. Decoupled weight decay, as in
+/// AdamW (Loshchilov & Hutter 2017), multiplies the weights by a third scalar, 1 - lr *
+/// weight_decay, before the step.
 ///
-/// With AMSGrad (Reddi et al. 2018) `max_moments2` (1 x n), the largest of all second moments so
-/// far, takes the second moment's place in the step.
+/// With AMSGrad (Reddi et al. 2018), the step uses `max_moments2` (1 x n), the largest of all
+/// second moments so far, instead of the second moment.
 ///
-/// So it is in all optimizers: where there is `clip` (1 x 1), the gradient is multiplied by it
-/// first. Where there is `rounded` (1 x n, of 16 bits), it gets the new weights too, rounded; then
-/// grads are f32 or of its type. With `loss_scale` no weight changes where found_inf is above 0,
-/// the gradient is divided by the scale before all else, and `scalars` has a row for each of some
-/// updates, of which the first has the number that `first_update` (1 x 1, i32) holds.
+/// The following holds for all optimizers. `clip` (1 x 1), if given, multiplies the gradient first.
+/// `rounded` (1 x n, 16 bits), if given, also receives the new weights, rounded; grads then are f32
+/// or of its type. With `loss_scale`, no weight changes if found_inf is above 0, the gradient is
+/// divided by the scale before anything else, and `scalars` has a row for each of several
+/// consecutive updates; `first_update` (1 x 1, i32) holds the number of the first.
 struct Adam {
   static constexpr std::string_view kLabel = "adam";
   Tensor weights, grads, moments1, moments2, scalars;
@@ -249,14 +250,14 @@ struct Adam {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Stochastic gradient descent over flat buffers, as PyTorch's CPU SGD rounds it: with g = grads +
-/// weight_decay * weights, weights += scalars * g; `scalars` (1 x 1) is -lr. With momentum
-/// velocities = momentum * velocities + g takes the place of g, with Nesterov's
-/// g + momentum * velocities. weights, grads and velocities are 1 x n. Padding stays zero.
+/// Stochastic gradient descent over flat buffers, rounded as in PyTorch's CPU SGD. With g = grads +
+/// weight_decay * weights: weights += scalars * g; `scalars` (1 x 1) is -lr. With momentum,
+/// velocities = momentum * velocities + g replaces g in the step; with Nesterov's momentum, g +
+/// momentum * velocities does. weights, grads and velocities are 1 x n. Padding stays zero.
 struct Sgd {
   static constexpr std::string_view kLabel = "sgd";
   Tensor weights, grads, scalars;
-  std::optional<Tensor> velocities{};  // just where there is momentum
+  std::optional<Tensor> velocities{};  // only with momentum
   double momentum = 0;
   double weight_decay = 0;
   bool nesterov = false;
@@ -269,14 +270,14 @@ struct Sgd {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop has it, not centred: with
-/// g = grads + weight_decay * weights, squares = alpha * squares + (1 - alpha) g^2, and g / (root
-/// of squares + eps) is added `scalars` (1 x 1, -lr) times; with momentum velocities = momentum *
-/// velocities + that takes its place. All but scalars and clip are 1 x n.
+/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop without centring. With g = grads
+/// + weight_decay * weights: squares = alpha * squares + (1 - alpha) g^2 and weights += scalars * g
+/// / (root of squares + eps); `scalars` (1 x 1) is -lr. With momentum, velocities = momentum *
+/// velocities + that quotient replaces the quotient. All except scalars and clip are 1 x n.
 struct RmsProp {
   static constexpr std::string_view kLabel = "rmsprop";
   Tensor weights, grads, squares, scalars;
-  std::optional<Tensor> velocities{};  // just where there is momentum
+  std::optional<Tensor> velocities{};  // only with momentum
   double alpha = 0.99;
   double eps = 1e-8;
   double momentum = 0;
@@ -290,8 +291,8 @@ struct RmsProp {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad has it: with g = grads +
-/// weight_decay * weights, sum += g^2 and weights += scalars * g / (root of sum + eps); `scalars`
+/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad. With g = grads +
+/// weight_decay * weights: sum += g^2 and weights += scalars * g / (root of sum + eps); `scalars`
 /// (1 x 1) is -lr. weights, grads and sum are 1 x n.
 struct Adagrad {
   static constexpr std::string_view kLabel = "adagrad";
@@ -324,11 +325,11 @@ struct Lion {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// One step of Adam on the weight and the bias of a linear layer, straight from the factors of
-/// their gradients, which are never stored: grad_y^T x and the column sums of grad_y. With these,
-/// it computes what Adam does. weight and its moments are out x in, bias and its moments 1 x out,
-/// grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device, also
-/// where products are not. Of factors of 16 bits, gradients are rounded to their type, and so are
+/// One step of Adam on the weight and the bias of a linear layer, directly from the factors of
+/// their gradients; the gradients, grad_y^T x and the column sums of grad_y, are never stored.
+/// Otherwise computes the same as Adam. weight and its moments are out x in, bias and its moments 1
+/// x out, grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device,
+/// even if products are not. With 16-bit factors, gradients are rounded to their type, and so are
 /// the new weights in `rounded_weight` and `rounded_bias`, which have the shapes of weight and
 /// bias.
 struct LinearAdam {
@@ -349,25 +350,25 @@ struct LinearAdam {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// out = sum of the squares of the numbers of `in`, which is of a real type; each is divided by
-/// `scale` (1 x 1, f32) first where there is one. out 1 x 1.
+/// out = sum of the squares of the numbers of `in`, which is of a real type. Each number is divided
+/// by `scale` (1 x 1, f32) first, if given. out 1 x 1.
 struct SumSquares {
   static constexpr std::string_view kLabel = "sum_squares";
   Tensor out, in;
   std::optional<Tensor> scale{};
 };
 
-/// found_inf = 1 where a number of `in` is not finite; else it stays. found_inf 1 x 1, `in` of a
-/// real type.
+/// found_inf = 1 if a number of `in` is not finite; else unchanged. found_inf 1 x 1, `in` of a real
+/// type.
 struct CheckFinite {
   static constexpr std::string_view kLabel = "check_finite";
   Tensor found_inf, in;
 };
 
-/// The end of a step with loss scaling. Where found_inf is above 0, the scale is multiplied by
-/// `backoff` and the count of good steps begins anew. Else the update counts; after `window` good
-/// steps in a row the scale is multiplied by `growth`, unless that is infinite. A `fixed` scale
-/// never changes. As torch.amp.GradScaler.update(). All 1 x 1; good_steps i32.
+/// The end of a step with loss scaling, as torch.amp.GradScaler.update(). If found_inf is above 0,
+/// multiplies the scale by `backoff` and restarts the count of good steps. Otherwise the update
+/// counts; after `window` good steps in a row, multiplies the scale by `growth`, unless that would
+/// be infinite. A `fixed` scale never changes. All 1 x 1; good_steps i32.
 struct UpdateLossScale {
   static constexpr std::string_view kLabel = "update_loss_scale";
   LossScale state;
@@ -378,25 +379,23 @@ struct UpdateLossScale {
   bool fixed = false;
 };
 
-/// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors:
-/// with gram_y = grad_y grad_y^T and gram_x = x x^T, both n x n,
-/// |grad_y^T x|^2 + |column sums of grad_y|^2 = sum of gram_y * (gram_x + 1), number by number.
-/// out 1 x 1.
+/// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors.
+/// With gram_y = grad_y grad_y^T and gram_x = x x^T, both n x n, |grad_y^T x|^2 + |column sums of
+/// grad_y|^2 = sum of gram_y * (gram_x + 1), elementwise. out 1 x 1.
 struct GramSquares {
   static constexpr std::string_view kLabel = "gram_squares";
   Tensor out, gram_y, gram_x;
 };
 
-/// What gradients are multiplied by so that their norm is at most max_norm, as
-/// torch.nn.utils.clip_grad_norm_ has it: factor = min(1, max_norm / (sqrt(sum of squares) +
-/// 1e-6)). factor 1 x 1, squares 1 x n.
+/// The factor that limits the norm of the gradients to max_norm, as torch.nn.utils.clip_grad_norm_:
+/// factor = min(1, max_norm / (sqrt(sum of squares) + 1e-6)). factor 1 x 1, squares 1 x n.
 struct ClipFactor {
   static constexpr std::string_view kLabel = "clip_factor";
   Tensor factor, squares;
   double max_norm = 1;
 };
 
-/// to = from; equal shapes and types. Either side may lie in pinned host memory or on another
+/// to = from; equal shapes and types. Either side may be in pinned host memory or on another
 /// device.
 struct Copy {
   static constexpr std::string_view kLabel = "copy";
@@ -404,7 +403,7 @@ struct Copy {
 };
 
 /// to = scale * from + beta * to, rounded to the nearest number of to's type, ties to even; equal
-/// shapes. One is f32, the other bf16 or f16; `to` of 16 bits needs beta == 0.
+/// shapes. One is f32, the other bf16 or f16. A 16-bit `to` needs beta == 0.
 struct Cast {
   static constexpr std::string_view kLabel = "cast";
   Tensor to, from;
@@ -418,10 +417,10 @@ struct Fill {
   float value = 0;
 };
 
-/// Which of PyTorch's random streams an op draws from.
+/// The PyTorch random stream that an op draws from.
 enum class Generator {
-  kTorchCpu,   // torch.randn(...): MT19937; the state is a TorchGenerator (core/random.h)
-  kTorchCuda,  // torch.randn(..., device="cuda"): Philox; a PhiloxState (core/philox.h)
+  kTorchCpu,   // torch.randn(...): MT19937; state: TorchGenerator (core/random.h)
+  kTorchCuda,  // torch.randn(..., device="cuda"): Philox; state: PhiloxState (core/philox.h)
 };
 
 /// The size of a generator's state.
@@ -434,7 +433,7 @@ struct Randn {
   Generator generator = Generator::kTorchCpu;
 };
 
-/// Occupies its lane for a while: `seconds`, and what `more_seconds` (1 x 1) holds.
+/// Keeps its lane busy for `seconds`, plus the value of `more_seconds` (1 x 1) if given.
 struct Delay {
   static constexpr std::string_view kLabel = "delay";
   double seconds = 0;
@@ -447,12 +446,12 @@ using DeviceOp =
                  Adagrad, Lion, LinearAdam, SumSquares, GramSquares, ClipFactor, CheckFinite,
                  UpdateLossScale, Copy, Cast, Fill, Randn, Delay>;
 
-/// A collective has one tensor per part: those that live in this process, one per device. Its parts
+/// A collective has one tensor per part: the tensors of this process, one per device. Its parts
 /// have equal sizes on every rank.
 
-/// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum. Of bf16
-/// the scale is 1, and numbers are added in fp32: the sum is rounded once, or, where partial sums
-/// travel from rank to rank, with each.
+/// Every tensor = sum over all ranks' tensors of fl(scale * value); scaled before the sum. For
+/// bf16, the scale is 1 and numbers are added in fp32. The sum is rounded once, or after each
+/// addition if partial sums travel from rank to rank.
 struct AllReduce {
   static constexpr std::string_view kLabel = "all_reduce";
   std::vector<Tensor> tensors;
@@ -466,26 +465,27 @@ struct Broadcast {
   int root = 0;
 };
 
-/// The tensor of rank `root` = sum over all ranks' tensors; the others are left as they are.
+/// The tensor of rank `root` = sum over all ranks' tensors; the others are unchanged.
 struct Reduce {
   static constexpr std::string_view kLabel = "reduce";
   std::vector<Tensor> tensors;
   int root = 0;
 };
 
-/// A matrix whose rows the ranks divide as evenly as possible, in rank order, the first ranks one
-/// row more (train/rank_rows.h): a rank's rows = sum over all ranks of fl(scale * value); scaled
-/// before the sum. The other rows are undefined, but for numbers that are zero on all ranks: those
-/// stay zero.
+/// The ranks divide a matrix's rows as evenly as possible, in rank order; the first ranks may have
+/// one row more (train/rank_rows.h). A rank's rows = sum over all ranks of fl(scale * value);
+/// scaled before the sum. The other rows are undefined, except that numbers that are zero on all
+/// ranks stay zero.
 struct ReduceScatter {
   static constexpr std::string_view kLabel = "reduce_scatter";
   std::vector<Tensor> tensors;
   float scale = 1;
 };
 
-/// Such a matrix: every rank's rows = those of the rank that owns them. With `own`, one tensor for
-/// each of `tensors`, a rank's rows are taken from there; else from their places. Ranks may have
-/// different numbers of rows, zero among them.
+/// The reverse, for a matrix divided in the same way: every rank's rows = those of the rank that
+/// owns them. With `own`, one tensor for each of `tensors`, a rank's own rows are read from there;
+/// otherwise from their place in the matrix. Ranks may own different numbers of rows, including
+/// none.
 struct AllGather {
   static constexpr std::string_view kLabel = "all_gather";
   std::vector<Tensor> tensors;
@@ -501,17 +501,16 @@ struct Access {
   bool writes = false;
 };
 
-/// The parts of an op: what each of its lanes touches. A device op has one part; a collective has
-/// one per tensor. In each, what is only read comes first, then what is written.
+/// The parts of an op, each with the byte ranges that one of its lanes touches. A device op has one
+/// part; a collective has one per tensor. Each part lists pure reads first, then writes.
 std::vector<std::vector<Access>> parts_of(const Op& op);
 
-/// Everything the op reads or writes, all parts together.
+/// Everything the op reads or writes, across all parts.
 std::vector<Access> accesses_of(const Op& op);
 
-/// The least work an op can be done with: each input read once, each output written once. A
-/// multiply-add is two flops; a comparison, a root or a transcendental function is one. A
-/// collective counts its payload, the bytes of one of its tensors, in message_bytes and nothing
-/// else.
+/// The minimum work of an op: each input read once, each output written once. A multiply-add is two
+/// flops; a comparison, a root or a transcendental function is one. A collective counts only its
+/// payload, the bytes of one of its tensors, in message_bytes.
 struct Cost {
   std::int64_t flops = 0;
   std::int64_t bytes = 0;
@@ -527,12 +526,12 @@ struct Cost {
 /// 2^63 - 1.
 Cost cost_of(const Op& op);
 
-/// The op's kLabel or label(): "gemm", "adam", "all_reduce", ...
+/// The op's kLabel or the result of its label(): "gemm", "adam", "all_reduce", ...
 std::string_view label_of(const Op& op);
 std::string_view label_of(const DeviceOp& op);
 
-/// Throws Error(kBug), naming the op and its tensors, when shapes or types do not fit together, and
-/// Error(kMemory) when a tensor has more than 2^63 - 1 bytes. Tensors have at least one column and
+/// Throws Error(kBug), naming the op and its tensors, if shapes or types do not match, and
+/// Error(kMemory) if a tensor has more than 2^63 - 1 bytes. Tensors have at least one column and
 /// may have zero rows.
 void validate(const Op& op);
 

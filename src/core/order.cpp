@@ -1,14 +1,14 @@
-// order() walks the unrolled list once, max_slots + 1 steps of it, and keeps what is certain as
-// clocks. A clock says for each lane which position of the unrolled list is known to be finished
-// there; lanes are FIFO, so everything before it on that lane is finished too.
+// order() walks the unrolled list once, max_slots + 1 steps of it, and records proven completions
+// in clocks. For each lane, a clock holds the last position of the unrolled list known to be
+// finished there. Lanes are FIFO, so everything before it on that lane is finished too.
 //
-// Where a node touches bytes that an earlier one touches, newest first, and the clock does not yet
-// say that the earlier one is finished, a wait is added, and what the earlier one knew is known
-// too. Certainty only flows forward in the list, so no wait that is added later can make this one
-// superfluous: every wait is needed.
+// A node's conflicts, the earlier nodes that touch the same bytes, are visited newest first. If the
+// clock does not yet show that the earlier node is finished, a wait is added, and the clock of that
+// node is merged into this one. Knowledge flows only forward in the list, so no later wait can make
+// an earlier one superfluous: every wait is needed.
 //
-// max_slots + 1 steps suffice: two accesses further apart meet only if nearer ones on the same two
-// lanes meet too.
+// max_slots + 1 steps suffice: two accesses further apart conflict only if nearer ones on the same
+// two lanes do.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,31 +26,33 @@ namespace {
 
 constexpr NodeId kNoNode = -1;
 
-/// The last nodes on one lane that read and wrote some bytes. A lane is FIFO, so where these are
-/// finished, so are all earlier ones on it.
+/// The last nodes on one lane that read and wrote certain bytes. A lane is FIFO, so once these are
+/// finished, all earlier ones on it are too.
 struct Touch {
   LaneId lane;
   NodeId reader = kNoNode;
   NodeId writer = kNoNode;
 };
 
-/// Filled by a walk over the program's nodes. Buffers are cut into pieces where some access begins
-/// or ends, so that a piece is touched as a whole. A query costs as much as the pieces that it
-/// covers; over a whole program that is far less than there are pairs of nodes.
+/// Filled by a walk over the program's nodes. Buffers are cut into pieces at every start and end of
+/// an access, so each access touches whole pieces. A query costs as much as the pieces it covers;
+/// over a whole program that is far less than the number of pairs of nodes.
 class TouchedBytes {
  public:
-  /// Nothing is touched yet. `program` must outlive this and keep its nodes.
+  /// Starts with nothing touched. `program` must outlive this and keep its nodes.
   explicit TouchedBytes(const Program& program);
 
-  /// The next node of the walk. A program may be walked again, and the later walk then counts.
+  /// Enters the next node of the walk. If a program is walked again, the later walk replaces the
+  /// earlier.
   void enter(NodeId node);
 
-  /// The pieces that share a byte with the tensor, and for each one the lanes that touched it. An
-  /// empty tensor shares none.
+  /// The pieces that share a byte with the tensor, each with the lanes that touched it. None for an
+  /// empty tensor.
   [[nodiscard]] std::span<const std::vector<Touch>> pieces_of(const Tensor& tensor) const;
 
  private:
-  /// Of a buffer: piece i reaches from ends[i] to ends[i + 1], the last one to the buffer's end.
+  /// The pieces of a buffer: piece i reaches from ends[i] to ends[i + 1], the last one to the
+  /// buffer's end.
   struct Pieces {
     std::vector<std::int64_t> ends;
     std::vector<std::vector<Touch>> touches;
@@ -114,7 +116,7 @@ std::span<const std::vector<Touch>> TouchedBytes::pieces_of(const Tensor& tensor
 
 constexpr int kNever = -1;
 
-/// For each lane the last position known to be finished. A position is step * nodes + node.
+/// For each lane, the last position known to be finished. A position is step * nodes + node.
 using Clock = std::vector<int>;
 
 void join(Clock& clock, const Clock& other) {
@@ -123,11 +125,12 @@ void join(Clock& clock, const Clock& other) {
   }
 }
 
-/// A part of some node that touches the same bytes as this node, one of the two writing.
+/// A part of some node that touches the same bytes as this node, with at least one of the two
+/// writing.
 struct Conflict {
   NodeId node;
   std::size_t lane;  // of the part
-  int slots;         // of the buffer: the two meet every so many steps
+  int slots;         // of the buffer: the two conflict every `slots` steps
 
   friend auto operator<=>(const Conflict&, const Conflict&) = default;
 };
@@ -161,8 +164,8 @@ class Ordering {
     lane_count_ = lane_numbers_.size();
   }
 
-  /// A walk over the step finds what each node meets earlier in it. What the walk leaves behind are
-  /// the newest nodes of a whole step, which a node meets in those before its own.
+  /// The first walk over the step finds each node's conflicts within the step. Afterwards `touched`
+  /// holds the newest nodes of a whole step; with these, a node conflicts across steps.
   void find_conflicts() {
     TouchedBytes touched(program_);
     for (NodeId node = 0; node < program_.size(); ++node) {
@@ -174,7 +177,7 @@ class Ordering {
     }
   }
 
-  /// With the newest on each lane, which those before it on that lane are covered by.
+  /// Only the newest on each lane; it covers those before it on that lane.
   [[nodiscard]] std::vector<Conflict> conflicts_of(const TouchedBytes& touched, NodeId node) {
     std::vector<Conflict> found;
     for (const Access& access : accesses_of(at(program_.nodes(), node).op)) {
@@ -200,8 +203,8 @@ class Ordering {
     }
     add_missing_waits(step, node, known);
 
-    // Each lane of a collective learns that its own part is finished; who waits for the node learns
-    // that all are.
+    // Each lane of a collective knows only that its own part is finished; a node that waits for the
+    // collective knows that all parts are.
     Clock& all_parts = end_of(step, node);
     all_parts = known;
     for (const std::size_t lane : at(lanes_, node)) {
@@ -211,7 +214,7 @@ class Ordering {
     }
   }
 
-  /// Newest first: a wait for a later node often covers the earlier ones.
+  /// Newest first, since a wait for a later node often covers the earlier ones.
   void add_missing_waits(int step, NodeId node, Clock& known) {
     for (int back = 0; back <= step; ++back) {
       for (const Conflict& earlier : at(back == 0 ? same_step_ : steps_before_, node)) {

@@ -67,7 +67,7 @@ std::string lock_or_holder(int descriptor) {
 std::string holder_of(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return "";
-  // A shared lock, so that two programs that ask at the same time do not meet each other.
+  // A shared lock, so that two programs that check at the same time do not see each other.
   std::string holder = try_lock(descriptor, LOCK_SH);
   ::close(descriptor);
   return holder;
@@ -75,7 +75,7 @@ std::string holder_of(const std::filesystem::path& path) {
 
 FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& option)
     : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (descriptor_ < 0) return;  // whoever writes into it says why
+  if (descriptor_ < 0) return;  // a failure is reported on writing
   const std::string holder = lock_or_holder(descriptor_);
   if (holder.empty()) return;
   ::close(descriptor_);
@@ -93,7 +93,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The least that the C library puts between a program and a file.
+/// The smallest buffer that the C library puts between a program and a file.
 constexpr std::size_t kBufferBytes = 4096;
 
 [[noreturn]] void fail_creating(const fs::path& path, int error) {
@@ -124,8 +124,8 @@ constexpr std::size_t kBufferBytes = 4096;
                              .remedy = "wait until it ends, or choose another file"});
 }
 
-/// Opens what is not replaced but written to. O_NONBLOCK while opening: a FIFO without a reader is
-/// an error instead of a wait. Returns -1 with errno set on failure.
+/// Opens a file to be written in place. O_NONBLOCK makes opening a FIFO without a reader an error
+/// instead of a wait. Returns -1 with errno set on failure.
 int open_for_writing(const fs::path& path, int flags) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | flags, 0666);
   if (descriptor < 0) return -1;
@@ -134,11 +134,10 @@ int open_for_writing(const fs::path& path, int flags) {
   return descriptor;
 }
 
-/// The longest part of a file's name that the name of its draft holds: some file systems end names
-/// at 255 bytes.
+/// How much of a file's name its draft's name includes: some file systems limit names to 255 bytes.
 constexpr std::size_t kMostNameInDraft = 200;
 
-/// Calls again what a signal has interrupted.
+/// Repeats a call that a signal has interrupted.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -146,18 +145,18 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-/// Returns 0, or a negated errno.
+/// Returns 0 or a negated errno.
 int write_all(FileSystem& files, int descriptor, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto written = uninterrupted([&] { return files.write(descriptor, bytes); });
     if (written < 0) return static_cast<int>(written);
-    if (written == 0) return -EIO;  // no disk does this; it must not be asked for ever
+    if (written == 0) return -EIO;  // disks never do this; do not retry forever
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return 0;
 }
 
-/// Writes from `position` on, which it moves. Returns 0, or a negated errno.
+/// Writes from `position` on and advances it. Returns 0 or a negated errno.
 int write_parts(FileSystem& files, int descriptor, std::int64_t& position,
                 std::span<const FilePart> parts) {
   for (const FilePart& part : parts) {
@@ -170,16 +169,16 @@ int write_parts(FileSystem& files, int descriptor, std::int64_t& position,
   return 0;
 }
 
-/// Brings the bytes to the disk unless `result`, of writing them, is a failure; closes either way.
+/// Syncs the bytes to disk unless `result`, from writing them, is a failure; closes in both cases.
 int synced_and_closed(FileSystem& files, int descriptor, int result) {
   if (result == 0) result = uninterrupted([&] { return files.sync(descriptor); });
   const int closed = files.close(descriptor);
-  // Linux has closed it even so, and the bytes are on the disk.
+  // Linux has closed the file even so, and the bytes are on the disk.
   if (result == 0 && closed != -EINTR) result = closed;
   return result;
 }
 
-/// What a test writes of whether a folder takes files.
+/// Why a test file cannot be created in the folder; 0 if it can.
 int why_no_draft(const fs::path& folder) {
   return DraftFile(real_files(), folder / "barestep").error();
 }
@@ -188,7 +187,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Where a file is to be written: links followed, and what is there now.
+/// Where a file is to be written, with links followed, and what exists there now.
 struct Target {
   fs::path path;
   fs::path folder;
@@ -226,7 +225,7 @@ void write_special(const fs::path& path, std::span<const std::span<const std::by
   if (written < 0 || closed < 0) fail_writing(path, written < 0 ? -written : -closed);
 }
 
-/// Folders that may not be read and file systems that cannot do this are left alone: the files are
+/// Ignores folders that may not be read and file systems that cannot sync a folder: the files are
 /// complete.
 int sync_names(FileSystem& files, const fs::path& folder) {
   const int result = uninterrupted([&] { return files.sync_folder(folder); });
@@ -236,14 +235,14 @@ int sync_names(FileSystem& files, const fs::path& folder) {
 }  // namespace
 
 OutputFile::OutputFile(fs::path path, std::int64_t kept_bytes) : path_(std::move(path)) {
-  // Locked before it is cut: what another program has written so far stays.
+  // Locked before it is truncated, so another program's output stays intact.
   const int descriptor = open_for_writing(path_, O_CREAT);
   if (descriptor < 0) fail_creating(path_, errno);
   file_.reset(::fdopen(descriptor, "w"));
   BARESTEP_REQUIRE(file_ != nullptr, "a descriptor just opened for writing makes a stream");
   const std::string holder = lock_or_holder(descriptor);
   if (!holder.empty()) fail_held(path_, holder);
-  // EINVAL: it is no regular file, and has no length.
+  // EINVAL: not a regular file, so it has no length.
   if (::ftruncate(descriptor, kept_bytes) != 0 && errno != EINVAL) fail_creating(path_, errno);
   if (kept_bytes > 0) ::lseek(descriptor, 0, SEEK_END);
 }
@@ -351,7 +350,7 @@ void make_folder(const fs::path& path, FileSystem& files) {
     if (fs::is_directory(made, ignored)) continue;
     const int result = files.make_folder(made);
     if (result < 0 && result != -EEXIST) fail_making(path, -result);
-    // Another program may have made it meanwhile.
+    // Another program may have created it meanwhile.
     if (result == -EEXIST && !fs::is_directory(made, ignored)) fail_making(path, ENOTDIR);
     const int synced = sync_names(files, folder_of(made));
     if (synced < 0) fail_making(path, -synced);
@@ -364,7 +363,7 @@ void require_writable_folder(const fs::path& path) {
   while (::stat(made.c_str(), &status) != 0) {
     if (errno != ENOENT) fail_making(path, errno);
     std::error_code ignored;
-    if (fs::is_symlink(made, ignored)) fail_making(path, ENOENT);  // to nothing
+    if (fs::is_symlink(made, ignored)) fail_making(path, ENOENT);  // a dangling link
     made = made.has_parent_path() ? made.parent_path() : fs::path(".");
   }
   if (!S_ISDIR(status.st_mode)) fail_making(path, ENOTDIR);
@@ -372,7 +371,7 @@ void require_writable_folder(const fs::path& path) {
 }
 
 std::vector<std::byte> gzip_of(std::string_view text) {
-  constexpr int kWindowBits = 15 + 16;  // 16 asks for gzip's frame
+  constexpr int kWindowBits = 15 + 16;  // adding 16 selects the gzip format
   constexpr int kMemoryLevel = 8;
   constexpr std::size_t kMostAtOnce = std::numeric_limits<uInt>::max() / 2;
   z_stream stream{};

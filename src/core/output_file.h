@@ -1,5 +1,5 @@
-// Files that are written: streams of lines, whole files that appear at once or not at all, gzip,
-// and locks that keep two programs from writing one file or folder at the same time.
+// Output files: streams of lines, whole files that appear completely or not at all, gzip, and locks
+// that keep two programs from writing the same file or folder.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +16,24 @@
 
 namespace barestep {
 
-/// A file written piece by piece, e.g. one line a step. Of what was there before as many bytes stay
-/// as are asked for. A FIFO needs
-/// a reader already; opening one never blocks. As long as it is open no other OutputFile of any
-/// program is opened on the same regular file.
+/// A file written in pieces, e.g. one line per step. Keeps the first `kept_bytes` of the previous
+/// content. A FIFO must already have a reader; opening one never blocks. While this is open, no
+/// program can open another OutputFile on the same regular file.
 class OutputFile {
  public:
-  /// Creates the file. Throws Error with the reason: kCannotCreate when it cannot be created,
-  /// kTryAgain when another program writes to it, whose lines stay.
+  /// Creates the file. Throws Error with the reason: kCannotCreate if it cannot be created,
+  /// kTryAgain if another program is writing to it; that program's lines stay.
   explicit OutputFile(std::filesystem::path path, std::int64_t kept_bytes = 0);
 
-  /// Buffered; what reaches the file ends with a whole `text`, so that a program that is killed
-  /// leaves whole lines. Throws Error(kInputOutput), as flush() does, as soon as a write is known
-  /// to have failed.
+  /// Buffered. The file always ends with a complete `text`, so a killed program leaves complete
+  /// lines. Throws Error(kInputOutput), as flush() does, once a write is known to have failed.
   void write(std::string_view text);
 
-  /// Hands everything to the operating system.
+  /// Passes everything to the operating system.
   void flush();
 
   /// Flushes and closes. Throws Error(kInputOutput) if any byte may be missing. The destructor
-  /// closes too, but says nothing.
+  /// closes too, but reports no error.
   void close();
 
  private:
@@ -43,7 +41,7 @@ class OutputFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
 
-  /// Throws unless `done`, with the reason of the first failure.
+  /// Throws the reason of the first failure unless `done`.
   void check(bool done);
 
   std::filesystem::path path_;
@@ -52,15 +50,15 @@ class OutputFile {
   int first_error_ = 0;  // errno
 };
 
-/// Bytes of a file, and where they begin in it.
+/// Bytes of a file and their offset in it.
 struct FilePart {
   std::int64_t offset = 0;
   std::span<const std::byte> bytes;
 };
 
-/// A file under a temporary name, ".<name>-<process>-<number>.tmp" in the folder of the file that
-/// it is to become. It vanishes with this object unless it is renamed. All calls block; what
-/// returns an int returns 0, or a negated errno.
+/// A file with a temporary name, ".<name>-<process>-<number>.tmp", in the target file's folder. The
+/// destructor deletes it unless it was published. All calls block; those that return an int return
+/// 0 or a negated errno.
 class DraftFile {
  public:
   /// Creates it. `files` must outlive it.
@@ -69,22 +67,22 @@ class DraftFile {
   DraftFile(const DraftFile&) = delete;
   DraftFile& operator=(const DraftFile&) = delete;
 
-  /// Why it could not be created, an errno; 0 where it could.
+  /// The errno of a failed creation; 0 if the file was created.
   [[nodiscard]] int error() const { return error_; }
   [[nodiscard]] int descriptor() const { return descriptor_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Makes room up to `bytes`, so that other programs can write into it too.
+  /// Extends the file to `bytes`, so that other programs can write into it too.
   int resize(std::int64_t bytes) { return files_.resize(descriptor_, bytes); }
 
-  /// Writes at the end of what was written before, or wherever a part says.
+  /// Writes after the previous write, or at the offset that a part gives.
   int write(std::span<const FilePart> parts);
 
-  /// Brings the bytes to the disk, and closes the file.
+  /// Syncs the bytes to disk and closes the file.
   int finish();
 
-  /// Renames it to the target, and brings the name to the disk. If only the latter fails, the
-  /// target is there already.
+  /// Renames the file to the target and syncs the name to disk. If only the sync fails, the target
+  /// exists already.
   int publish();
 
  private:
@@ -97,51 +95,51 @@ class DraftFile {
   bool is_kept_ = false;
 };
 
-/// Writes parts of a file that another program has created, and brings them to the disk. Returns 0,
-/// or a negated errno. Blocks.
+/// Writes parts of a file that another program has created, and syncs them to disk. Returns 0 or a
+/// negated errno. Blocks.
 int write_into(FileSystem& files, const std::filesystem::path& path,
                std::span<const FilePart> parts);
 
-/// Makes `path` hold the parts, one after the other. Readers, and whoever looks after a loss of
-/// power, see the old file or the whole new one: the bytes go to a DraftFile, are brought to the
-/// disk, and are renamed. The permissions of an old file stay; a symbolic link keeps pointing to
-/// its file. Something that is no regular file, such as /dev/null, is written directly. Throws
-/// Error: kCannotCreate when the file cannot be created, kInputOutput when writing fails; an old
-/// file is untouched then, and nothing is left behind, unless the name alone cannot be brought to
-/// the disk. Blocks.
+/// Replaces the content of `path` with the parts, one after another. Readers, and anyone after a
+/// loss of power, see either the old file or the complete new one: the bytes go to a DraftFile,
+/// which is synced to disk and renamed. An old file's permissions stay; a symbolic link keeps
+/// pointing to its file. A path that is not a regular file, such as /dev/null, is written directly.
+/// Throws Error: kCannotCreate if the file cannot be created, kInputOutput if writing fails. Then
+/// an old file is untouched and no draft remains, unless only the name could not be synced to disk.
+/// Blocks.
 void replace_file(const std::filesystem::path& path,
                   std::span<const std::span<const std::byte>> parts);
 
-/// Throws Error(kCannotCreate) where replace_file would, so that a long run fails at its start and
-/// not at its end, and Error(kTryAgain) for what another program has open as an OutputFile. Changes
+/// Throws Error(kCannotCreate) if replace_file would, so a long run fails at its start, not at its
+/// end, and Error(kTryAgain) if another program has the path open as an OutputFile. Changes
 /// nothing.
 void require_writable(const std::filesystem::path& path);
 
-/// Makes a folder, and those above it, where they are missing, and brings their names to the disk.
-/// Throws Error(kCannotCreate).
+/// Creates a folder and its missing parents, and syncs their names to disk. Throws
+/// Error(kCannotCreate).
 void make_folder(const std::filesystem::path& path, FileSystem& files = real_files());
 
-/// Throws Error(kCannotCreate) where make_folder() would, or where the folder takes no file.
+/// Throws Error(kCannotCreate) if make_folder() would, or if no file can be created in the folder.
 /// Changes nothing.
 void require_writable_folder(const std::filesystem::path& path);
 
-/// A whole gzip file (RFC 1952), at the level that gzip takes by default. Throws std::bad_alloc.
+/// A complete gzip file (RFC 1952), at gzip's default level. Throws std::bad_alloc.
 std::vector<std::byte> gzip_of(std::string_view text);
 
-/// Locks the regular file or the folder behind `descriptor` for this program, with flock(2), until
-/// every copy of the descriptor is closed. Returns who holds it, "mlp_dp (process 4711)", where
-/// that is another program, else an empty string. What cannot be locked, such as a device or a file
-/// on some network file systems, counts as locked. Never blocks.
+/// Locks the regular file or folder open at `descriptor` for this program, with flock(2), until
+/// every copy of the descriptor is closed. If another program holds the lock, returns its name,
+/// "mlp_dp (process 4711)"; else an empty string. A file that cannot be locked, such as a device or
+/// a file on some network file systems, counts as locked. Never blocks.
 std::string lock_or_holder(int descriptor);
 
-/// Who holds a lock on `path`; empty if no program does, or if that cannot be determined. Never
-/// blocks.
+/// The program that holds a lock on `path`; empty if there is none or if it cannot be determined.
+/// Never blocks.
 std::string holder_of(const std::filesystem::path& path);
 
-/// Holds the lock of a folder as long as it lives.
+/// Holds the lock of a folder until destruction.
 class FolderLock {
  public:
-  /// Throws Error(kTryAgain), which names `option` and who holds the lock, if another program does.
+  /// If another program holds the lock, throws Error(kTryAgain) naming `option` and that program.
   FolderLock(const std::filesystem::path& folder, const std::string& option);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -10,12 +10,13 @@ namespace {
 
 constexpr std::int64_t kWordsPerCounter = 4;  // of one counter
 
-/// (0, 1]: the word's top bits, and half a step more.
+/// Maps a word to (0, 1]: its top bits plus half a step.
 float unit_interval(std::uint32_t word) {
   return std::fma(static_cast<float>(word), 0x1p-32F, 0x1p-33F);
 }
 
-/// Draws like the threads of PyTorch's launch; numbers_of(words) gives the four of a draw.
+/// Draws like the threads of PyTorch's launch; numbers_of(words) returns the four numbers of a
+/// draw.
 template <class NumbersOf>
 void draw(PhiloxState& state, std::span<float> out, const CudaGeometry& geometry,
           const NumbersOf& numbers_of) {

@@ -1,8 +1,8 @@
 // PyTorch's random streams on CUDA, computed on the host: torch.rand and torch.randn with
 // device="cuda".
 //
-// Words and uniform numbers have PyTorch's bits. Normal numbers lie within 5e-6 of them: a GPU
-// takes sines and cosines from hardware approximations that a host does not have.
+// Words and uniform numbers are bit-identical to PyTorch's. Normal numbers are within 5e-6: a GPU
+// computes sines and cosines with hardware approximations that a host does not have.
 //
 // Source: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011);
 // curand_philox4x32_x.h and curand_normal.h of CUDA 13.0; PyTorch 1.13.1,
@@ -23,7 +23,8 @@ struct PhiloxState {
   std::uint64_t offset = 0;
 };
 
-/// What PyTorch's launches, and so its random numbers, depend on. The defaults are an H200's.
+/// The GPU properties that PyTorch's launches, and so its random numbers, depend on. The defaults
+/// are an H200's.
 struct CudaGeometry {
   int multiprocessors = 132;
   int threads_per_multiprocessor = 2048;
@@ -36,12 +37,13 @@ constexpr std::uint32_t high_word(std::uint64_t x) {
   return static_cast<std::uint32_t>(x >> 32U);
 }
 
-/// Counters, or the words made of them: word by word, those of `kLanes` counters side by side.
+/// Counters, or the words computed from them: word by word, with the `kLanes` counters side by
+/// side.
 template <std::size_t kLanes>
 using PhiloxLanes = std::array<std::array<std::uint32_t, kLanes>, 4>;
 
-/// The ten rounds of Philox4x32 on every counter. Compilers make vectors of many lanes; a GPU's
-/// thread has one.
+/// The ten rounds of Philox4x32 on every counter. Compilers vectorise many lanes; a GPU thread has
+/// one.
 template <std::size_t kLanes>
 constexpr void philox4x32_10(PhiloxLanes<kLanes>& counters, std::array<std::uint32_t, 2> key) {
   auto& [c0, c1, c2, c3] = counters;
@@ -59,7 +61,7 @@ constexpr void philox4x32_10(PhiloxLanes<kLanes>& counters, std::array<std::uint
   }
 }
 
-/// The same on one counter.
+/// The same for one counter.
 constexpr std::array<std::uint32_t, 4> philox4x32_10(const std::array<std::uint32_t, 4>& counter,
                                                      std::array<std::uint32_t, 2> key) {
   PhiloxLanes<1> lanes = {{{counter[0]}, {counter[1]}, {counter[2]}, {counter[3]}}};
@@ -67,7 +69,7 @@ constexpr std::array<std::uint32_t, 4> philox4x32_10(const std::array<std::uint3
   return {lanes[0][0], lanes[1][0], lanes[2][0], lanes[3][0]};
 }
 
-/// Four normal numbers from four words, as curand_normal4 makes them.
+/// Four normal numbers from four words, computed as in curand_normal4.
 std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words);
 
 /// The launch that draws n numbers: `blocks` of kPhiloxThreads threads. Thread t draws subsequence
@@ -75,7 +77,7 @@ std::array<float, 4> philox_normals(const std::array<std::uint32_t, 4>& words);
 constexpr int kPhiloxThreads = 256;
 std::int64_t philox_blocks(std::int64_t n, const CudaGeometry& geometry);
 
-/// By how much that launch moves the generator's offset on.
+/// How far that launch advances the generator's offset.
 std::uint64_t philox_advance(std::int64_t n, const CudaGeometry& geometry);
 
 /// torch.rand(out.size(), device="cuda") and torch.randn(...).

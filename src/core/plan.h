@@ -1,4 +1,4 @@
-// The memory plan: where every buffer lies, before anything is allocated.
+// The memory plan: where every buffer is placed, before anything is allocated.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace barestep {
 
-/// Every slot of every buffer starts on such a boundary.
+/// Every slot of every buffer is aligned to this.
 constexpr std::int64_t kPlanAlignmentBytes = 256;
 
-/// Each device has one allocation in its own memory and one in pinned host memory; the buffers lie
-/// in them in the order of the table, the slots of one after each other. Sizes are rounded up to
-/// kPlanAlignmentBytes and count in their category, so the categories sum to the allocation
-/// exactly.
+/// Each device has one allocation in its own memory and one in pinned host memory. They hold the
+/// buffers in the order of the table, with each buffer's slots in sequence. Sizes are rounded up to
+/// kPlanAlignmentBytes, and the padding counts towards the buffer's category, so the categories sum
+/// to the allocation exactly.
 class MemoryPlan {
  public:
   /// Throws Error(kMemory) when a device needs more than 2^63 - 1 bytes.
@@ -24,21 +24,21 @@ class MemoryPlan {
   /// One more than the largest device of any buffer; at least 1.
   [[nodiscard]] int devices() const { return static_cast<int>(device_.size()); }
 
-  /// The device's allocation in its own memory, and in pinned host memory.
+  /// The sizes of the device's allocation in its own memory and in pinned host memory.
   [[nodiscard]] std::int64_t device_bytes(int device) const;
   [[nodiscard]] std::int64_t pinned_bytes(int device) const;
 
-  /// What a category takes of it, all slots and padding included.
+  /// A category's share of these, all slots and padding included.
   [[nodiscard]] std::int64_t category_bytes(int device, Category category) const;
   [[nodiscard]] std::int64_t pinned_category_bytes(int device, Category category) const;
 
-  /// Where a slot begins, inside the allocation its buffer lies in.
+  /// A slot's offset in the allocation that holds its buffer.
   [[nodiscard]] std::int64_t offset_bytes(BufferId buffer, int slot) const;
 
-  /// What one slot of a buffer takes, padding included.
+  /// The size of one slot of a buffer, padding included.
   [[nodiscard]] std::int64_t slot_bytes(BufferId buffer) const;
 
-  /// What all slots of a buffer take, padding included.
+  /// The size of all slots of a buffer, padding included.
   [[nodiscard]] std::int64_t buffer_bytes(BufferId buffer) const;
 
  private:

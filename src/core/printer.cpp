@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// The words for one node's op.
+/// The text for one node's op.
 class Words {
  public:
   Words(const Program& program, const Node& node) : buffers_(program.buffers()), node_(node) {}
@@ -146,7 +146,7 @@ class Words {
                               is_half ? fmt::format(" {}", name_of(tensor.dtype)) : "");
   }
 
-  /// Where a loss leaves its gradient, and times what.
+  /// The loss's gradient, and its scale if any.
   template <class LossOp>
   [[nodiscard]] std::string grad_of(const LossOp& o) const {
     return t(o.grad) + (o.scale ? fmt::format(" times {}", t(*o.scale)) : "");
@@ -163,7 +163,7 @@ class Words {
     return beta == 1 ? " + " + t(tensor) : fmt::format(" + {} * {}", beta, t(tensor));
   }
 
-  /// What becomes of the sum of a Gemm or a BiasActivation.
+  /// What is applied to the sum of a Gemm or a BiasActivation.
   template <class ActivatingOp>
   [[nodiscard]] std::string then(const ActivatingOp& o) const {
     const bool keeps = o.activation != Activation::kNone && o.pre_activation;
@@ -199,7 +199,7 @@ std::string waits_text(const Node& node) {
   return text;
 }
 
-/// Which columns a program needs.
+/// The columns that a program needs.
 struct ShownColumns {
   bool devices = false;
   bool messages = false;
@@ -330,7 +330,7 @@ std::string device_plan(const MemoryPlan& plan, const Buffers& buffers, int devi
   return table.text(2);
 }
 
-/// One overload for each kind that is not one launch.
+/// One overload for each op that is not a single launch.
 struct Launches {
   std::int64_t operator()(const Copy& /*op*/) const { return 0; }
   std::int64_t operator()(const Gemm& op) const {

@@ -81,7 +81,7 @@ DType parse_type(const std::string& name) {
   throw std::invalid_argument("not a type");
 }
 
-/// Throws what nlohmann or the standard library has for whatever is not as it should be.
+/// Throws an exception of nlohmann or of the standard library if anything is malformed.
 std::pair<ProductShape, AlgorithmBytes> from_json(const OrderedJson& json) {
   const auto transpose = json.at("transpose").get<std::string>();
   const auto alignment = json.at("alignment").get<std::array<std::int32_t, 4>>();
@@ -111,7 +111,7 @@ struct ReadChoices {
   std::map<ProductShape, AlgorithmBytes> choices;
 };
 
-/// Nothing of a text that no program of ours wrote.
+/// Nothing if the text was not written by barestep.
 std::optional<ReadChoices> parse_choices(const std::string& text) {
   try {
     if (!is_shallow_json(text)) return std::nullopt;
@@ -172,14 +172,14 @@ ProductChoices::ProductChoices(std::filesystem::path file, ProductPlace place, K
   if (keeper_ == Keeper::kCache) {
     try {
       if (!file_.empty() && std::filesystem::exists(file_)) take(choices_text(file_));
-    } catch (const std::exception&) {  // a cache that cannot be read is none
+    } catch (const std::exception&) {  // an unreadable cache counts as missing
     }
     return;
   }
   require_writable(file_);
   if (!std::filesystem::exists(file_)) return;
   const auto read = parse_choices(choices_text(file_));
-  // Where in a file that a program wrote the damage is helps nobody.
+  // A program wrote the file, so the place of the damage would help nobody.
   if (!read) refuse_choices(file_, "is not a file of product choices, or is damaged");
   if (read->place != place_) {
     refuse_choices(

@@ -1,5 +1,4 @@
-// The file that keeps which algorithm a library is to compute each matrix product with, as measured
-// on one device.
+// The file that stores the algorithm chosen for each matrix product, as measured on one device.
 #pragma once
 
 #include <array>
@@ -16,33 +15,34 @@
 
 namespace barestep {
 
-/// What distinguishes products when an algorithm is chosen: everything about a Gemm but addresses
-/// and beta.
+/// The properties of a product that determine the choice of its algorithm: everything in a Gemm
+/// except addresses and beta.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   bool bias = false, relu = false;
   DType type = DType::kF32;       // of a and b
   DType type_of_c = DType::kF32;  // and of a bias
-  // What the operands' addresses are multiples of, at most 256.
+  // The alignments of the operands' addresses, at most 256.
   std::int32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_bias = 256;
 
   friend auto operator<=>(const ProductShape&, const ProductShape&) = default;
 };
 
-/// Buffers begin on kPlanAlignmentBytes, so a tensor's offset gives its alignment.
+/// Buffers start at multiples of kPlanAlignmentBytes, so a tensor's offset determines its
+/// alignment.
 ProductShape shape_of(const Gemm& op);
 
-/// The shape whose algorithm computes each row of a layer's products alike, however many there are:
-/// that of `rows` rows, as little aligned as any of them may be. Where the rows are summed up it is
-/// `shape` itself.
+/// The shape whose algorithm computes each row of a layer's products identically for any number of
+/// rows: the shape with `rows` rows and the smallest alignment that any of them may have. If the
+/// product sums over rows, it is `shape` itself.
 ProductShape shape_for_rows(const ProductShape& shape, std::int64_t rows);
 
-/// "64x1024x784 NT bias relu": m x n x k, and what else the shape says.
+/// "64x1024x784 NT bias relu": m x n x k and the shape's other properties.
 std::string text_of(const ProductShape& shape);
 
-/// Where choices hold. Another version of the library may compute something else under the same
-/// bytes.
+/// The device and library for which choices are valid. Another version of the library may interpret
+/// the same bytes as a different algorithm.
 struct ProductPlace {
   std::string device;     // "NVIDIA H200"
   std::string library;    // "cuBLASLt 13.1.0"
@@ -51,36 +51,35 @@ struct ProductPlace {
   friend bool operator==(const ProductPlace&, const ProductPlace&) = default;
 };
 
-/// The library's name for an algorithm; opaque.
+/// The library's opaque representation of an algorithm.
 using AlgorithmBytes = std::array<std::byte, 64>;
 
-/// The file in memory. JSON: {"format": "barestep product choices 1", "device", "library",
-/// "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types": [of a and
-/// b, of c], "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]}; without
-/// "types" both are f32.
+/// The file's content in memory. JSON: {"format": "barestep product choices 1", "device",
+/// "library", "precision", "choices": [{"m", "n", "k", "transpose": "NT", "bias", "relu", "types":
+/// [of a and b, of c], "alignment": [a, b, c, bias], "algorithm": 128 hexadecimal digits}, ...]};
+/// without "types" both are f32.
 class ProductChoices {
  public:
   enum class Keeper {
-    kFile,   // that somebody named
-    kCache,  // which may be lost: what is damaged or of another place is none
+    kFile,   // named by the user
+    kCache,  // may be lost: a damaged file, or one from another place, counts as missing
   };
 
-  /// Reads `file` if there is one. Throws Error: kConfiguration, in one line, for a file that is no
-  /// such file, is damaged, or holds for another place; kNoInput when it cannot be read;
-  /// kCannotCreate when it could not be written. Nothing of a cache throws; an empty `file` is one
-  /// that keeps nothing.
+  /// Reads `file` if it exists. Throws Error: kConfiguration, in one line, if it is of another
+  /// format, damaged, or from another place; kNoInput if it cannot be read; kCannotCreate if it
+  /// could not be written. A cache never throws. With an empty `file`, nothing is stored.
   ProductChoices(std::filesystem::path file, ProductPlace place, Keeper keeper = Keeper::kFile);
 
   [[nodiscard]] std::optional<AlgorithmBytes> find(const ProductShape& shape) const;
 
-  /// Keeps the choice and writes the file anew, all of it or nothing. A cache that cannot be
-  /// written stays as it is.
+  /// Adds the choice and replaces the whole file atomically. A cache that cannot be written stays
+  /// unchanged.
   void add(const ProductShape& shape, const AlgorithmBytes& algorithm);
 
-  /// The file's content; empty where there is no choice.
+  /// The file's content; empty if there are no choices.
   [[nodiscard]] std::string text() const;
-  /// Takes the choices of such a text instead of its own, in memory alone. False, and nothing
-  /// taken, where they were made elsewhere or are damaged.
+  /// Replaces the choices in memory, but not in the file, with those of such a text. Returns false
+  /// and changes nothing if the text is from another place or damaged.
   bool take(const std::string& text);
 
   [[nodiscard]] const std::filesystem::path& file() const { return file_; }
@@ -92,7 +91,7 @@ class ProductChoices {
   std::map<ProductShape, AlgorithmBytes> choices_;
 };
 
-/// The file that caches the choices made at a place, of this user; nothing without a home folder.
+/// This user's cache file for the choices made at a place; nothing without a home folder.
 std::optional<std::filesystem::path> choices_cache(const ProductPlace& place);
 
 }  // namespace barestep

@@ -1,8 +1,8 @@
 // A program: one training step as a list of ops.
 //
-// The order of the list is its meaning. Lanes (streams) and waits only relax it: order() adds the
-// waits, check() proves that they suffice (core/program.h, core/checker.h). A program is built
-// once, before any memory exists, and then read by planner, checker, pricer, printer and runner.
+// The order of the list defines its meaning. Lanes (streams) and waits only relax that order:
+// order() adds the waits, and check() proves that they suffice (core/checker.h). A program is built
+// once, before any memory exists; planner, checker, pricer, printer and runner then read it.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace barestep {
 
-/// What memory is used for; the rows of every memory table.
+/// The categories of memory use; the rows of every memory table.
 enum class Category {
   kParameters,
   kGradients,
@@ -35,18 +35,18 @@ inline constexpr std::string_view kNamesOf<Category>[] = {
     "parameters", "gradients",     "optimizer", "activations",
     "data",       "communication", "workspace", "checkpoint"};
 
-/// Whether tables leave the category out of runs that have none of it.
+/// Whether tables omit the category for runs that do not use it.
 constexpr bool is_optional(Category category) {
   return category == Category::kCheckpoint;
 }
 
-/// A stream of a program: its nodes run one after the other. `side` is a second compute lane: what
-/// runs there leaves half of a GPU to the compute lane.
+/// A stream of a program: its nodes run one after another. kSide is a second compute lane, whose
+/// work leaves half of a GPU to the compute lane.
 enum class Lane { kCompute, kCopy, kComm, kSide };
 template <>
 inline constexpr std::string_view kNamesOf<Lane>[] = {"compute", "copy", "comm", "side"};
 
-/// What a node belongs to in the account of a step.
+/// The phase that a node belongs to in a step's account.
 enum class Phase {
   kData,
   kInjected,
@@ -63,8 +63,8 @@ inline constexpr std::string_view kNamesOf<Phase>[] = {"data",   "injected",  "f
                                                        "loss",   "recompute", "backward",
                                                        "reduce", "optimizer", "evaluate"};
 
-/// A named piece of memory. With two slots, step t uses slot t mod 2, so that the next step's input
-/// can arrive while this step's is read. `bytes` is the size of one slot.
+/// A named piece of memory. With two slots, step t uses slot t mod 2, so the next step's input can
+/// arrive while this step's is read. `bytes` is the size of one slot.
 struct Buffer {
   std::string name;
   Category category = Category::kData;
@@ -77,13 +77,13 @@ struct Buffer {
 /// The buffers of a run, shared by all its programs (training, last batch, evaluation).
 class Buffers {
  public:
-  /// The buffer of this name on this device, made if it is new, grown to `bytes` if it is smaller.
-  /// Slots, category and pinnedness must agree with earlier calls.
+  /// The buffer with this name on this device: created if it does not exist, enlarged to `bytes` if
+  /// it is smaller. Slots, category and pinned must match earlier calls.
   BufferId get(std::string_view name, Category category, std::int64_t bytes, int device = 0,
                int slots = 1, bool pinned = false);
 
-  /// A rows x cols tensor at the start of such a buffer. Throws Error(kMemory) when it has more
-  /// than 2^63 - 1 bytes.
+  /// A rows x cols tensor at the start of the buffer with this name. Throws Error(kMemory) if it
+  /// has more than 2^63 - 1 bytes.
   Tensor tensor(std::string_view name, Category category, std::int64_t rows, std::int64_t cols,
                 DType dtype = DType::kF32, int device = 0, int slots = 1, bool pinned = false);
 
@@ -91,7 +91,7 @@ class Buffers {
   [[nodiscard]] int size() const { return static_cast<int>(all_.size()); }
   [[nodiscard]] const std::vector<Buffer>& all() const { return all_; }
 
-  /// The most slots any buffer has.
+  /// The largest number of slots of any buffer.
   [[nodiscard]] int max_slots() const;
 
  private:
@@ -101,7 +101,7 @@ class Buffers {
 
 using NodeId = int;
 
-/// Wait for `node` of this step (0) or of 1 or 2 steps back.
+/// Waits for `node` of this step (0) or of 1 or 2 steps earlier.
 struct Wait {
   NodeId node = 0;
   int steps_back = 0;
@@ -123,8 +123,8 @@ class Program {
  public:
   Program(std::string name, const Buffers& buffers) : name_(std::move(name)), buffers_(&buffers) {}
 
-  /// Appends. Throws Error(kBug) when the op's shapes do not fit together, a tensor does not lie
-  /// inside its buffer, or two tensors of a collective lie on one device.
+  /// Appends. Throws Error(kBug) if the op's shapes do not match, a tensor extends beyond its
+  /// buffer, or two tensors of a collective are on one device.
   NodeId add(Node node);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -148,31 +148,31 @@ struct LaneId {
   friend auto operator<=>(const LaneId&, const LaneId&) = default;
 };
 
-/// The lanes a node occupies, one per part: its own lane, or for a collective its lane on every
-/// device that owns one of its tensors.
+/// The lanes that a node occupies, one per part: its own lane, or for a collective its lane on
+/// every device that has one of its tensors.
 std::vector<LaneId> lanes_of(const Program& program, const Node& node);
 
-/// Sums of cost_of over the nodes of one step, all devices of the process together.
+/// The sum of cost_of over the nodes of one step, on all devices of the process.
 struct Price {
   Cost total;
   EnumArray<Phase, Cost> by_phase{};
 };
 
-/// Throws Error(kMemory) when a sum is larger than 2^63 - 1.
+/// Throws Error(kMemory) if a sum is larger than 2^63 - 1.
 Price price_of(const Program& program);
 
-/// Of one step, the bytes moved to and from parameters, gradients and the optimizer's state: what
-/// does not grow with the batch. Each op reads its input once and writes its output once.
+/// The bytes that one step moves to and from parameters, gradients and the optimizer's state, which
+/// do not grow with the batch. Each op reads its input once and writes its output once.
 std::int64_t state_bytes_of(const Program& program);
 
-/// Bytes that each of `ranks` sends in a step of `program`, the mean over ranks, where collectives
-/// go round in a ring (Patarasuk & Yuan 2009): of an all-reduce 2 (n - 1) / n of its bytes, of a
-/// reduce-scatter or an all-gather (n - 1) / n; of others as much.
+/// The bytes that each of `ranks` sends in a step of `program`, averaged over ranks, with ring
+/// collectives (Patarasuk & Yuan 2009): 2 (n - 1) / n of the payload for an all-reduce, (n - 1) / n
+/// for all others.
 std::int64_t bytes_sent(const Program& program, int ranks);
 
-/// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, one of
-/// them writing, run in the order of the list, within a step and across steps, and every wait is
-/// needed: without it some such pair is unordered. core/checker.h proves both independently.
+/// Replaces all waits of the program. Afterwards any two nodes that touch the same bytes, at least
+/// one of them writing, run in the order of the list, within a step and across steps. Every wait is
+/// needed: without it, some such pair would be unordered. core/checker.h proves both independently.
 void order(Program& program);
 
 }  // namespace barestep

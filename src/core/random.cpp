@@ -23,8 +23,8 @@ struct SineCosine {
   float cosine;
 };
 
-// Everything below is free of branches and inlined, so that the loop over a block becomes vector
-// code. The polynomials are those of the Cephes library.
+// Everything below has no branches and is inlined, so that the loop over a block is vectorised. The
+// polynomials are those of the Cephes library.
 
 // The natural logarithm of u in (0, 1].
 inline float logarithm(float u) {
@@ -58,7 +58,7 @@ inline float flip_sign(float x, std::int32_t bit) {
 
 // Sine and cosine of t >= 0.
 inline SineCosine sine_cosine(float t) {
-  // The even octant j nearest to t, and t's distance x from it: pi / 4 is taken off in three parts.
+  // The nearest even octant j, and t's distance x from it; pi / 4 is subtracted in three parts.
   const std::int32_t j = (static_cast<std::int32_t>(t * 1.27323954473516F) + 1) & ~1;
   const float octant = static_cast<float>(j);
   float x = fma(octant, -0.78515625F, t);
@@ -104,7 +104,7 @@ namespace {
 constexpr std::int32_t kStateWords = 624;
 constexpr std::int32_t kShift = 397;
 
-// How many numbers randn makes at a time: little enough to stay in the first-level cache.
+// How many numbers randn generates at a time: few enough to stay in the first-level cache.
 constexpr std::size_t kChunk = 2048;
 
 // The recurrence of MT19937: one word from two neighbours and the word kShift further on.
@@ -113,7 +113,7 @@ inline std::uint32_t twisted(std::uint32_t word, std::uint32_t next, std::uint32
   return far ^ (mixed >> 1U) ^ ((0U - (next & 1U)) & 0x9908B0DFU);
 }
 
-// Three loops without a wrapped index, so that the first two become vector code.
+// Three loops without a wrapped index, so that the first two are vectorised.
 void twist(std::array<std::uint32_t, kStateWords>& state) {
   std::uint32_t* const words = state.data();
   for (int i = 0; i < kStateWords - kShift; ++i) {
@@ -132,7 +132,7 @@ inline std::uint32_t tempered(std::uint32_t word) {
   return word ^ (word >> 18U);
 }
 
-// A number in [0, 1) from the low 53 bits of two words, the first of which is the higher one.
+// A number in [0, 1) from the low 53 bits of two words; the first word has the higher bits.
 double uniform_double(TorchGenerator& generator) {
   const std::uint64_t high = generator.next();
   const std::uint64_t word = (high << 32U) | generator.next();
@@ -198,8 +198,8 @@ void TorchGenerator::randn(std::span<float> out) {
     box_muller(chunk.first(chunk.size() - chunk.size() % kNormalBlock));
     rest = rest.subspan(chunk.size());
   }
-  // Where the last block is not full, PyTorch draws the last 16 numbers anew, some of them
-  // finished.
+  // If the last block is not full, PyTorch draws the last 16 numbers again, some of them already
+  // done.
   if (out.size() % kNormalBlock != 0) {
     uniform(out.last(kNormalBlock), 0.0, 1.0);
     box_muller(out.last(kNormalBlock));
@@ -226,7 +226,7 @@ namespace {
 /// aten/src/ATen/CPUGeneratorImpl.cpp of 1.13.1.
 struct TorchState {
   std::uint64_t seed = 0;
-  std::int32_t left = 0;  // words until the next twist, the one that comes with it included
+  std::int32_t left = 0;  // words until the next twist, including the one that triggers it
   std::int32_t seeded = 1;
   std::uint64_t next = 0;
   std::array<std::uint64_t, kStateWords> words{};
@@ -258,7 +258,7 @@ std::optional<TorchGenerator> TorchGenerator::from_state(std::span<const std::by
   TorchState state;
   if (bytes.size() != sizeof(state)) return std::nullopt;
   std::memcpy(&state, bytes.data(), sizeof(state));
-  // A generator that was only seeded twists before its first word, whatever `next` says.
+  // A newly seeded generator twists before its first word, whatever `next` is.
   const std::int32_t position = state.left == 1 ? kStateWords : kStateWords + 1 - state.left;
   if (state.seeded != 1 || position < 1 || position > kStateWords) return std::nullopt;
   TorchGenerator generator(0);

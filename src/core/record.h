@@ -1,4 +1,5 @@
-// What ran when: the seam between devices and the one who listens, the marks of a runner.
+// Records of work with their times: the interface between devices and those that collect them; also
+// the marks of a runner.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +9,21 @@
 
 namespace barestep {
 
-/// Names the node a piece of work belongs to. A node may yield several records.
+/// Identifies the node that a piece of work belongs to. A node may produce several records.
 struct Tag {
   int program = 0;
   std::int64_t step = 0;
   NodeId node = 0;
 };
 
-/// What the host queues in one piece carries this instead of a node: the launch of a graph.
+/// Tag of work that the host queues as a unit, such as a graph's launch, instead of a node.
 constexpr NodeId kGraphLaunch = -1;
 constexpr std::string_view kGraphLaunchLabel = "launch graph";
 
-/// Work that is a piece of another node's, which records the whole.
+/// Tag of work that is part of another node's; that node records the whole.
 constexpr NodeId kPartOfNode = -2;
 
-/// One piece of work. Times are seconds of the device's clock, which on the CPU device is
+/// A piece of work. Times are in seconds of the device's clock, which on the CPU device is
 /// std::chrono::steady_clock. `label` points to static text.
 struct Record {
   Tag tag;

@@ -1,4 +1,4 @@
-// Figures that describe a series of measurements.
+// Statistics of a series of measurements.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@ namespace barestep {
 
 struct Statistics {
   double mean = 0;
-  double stddev = 0;  // of the sample: divided by n - 1; 0 for a single value
+  double stddev = 0;  // sample standard deviation (n - 1); 0 for a single value
   double p5 = 0;
   double p50 = 0;
   double p95 = 0;
@@ -18,7 +18,7 @@ struct Statistics {
 /// `values` must not be empty.
 Statistics statistics_of(std::span<const double> values);
 
-/// The value below which `percent` of the sorted values lie, interpolated between neighbours as
+/// The percentile: `percent` of the sorted values are below it, interpolated between neighbours as
 /// numpy.percentile does by default. `sorted` must not be empty.
 double percentile(std::span<const double> sorted, double percent);
 

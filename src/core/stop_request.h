@@ -1,32 +1,31 @@
-// The wish to stop early, by a signal: SIGINT, as Ctrl-C sends it, SIGTERM, as launchers and Slurm
-// send it before they kill, or SIGUSR1, as `sbatch --signal=USR1@60` sends it before the time is
-// up.
+// Requests to stop early, by a signal: SIGINT from Ctrl-C; SIGTERM, which launchers and Slurm send
+// before they kill; or SIGUSR1, which `sbatch --signal=USR1@60` sends before the time limit.
 #pragma once
 
 #include <atomic>
 
 namespace barestep {
 
-/// What another SIGINT or SIGTERM does once a stop is asked for.
+/// The effect of another SIGINT or SIGTERM after a stop was requested.
 enum class SecondSignal {
-  kEndsAtOnce,  // as the signal does by default
-  kIsIgnored    // a launcher may send several, and ends by SIGKILL what takes too long
+  kEndsAtOnce,  // the signal's default action
+  kIsIgnored    // launchers may send several, and end what takes too long with SIGKILL
 };
 
-/// The signals set the flag from now on. A second one that comes within 0.2 s counts as the first:
+/// From now on, the signals set the flag. A second signal within 0.2 s counts as the first, because
 /// timeout(1) sends each twice. SIGCONT is noted too.
 void take_stop_signals(SecondSignal second);
 
-/// The same wish, from within the program.
+/// Requests a stop from within the program.
 void ask_to_stop();
 
-/// Whether anyone asked.
+/// Whether a stop was requested.
 const std::atomic<bool>& stop_is_asked_for();
 
-/// When SIGTERM came first, in seconds of core/clock.h; 0: it did not.
+/// When SIGTERM first arrived, in seconds of core/clock.h; 0 if it has not.
 double asked_to_end_s();
 
-/// When SIGCONT came last, on the same clock; 0: it did not.
+/// When SIGCONT last arrived, on the same clock; 0 if it has not.
 double continued_s();
 
 }  // namespace barestep

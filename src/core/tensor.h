@@ -1,8 +1,8 @@
-// A tensor: where numbers will lie, not the numbers.
+// A tensor: the place of numbers in memory, not the numbers themselves.
 //
 // Tensors are unbound: a buffer, an offset and a shape. Programs are built, priced, checked and
-// printed with them before any memory exists; an address table (core/addresses.h) binds them when a
-// program runs.
+// printed with them before any memory exists. When a program runs, an address table
+// (core/addresses.h) binds them.
 #pragma once
 
 #include <bit>
@@ -12,14 +12,15 @@
 
 namespace barestep {
 
-/// bfloat16: the upper half of a float. As many exponents, 8 bits of precision.
+/// bfloat16: the upper half of a float. The same exponent range, 8 bits of precision.
 struct Bf16 {
   std::uint16_t bits;
 
   friend constexpr bool operator==(const Bf16&, const Bf16&) = default;
 };
 
-/// The nearest one, ties to even; every NaN is one NaN. As PyTorch's (c10/util/BFloat16.h).
+/// Rounds to nearest, ties to even; every NaN becomes the same NaN. As in PyTorch
+/// (c10/util/BFloat16.h).
 constexpr Bf16 bf16_of(float x) {
   constexpr std::uint16_t kNan = 0x7FC0;
   if (x != x) return {kNan};
@@ -28,15 +29,15 @@ constexpr Bf16 bf16_of(float x) {
   return {static_cast<std::uint16_t>((bits + half) >> 16U)};
 }
 
-/// IEEE 754's binary16: 5 bits of exponent, 11 of precision; from 6e-8 to 65504.
+/// IEEE 754's binary16: 5 bits of exponent, 11 bits of precision; from 6e-8 to 65504.
 struct F16 {
   std::uint16_t bits;
 
   friend constexpr bool operator==(const F16&, const F16&) = default;
 };
 
-/// The nearest one, ties to even: infinity from 65520 on. Without branches, so that loops over it
-/// become vectors.
+/// Rounds to nearest, ties to even; infinity from 65520 on. Has no branches, so compilers vectorise
+/// loops over it.
 constexpr F16 f16_of(float x) {
   constexpr std::uint32_t kLeastNormal = 0x38800000U;  // 2^-14
   constexpr std::uint32_t kInfinite = 0x477FF000U;     // 65520
@@ -46,7 +47,7 @@ constexpr F16 f16_of(float x) {
   const std::uint32_t size = bits & 0x7FFFFFFFU;
   const std::uint32_t normal =
       (size + 0xFFFU + ((size >> 13U) & 1U) - ((127U - 15U) << 23U)) >> 13U;
-  // Beside 0.5 the last bit of a float counts 2^-24, as that of a subnormal does.
+  // Next to 0.5, the last bit of a float is 2^-24, which is also the last bit of a subnormal.
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) -
                                   std::bit_cast<std::uint32_t>(0.5F);
   std::uint32_t half = size < kLeastNormal ? subnormal : normal;
@@ -62,8 +63,8 @@ constexpr float float_of(Bf16 x) {
 constexpr float float_of(F16 x) {
   constexpr std::uint32_t kExponents = (127U - 15U) << 23U;  // the difference of the biases
   const std::uint32_t size = static_cast<std::uint32_t>(x.bits & 0x7FFFU) << 13U;
-  // Of a subnormal the exponent is one more, and the leading 1 that it lacks is taken off. Floats
-  // that are subnormal would be slow.
+  // A subnormal's exponent is one higher, and the implicit leading 1 that it lacks is subtracted.
+  // Subnormal floats would be slow here.
   const float subnormal = std::bit_cast<float>(size + kExponents + (1U << 23U)) - 0x1p-14F;
   std::uint32_t bits =
       size < (1U << 23U) ? std::bit_cast<std::uint32_t>(subnormal) : size + kExponents;
@@ -75,7 +76,7 @@ constexpr float float_of(float x) {
   return x;
 }
 
-/// `x` as a Number, which is float, Bf16 or F16.
+/// `x` converted to Number: float, Bf16 or F16.
 template <class Number>
 constexpr Number rounded(float x) {
   if constexpr (std::is_same_v<Number, Bf16>) return bf16_of(x);
@@ -115,12 +116,12 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
-/// Whether rounded() makes such numbers.
+/// Whether the type is one that rounded() can produce.
 constexpr bool is_real(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-/// use(a number of that type), which must be real.
+/// Calls use() with a number of that type, which must be real.
 template <class Use>
 auto with_number(DType dtype, const Use& use) {
   if (dtype == DType::kBF16) return use(Bf16{});
@@ -131,7 +132,7 @@ auto with_number(DType dtype, const Use& use) {
 using BufferId = int;
 constexpr BufferId kNoBuffer = -1;
 
-/// rows x cols numbers, row-major and contiguous, `offset_bytes` into a buffer.
+/// rows x cols numbers, row-major and contiguous, starting `offset_bytes` into a buffer.
 struct Tensor {
   BufferId buffer = kNoBuffer;
   std::int64_t offset_bytes = 0;
@@ -148,7 +149,7 @@ struct Tensor {
     return {buffer, offset_bytes + first * cols * bytes_of(dtype), count, cols, dtype};
   }
 
-  /// Numbers first .. first + count - 1 of the same, as one row.
+  /// Numbers first .. first + count - 1 of the same tensor, as one row.
   [[nodiscard]] constexpr Tensor flat_slice(std::int64_t first, std::int64_t count) const {
     return {buffer, offset_bytes + first * bytes_of(dtype), 1, count, dtype};
   }
@@ -156,8 +157,8 @@ struct Tensor {
   friend constexpr bool operator==(const Tensor&, const Tensor&) = default;
 };
 
-/// True when the two share a byte; an empty tensor shares none. Slots are not considered: same
-/// buffer means same bytes.
+/// True if the two share a byte; an empty tensor shares none. Ignores slots: the same buffer means
+/// the same bytes.
 constexpr bool overlap(const Tensor& a, const Tensor& b) {
   return a.buffer == b.buffer && a.bytes() > 0 && b.bytes() > 0 && a.offset_bytes < b.end_bytes() &&
          b.offset_bytes < a.end_bytes();

@@ -1,4 +1,4 @@
-// Tables of plain text with aligned columns.
+// Plain-text tables with aligned columns.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@ class TextTable {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
-    std::size_t width = 0;  // of dashed_text()
+    std::size_t width = 0;  // for dashed_text()
   };
 
-  /// The titles are printed above the rows, unless all are empty.
+  /// The titles are printed above the rows unless all of them are empty.
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  /// One cell per column; cells that are left out at the end are empty.
+  /// One cell per column; omitted cells at the end are empty.
   void add_row(std::vector<std::string> cells);
 
-  /// A line that is not part of any column.
+  /// A line outside the columns.
   void add_line(std::string text);
 
-  /// Every row on its own line after `indent` blanks, columns two blanks apart, no blanks at
-  /// the end of a line.
+  /// Every row on its own line, indented by `indent` blanks, with two blanks between columns and
+  /// none at the end of a line.
   [[nodiscard]] std::string text(int indent = 0) const;
 
-  /// As PyTorch's profiler prints tables: cells on the right of columns of fixed widths, two blanks
-  /// after each, between lines of dashes.
+  /// The table in the style of PyTorch's profiler: right-aligned cells in columns of fixed width,
+  /// two blanks after each, between lines of dashes.
   [[nodiscard]] std::string dashed_text() const;
 
  private:

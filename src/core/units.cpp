@@ -58,8 +58,7 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-/// number * unit, exact where the number has no fraction; nothing where it is no number or too
-/// large.
+/// number * unit, exact if the number has no fraction; nothing if it is not a number or too large.
 std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
   const char* end = number.data() + number.size();
   std::int64_t whole = 0;
@@ -85,7 +84,7 @@ std::optional<std::int64_t> scaled(std::string_view number, std::int64_t unit) {
 std::string human_bytes(std::int64_t bytes) {
   if (bytes > -kKibi && bytes < kKibi) return fmt::format("{} B", bytes);
   constexpr std::array kNames = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  // The last value that rounds to 1023.99; beyond it the next unit reads better.
+  // The smallest value that rounds to 1024; from there on the next unit reads better.
   constexpr double kLargest = 1023.995;
   double value = static_cast<double>(bytes) / kKibi;
   std::size_t unit = 0;
@@ -104,7 +103,7 @@ std::string grouped(std::int64_t number) {
 }
 
 std::string noun_for(std::int64_t number, std::string_view noun) {
-  // The ch of an epoch is a k.
+  // The ch of "epoch" is pronounced k.
   const bool is_sibilant =
       (noun.ends_with("ch") && !noun.ends_with("epoch")) || noun.ends_with('s');
   return fmt::format("{}{}", noun, number == 1 ? "" : is_sibilant ? "es" : "s");
@@ -140,7 +139,7 @@ constexpr std::array<TimeUnit, 4> kTimeUnits = {
     {{'d', 86'400'000}, {'h', 3'600'000}, {'m', 60'000}, {'s', 1000}}};
 constexpr std::int64_t kMostMilliseconds = 10'000 * kTimeUnits[0].milliseconds;
 
-/// Numbers with their units, each smaller than the one before it; nothing where it is not that.
+/// Numbers with units, each unit smaller than the one before; nothing for any other text.
 std::optional<std::int64_t> duration_milliseconds(std::string_view text) {
   std::int64_t sum = 0;
   const auto* unit = kTimeUnits.begin();

@@ -1,5 +1,5 @@
-// Numbers: as people write and read them, and arithmetic on sizes that a user can make arbitrarily
-// large.
+// Numbers: printing and parsing them for people, and overflow-checked arithmetic on sizes that a
+// user sets.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ std::string human_bytes(std::int64_t bytes);
 /// "402,702,336".
 std::string grouped(std::int64_t number);
 
-/// "step" for 1, "steps" and "batches" for other numbers of what `noun` names in the singular.
+/// "step" for 1, "steps" or "batches" for other numbers; `noun` is the singular.
 std::string noun_for(std::int64_t number, std::string_view noun);
 
 /// "1 step", "20 steps".
@@ -23,38 +23,38 @@ std::string counted(std::int64_t number, std::string_view noun);
 /// Three digits: "0.0123", "1.23", "12,300".
 std::string number_text(double number);
 
-/// "36.2 %", of a share from 0 to 1.
+/// "36.2 %", for a share from 0 to 1.
 std::string percent_text(double share);
 
-/// "5 %", of a share that was chosen: it has no digits to be measured.
+/// "5 %", for a chosen share, which needs no measured digits.
 std::string chosen_percent(double share);
 
 /// "12.3 ms", "456 us", "1.20 s": three digits.
 std::string time_text(double seconds);
 
-/// "0.1234": at least four decimals, and at least four significant digits; without the unit.
+/// "0.1234": at least four decimals and at least four significant digits; without a unit.
 std::string seconds_text(double seconds);
 
-/// "12.3456": four decimals; without the unit.
+/// "12.3456": four decimals; without a unit.
 std::string milliseconds(double seconds);
 
-/// "12.000us", "2.084ms", "1.500s", as PyTorch's tables write times.
+/// "12.000us", "2.084ms", "1.500s": times in the style of PyTorch's tables.
 std::string table_time(double seconds);
 
-/// "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal units
-/// (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws Error(kUsage),
-/// which names `option`, for anything else, for nothing at all and for more than 2^63 - 1.
+/// Parses "16GiB", "500MB", "1.5 GiB", "1024" as bytes: binary units (KiB, MiB, GiB, TiB), decimal
+/// units (kB, MB, GB, TB) and B, in any case; a fraction of a byte is rounded. Throws
+/// Error(kUsage), naming `option`, for any other text, for an empty one and for more than 2^63 - 1.
 std::int64_t parse_bytes(std::string_view option, std::string_view text);
 
-/// "90s", "10m", "3h50m", "1d", "0.5s" as seconds, to the millisecond. Throws Error(kUsage), which
-/// names `option`, for anything else, for no time at all and for more than 10,000 days.
+/// Parses "90s", "10m", "3h50m", "1d", "0.5s" as seconds, to the millisecond. Throws Error(kUsage),
+/// naming `option`, for any other text, for zero and for more than 10,000 days.
 double parse_duration(std::string_view option, std::string_view text);
 
-/// The text that parse_duration() reads so.
+/// The text that parse_duration() parses to this duration.
 std::string duration_text(double seconds);
 
-/// a + b and a * b of numbers that are not negative. Throw Error(kMemory), which names `what`, when
-/// the result is larger than 2^63 - 1.
+/// a + b and a * b of nonnegative numbers. Throw Error(kMemory), naming `what`, if the result is
+/// larger than 2^63 - 1.
 std::int64_t checked_add(std::int64_t a, std::int64_t b, std::string_view what);
 std::int64_t checked_multiply(std::int64_t a, std::int64_t b, std::string_view what);
 

@@ -67,7 +67,7 @@ std::optional<std::int64_t> ArrayHeader::bytes() const {
   bool is_empty = false;
   for (const std::int64_t extent : dims) {
     is_empty = is_empty || extent == 0;
-    // An empty dimension does not excuse the others: products of some of them are taken too.
+    // Empty dimensions count as 1, because products of only some dimensions are computed too.
     if (__builtin_mul_overflow(total, std::max<std::int64_t>(extent, 1), &total)) {
       return std::nullopt;
     }
@@ -124,7 +124,7 @@ constexpr int kMaxIdxDims = 8;
 constexpr std::int64_t kFirstChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 28;
 
-/// The element types, numbered as in the file.
+/// The element types by their codes in the file.
 std::optional<ElementType> type_of(unsigned code) {
   switch (code) {
     case 0x08:
@@ -144,21 +144,21 @@ std::optional<ElementType> type_of(unsigned code) {
   }
 }
 
-/// The bytes of a file, decompressed if they are gzip (RFC 1952), one member or several. Not by
-/// zlib's gzread: it does not tell where data end, without a checksum, just where a read has ended.
+/// Reads a file's bytes, decompressed if they are gzip (RFC 1952), one member or several. Does not
+/// use zlib's gzread, which misses a missing checksum if a read ends exactly with the data.
 class IdxBytes {
  public:
   explicit IdxBytes(const std::filesystem::path& path)
       : path_(path), file_{InputFile(path, "idx file").release()}, input_(kInputBytes) {
     is_plain_ = !refill() || input_[0] != kMagic || stream_.avail_in < 2 || input_[1] != 0x8B;
-    constexpr int kWindowBits = 15 + 16;  // 16 asks for gzip's frame
+    constexpr int kWindowBits = 15 + 16;  // adding 16 selects the gzip format
     if (!is_plain_ && inflateInit2(&stream_, kWindowBits) != Z_OK) throw std::bad_alloc();
   }
-  ~IdxBytes() { inflateEnd(&stream_); }  // does nothing to a stream that was not begun
+  ~IdxBytes() { inflateEnd(&stream_); }  // no effect on an uninitialised stream
   IdxBytes(const IdxBytes&) = delete;
   IdxBytes& operator=(const IdxBytes&) = delete;
 
-  /// Reads up to out.size() bytes; fewer only where the data ends, or is_cut().
+  /// Reads up to out.size() bytes; fewer only at the end of the data, or if is_cut().
   std::int64_t read(std::span<std::byte> out) {
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = static_cast<uInt>(out.size());
@@ -175,7 +175,7 @@ class IdxBytes {
     return static_cast<std::int64_t>(out.size() - stream_.avail_out);
   }
 
-  /// True when gzip data stopped before its end.
+  /// True if gzip data ended too early.
   [[nodiscard]] bool is_cut() const { return is_cut_; }
 
   [[nodiscard]] bool is_plain() const { return is_plain_; }
@@ -194,7 +194,7 @@ class IdxBytes {
   static constexpr std::size_t kInputBytes = std::size_t{1} << 17;
   static constexpr Bytef kMagic = 0x1F;
 
-  /// The next bytes of the file, all before them being used. False where it ends.
+  /// Reads the next bytes of the file once all earlier ones are used. False at its end.
   bool refill() {
     ssize_t got = 0;
     do {
@@ -223,7 +223,7 @@ class IdxBytes {
   void decompress() {
     const int status = inflate(&stream_, Z_NO_FLUSH);
     if (status == Z_STREAM_END) {
-      // Another member may follow; what else does is no part of the data.
+      // Another member may follow; anything else is not part of the data.
       const bool more = stream_.avail_in > 0 || refill();
       is_at_end_ = !more || *stream_.next_in != kMagic;
       if (!is_at_end_) inflateReset(&stream_);
@@ -302,7 +302,7 @@ std::vector<std::byte> read_data(IdxBytes& bytes, const ArrayHeader& header) {
     if (got == chunk) continue;
     refuse(fmt::format("{}{}", have, bytes.is_cut() ? " before its gzip data is cut off" : ""));
   }
-  // One byte more: makes zlib check the end of the data.
+  // Asking for one more byte makes zlib check the end of the data.
   std::byte extra{};
   if (bytes.read(std::span(&extra, 1)) != 0) refuse("more than that");
   if (bytes.is_cut()) {
@@ -350,8 +350,8 @@ constexpr const char* kPlainTypes =
        {.what = "npy file", .value = path.string(), .why = why, .remedy = remedy});
 }
 
-/// Text from a file, so that it can stand in a message: cut short, without control characters and
-/// the spaces at its end.
+/// Text from a file made safe for a message: shortened, without control characters or trailing
+/// spaces.
 std::string shown(std::string_view text) {
   text = text.substr(0, text.find_last_not_of(" \n") + 1);
   std::string out(text.substr(0, 40));
@@ -361,12 +361,12 @@ std::string shown(std::string_view text) {
   return text.size() > 40 ? out + "..." : out;
 }
 
-/// The header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+/// Parses the header's dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class HeaderText {
  public:
   HeaderText(std::string_view text, const std::filesystem::path& path) : rest_(text), path_(path) {}
 
-  /// Each key with its value's text: a string without its quotes, True or False, or what stands
+  /// Maps each key to its value's text: a string without its quotes, True or False, or the text
   /// between the parentheses of a tuple.
   std::map<std::string, std::string, std::less<>> read() {
     std::map<std::string, std::string, std::less<>> values;
@@ -399,7 +399,7 @@ class HeaderText {
     if (!next_is(c)) wrong(fmt::format("'{}' where '{}' belongs", shown(rest_.substr(0, 12)), c));
     rest_.remove_prefix(1);
   }
-  /// What stands before the next `end`, which is skipped.
+  /// The text up to the next `end`, which is skipped.
   std::string until(char end) {
     const std::size_t size = rest_.find(end);
     if (size == std::string_view::npos) wrong(fmt::format("no closing {}", end));
@@ -431,7 +431,7 @@ class HeaderText {
   const std::filesystem::path& path_;
 };
 
-/// "3, 4" or "3," or nothing at all.
+/// Parses "3, 4", "3," or an empty text.
 std::vector<std::int64_t> dims_of(std::string_view text, const std::filesystem::path& path) {
   std::vector<std::int64_t> dims;
   const auto wrong = [&] {
@@ -465,7 +465,7 @@ void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem
       {"u1", ElementType::kU8},  {"b1", ElementType::kU8},  {"i1", ElementType::kI8},
       {"i2", ElementType::kI16}, {"i4", ElementType::kI32}, {"i8", ElementType::kI64},
       {"f4", ElementType::kF32}, {"f8", ElementType::kF64}};
-  // '=' is the writer's own order, which NumPy never writes.
+  // '=' is the byte order of the writer's machine; NumPy never writes it.
   const bool has_order =
       !descr.empty() && std::string_view("<>|").find(descr.front()) != std::string_view::npos;
   for (const auto& [name, type] : kNpyTypes) {
@@ -478,7 +478,7 @@ void set_type(std::string_view descr, ArrayHeader& header, const std::filesystem
   refuse_npy(path, fmt::format("holds elements of type '{}'", shown(descr)), kPlainTypes);
 }
 
-/// The length of the header, after which `file` is then positioned.
+/// Reads the length of the header, and leaves `file` at the header's start.
 std::int64_t read_lengths(InputFile& file, const std::filesystem::path& path,
                           std::int64_t& begin_bytes) {
   std::array<char, 12> start{};

@@ -20,7 +20,7 @@ namespace {
 constexpr const char* kCheckpoint = "checkpoint";
 constexpr std::string_view kFormat = "barestep checkpoint 1";
 
-// The checksum of the head follows the header's length and what every header begins with.
+// The checksum follows the header's length and these first bytes of every header.
 constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"checksum":")";
 constexpr std::size_t kChecksumAt = sizeof(std::uint64_t) + kBeforeChecksum.size();
 constexpr std::size_t kChecksumDigits = 32;
@@ -61,7 +61,7 @@ void require_whole_head(const SafetensorsReader& file, const std::filesystem::pa
   }
 }
 
-/// -1 for what is no number of steps.
+/// -1 if the text is not a number of steps.
 std::int64_t step_of(const std::string& text) {
   std::int64_t step = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);

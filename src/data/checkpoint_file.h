@@ -1,11 +1,11 @@
-// A checkpoint's file: all that a run needs to go on, in one safetensors file in which a wrong bit
-// is found.
+// A checkpoint file: everything a run needs to resume, in one safetensors file whose checksums
+// detect any wrong bit.
 //
-// Its metadata are `checksum`, `format`, `step`, `state` and `checksums`: a JSON object with the
-// hash_of_bytes() of every tensor, or, of a tensor that several programs wrote, an array of
-// {"bytes", "hash"} for its pieces in their order. `checksum` is the first of them and the hash of
-// all bytes that precede the tensors, with 32 zeros in its own place; so it vouches for every byte
-// of the file.
+// Its metadata are `checksum`, `format`, `step`, `state` and `checksums`. `checksums` is a JSON
+// object with the hash_of_bytes() of every tensor; for a tensor that several programs wrote, an
+// array of {"bytes", "hash"} for its consecutive pieces. `checksum` comes first: the hash of all
+// bytes that precede the tensors, with 32 zeros in its own place. So it covers every byte of the
+// file.
 #pragma once
 
 #include <array>
@@ -31,10 +31,10 @@ struct StoredTensor {
   std::vector<std::byte> bytes;
 };
 
-/// What a checkpoint holds.
+/// The content of a checkpoint.
 struct CheckpointImage {
   std::int64_t step = 0;
-  std::string state;  // JSON: all that is no tensor
+  std::string state;  // JSON: everything except tensors
   std::vector<StoredTensor> tensors;
 };
 
@@ -47,12 +47,12 @@ struct CheckpointForm {
 
 /// Consecutive bytes of a tensor.
 struct CheckpointPiece {
-  std::int64_t tensor = 0;  // its place in the form
+  std::int64_t tensor = 0;  // index in the form's tensors
   std::int64_t first_byte = 0;
   std::span<const std::byte> bytes;
 };
 
-/// What a piece is checked by. It may travel between ranks as it is.
+/// The checksum of a piece. Trivially copyable, so ranks can exchange it as bytes.
 struct PieceChecksum {
   std::int64_t tensor = 0;
   std::int64_t first_byte = 0;
@@ -61,15 +61,15 @@ struct PieceChecksum {
 };
 PieceChecksum checksum_of(const CheckpointPiece& piece);
 
-/// The layout of a checkpoint's file. `checksums` are those of pieces that make up all tensors, in
-/// any order. The tensors' names must differ and be UTF-8, as must be the state.
+/// The layout of a checkpoint file. `checksums` are those of the pieces that make up all tensors,
+/// in any order. The tensors' names must be distinct. Names and state must be UTF-8.
 SafetensorsParts checkpoint_parts(const CheckpointForm& form, std::vector<PieceChecksum> checksums);
 
-/// A checkpoint's file, opened. Everything ahead of its tensors is checked.
+/// An open checkpoint file, with everything before its tensors already checked.
 class CheckpointReader {
  public:
-  /// Throws Error: kNoInput when the file cannot be opened, kBadData when it is no checkpoint or
-  /// not the whole of one, kInputOutput when reading fails.
+  /// Throws Error: kNoInput if the file cannot be opened, kBadData if it is not a checkpoint or not
+  /// complete, kInputOutput if reading fails.
   explicit CheckpointReader(const std::filesystem::path& path);
 
   [[nodiscard]] std::int64_t step() const { return step_; }
@@ -77,14 +77,14 @@ class CheckpointReader {
   /// In the order of their bytes.
   [[nodiscard]] std::span<const SafetensorsEntry> tensors() const { return file_.tensors(); }
 
-  /// Reads a tensor. Throws Error: kBadData with its name if these are not the bytes that were
-  /// written, kInputOutput when reading fails.
+  /// Reads a tensor. Throws Error: kBadData naming it if its bytes are not those that were written,
+  /// kInputOutput if reading fails.
   [[nodiscard]] std::vector<std::byte> read(const SafetensorsEntry& entry) const;
 
-  /// Whether read() would return. Keeps a part of the tensor at a time.
+  /// Whether read() would succeed. Holds only part of the tensor in memory at a time.
   [[nodiscard]] bool is_whole(const SafetensorsEntry& entry) const;
 
-  /// Throws what read() would of any tensor. Keeps a part of one at a time.
+  /// Throws what read() would throw for any tensor. Holds only part of one in memory at a time.
   void require_whole() const;
 
  private:
@@ -101,11 +101,11 @@ class CheckpointReader {
   SafetensorsReader file_;
   std::int64_t step_ = 0;
   std::string state_;
-  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor, in their order
+  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by tensor, consecutive
 };
 
-/// Reads all of a checkpoint; the tensors come in the order of their bytes. Throws Error as
-/// CheckpointReader does, and kMemory when the tensors do not fit.
+/// Reads a complete checkpoint; the tensors are in the order of their bytes. Throws Error as
+/// CheckpointReader does, and kMemory if the tensors do not fit.
 CheckpointImage read_checkpoint(const std::filesystem::path& path);
 
 }  // namespace barestep

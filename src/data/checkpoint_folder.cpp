@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".safetensors";
 
-/// Nothing for what is no checkpoint's name.
+/// Nothing if `name` is not a checkpoint's name.
 std::optional<std::int64_t> step_in_name(std::string_view name) {
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -33,7 +33,7 @@ std::optional<std::int64_t> step_in_name(std::string_view name) {
   return step;
 }
 
-/// Whether this is the DraftFile of a checkpoint, which stays when its program is killed.
+/// Whether this is the DraftFile of a checkpoint, left over from a killed program.
 bool is_left_over(std::string_view name) {
   return name.starts_with(fmt::format(".{}", kPrefix)) && name.ends_with(".tmp") &&
          name.find(kSuffix) != std::string_view::npos;
@@ -45,7 +45,7 @@ bool is_left_over(std::string_view name) {
        {.what = "checkpoint", .value = path.string(), .why = why, .remedy = remedy});
 }
 
-/// Appends the steps of a folder's checkpoints, in order. Returns 0, or a negated errno.
+/// Appends the steps of a folder's checkpoints, in order. Returns 0 or a negated errno.
 int list_steps(FileSystem& files, const std::filesystem::path& folder,
                std::vector<std::int64_t>& steps) {
   std::vector<std::string> names;
@@ -69,7 +69,7 @@ std::vector<FilePart> parts_of_file(const CheckpointPlace& place,
   return parts;
 }
 
-/// Before the lock: there must be something to lock.
+/// Called before locking: the folder must exist to be locked.
 const std::filesystem::path& made_folder(const std::filesystem::path& folder, FileSystem& files) {
   make_folder(folder, files);
   require_writable_folder(folder);
@@ -127,7 +127,7 @@ CheckpointFolder::CheckpointFolder(std::filesystem::path folder, int keep, FileS
   std::vector<std::string> names;
   files_.list(folder_, names);
   for (const std::string& name : names) {
-    if (is_left_over(name)) files_.unlink(folder_ / name);  // what stays is in nobody's way
+    if (is_left_over(name)) files_.unlink(folder_ / name);  // a leftover does no harm
   }
 }
 
@@ -215,7 +215,7 @@ void CheckpointFolder::remove_all_but_newest(std::int64_t newest) {
     first_failure = -result;
     failed = path;
   }
-  // A file that a loss of power brings back is removed again after the next write.
+  // If a loss of power restores a removed file, the next write removes it again.
   if (!steps.empty()) files_.sync_folder(folder_);
   if (first_failure != 0) {
     fail_checkpoint(failed, fmt::format("cannot be removed: {}", std::strerror(first_failure)),

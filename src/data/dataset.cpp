@@ -27,8 +27,7 @@ namespace {
   fail(ExitCode::kBadData, {.what = "data", .value = path.string(), .why = why, .remedy = remedy});
 }
 
-/// The arrays behind one of the two names that --data gives; of a safetensors file the tensor
-/// `name`.
+/// The arrays for one of the two names in --data; from a safetensors file, the tensor `name`.
 Shards open_shards(DataKind kind, const std::filesystem::path& pattern, std::string_view name) {
   std::vector<ArrayFile> files;
   for (const std::filesystem::path& path : matching_files(pattern)) {
@@ -76,7 +75,7 @@ void visit_elements(const ArrayFile& file, const Visit& visit) {
   }
 }
 
-/// NaN and infinities, also those that arise when f64 becomes f32.
+/// Refuses NaN and infinities, including those that arise when f64 becomes f32.
 void require_finite(const Shards& shards) {
   if (!is_float(shards.type())) return;
   for (const ArrayFile& file : shards.files()) {
@@ -94,7 +93,7 @@ void require_finite(const Shards& shards) {
   }
 }
 
-/// `outputs` classes, or of binary cross-entropy 0 and 1, which floats can say too.
+/// Labels of `outputs` classes; for binary cross-entropy, 0 and 1, which may be floats.
 std::vector<std::int32_t> checked_labels(const Shards& shards, LossKind loss,
                                          std::int64_t outputs) {
   const std::filesystem::path& path = shards.files().front().path();
@@ -180,8 +179,7 @@ std::int64_t Dataset::y_bytes() const {
 
 namespace {
 
-/// Means and squared distances from them, column by column, of rows that come one by one; Welford
-/// 1962.
+/// Means of columns and squared distances from them, updated row by row (Welford 1962).
 class ColumnMoments {
  public:
   explicit ColumnMoments(std::int64_t cols)
@@ -309,10 +307,10 @@ void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t>
 
 namespace {
 
-/// Bytes of a row that are read from a file at a time.
+/// How many bytes of a row are read from a file at a time.
 constexpr std::int64_t kChunkBytes = 8192;
 
-/// The bytes may not be aligned for T.
+/// The bytes need not be aligned for T.
 template <class T>
 void convert(const std::byte* from, std::int64_t count, float divisor, float* out) {
   for (std::int64_t i = 0; i < count; ++i) {

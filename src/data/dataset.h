@@ -1,4 +1,4 @@
-// Samples from files: features, and targets or labels, split into a training and a test set.
+// Samples from files: features plus targets or labels, split into a training and a test set.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace barestep {
 
-/// The rows of several arrays with equal types and columns, one after the other.
+/// The rows of several arrays with equal types and columns, one after another.
 class Shards {
  public:
-  /// Throws Error(kBadData) when the arrays differ in type or columns. There must be one.
+  /// Throws Error(kBadData) if the arrays differ in type or columns. At least one array.
   explicit Shards(std::vector<ArrayFile> files);
 
   [[nodiscard]] std::int64_t rows() const { return first_rows_.back(); }
@@ -24,7 +24,7 @@ class Shards {
   [[nodiscard]] const std::vector<ArrayFile>& files() const { return files_; }
   [[nodiscard]] const std::vector<std::int64_t>& first_rows() const { return first_rows_; }
 
-  /// Brings all of them into memory.
+  /// Loads all of them into memory.
   void load();
 
   /// Converts a row to cols() floats, each divided by `divisor`, from memory or from the file.
@@ -34,21 +34,21 @@ class Shards {
 
  private:
   std::vector<ArrayFile> files_;
-  std::vector<std::int64_t> first_rows_;  // of each file, and after the last
+  std::vector<std::int64_t> first_rows_;  // of each file, then the total
 };
 
-/// What is subtracted from each feature, and what the difference is divided by.
+/// The number subtracted from each feature, and the divisor of the difference.
 struct Standard {
   std::vector<float> mean, deviation;
 };
 
-/// N samples as the files hold them, 1 byte a pixel; gather() converts. Row r is sample r of the
-/// files, of several in the order of their names. Rows 0 .. train_rows() - 1 are the training set,
-/// the rest is the test set.
+/// N samples as the files store them, e.g. 1 byte per pixel; gather() converts. Row r is sample r
+/// of the files, taken in the order of their names. Rows 0 .. train_rows() - 1 are the training
+/// set, the rest is the test set.
 class Dataset {
  public:
-  /// Takes over arrays that load_dataset() has checked. `labels` is empty for regression, `targets`
-  /// has no arrays for classification.
+  /// Takes ownership of arrays that load_dataset() has checked. For regression `labels` is empty;
+  /// for classification `targets` has no arrays.
   Dataset(Shards features, std::vector<Shards> targets, std::vector<std::int32_t> labels,
           std::int64_t test_rows);
 
@@ -58,29 +58,29 @@ class Dataset {
   /// Numbers per sample, all dimensions after the first flattened.
   [[nodiscard]] std::int64_t features() const { return features_.cols(); }
 
-  /// What a sample takes of gather()'s `y`.
+  /// The size of one sample in gather()'s `y`.
   [[nodiscard]] std::int64_t y_bytes() const;
 
-  /// True when gather() yields labels, false when it yields targets.
+  /// True if gather() writes labels, false if it writes targets.
   [[nodiscard]] bool has_labels() const { return !labels_.empty(); }
 
-  /// The mean squared distance of the targets of the last `rows` samples from the means of their
-  /// columns; 0 where there are labels. Reads them all. Throws what Shards::read() throws.
+  /// The mean squared distance of the last `rows` samples' targets from their column means; 0 with
+  /// labels. Reads them all. Throws what Shards::read() throws.
   [[nodiscard]] double target_variance(std::int64_t rows) const;
 
-  /// False when the samples are read from the files each time they are gathered.
+  /// False if every gather() reads the samples from the files.
   [[nodiscard]] bool is_loaded() const { return features_.files().front().is_loaded(); }
 
-  /// Has gather() give each feature mean 0 and standard deviation 1 over the training set: of the
-  /// population, as sklearn's StandardScaler has it; a feature that never changes is only moved to
-  /// 0. Reads the training set once. Throws what Shards::read() throws.
+  /// Makes gather() give each feature mean 0 and standard deviation 1 over the training set. The
+  /// deviation is the population's, as in sklearn's StandardScaler; a constant feature is only
+  /// shifted to 0. Reads the training set once. Throws what Shards::read() throws.
   void standardize();
-  /// Empty before that.
+  /// Empty before standardize().
   [[nodiscard]] const Standard& standard() const { return standard_; }
 
-  /// Copies `rows` in their order. `x` takes rows.size() x features() floats: u8 pixels divided by
-  /// 255, other types as they are; then standardized, if asked for. `y` takes rows.size()
-  /// std::int32_t labels, or rows.size() x targets floats, numbers as they are. Throws what
+  /// Copies `rows` in the given order. `x` receives rows.size() x features() floats: u8 pixels
+  /// divided by 255, other types unchanged; then standardized, if requested. `y` receives
+  /// rows.size() std::int32_t labels, or rows.size() x targets floats, unchanged. Throws what
   /// Shards::read() throws. Allocates nothing; several threads may gather at once.
   void gather(std::span<const std::int64_t> rows, float* x, void* y) const;
 
@@ -88,26 +88,25 @@ class Dataset {
   [[nodiscard]] float divisor() const;  // of features
 
   Shards features_;
-  std::vector<Shards> targets_;  // one or none
+  std::vector<Shards> targets_;  // empty or one element
   std::vector<std::int32_t> labels_;
   std::int64_t test_rows_;
   Standard standard_;
 };
 
 /// Opens the files of `data`, idx, npy or safetensors, for a model whose layers have `widths`
-/// (inputs first, outputs last). Cross-entropy takes one integer label per sample, in [0, outputs),
-/// binary cross-entropy one number, 0 or 1; other losses take `outputs` numbers per sample. The
-/// last floor(N * test_split) samples become the test set. What has at most `memory_bytes` is
-/// brought into memory and looked through for NaN and infinities; the rest stays in its files, and
-/// its rows are looked through as they are gathered. Throws what the readers throw, kNoInput when a
-/// pattern fits no file, kConfiguration when a test split leaves no sample to test with, and
-/// Error(kBadData) when the files do not fit each other, the model or the loss. Standardized where
-/// `data` says so.
+/// (inputs first, outputs last). Cross-entropy needs one integer label per sample, in [0, outputs);
+/// binary cross-entropy needs one number, 0 or 1; other losses need `outputs` numbers per sample.
+/// The last floor(N * test_split) samples become the test set. Data of at most `memory_bytes` are
+/// loaded into memory and checked for NaN and infinities; other data stay in their files, and rows
+/// are checked as they are gathered. Standardizes if `data` says so. Throws what the readers throw,
+/// kNoInput if a pattern matches no file, kConfiguration if a test split leaves no sample for the
+/// test set, and Error(kBadData) if the files do not match each other, the model or the loss.
 Dataset load_dataset(const DataConfig& data, std::span<const std::int64_t> widths, LossKind loss,
                      std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max());
 
 /// Writes the order in which epoch `epoch`, counted from 0, visits order.size() training samples:
-/// torch.randperm from a generator seeded with seed + epoch modulo 2^64. Allocates nothing.
+/// torch.randperm with a generator seeded with seed + epoch modulo 2^64. Allocates nothing.
 void epoch_order(std::uint64_t seed, std::int64_t epoch, std::span<std::int64_t> order);
 
 }  // namespace barestep

@@ -110,7 +110,7 @@ void Loader::take(float* x, void* y) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return slot.state == State::kReady; });
   }
-  // Until it is free again, the slot is this thread's.
+  // Until it is released, the slot belongs to this thread.
   if (slot.error) std::rethrow_exception(slot.error);
   std::memcpy(x, slot.x.data(),
               sizeof(float) * static_cast<std::size_t>(slot.count * dataset_.features()));

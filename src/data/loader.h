@@ -1,4 +1,4 @@
-// The data loader: gathers the batches of a run in the order in which they are needed.
+// The data loader: gathers a run's batches in the order in which they are needed.
 #pragma once
 
 #include <condition_variable>
@@ -17,59 +17,58 @@ namespace barestep {
 
 struct LoaderOptions {
   std::uint64_t seed = 0;
-  bool shuffle = true;         // else epochs visit the training set in its order
-  std::int64_t most_rows = 0;  // of a batch
-  int workers = 0;             // threads that gather ahead; 0: take() gathers
-  int prefetch = 2;            // batches each worker may be ahead
-  double delay_s = 0;  // injected: what a slow disk would cost, for each batch a worker gathers
+  bool shuffle = true;         // false: each epoch in the training set's order
+  std::int64_t most_rows = 0;  // per batch
+  int workers = 0;             // threads that gather ahead; 0: take() gathers itself
+  int prefetch = 2;            // batches that each worker may be ahead
+  double delay_s = 0;          // injected: a slow disk's delay, for each batch a worker gathers
 };
 
-/// The samples of a batch. Of the training set: those at places first, first + stride, ... of the
-/// epoch's order, which starts again after its end. Of the test set: rows first, first + 1, ... of
-/// it.
+/// The samples of a batch. For the training set: those at positions first, first + stride, ... of
+/// the epoch's order, which wraps around. For the test set: its rows first, first + 1, ...
 struct BatchRows {
   bool from_test_set = false;
-  std::int64_t epoch = 0;  // from 0
+  std::int64_t epoch = 0;  // counted from 0
   std::int64_t first = 0;
-  std::int64_t stride = 1;  // ranks that share a batch take turns
+  std::int64_t stride = 1;  // above 1 if ranks share a batch by turns
   std::int64_t count = 0;
 };
 
-/// The next batch of a run, or nothing after the last.
+/// Returns the next batch of a run, or nothing after the last.
 using NextBatch = std::function<std::optional<BatchRows>()>;
 
-/// Which samples a batch holds is a function of seed and epoch alone, however many workers there
-/// are: the order of an epoch is epoch_order()'s.
+/// The samples of a batch depend only on seed and epoch, not on the number of workers. The order of
+/// an epoch is that of epoch_order().
 class Loader {
  public:
-  /// Starts the workers. `next_batch` yields the batches of the run, and is asked by one thread at
-  /// a time; `dataset` and what `next_batch` refers to must outlive the loader.
+  /// Starts the workers. `next_batch` returns the batches of the run and is called by one thread at
+  /// a time. `dataset` and everything that `next_batch` refers to must outlive the loader.
   Loader(const Dataset& dataset, NextBatch next_batch, const LoaderOptions& options);
 
-  /// Stops the workers, which finish what they gather. Blocks.
+  /// Stops the workers after the batches they are gathering. Blocks.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Copies the next batch, as Dataset::gather() lays it out. Blocks until it is there; throws what
-  /// gathering it threw. There must be a next one. Allocates nothing.
+  /// Copies the next batch in the layout of Dataset::gather(). Blocks until it is ready; rethrows
+  /// the error of gathering it. There must be a next batch. Allocates nothing.
   void take(float* x, void* y);
 
  private:
   enum class State { kFree, kTaken, kReady };
 
-  /// A batch on its way.
+  /// A batch being gathered.
   struct Slot {
     State state = State::kFree;
     std::vector<std::int64_t> rows;
-    std::int64_t count = 0;  // of rows
+    std::int64_t count = 0;  // rows
     std::vector<float> x;
     std::vector<std::byte> y;
     std::exception_ptr error;
   };
 
-  /// Writes the next batch's rows; false after the last. Batches come out in their order, so
-  /// callers take turns.
+  /// Fills in the next batch's rows; false after the last. Batches are in order, so callers take
+  /// turns.
   bool next_rows(Slot& slot);
   void take_order(std::int64_t epoch);
   void work();
@@ -80,14 +79,14 @@ class Loader {
   LoaderOptions options_;
   std::vector<std::int64_t> order_;
   std::int64_t ordered_epoch_ = -1;
-  std::int64_t y_bytes_;  // of a row
+  std::int64_t y_bytes_;  // per row
 
   // Batch b is in slot b modulo the number of slots.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
-  std::int64_t started_ = 0;  // batches that a worker has taken on
-  std::int64_t taken_ = 0;    // batches that take() handed out
+  std::int64_t started_ = 0;  // batches that a worker has started
+  std::int64_t taken_ = 0;    // batches that take() has returned
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -34,7 +34,7 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 
 using Json = nlohmann::json;
 
-/// A broken header; `why` becomes part of an Error's message.
+/// A malformed header; `why` becomes part of an Error's message.
 struct HeaderProblem {
   std::string why;
 };
@@ -48,8 +48,7 @@ struct DtypeBits {
   std::string_view name;
   std::uint64_t bits;
 };
-/// By alignment, and among those of one alignment as the reference has them, which sorts tensors
-/// so.
+/// In the order in which the reference sorts tensors' types: by alignment, then as listed.
 constexpr std::array kDtypes = {
     DtypeBits{"BOOL", 8},        DtypeBits{"F4", 4},          DtypeBits{"F6_E2M3", 6},
     DtypeBits{"F6_E3M2", 6},     DtypeBits{"U8", 8},          DtypeBits{"I8", 8},
@@ -73,7 +72,7 @@ std::uint64_t bits_of(std::string_view dtype) {
   return found == kDtypes.end() ? 0 : found->bits;
 }
 
-/// One tensor as the header states it.
+/// A tensor as described in the header.
 struct HeaderEntry {
   std::string name;
   std::string dtype;
@@ -81,8 +80,8 @@ struct HeaderEntry {
   std::vector<std::uint64_t> offsets;
 };
 
-/// Receives the header token by token, so that duplicate keys are seen and a header of the wrong
-/// form is refused at its first wrong token, whatever its depth.
+/// Receives the header token by token. This detects duplicate keys and refuses a malformed header
+/// at its first wrong token, at any depth.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   std::vector<HeaderEntry> take_tensors() { return std::move(tensors_); }
@@ -212,7 +211,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
  private:
   using Names = std::set<std::string, std::less<>>;
 
-  /// Where in the header the next token stands.
+  /// The position of the next token in the header.
   enum class Place {
     kFile,
     kTensors,  // before a tensor's name
@@ -262,7 +261,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   Metadata metadata_;
 };
 
-/// Checks one tensor, whose bytes start at `start`, in the reference's order.
+/// Checks one tensor, whose bytes start at `start`, in the order of the reference's checks.
 SafetensorsEntry checked(const HeaderEntry& stated, std::uint64_t start) {
   const std::uint64_t begin = stated.offsets[0];
   const std::uint64_t end = stated.offsets[1];
@@ -302,10 +301,10 @@ struct Header {
   Metadata metadata;
 };
 
-/// The entries of `header`, sorted by their byte ranges. Shape, dtype and range of each agree, and
-/// the ranges follow each other from byte 0 on. Throws HeaderProblem.
+/// The entries of `header`, sorted by their byte ranges. In each, shape, dtype and range agree; the
+/// ranges are contiguous from byte 0. Throws HeaderProblem.
 Header parse_safetensors_header(std::string_view header) {
-  // The parser takes a NUL for the end and skips a byte order mark; neither is JSON.
+  // The parser treats NUL as the end and skips a byte order mark; neither is valid JSON.
   const auto odd = header.substr(0, 3) == "\xEF\xBB\xBF" ? 0 : header.find('\0');
   if (odd != std::string_view::npos) {
     throw HeaderProblem{fmt::format("is not JSON at byte {}", odd + 1)};
@@ -335,7 +334,7 @@ Header parse_safetensors_header(std::string_view header) {
                             .remedy = "it is damaged or no safetensors file"});
 }
 
-/// Everything ahead of the tensors.
+/// Everything before the tensors.
 std::string read_head(const InputFile& file, const std::filesystem::path& path,
                       const std::string& what) {
   const auto file_bytes = static_cast<std::uint64_t>(file.size_bytes());
@@ -362,7 +361,7 @@ std::string read_head(const InputFile& file, const std::filesystem::path& path,
   return head;
 }
 
-/// `"name":{...}`, as a header has it of a tensor whose bytes begin at `begin`.
+/// `"name":{...}`, the header's entry for a tensor whose bytes start at `begin`.
 std::string member_of_header(const TensorForm& tensor, std::int64_t begin) {
   std::uint64_t bits = bits_of(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) bits *= static_cast<std::uint64_t>(extent);
@@ -425,7 +424,7 @@ void save_safetensors(const std::filesystem::path& path, std::span<const NamedTe
   const SafetensorsParts parts = safetensors_parts(forms);
   std::map<std::int64_t, std::span<const std::byte>> placed;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    // An empty tensor has the place of the next one.
+    // An empty tensor has the same offset as the next one.
     if (!tensors[i].values.empty()) placed[parts.offsets[i]] = std::as_bytes(tensors[i].values);
   }
   std::vector<std::span<const std::byte>> bytes = {std::as_bytes(std::span(parts.head))};

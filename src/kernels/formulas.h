@@ -1,7 +1,7 @@
 // Arithmetic on single numbers, written once for every device.
 //
-// Products and sums round separately; what is fused says fma(). The formulas round as
-// PyTorch 1.13's CPU kernels do, so that results can be compared bit by bit.
+// Products and sums round separately, except where the code calls fma(). The formulas round as
+// PyTorch 1.13's CPU kernels do, so results can be compared bit by bit.
 #pragma once
 
 #include <array>
@@ -16,19 +16,19 @@
 
 namespace barestep {
 
-/// max(x, 0) as PyTorch has it: relu(-0) = -0, and NaN passes.
+/// max(x, 0) as in PyTorch: relu(-0) = -0, and NaN passes through.
 BARESTEP_HD inline float relu(float x) {
   return x < 0.0F ? 0.0F : x;
 }
 
-/// The gradient passes unless output <= 0; so it does where the output is NaN.
+/// The gradient passes unless output <= 0, so it also passes if the output is NaN.
 BARESTEP_HD inline float relu_grad(float grad, float output) {
   return output <= 0.0F ? 0.0F : grad;
 }
 
 /// The arithmetic of an activation: value(x), and grad(gradient of the output, from), the gradient
-/// of x. `from` is x if the activation's traits say that the gradient is found from the input, else
-/// the output.
+/// of x. `from` is x if the activation's traits say that the gradient is computed from the input,
+/// else the output.
 template <Activation kActivation>
 struct ActivationFormula;
 
@@ -38,7 +38,7 @@ struct ActivationFormula<Activation::kRelu> {
   BARESTEP_HD static float grad(float grad, float output) { return relu_grad(grad, output); }
 };
 
-/// torch.nn.GELU() (Hendrycks & Gimpel 2016): x times the normal distribution function.
+/// torch.nn.GELU() (Hendrycks & Gimpel 2016): x times the standard normal distribution function.
 template <>
 struct ActivationFormula<Activation::kGelu> {
   static constexpr float kRootOfHalf = 0.70710678118654752F;
@@ -100,7 +100,7 @@ struct ActivationFormula<Activation::kSigmoid> {
   }
 };
 
-/// torch.nn.LeakyReLU(). NaN passes.
+/// torch.nn.LeakyReLU(). NaN passes through.
 template <>
 struct ActivationFormula<Activation::kLeakyRelu> {
   static constexpr float kSlope = 0.01F;
@@ -117,14 +117,14 @@ struct ActivationFormula<Activation::kNone> {
   BARESTEP_HD static float grad(float grad, float /*output*/) { return grad; }
 };
 
-/// Whether a formula's gradient is found from the activation's input.
+/// Whether a formula's gradient is computed from the activation's input.
 template <class Formula>
 inline constexpr bool kGradFromInput = false;
 template <Activation kActivation>
 inline constexpr bool kGradFromInput<ActivationFormula<kActivation>> =
     traits_of(kActivation).grad_from_input;
 
-/// use(formula of the activation).
+/// Calls use(formula of the activation).
 template <class Use, std::size_t kFirst = 0>
 auto with_activation(Activation activation, const Use& use) {
   constexpr Activation kActivation = kValuesOf<Activation>[kFirst];
@@ -134,17 +134,19 @@ auto with_activation(Activation activation, const Use& use) {
   return use(ActivationFormula<kActivation>{});
 }
 
-/// beta * old + value. `old` is read only where beta asks for it: it may be uninitialised.
+/// beta * old + value. Reads `old` only if beta is not 0, since it may be uninitialised.
 BARESTEP_HD inline float accumulate(float value, float beta, const float& old) {
   return beta == 0.0F ? value : value + beta * old;
 }
 
-/// The arithmetic of a loss that is a mean over `count` single numbers: value(output, target), its
-/// term, and grad(factor(count), output, target), the gradient of the mean by the output.
+/// The arithmetic of a loss that is a mean over `count` single numbers: value(output, target) is a
+/// term, and grad(factor(count), output, target) the gradient of the mean with respect to the
+/// output.
 template <LossKind kLoss>
 struct LossFormula;
 
-/// Of the gradient of a mean, where the derivative of a term is `scale` times something.
+/// The factor in the gradient of a mean whose terms have the derivative `scale` times an
+/// expression.
 BARESTEP_HD inline float mean_factor(double scale, std::int64_t count) {
   return static_cast<float>(scale / static_cast<double>(count));
 }
@@ -173,7 +175,7 @@ struct LossFormula<LossKind::kL1> {
   }
 };
 
-/// torch.nn.HuberLoss() (Huber 1964): squares up to an error of 1, straight lines beyond.
+/// torch.nn.HuberLoss() (Huber 1964): quadratic up to an error of 1, linear beyond.
 template <>
 struct LossFormula<LossKind::kHuber> {
   using Target = float;
@@ -203,7 +205,7 @@ struct LossFormula<LossKind::kBce> {
   }
 };
 
-/// use(formula of the loss), which is pointwise.
+/// Calls use(formula of the loss), which must be pointwise.
 template <class Use, std::size_t kFirst = 0>
 auto with_loss(LossKind loss, const Use& use) {
   constexpr LossKind kLoss = kValuesOf<LossKind>[kFirst];
@@ -217,13 +219,13 @@ auto with_loss(LossKind loss, const Use& use) {
   }
 }
 
-/// True when `x` takes the place of `best` in a search for the largest: NaN counts as the largest,
-/// and the first of equals stays, as in torch.argmax.
+/// True if `x` replaces `best` in a search for the maximum. NaN counts as the largest, and the
+/// first of equals stays, as in torch.argmax.
 BARESTEP_HD inline bool is_larger(float x, float best) {
   return x > best || (x != x && best == best);
 }
 
-/// What the classes of a row count: the label `of_label`, every other class `of_others`.
+/// The weights of a row's classes: `of_label` for the label, `of_others` for every other class.
 struct LabelWeights {
   float of_label, of_others;
 
@@ -232,16 +234,16 @@ struct LabelWeights {
         of_others(smoothing / static_cast<float>(classes)) {}
 };
 
-/// The gradient of softmax cross-entropy at one logit, whose exponential is `exponential` and whose
-/// row's exponentials add up to `sum`; mean over `count` rows.
+/// The gradient of softmax cross-entropy, a mean over `count` rows, at one logit. `exponential` is
+/// the logit's exponential; `sum` is the sum of the row's exponentials.
 BARESTEP_HD inline float cross_entropy_grad(float exponential, float sum, bool is_label,
                                             const LabelWeights& weights, float count) {
   return (exponential / sum - (is_label ? weights.of_label : weights.of_others)) / count;
 }
 
-/// The sum over a row of -log_softmax times what the class counts. `largest` was subtracted from
-/// every logit of the row, of which there are `classes`; then they add up to `logits`, which is
-/// read where labels are smoothed.
+/// The sum over a row of -log_softmax times the class's weight. `largest` was subtracted from every
+/// logit of the row's `classes` logits; `logits` is the sum of the results, and is read only with
+/// label smoothing.
 BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, float sum,
                                             const LabelWeights& weights, std::int64_t classes,
                                             float logits) {
@@ -251,7 +253,7 @@ BARESTEP_HD inline float cross_entropy_loss(float label_logit, float largest, fl
   return (weights.of_label - weights.of_others) * of_label + weights.of_others * of_all;
 }
 
-/// Neither infinite nor NaN.
+/// True unless infinite or NaN.
 BARESTEP_HD inline bool is_finite(float x) {
   return x - x == 0.0F;
 }
@@ -262,8 +264,8 @@ BARESTEP_HD inline bool is_finite(F16 x) {
   return (x.bits & 0x7C00U) != 0x7C00U;
 }
 
-/// What gradients that were computed *scale times as large are multiplied by; 1 where `scale` is
-/// null (torch.amp.GradScaler.unscale_).
+/// The factor that undoes loss scaling, 1 / *scale; 1 if `scale` is null
+/// (torch.amp.GradScaler.unscale_).
 BARESTEP_HD inline float inverse_scale(const float* scale) {
   return scale == nullptr ? 1.0F : static_cast<float>(1.0 / static_cast<double>(*scale));
 }
@@ -289,20 +291,21 @@ BARESTEP_HD inline void update_loss_scale(const UpdateLossScale& op, bool found_
   if (is_finite(grown)) numbers.scale = grown;
 }
 
-/// The gradient with weight decay as a penalty on large weights.
+/// The gradient plus the penalty for weight decay.
 template <class Number>
 BARESTEP_HD inline Number decayed_grad(float decay, Number grad, Number weight) {
   using std::fma;
   return decay == 0.0F ? grad : fma(weight, Number(decay), grad);
 }
 
-/// Adam's constants as they meet float32 tensors: differences are taken in double, then rounded.
+/// Adam's constants as applied to float32 tensors: differences are computed in double, then
+/// rounded.
 struct AdamConstants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
-  float penalty;   // weight decay that is added to the gradient
-  bool decoupled;  // weight decay that shrinks the weights
+  float penalty;   // weight decay added to the gradient
+  bool decoupled;  // weight decay multiplies the weights
 
-  /// Of an Adam or a LinearAdam.
+  /// From an Adam or a LinearAdam.
   template <class AdamOp>
   explicit AdamConstants(const AdamOp& op)
       : beta1(static_cast<float>(op.beta1)),
@@ -314,12 +317,12 @@ struct AdamConstants {
         decoupled(op.decoupled) {}
 };
 
-/// What changes in Adam from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), what decoupled
-/// weight decay leaves of a weight, and what clipping leaves of a gradient.
+/// Adam's values that change from step to step: -lr / (1 - beta1^t), sqrt(1 - beta2^t), the factor
+/// of decoupled weight decay and the factor of clipping.
 struct AdamScalars {
   float scale, root, shrink, clip;
 
-  /// `clip_factor` is null where gradients are not clipped.
+  /// `clip_factor` is null without clipping.
   BARESTEP_HD AdamScalars(const AdamConstants& c, const float* scalars, const float* clip_factor)
       : scale(scalars[0]),
         root(scalars[1]),
@@ -327,16 +330,16 @@ struct AdamScalars {
         clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
-/// Roots and quotients as the language has them.
+/// Square root and division as in the language.
 struct PlainArithmetic {
   BARESTEP_HD static float divide(float a, float b) { return a / b; }
   BARESTEP_HD static float root(float x) { return std::sqrt(x); }
 };
 
-/// One step of Adam on one weight, as torch.optim.Adam and AdamW of PyTorch 1.13 round it on the
-/// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added after the division
-/// by root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does. A Number is
-/// a float, or a vector of them where there is no AMSGrad.
+/// One step of Adam on one weight, rounded as torch.optim.Adam and AdamW of PyTorch 1.13 do on the
+/// CPU (torch/optim/adam.py, _single_tensor_adam, and adamw.py). eps is added after the division by
+/// root. `max_moment2` is null without AMSGrad; it keeps NaN, as torch.maximum does. Number is
+/// float, or without AMSGrad a vector of floats.
 template <class Arithmetic = PlainArithmetic, class Number>
 BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, Number grad,
                                   Number& weight, Number& moment1, Number& moment2,
@@ -357,7 +360,7 @@ BARESTEP_HD inline void adam_step(const AdamConstants& c, const AdamScalars& s, 
   weight = shrunk + Arithmetic::divide(s.scale * moment1, denominator);
 }
 
-/// SGD's constants as they meet float32 tensors.
+/// SGD's constants as applied to float32 tensors.
 struct SgdConstants {
   float momentum, weight_decay;
   bool nesterov;
@@ -368,19 +371,19 @@ struct SgdConstants {
         nesterov(op.nesterov) {}
 };
 
-/// What changes from step to step where the rate is all: -lr, and what clipping leaves of a
-/// gradient.
+/// The values that change from step to step for an optimizer with only a learning rate: -lr and the
+/// factor of clipping.
 struct RateScalars {
   float scale, clip;
 
-  /// `clip_factor` is null where gradients are not clipped.
+  /// `clip_factor` is null without clipping.
   BARESTEP_HD RateScalars(const float* scalars, const float* clip_factor)
       : scale(scalars[0]), clip(clip_factor == nullptr ? 1 : *clip_factor) {}
 };
 
-/// One step of SGD on one weight, as torch.optim.SGD of PyTorch 1.13 rounds it on the CPU
-/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `velocity` is null
-/// without momentum, and 0 before the first step.
+/// One step of SGD on one weight, rounded as torch.optim.SGD of PyTorch 1.13 does on the CPU
+/// (torch/optim/sgd.py, _single_tensor_sgd, dampening 0). `velocity` is null without momentum, and
+/// 0 before the first step.
 BARESTEP_HD inline void sgd_step(const SgdConstants& c, const RateScalars& s, float grad,
                                  float& weight, float* velocity) {
   float step = decayed_grad(c.weight_decay, grad * s.clip, weight);
@@ -391,8 +394,8 @@ BARESTEP_HD inline void sgd_step(const SgdConstants& c, const RateScalars& s, fl
   weight = std::fma(step, s.scale, weight);
 }
 
-/// An optimizer as loops over flat buffers run it: how many numbers it keeps for each weight, what
-/// changes from step to step, and its step on one weight.
+/// An optimizer for loops over flat buffers: how many numbers of state it has per weight, the
+/// values that change from step to step, and its step on one weight.
 template <bool kAmsGrad>
 struct AdamRule {
   static constexpr int kState = kAmsGrad ? 3 : 2;
@@ -468,8 +471,8 @@ struct AdagradRule {
   }
 };
 
-/// What changes in Lion from step to step: -lr, what weight decay leaves of a weight, and what
-/// clipping leaves of a gradient.
+/// Lion's values that change from step to step: -lr, the factor of weight decay and the factor of
+/// clipping.
 struct LionScalars {
   float scale, shrink, clip;
 };
@@ -490,14 +493,15 @@ struct LionRule {
   BARESTEP_HD void operator()(const LionScalars& s, float grad, float& weight, float* state) const {
     grad *= s.clip;
     const float mean = std::fma(grad, one_minus_beta1, state[0] * beta1);
-    // A step of NaN where the mean is NaN.
+    // If the mean is NaN, so is the step.
     const float sign = mean > 0.0F ? 1.0F : mean < 0.0F ? -1.0F : mean;
     weight = std::fma(sign, s.scale, weight * s.shrink);
     state[0] = std::fma(grad, one_minus_beta2, state[0] * beta2);
   }
 };
 
-/// use(rule, state) of an op over flat buffers, with a tensor for each number that the rule keeps.
+/// Calls use(rule, state) for an op over flat buffers; `state` has a tensor for each number of the
+/// rule's state.
 template <class Use>
 auto with_rule(const Adam& op, const Use& use) {
   if (op.max_moments2) {
@@ -529,22 +533,22 @@ auto with_rule(const Sgd& op, const Use& use) {
   return use(SgdRule<false>{SgdConstants(op)}, std::array<Tensor, 0>{});
 }
 
-/// What gradients whose squares add up to `squares` are multiplied by so that their norm is at most
-/// `max_norm` (torch/nn/utils/clip_grad.py). NaN passes.
+/// The factor that limits the gradients' norm to `max_norm`; `squares` is the sum of their squares
+/// (torch/nn/utils/clip_grad.py). NaN passes through.
 BARESTEP_HD inline float clip_factor(double max_norm, double squares) {
   const double factor = max_norm / (std::sqrt(squares) + 1e-6);
   return factor > 1 ? 1.0F : static_cast<float>(factor);
 }
 
-/// A number's part in the squared norm of a layer's gradients; see GramSquares.
+/// One term of the squared norm of a layer's gradients; see GramSquares.
 BARESTEP_HD inline double gram_term(float gram_y, float gram_x) {
   return static_cast<double>(gram_y) * (static_cast<double>(gram_x) + 1);
 }
 
 // Int8: see QuantizeWeight and Quantize.
 
-/// A whole number for a float, in the order of the floats; NaN is beyond infinity, on the side of
-/// its sign. So the extremes of an array show whether it holds one.
+/// Maps a float to an integer of the same order. NaN sorts beyond infinity, on the side of its
+/// sign, so the extremes of an array show whether it contains one.
 BARESTEP_HD inline std::int32_t order_of(float x) {
   const auto bits = std::bit_cast<std::int32_t>(x);
   return bits ^ (bits < 0 ? INT32_MAX : 0);
@@ -558,23 +562,24 @@ BARESTEP_HD inline std::int32_t order_of_magnitude(float x) {
   return std::bit_cast<std::int32_t>(x) & INT32_MAX;
 }
 
-/// How numbers become int8: `to` = from / scale + zero_point within [low, high].
+/// How numbers are quantised to int8: `to` = from / scale + zero_point, clamped to [low, high].
 struct Int8Range {
   float scale;
   std::int32_t zero_point, low, high;
 
   BARESTEP_HD static Int8Range of_weights(float largest) {
-    constexpr float kLeast = 1.1920929e-07F;  // PyTorch's observers allow no smaller one
+    constexpr float kLeast = 1.1920929e-07F;  // the minimum in PyTorch's observers
     const float scale = largest / 127.5F;
     return {scale < kLeast ? kLeast : scale, 0, -128, 127};
   }
   BARESTEP_HD static Int8Range of_row(float largest, int bits) {
-    constexpr float kLeast = 0x1p-126F;  // a row of zeros may have any scale
+    constexpr float kLeast = 0x1p-126F;  // any scale works for a row of zeros
     const std::int32_t most = (1 << (bits - 1)) - 1;
     const float scale = largest / static_cast<float>(most);
     return {scale < kLeast ? kLeast : scale, 0, -most, most};
   }
-  /// As PyTorch's ChooseQuantizationParams (quant_utils.h) has it, but for where numbers begin.
+  /// As PyTorch's ChooseQuantizationParams (quant_utils.h), except for the smallest quantised
+  /// value.
   BARESTEP_HD static Int8Range of_batch(float least, float largest, int bits) {
     const double top = (1 << bits) - 1;
     const std::int32_t begin = -(1 << (bits - 1));
@@ -583,13 +588,13 @@ struct Int8Range {
     const double below = static_cast<double>(least) / scale;
     const double above = static_cast<double>(largest) / scale;
     const double zero = std::fabs(below) < top + std::fabs(above) ? -below : top - above;
-    const double inside = zero > top ? top : zero >= 0 ? zero : 0;  // NaN is 0
+    const double inside = zero > top ? top : zero >= 0 ? zero : 0;  // NaN becomes 0
     return {static_cast<float>(scale), begin + static_cast<std::int32_t>(std::rint(inside)), begin,
             begin == -128 ? 127 : -begin};
   }
 
-  /// `inverse` is 1 / scale, which PyTorch multiplies by. To the nearest whole number, ties to
-  /// even, as floats of 2^23 and more have no others. NaN becomes `high`.
+  /// `inverse` is 1 / scale; PyTorch multiplies by it too. Rounds to the nearest integer, ties to
+  /// even, by adding a float so large that it has no fraction bits. NaN becomes `high`.
   [[nodiscard]] BARESTEP_HD std::int8_t quantized(float x, float inverse) const {
     constexpr float kMost = 1024;
     constexpr float kNoFractions = 0x1.8p23F;

@@ -1,4 +1,4 @@
-// Functions that nvcc compiles for the device as well carry BARESTEP_HD.
+// BARESTEP_HD marks functions that nvcc also compiles for the device.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,7 +1,7 @@
-// What an op does to one element or to one row; a device decides which thread does it.
+// The work of an op on one element or one row; a device decides which thread does it.
 //
-// Each is a plain struct of addresses and constants, callable with an index. Elements and rows are
-// independent of each other, so any split gives the same bits.
+// Each is a plain struct of addresses and constants that is called with an index. Elements and rows
+// are independent of each other, so any split gives the same bits.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 
 namespace barestep {
 
-/// values[i] = the activation of x, which is rounded first, and kept where the gradient is found
-/// from it.
+/// values[i] = the activation of x. x is rounded first, and stored if the gradient is computed from
+/// it.
 template <class Formula, class Number = float>
 struct ActivationElement {
   Number* values;
-  Number* pre_activation;  // null: nothing is kept
+  Number* pre_activation;  // null: not stored
 
   BARESTEP_HD void operator()(std::int64_t i, float x) const {
     const auto input = rounded<Number>(x);
@@ -52,7 +52,7 @@ struct BiasActivationElement {
   }
 };
 
-/// The activation of numbers that are there, in place.
+/// The activation of numbers in memory, in place.
 template <class Formula, class Number>
 struct ActivateElement {
   ActivationElement<Formula, Number> activation;
@@ -87,8 +87,8 @@ struct DropoutElement {
   std::int64_t cols, groups, first_row, row_stride;
   std::array<std::uint32_t, 2> key;
   std::uint32_t layer;
-  std::uint32_t first_kept;  // of the words
-  float scale;               // of what is kept
+  std::uint32_t first_kept;  // smallest word whose number is kept
+  float scale;               // factor of the kept numbers
 
   DropoutElement(const Dropout& op, const Addresses& addresses)
       : values(addresses.at<Number>(op.values)),
@@ -102,7 +102,7 @@ struct DropoutElement {
         first_kept(static_cast<std::uint32_t>(op.rate * 0x1p32)),
         scale(static_cast<float>(1 / (1 - op.rate))) {}
 
-  /// What is drawn for kLanes groups: word w of lane l belongs to column w * groups + group + l.
+  /// The words of kLanes groups: word w of lane l belongs to column w * groups + group + l.
   template <std::size_t kLanes>
   [[nodiscard]] BARESTEP_HD PhiloxLanes<kLanes> draw(std::int64_t row, std::int64_t group) const {
     PhiloxLanes<kLanes> words;
@@ -116,7 +116,7 @@ struct DropoutElement {
     return words;
   }
 
-  /// PyTorch multiplies too, so NaN and infinity do not vanish.
+  /// PyTorch multiplies too, so NaN and infinity are not replaced by 0.
   [[nodiscard]] BARESTEP_HD static Number of(Number number, bool kept, float factor) {
     return rounded<Number>(float_of(number) * (kept ? factor : 0.0F));
   }
@@ -124,8 +124,8 @@ struct DropoutElement {
   template <std::size_t kLanes = 1>
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t group) const {
     const PhiloxLanes<kLanes> words = draw<kLanes>(row, group);
-    // Locals: members could lie among the numbers written, for all that the compiler knows, and it
-    // would make no vectors of the loop.
+    // Locals: the compiler has to assume that members overlap the numbers written, and would then
+    // not vectorise the loop.
     Number* const numbers = values + row * cols;
     const std::uint32_t least = first_kept;
     const float factor = scale;
@@ -142,18 +142,18 @@ struct DropoutElement {
   }
 };
 
-/// The number that `at` points to, or 1 where there is none.
+/// The number at `at`, or 1 if it is null.
 BARESTEP_HD inline float factor_at(const float* at) {
   return at == nullptr ? 1.0F : *at;
 }
 
-/// A number of a pointwise loss: its gradient by (i), its term by value(i).
+/// One number of a pointwise loss: operator() writes its gradient, value(i) returns its term.
 template <class Formula, class Number>
 struct LossElement {
   Number* grad;
   const Number* output;
   const typename Formula::Target* target;
-  const float* scale;  // or null
+  const float* scale;  // may be null
   float factor;
 
   LossElement(const PointwiseLoss& op, const Addresses& addresses)
@@ -176,11 +176,11 @@ struct LossElement {
   }
 };
 
-/// An array for each number that an optimizer keeps for each weight.
+/// One array for each number of an optimizer's state.
 template <class Rule>
 struct StateArrays {
   static constexpr std::size_t kLength =
-      Rule::kState == 0 ? 1 : static_cast<std::size_t>(Rule::kState);  // no array has length 0
+      Rule::kState == 0 ? 1 : static_cast<std::size_t>(Rule::kState);  // arrays need a length > 0
   float* arrays[kLength];
 };
 
@@ -191,16 +191,16 @@ StateArrays<Rule> arrays_of(const Tensors& state, const Addresses& addresses) {
   return arrays;
 }
 
-/// What an optimizer's op has beside its own numbers: the rounded weights, and loss scaling.
+/// The parts common to all optimizers' ops: rounded weights, clipping and loss scaling.
 template <class Number>
 struct UpdateCommons {
-  Number* rounded_weights;  // null where there are none
-  const float* clip;        // null where gradients are not clipped
-  const float* scale;       // null, as all below, without loss scaling
+  Number* rounded_weights;  // may be null
+  const float* clip;        // null without clipping
+  const float* scale;       // like all below, null without loss scaling
   const float* found_inf;
   const std::int32_t* updates;
   const std::int32_t* first_update;
-  std::int64_t scalars_each;  // numbers in a row of scalars
+  std::int64_t scalars_each;  // numbers per row of scalars
 
   template <class Update>
   UpdateCommons(const Update& op, const Addresses& addresses)
@@ -212,18 +212,18 @@ struct UpdateCommons {
         first_update(op.loss_scale ? addresses.at<std::int32_t>(*op.first_update) : nullptr),
         scalars_each(op.scalars.cols) {}
 
-  /// Whether the step changes nothing.
+  /// Whether the step leaves the weights unchanged.
   [[nodiscard]] BARESTEP_HD bool skips() const { return scale != nullptr && *found_inf > 0.0F; }
-  /// The row of this update among the scalars.
+  /// The row of scalars for this update.
   [[nodiscard]] BARESTEP_HD const float* row_of(const float* scalars) const {
     return scale == nullptr ? scalars : scalars + (*updates - *first_update) * scalars_each;
   }
-  /// What gradients are multiplied by before all else.
+  /// The factor that gradients are multiplied by before anything else.
   [[nodiscard]] BARESTEP_HD float unscale() const { return inverse_scale(scale); }
 };
 
-/// An optimizer's step over flat buffers. Gradients are of type Grad; rounded weights, where there
-/// are any, of type Number.
+/// An optimizer's step over flat buffers. Gradients have the type Grad; rounded weights, if any,
+/// have the type Number.
 template <class Rule, class Grad, class Number>
 struct UpdateElement {
   float* weights;
@@ -262,14 +262,14 @@ struct CastElement {
   BARESTEP_HD void operator()(std::int64_t i) const {
     to[i] = of(from[i], beta == 0.0F ? To{} : to[i]);
   }
-  /// `old` counts where there is a beta.
+  /// `old` is used only if beta is not 0.
   [[nodiscard]] BARESTEP_HD To of(From number, To old) const {
     const float scaled = scale * float_of(number);
     return rounded<To>(beta == 0.0F ? scaled : scaled + beta * float_of(old));
   }
 };
 
-/// use(element) of a cast between float and 16 bits.
+/// Calls use(element) for a cast between float and a 16-bit type.
 template <class Use>
 auto with_cast(const Cast& op, const Addresses& addresses, const Use& use) {
   if (op.to.dtype == DType::kBF16) return use(CastElement<Bf16, float>(op, addresses));
@@ -278,7 +278,8 @@ auto with_cast(const Cast& op, const Addresses& addresses, const Use& use) {
   return use(CastElement<float, F16>(op, addresses));
 }
 
-/// use(a number of the gradients' type, one of the rounded weights'): float where there are none.
+/// Calls use() with a number of the gradients' type and one of the rounded weights' type, which is
+/// float if there are none.
 template <class Update, class Use>
 auto with_update_numbers(const Update& op, const Use& use) {
   if (!op.rounded) return use(float{}, float{});
@@ -287,11 +288,11 @@ auto with_update_numbers(const Update& op, const Use& use) {
   });
 }
 
-/// A number's part in SumSquares.
+/// One term of SumSquares.
 template <class Number>
 struct SquareTerm {
   const Number* in;
-  const float* scale;  // or null
+  const float* scale;  // may be null
 
   SquareTerm(const SumSquares& op, const Addresses& addresses)
       : in(addresses.at<Number>(op.in)), scale(op.scale ? addresses.at(*op.scale) : nullptr) {}
@@ -302,7 +303,7 @@ struct SquareTerm {
   }
 };
 
-/// A pair's part in GramSquares.
+/// One term of GramSquares.
 struct GramTerm {
   const float* gram_y;
   const float* gram_x;
@@ -311,8 +312,7 @@ struct GramTerm {
 };
 
 /// Softmax cross-entropy of one row of `cols` logits: writes the row of grad, scaled by 1 / count,
-/// and returns the row's loss. The largest logit is subtracted first,
-/// so that no exponential overflows.
+/// and returns the row's loss. The largest logit is subtracted first, so no exponential overflows.
 template <class Number>
 struct CrossEntropyRow {
   static constexpr bool kKeepsExponentials = std::is_same_v<Number, float>;
@@ -320,7 +320,7 @@ struct CrossEntropyRow {
   Number* grad;
   const Number* logits;
   const std::int32_t* labels;
-  const float* scale;  // of the gradient, or null
+  const float* scale;  // of the gradient; may be null
   std::int64_t cols;
   std::int64_t count;
   LabelWeights weights;
@@ -353,8 +353,8 @@ struct CrossEntropyRow {
     return cross_entropy_loss(float_of(x[label]), largest, sum, weights, cols, shifted);
   }
 
-  /// The exponential of a logit, `largest` subtracted. Where the gradient has room for it, it is
-  /// kept there for write_grad(), which else computes it again: 16 bits would round it.
+  /// The exponential of a logit after subtracting `largest`. If the gradient is fp32, stores it
+  /// there for write_grad(). 16 bits would round it, so write_grad() then computes it again.
   [[nodiscard]] BARESTEP_HD float keep_exponential(std::int64_t i, float largest) const {
     const float kept = exponential(logits[i], largest);
     if constexpr (kKeepsExponentials) grad[i] = kept;
@@ -381,12 +381,12 @@ struct CrossEntropyRow {
   }
 };
 
-/// True when the row's class is the label's; see CountCorrect.
+/// True if the row's class is the label; see CountCorrect.
 template <class Number>
 struct CorrectRow {
   const Number* logits;
   const std::int32_t* labels;
-  std::int32_t* classes;  // or null
+  std::int32_t* classes;  // may be null
   std::int64_t cols;
   bool binary;
 
@@ -406,7 +406,7 @@ struct CorrectRow {
     return take(row, best);
   }
 
-  /// Notes the class of the row, whose largest logit is the `best`th.
+  /// Stores the row's class; its largest logit has the index `best`.
   [[nodiscard]] BARESTEP_HD bool take(std::int64_t row, std::int64_t best) const {
     const std::int64_t found = binary ? (float_of(logits[row]) > 0.0F ? 1 : 0) : best;
     if (classes != nullptr) classes[row] = static_cast<std::int32_t>(found);
@@ -414,7 +414,7 @@ struct CorrectRow {
   }
 };
 
-/// Numbers that have one scale.
+/// Numbers that share one scale.
 struct QuantizeElement {
   std::int8_t* to;
   const float* from;
@@ -428,7 +428,7 @@ struct QuantizeElement {
   BARESTEP_HD void operator()(std::int64_t i) const { to[i] = range.quantized(from[i], inverse); }
 };
 
-/// What becomes of a sum of products in a QuantizedGemm.
+/// Turns a sum of products into an element of c in a QuantizedGemm.
 template <class Formula>
 struct DequantizeElement {
   float* c;
@@ -436,7 +436,7 @@ struct DequantizeElement {
   const float* b_scales;
   const std::int32_t* b_sums;
   const float* bias;
-  const std::int32_t* a_zero_point;  // null: 0
+  const std::int32_t* a_zero_point;  // null means 0
   std::int64_t cols;
   std::int64_t a_step, b_step;  // 0: one scale for all
 
@@ -451,7 +451,7 @@ struct DequantizeElement {
         a_step(op.a_zero_point ? 0 : 1),
         b_step(op.b_scales.cols == 1 ? 0 : 1) {}
 
-  /// `sum` is of the products of `a` and `b` as they are; `offset` was added to each of `a`.
+  /// `sum` is the sum of products of `a` and `b` without scales; `offset` was added to each of `a`.
   BARESTEP_HD void operator()(std::int64_t row, std::int64_t col, std::int32_t sum,
                               std::int32_t offset = 0) const {
     const std::int32_t zero = a_zero_point == nullptr ? 0 : *a_zero_point;

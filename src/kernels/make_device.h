@@ -1,5 +1,5 @@
-// Devices: the CPU, with asynchronous streams, real events and one pool of worker threads; and
-// NVIDIA GPUs.
+// Devices: the CPU, with asynchronous streams, real events and a pool of worker threads; and NVIDIA
+// GPUs.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@
 
 namespace barestep {
 
-/// What `name` (auto, cpu, cuda, cuda:1) will be on this machine. Opens nothing.
+/// The kind of device that `name` (auto, cpu, cuda, cuda:1) means on this machine. Opens nothing.
 DeviceKind device_kind(std::string_view name);
 
-/// Opens the device that `config` names. Throws Error(kNoDevice) when there is none. A CPU device
-/// is called `cpu_name` in messages and tables.
+/// Opens the device that `config` names. Throws Error(kNoDevice) if it does not exist. Messages and
+/// tables call a CPU device `cpu_name`.
 std::unique_ptr<Device> make_device(const DeviceConfig& config, int index = 0,
                                     std::string_view cpu_name = "cpu");
 
@@ -29,26 +29,27 @@ struct CpuDeviceOptions {
   Precision precision = Precision::kFp32;
 };
 
-/// Throws Error(kConfiguration) when the product library asked for is not in this build.
+/// Throws Error(kConfiguration) if the requested product library is not in this build.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 /// How many GPUs this process can use; 0 without a driver, or in a build without CUDA.
 int cuda_device_count();
 
-/// Why there is none: "no NVIDIA driver (libcuda.so.1 was not found)". Empty where there is one,
-/// and in a build without CUDA, which does not search.
+/// Why no GPU can be used: "no NVIDIA driver (libcuda.so.1 was not found)". Empty if one can, and
+/// in a build without CUDA, which does not look for GPUs.
 std::string why_no_cuda_device();
 
-/// Two GPUs between which numbers go by way of the host.
+/// Two GPUs that cannot copy to each other directly, only through the host.
 using ApartGpus = std::pair<int, int>;
 
-/// From now on the GPUs of these numbers copy to and from each other directly, wherever hardware
-/// and driver let them; those that cannot are returned, as pairs of `ordinals` in their order.
+/// From now on, the GPUs with these ordinals copy to and from each other directly wherever hardware
+/// and driver allow it. Returns the pairs of `ordinals` that cannot, in the order of `ordinals`.
 /// Throws Error(kNoDevice). Blocks.
 std::vector<ApartGpus> enable_peer_access(const std::vector<int>& ordinals);
 
-/// Opens the GPU that `config` names ("auto" and "cuda" are cuda:0) as device `index` of a program.
-/// Throws Error(kNoDevice), and Error(kConfiguration) for an --autotune file made elsewhere.
+/// Opens the GPU that `config` names ("auto" and "cuda" mean cuda:0) as device `index` of a
+/// program. Throws Error(kNoDevice), and Error(kConfiguration) for an --autotune file from another
+/// device.
 ///
 /// It sends no records: set_record_sink() refuses with Error(kConfiguration).
 std::unique_ptr<Device> make_cuda_device(const DeviceConfig& config, int index);

@@ -1,5 +1,5 @@
-// The kinds of values that options have: how a member of the configuration is read from text and
-// written as text. For the table alone.
+// The kinds of option values: how a member of the configuration is parsed from text and written as
+// text. For use by the table only.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace barestep {
 
-/// The section that a member belongs to.
+/// The section of `Config` that contains a member.
 template <class Section, class Config>
 auto& section_of(Config& config) {
   if constexpr (std::is_same_v<Section, ModelConfig>) {
@@ -41,7 +41,7 @@ auto& section_of(Config& config) {
   }
 }
 
-/// A member that may be unset holds an optional, or is empty where that means unset.
+/// A member that may be unset is an optional, or is empty if unset.
 template <class T>
 struct Settable {
   using Type = T;
@@ -56,7 +56,7 @@ struct Settable<std::optional<T>> {
   static const T* value_of(const std::optional<T>& member) { return member ? &*member : nullptr; }
 };
 
-/// Any member, given how its type is read and written.
+/// Any member, with functions to read and write its type.
 template <class Section, class Member, class Read, class Write>
 OptionValue value_at(Member Section::*member, JsonKind json, std::string argument,
                      std::string allowed, Read read, Write write) {
@@ -89,7 +89,7 @@ OptionValue number(Member Section::*member, const RealRange& range, std::string 
       [](double value) { return text_of_number(value); });
 }
 
-/// Set to `given` by being there: of "--graph", or with `given` false of "--no-pin".
+/// Presence sets the member to `given`: true for "--graph", false for "--no-pin".
 template <class Section>
 OptionValue flag(bool Section::*member, bool given = true) {
   return {JsonKind::kBoolean, "", "",
@@ -103,7 +103,7 @@ OptionValue flag(bool Section::*member, bool given = true) {
           }};
 }
 
-/// Some of the values of an enum, by their names; all where none are given.
+/// A list of values of an enum, by name; an empty list means all.
 template <class Section, class Member, class Enum = typename Settable<Member>::Type>
 OptionValue one_of(Member Section::*member, std::vector<Enum> values = {},
                    std::string argument = "") {
@@ -117,7 +117,7 @@ OptionValue one_of(Member Section::*member, std::vector<Enum> values = {},
       [](Enum value) { return std::string(name_of(value)); });
 }
 
-/// A bool by two names, that of the default first.
+/// A bool with two names, the default's first.
 template <class Section>
 OptionValue either(bool Section::*member, std::string_view usual, std::string_view other) {
   const TrainConfig defaults;

@@ -1,4 +1,4 @@
-// The table of options. A row of one name stands once for each program whose value differs.
+// The table of options. A name has several rows if its value differs between programs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr TrainerKind kSingle = TrainerKind::kSingle;
 constexpr TrainerKind kDp = TrainerKind::kDataParallel;
 constexpr TrainerKind kDdp = TrainerKind::kDdp;
 
-// What ranks need not share.
+// Options that may differ between ranks.
 constexpr Agreement kNotShared = Agreement::kNothing;
 
 OptionValue layers() {
@@ -61,7 +61,7 @@ OptionValue data_files() {
           }};
 }
 
-/// A batch size, or several to run one after the other.
+/// A batch size, or several to run one after another.
 OptionValue sweep() {
   OptionValue value = number(&DataConfig::batch_size, limits::kBatchSizes);
   value.json = JsonKind::kNumberOrNumbers;
@@ -73,7 +73,8 @@ OptionValue sweep() {
   return value;
 }
 
-// Ranks have one batch size by two names: that of all, unless it was given as each rank's.
+// Ranks have two options for one batch size. This one covers all ranks and applies unless the other
+// was given.
 OptionValue batch_of_all_ranks() {
   OptionValue value = number(&DataConfig::batch_size, limits::kBatchSizes);
   value.read = [read = value.read](const RawValue& given, TrainConfig& c) {
@@ -159,7 +160,7 @@ Table data_options() {
                "targets: idx (plain or .gz), npy, or the tensors x and y of a safetensors file; "
                "several files by a pattern, as npy:x-*.npy,y-*.npy",
        .value = data_files(),
-       .agreement = Agreement::kWhetherGiven},  // files are compared by what they hold
+       .agreement = Agreement::kWhetherGiven},  // files are compared by content
       {.name = "workers",
        .help = "threads that load batches ahead; 0 loads them inside the step; for files",
        .value = number(&DataConfig::workers, limits::kWorkers),
@@ -379,7 +380,7 @@ Table device_options() {
        .help = "library for matrix products on the CPU; auto takes the first of the others that "
                "this build has",
        .value = one_of(&DeviceConfig::gemm),
-       .agreement = kNotShared},  // ranks compare the libraries that they have
+       .agreement = kNotShared},  // ranks compare their libraries instead
       {.name = "fusion",
        .help = "compute bias and activation inside the forward product",
        .value = either(&DeviceConfig::fusion, "on", "off")},
@@ -414,7 +415,7 @@ Table device_options() {
   };
 }
 
-/// Of mlp_dp.
+/// For mlp_dp.
 Table spread_options() {
   return {
       {.name = "devices",
@@ -437,7 +438,7 @@ Table spread_options() {
   };
 }
 
-/// Of mlp_ddp.
+/// For mlp_ddp.
 Table rank_options() {
   return {
       {.name = "transport",
@@ -446,7 +447,7 @@ Table rank_options() {
        .value = one_of(&ParallelConfig::transport,
                        {Transport::kAuto, Transport::kNccl, Transport::kMpi}),
        .trainers = {kDdp},
-       .agreement = kNotShared},  // ranks compare what it comes to
+       .agreement = kNotShared},  // ranks compare the resulting value instead
       {.name = "scheme",
        .help = "ddp: all-reduce the gradients; zero1: each rank updates a share of the weights and "
                "keeps optimizer state for that share only; factor: gather the layers' inputs and "
@@ -488,7 +489,7 @@ Table watchdog_options() {
            .agreement = kNotShared}};
 }
 
-/// Each rank may have pauses of its own.
+/// Each rank may have different pauses.
 Table injected_options() {
   return {
       {.name = "io-delay-ms",

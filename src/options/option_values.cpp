@@ -22,8 +22,8 @@ namespace {
 
 enum class Reading { kWhole, kTooLarge, kIllFormed };
 
-/// What stands for a number, well formed, that no double holds: infinity, or next to 0 the smallest
-/// double, which no range takes for 0.
+/// A replacement for a well-formed number that no double can hold: infinity, or near 0 the smallest
+/// double, which no range treats as 0.
 double beyond_double(std::string_view text) {
   using Double = std::numeric_limits<double>;
   const std::size_t exponent = text.find_first_of("eE");
@@ -32,7 +32,7 @@ double beyond_double(std::string_view text) {
   return text.starts_with('-') ? -size : size;
 }
 
-/// Reads all of `text` or says why not.
+/// Parses all of `text`, or returns why it cannot.
 template <typename Number>
 Reading read(std::string_view text, Number& number) {
   const char* const end = text.data() + text.size();
@@ -216,7 +216,7 @@ std::vector<std::string> device_names(const RawValue& given) {
       refuse(given, fmt::format("'{}' is not a device", part),
              "list cpu, cuda or cuda:N, as cuda:0,cuda:1");
     }
-    // One name for each: "cuda" and "cuda:00" are "cuda:0".
+    // Each device gets one name: "cuda" and "cuda:00" become "cuda:0".
     int ordinal = 0;
     if (part.starts_with("cuda:")) read(part.substr(5), ordinal);
     names.push_back(part == "cpu" ? "cpu" : fmt::format("cuda:{}", ordinal));

@@ -1,8 +1,8 @@
-// Values of options: from text to numbers, widths, choices, and back.
+// Parsing option values from text into numbers, widths and choices, and writing them back.
 //
-// Every function that reads takes the whole text or fails with one line that names the option,
-// quotes the text and says what is allowed. None of them trims, guesses, or depends on the locale.
-// What is written is read back the same.
+// Every function that reads takes the whole text, or fails with one line that names the option,
+// quotes the text and states what is allowed. None of them trims, guesses, or depends on the
+// locale. Text that is written is read back as the same value.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace barestep {
 
-/// A value as it was written.
+/// A value as the user wrote it.
 struct RawValue {
-  std::string where;  // what messages call it: "--lr", "run.json:3:5: lr"
+  std::string where;  // its name in messages: "--lr", "run.json:3:5: lr"
   std::string text;
-  ExitCode code = ExitCode::kUsage;  // of every failure with it
+  ExitCode code = ExitCode::kUsage;  // for every error with this value
 };
 
 std::int64_t whole_number(const RawValue& given, const Range& range);
@@ -34,30 +34,30 @@ std::uint64_t seed_number(const RawValue& given);
 /// "784,512,10": two or more.
 std::vector<std::int64_t> widths(const RawValue& given);
 
-/// "64", or a sweep of "32,64,128": fills batch_size and, for several, sweep.
+/// "64", or a sweep of "32,64,128". Sets batch_size and, if there are several, sweep.
 void batch_sizes(const RawValue& given, DataConfig& data);
 
 /// "0.9,0.999"
 std::pair<double, double> two_shares(const RawValue& given);
 
-/// "16GiB", "1.5MiB", "4096": what parse_bytes() reads.
+/// "16GiB", "1.5MiB", "4096", as for parse_bytes().
 std::int64_t byte_count(const RawValue& given);
 
-/// "3h50m": what parse_duration() reads.
+/// "3h50m", as for parse_duration().
 double duration(const RawValue& given);
 
-/// "400", a number of steps, or "10m", a time.
+/// A number of steps, "400", or a time, "10m".
 CheckpointEvery checkpoint_every(const RawValue& given);
 std::string text_of(const CheckpointEvery& every);
 
-/// "4", a number of segments, or "auto", which is kAutoRecompute.
+/// A number of segments, "4", or "auto" for kAutoRecompute.
 std::int64_t segment_count(const RawValue& given);
 std::string text_of_segments(std::int64_t segments);
 
-/// "10:20", the steps 10 to 19: `first` below `end`.
+/// "10:20": the steps 10 to 19. `first` must be below `end`.
 StepRange step_range(const RawValue& given);
 
-/// A flag has no text of its own: on the command line its presence is "true".
+/// For flags, which have no text of their own: present on the command line, a flag reads as "true".
 void no_value(const RawValue& given);
 
 std::filesystem::path file_path(const RawValue& given);
@@ -65,10 +65,10 @@ std::filesystem::path file_path(const RawValue& given);
 /// "auto", "cpu", "cuda", "cuda:1"
 std::string device_name(const RawValue& given);
 
-/// "cuda:0,cuda:1", "cpu,cpu": one or more; "cuda" is "cuda:0".
+/// One or more devices: "cuda:0,cuda:1", "cpu,cpu"; "cuda" means "cuda:0".
 std::vector<std::string> device_names(const RawValue& given);
 
-/// "randn", "idx:X,Y", "npy:X,Y" or "safetensors:F": fills kind, x and y.
+/// "randn", "idx:X,Y", "npy:X,Y" or "safetensors:F". Sets kind, x and y.
 void data_source(const RawValue& given, DataConfig& data);
 
 /// "1:20": rank 1, 20 ms.
@@ -81,7 +81,7 @@ std::string text_of_loss_scaling(const LossScaling& scaling);
 /// The index of the text in `names`.
 std::size_t choice(const RawValue& given, std::span<const std::string_view> names);
 
-/// The shortest text that is read as this number.
+/// The shortest text that parses to this number.
 std::string text_of_number(double number);
 std::string text_of_number(std::int64_t number);
 

@@ -1,4 +1,4 @@
-// What is made of the table: each a loop over its rows.
+// Everything derived from the table, each by a loop over its rows.
 #include "options/options.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// The value as JSON writes it; a flag's `text` is empty where it is not set.
+/// The value in JSON; a flag's `text` is empty if the flag is not set.
 OrderedJson json_of_value(JsonKind kind, const std::string& text) {
   switch (kind) {
     case JsonKind::kBoolean:
@@ -98,7 +98,7 @@ std::string configuration_record(const TrainConfig& config, TrainerKind trainer)
 
 namespace {
 
-/// The option's value as one that is compared, or only whether it is given.
+/// The option's value for a comparison, or only whether it is given.
 std::pair<std::string, std::string> setting_of(const Option& option, const TrainConfig& config,
                                                bool is_told) {
   const std::optional<std::string> text = option.value.text(config);
@@ -120,7 +120,7 @@ std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConf
 
 std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config) {
   std::vector<std::pair<std::string, std::string>> settings;
-  // Ranks have the options of all trainers that decide.
+  // mlp_ddp has all options of any trainer that affect numbers.
   for (const Option& option : options_of(TrainerKind::kDdp)) {
     if (option.decides_numbers) settings.push_back(setting_of(option, config, !is_flag(option)));
   }
@@ -129,7 +129,7 @@ std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainCo
 
 namespace {
 
-/// Reads every value as if it had been typed.
+/// Parses every value as if it had been typed.
 void check_values(const TrainConfig& config, TrainerKind trainer) {
   TrainConfig read;
   for (const Option& option : options_of(trainer)) {
@@ -200,7 +200,7 @@ void check_data(const TrainConfig& config) {
   }
 }
 
-/// What needs files, or a test set.
+/// Options that need files, or a test set.
 void check_samples(const TrainConfig& config) {
   const DataConfig& data = config.data;
   const auto refuse = [](const char* what, const char* why, const char* remedy) {
@@ -233,7 +233,7 @@ void check_pinning(const TrainConfig& config) {
                                   .remedy = "leave out --no-pin or --graph"});
 }
 
-/// The names of the optimizers that have something: "adam or adamw".
+/// The names of the optimizers with some property: "adam or adamw".
 std::string optimizers_with(bool OptimizerTraits::*something) {
   std::string names;
   for (const OptimizerKind kind : kValuesOf<OptimizerKind>) {
@@ -290,7 +290,7 @@ void check_schedule(const OptimizerConfig& optimizer) {
   }
 }
 
-/// What would run once for each batch size, one over the other.
+/// Options whose results each batch size of a sweep would overwrite.
 void check_sweep(const TrainConfig& config) {
   if (config.data.sweep.empty()) return;
   const OutputConfig& output = config.output;
@@ -425,7 +425,7 @@ void check_micro_steps(const TrainConfig& config) {
   }
 }
 
-/// Recomputation frees the memory of what the gradients were made of, so they must be stored.
+/// Recomputation frees the memory of the gradients' factors, so the gradients must be stored.
 void check_recomputation(const TrainConfig& config) {
   const std::int64_t segments = config.training.recompute;
   const bool is_auto = segments == kAutoRecompute;
@@ -459,7 +459,7 @@ void check_recomputation(const TrainConfig& config) {
   }
 }
 
-/// What needs the gradients as they are stored.
+/// Options that need stored gradients.
 void check_update(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
   const auto refuse = [](std::string what, std::string value, std::string why, std::string remedy) {
@@ -503,7 +503,7 @@ void check_update(const TrainConfig& config) {
   }
 }
 
-/// What goes with 16-bit numbers, and with loss scaling.
+/// Checks 16-bit numbers and loss scaling.
 void check_precision(const TrainConfig& config) {
   const TrainingConfig& training = config.training;
   const Precision precision = config.device.precision;
@@ -616,9 +616,7 @@ void check_output(const OutputConfig& output) {
   }
 }
 
-/// Bytes and flops of a step must fit 64 bits, with room to add a few of them. Estimated in double,
-/// from above: weights, gradients and two moments, four activations a width.
-/// Of layers so wide; a double, since widths that were asked for may be beyond any integer.
+/// Of layers with these widths; a double, since the widths may be beyond any integer.
 double parameters_of(std::span<const std::int64_t> widths) {
   double parameters = 0;
   for (std::size_t i = 1; i < widths.size(); ++i) {
@@ -627,6 +625,8 @@ double parameters_of(std::span<const std::int64_t> widths) {
   return parameters;
 }
 
+/// Bytes and flops of a step must fit in 64 bits, with room to add a few of them. This is an upper
+/// estimate in double: weights, gradients and two moments, and four activations per width.
 void check_size(const TrainConfig& config, std::int64_t batch_size) {
   constexpr double kMost = 0x1p60;
   const auto batch = static_cast<double>(batch_size * config.training.accumulate);

@@ -1,6 +1,7 @@
-// The options of the trainers: one table, of which the command line, the config file, --help, the
-// checks of ranges, the agreement of ranks, the command lines of experiments and the configuration
-// in metrics and reports are made. A new option is a member of TrainConfig and a row of the table.
+// The options of the trainers: a single table. It is the source of the command line, the config
+// file, --help, the range checks, the agreement of ranks, the command lines of experiments, and the
+// configuration in metrics and reports. A new option is a member of TrainConfig and a row of the
+// table.
 #pragma once
 
 #include <functional>
@@ -17,40 +18,40 @@
 
 namespace barestep {
 
-/// How JSON writes the value of an option.
+/// The JSON type of an option's value.
 enum class JsonKind { kBoolean, kNumber, kString, kNumbers, kNumberOrString, kNumberOrNumbers };
 
-/// What ranks must have in common before they train together.
+/// What must be equal on all ranks before they train together.
 enum class Agreement { kValue, kWhetherGiven, kNothing };
 
-/// Where the value of an option lies, and how it is read and written.
+/// How an option's value is read and written.
 struct OptionValue {
   JsonKind json;
-  std::string argument;  // what --help calls it; empty for a flag
+  std::string argument;  // its name in --help; empty for a flag
   std::string allowed;   // "a whole number from 0 to 256"; may be empty
-  /// Throws Error for text that is not allowed.
+  /// Throws Error if the text is not allowed.
   std::function<void(const RawValue&, TrainConfig&)> read;
-  /// What would be typed, "true" of a flag; nothing where it is not set. read() takes it back,
+  /// The text as a user would type it, "true" for a flag; nothing if not set. read() accepts it,
   /// unless code has set a value that cannot be typed.
   std::function<std::optional<std::string>(const TrainConfig&)> text;
 };
 
 struct Option {
   std::string_view name;  // without the dashes; also the key of a config file
-  std::string help;       // without default and range, which --help adds
+  std::string help;       // without default and range, which --help appends
   OptionValue value;
-  std::string unset{};  // what holds where it is not set, for --help
-  // Given on the command line, the option also takes the place of these in the config file.
+  std::string unset{};  // the behaviour if not set, for --help
+  // Options of the config file that this one overrides too if it is on the command line.
   std::vector<std::string_view> replaces{};
-  std::vector<TrainerKind> trainers{};  // that have it; empty: all
+  std::vector<TrainerKind> trainers{};  // those that have it; empty: all
   Agreement agreement = Agreement::kValue;
-  // What is trained depends on it beyond rounding: a run that goes on from a checkpoint has the
-  // same.
+  // Affects training results beyond rounding, so a run resumed from a checkpoint must have the same
+  // value.
   bool decides_numbers = false;
-  std::string_view group{};  // of --help
+  std::string_view group{};  // in --help
 };
 
-/// Whether its presence is all there is to give.
+/// Whether the option takes no value.
 inline bool is_flag(const Option& option) {
   return option.value.json == JsonKind::kBoolean;
 }
@@ -60,28 +61,28 @@ std::span<const Option> options_of(TrainerKind trainer);
 
 std::vector<std::string_view> names_of_options(TrainerKind trainer);
 
-/// What --help says: "learning rate (default: 0.001);", and on the next line the allowed values.
+/// The text in --help: "learning rate (default: 0.001);", and on the next line the allowed values.
 std::string help_of(const Option& option);
 
-/// The arguments that make `config` of the defaults: none for what is as it is by default.
+/// The arguments that turn the defaults into `config`; nothing for values equal to their defaults.
 std::vector<std::string> arguments_of(const TrainConfig& config, TrainerKind trainer);
 
-/// One line of JSON: an object of all options that are set, by their names, which a config file may
-/// hold. What is not UTF-8 in a file's name is replaced.
+/// One line of JSON: an object with all options that are set, by name, in the form of a config
+/// file. Invalid UTF-8 in file names is replaced.
 std::string json_of(const TrainConfig& config, TrainerKind trainer);
 
 /// The first line of a --metrics file: {"configuration": {...}}; without its newline.
 std::string configuration_record(const TrainConfig& config, TrainerKind trainer);
 
-/// Names and values of what ranks must share: "--lr" and "0.001". The same names on every rank.
+/// Names and values that ranks must share: "--lr" and "0.001". The same names on every rank.
 std::vector<std::pair<std::string, std::string>> shared_settings(const TrainConfig& config);
 
-/// The same of what a run must have in common with the checkpoint that it goes on from, as far as
-/// options tell alone.
+/// The names and values that a resumed run must share with its checkpoint, as far as options
+/// determine them.
 std::vector<std::pair<std::string, std::string>> deciding_settings(const TrainConfig& config);
 
 /// Throws Error: kUsage for a value that the option does not allow, in the words of the command
-/// line; kConfiguration for options that do not fit together. Finds everything that can be found
+/// line; kConfiguration for options that contradict each other. Finds every error that can be found
 /// without a device or a file.
 void validate(const TrainConfig& config, TrainerKind trainer);
 
@@ -90,8 +91,8 @@ struct UpdateChoice {
   std::string_view why;
 };
 
-/// What --update auto is on a device of this kind, and why: the fastest that computes what was
-/// asked for. The same on all ranks, whatever processors they have.
+/// The update that --update auto selects on a device of this kind, and the reason: the fastest one
+/// that supports the options. The same on all ranks, whatever their processors.
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind);
 
 }  // namespace barestep

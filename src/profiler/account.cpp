@@ -14,7 +14,7 @@ namespace barestep {
 
 namespace {
 
-/// What work of `phase` on `lane` counts as, seen from the compute lane of `device`.
+/// The part for work of `phase` on `lane`, as seen from the compute lane of `device`.
 Part part_of(Phase phase, bool is_copy, LaneId lane, int device) {
   if (phase == Phase::kData) return is_copy ? Part::kHostToDevice : Part::kDataWait;
   if (phase == Phase::kReduce) return Part::kExposedCommunication;
@@ -49,7 +49,7 @@ Part part_of(const TimedOp& op) {
   return part_of(op.node->phase, is_copy, {op.device, op.node->lane}, 0);
 }
 
-/// Finds what holds a run that has not ended.
+/// Finds the cause that holds an unfinished run.
 class CauseWalk {
  public:
   CauseWalk(const Timeline& timeline, int device) : timeline_(timeline), device_(device) {}
@@ -61,8 +61,8 @@ class CauseWalk {
     return timeline_.at(at.steps_back)->spans[at.run];
   }
 
-  /// Why `held` has not ended at `now_s`, and until when that lasts for certain. The walk only goes
-  /// back in the program, so it ends.
+  /// The reason why `held` has not ended at `now_s`, and until when that certainly lasts. The walk
+  /// only goes back in the program, so it terminates.
   [[nodiscard]] CauseSpan cause(RunOfStep held, double now_s) const {
     for (;;) {
       const std::optional<RunOfStep> next =
@@ -90,7 +90,7 @@ class CauseWalk {
     return late;
   }
 
-  /// Of what has to end before `held` can begin, and has not, what ends last.
+  /// Of the unfinished runs that must end before `held` can begin, the one that ends last.
   [[nodiscard]] std::optional<RunOfStep> holder_of(RunOfStep held, double now_s) const {
     std::optional<RunOfStep> last;
     const auto consider = [&](RunOfStep other) {
@@ -116,8 +116,8 @@ class CauseWalk {
     return last;
   }
 
-  /// Whether a wait of the step `from` steps ago reaches a kept step of the same turn of its
-  /// program.
+  /// Whether a wait of the step `from` steps ago refers to a step that is kept and runs the same
+  /// program without a change in between.
   [[nodiscard]] bool is_reached(int from, int steps_back) const {
     for (int step = from; step < from + steps_back; ++step) {
       if (timeline_.at(step + 1) == nullptr || timeline_.at(step)->host.joins_lanes) return false;
@@ -132,7 +132,7 @@ class CauseWalk {
 
 using StretchVisitor = std::function<void(const CauseSpan&)>;
 
-/// Cuts the newest step's wall time into stretches, walking along a lane. Allocates nothing.
+/// Divides the newest step's wall time into stretches by walking along a lane. Allocates nothing.
 class LaneWalk {
  public:
   LaneWalk(const Timeline& timeline, LaneId lane)
@@ -159,7 +159,7 @@ class LaneWalk {
   }
 
  private:
-  /// Everything up to `until_s` has the stretch's cause.
+  /// Assigns the time up to `until_s` to the stretch's cause.
   void spend(CauseSpan stretch, double until_s, const StretchVisitor& visit) {
     stretch.begin_s = now_s_;
     stretch.end_s = std::min(until_s, wall_.end_s);
@@ -168,7 +168,7 @@ class LaneWalk {
     visit(stretch);
   }
 
-  /// Until `until_s` the lane waits for one of this step's runs.
+  /// The lane waits for one of this step's runs until `until_s`.
   void wait_for(std::size_t run, double until_s, const StretchVisitor& visit) {
     until_s = std::min(until_s, wall_.end_s);
     while (now_s_ < until_s) {
@@ -177,7 +177,7 @@ class LaneWalk {
     }
   }
 
-  /// What other lanes still do when this one is done, where the step ends on the host.
+  /// The work of other lanes after this one is done, if the step ends on the host.
   void wait_for_other_lanes(const StretchVisitor& visit) {
     const std::vector<NodeRun>& runs = step_.plan->runs();
     while (now_s_ < wall_.end_s) {
@@ -198,10 +198,11 @@ class LaneWalk {
   double now_s_;
 };
 
-/// Seconds between the two in which communication of the last two steps ran on the device.
+/// The seconds between `begin_s` and `end_s` in which communication of the last two steps ran on
+/// the device.
 double communicated_s(const Timeline& timeline, int device, double begin_s, double end_s) {
   double seconds = 0;
-  // What the step before left on the lane of communication may run beside the newest.
+  // Communication left over from the previous step may run during the newest one.
   for (const int steps_back : {0, 1}) {
     const StepTimeline* const step = timeline.at(steps_back);
     if (step == nullptr) continue;
@@ -215,14 +216,14 @@ double communicated_s(const Timeline& timeline, int device, double begin_s, doub
 }
 
 std::string row(std::string_view name, double seconds, double wall_s) {
-  // What rounding leaves of a sum is nothing, and not less.
+  // Rounding errors of a sum are shown as 0, not as a negative number.
   constexpr double kNothing = 1e-9;
   if (std::abs(seconds) < kNothing) seconds = 0;
   return fmt::format("  {:<24}{:>12.4f} ms{:>8.2f} %\n", name, 1e3 * seconds,
                      100 * seconds / wall_s);
 }
 
-/// The kind of op and layer of a part that takes longest: "gemm of layer 3 (1.204 ms, 92 % of its
+/// The op type and layer that take longest in a part: "gemm of layer 3 (1.204 ms, 92 % of its
 /// roof)".
 std::string largest_work(const Profile& profile, Part part, const Peaks& peaks) {
   struct Sum {
@@ -376,7 +377,7 @@ Kind kind_of(const TimedOp& op) {
   return std::holds_alternative<Copy>(*device_op) ? Kind::kCopy : Kind::kCompute;
 }
 
-/// Adds a interval that begins no earlier than those before it.
+/// Adds an interval that begins no earlier than those before it.
 void unite(std::vector<Interval>& intervals, const Interval& interval) {
   if (intervals.empty() || interval.begin_s > intervals.back().end_s) {
     intervals.push_back(interval);
@@ -401,7 +402,7 @@ double common_length(const std::vector<Interval>& a, const std::vector<Interval>
   return common_s;
 }
 
-/// When the host began to queue each piece of work.
+/// The times at which the host began to queue each piece of work.
 class QueueTimes {
  public:
   explicit QueueTimes(const Profile& profile) {

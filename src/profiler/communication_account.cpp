@@ -20,13 +20,13 @@ namespace {
 
 constexpr int kRoundsPerRank = 10;
 
-/// How much later than the others the last rank of a round sends: more than a message takes.
+/// How much later than the others the last rank of a round sends: longer than a message takes.
 constexpr std::chrono::microseconds kLate{200};
 
-/// What a rank sends in a round.
+/// The times that a rank sends in a round.
 struct Times {
   double sent_s = 0;
-  double previous_end_s = 0;  // of the round before: when this rank had all messages
+  double previous_end_s = 0;  // previous round: when this rank had all messages
 };
 
 }  // namespace
@@ -44,7 +44,7 @@ ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
   std::vector<Times> before(size);
   double end_s = 0;
   const int rounds = kRoundsPerRank * ranks.size();
-  // One round more, which carries how the last one ended.
+  // One extra round, to exchange the end times of the last one.
   for (int round = 0; round <= rounds; ++round) {
     if (round % ranks.size() == ranks.rank()) std::this_thread::sleep_for(kLate);
     const Times mine{clock(), end_s};
@@ -68,8 +68,8 @@ ClockAlignment align_clocks(Communicator& ranks, double (*clock)()) {
 
 namespace {
 
-/// When what a collective reduces was complete: what it waits for of its own step. Where its
-/// numbers are narrowed first, on its own lane, that waits in its place.
+/// When the data that a collective reduces were complete: when the work of its own step that it
+/// waits for was done. If its numbers are narrowed first, on its own lane, that node waits instead.
 double ready_time(const StepTimeline& step, const NodeRun& collective) {
   const std::vector<NodeRun>& runs = step.plan->runs();
   const bool waits = !collective.awaited.empty() || !collective.previous ||
@@ -84,7 +84,7 @@ double ready_time(const StepTimeline& step, const NodeRun& collective) {
   return ready_s;
 }
 
-/// What all ranks have to say, rank after rank; each has as much. Every rank calls it. Blocks.
+/// All ranks' data, in rank order, of equal size. Every rank calls it. Blocks.
 template <class Number>
 std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine) {
   std::vector<Number> all(static_cast<std::size_t>(ranks.size()) * mine.size());
@@ -92,7 +92,7 @@ std::vector<Number> gather_all(Communicator& ranks, std::span<const Number> mine
   return all;
 }
 
-/// What the collectives of a program are called, in their order; gradients are counted as buckets.
+/// The names of a program's collectives, in order; gradients are numbered as buckets.
 std::vector<std::string> titles_of(const Program& program, std::span<const NodeId> collectives) {
   std::vector<std::string> titles;
   int buckets = 0;
@@ -115,8 +115,8 @@ std::vector<std::string> titles_of(const Program& program, std::span<const NodeI
   return titles;
 }
 
-/// One collective of one step: adds what it came to on every rank to `of_collective`, and to
-/// `waited_for_s` how long each rank was waited for.
+/// Adds one collective of one step: its parts on every rank to `of_collective`, and the time that
+/// others waited for each rank to `waited_for_s`.
 void add_collective(const std::vector<CommunicatedStep>& ranks, std::size_t index,
                     CommunicationSummary::OfCollective& of_collective,
                     std::vector<double>& waited_for_s) {
@@ -243,7 +243,7 @@ void CommunicationAccount::add(const StepReport& report) {
     last_step_ = step.step;
     ++steps_;
   }
-  // What a step leaves unfinished holds up the step after it.
+  // Communication that a step leaves unfinished holds up the next step.
   visit_stretches(timeline, kMainLane, [&](const CauseSpan& stretch) {
     if (!stretch.held_by || stretch.is_own_work) return;
     const int back = stretch.held_by->steps_back;

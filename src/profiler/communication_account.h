@@ -1,5 +1,5 @@
-// Where the time of communication goes: hidden beside computing, waiting for a rank, moving bytes.
-// It is derived from the records of all ranks, whose clocks are compared first.
+// Accounts for communication time: hidden behind computing, waiting for a rank, or moving bytes.
+// Derived from the records of all ranks, whose clocks are compared first.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace barestep {
 
-/// For each rank, what to add to a time of its clock to get that of rank 0's, and by how much that
-/// may be wrong at most.
+/// For each rank, what to add to its clock's times to get rank 0's, with an upper bound of the
+/// error.
 struct ClockAlignment {
   std::vector<double> shift_s;
   std::vector<double> error_s;
@@ -22,48 +22,49 @@ struct ClockAlignment {
   [[nodiscard]] double largest_error_s() const;
 };
 
-/// Compares the clocks by messages; every rank calls it and gets the same result. `clock` gives
-/// seconds.
+/// Compares the clocks through messages; every rank calls it and gets the same result. `clock`
+/// returns seconds.
 ///
-/// A message that rank a sends when its clock shows s cannot arrive before that: rank b's clock
-/// shows e when it has the message, so shift_a - shift_b <= e - s. With messages both ways the
-/// shift lies between two bounds, as in Cristian's algorithm; of many rounds, in which the ranks
-/// take turns in being last, the closest bounds count. Blocks for some milliseconds.
+/// A message that rank a sends when its clock reads s cannot arrive earlier. So if rank b's clock
+/// reads e on arrival, shift_a - shift_b <= e - s. Messages in both directions bound the shift on
+/// both sides, as in Cristian's algorithm. The tightest bounds of many rounds count; in these, the
+/// ranks take turns at being last. Blocks for some milliseconds.
 ClockAlignment align_clocks(Communicator& ranks, double (*clock)());
 
-/// When one rank was at the points of a collective, in seconds of core/clock.h.
+/// The times of one rank in a collective, in seconds of core/clock.h.
 struct CollectiveTimes {
-  double ready_s = 0;      // what it reduces was complete
+  double ready_s = 0;      // the data it reduces were complete
   double start_s = 0;      // the rank began
-  double end_s = 0;        // it was done
-  double held_from_s = 0;  // from when to when it held up the rank's computing; equal where it
-  double held_to_s = 0;    // did not
+  double end_s = 0;        // the rank finished
+  double held_from_s = 0;  // when it began to hold up the rank's computing
+  double held_to_s = 0;    // and when it stopped; equal if it never did
 };
 
-/// The collectives of one step of one rank, in the order of the program.
+/// The collectives of one step on one rank, in program order.
 using CommunicatedStep = std::vector<CollectiveTimes>;
 
-/// Seconds of communication: beside other work, and holding it up, which is what costs.
+/// Seconds of communication. Hidden communication runs alongside other work; exposed communication
+/// holds it up, and only that costs time.
 struct CommunicationParts {
   double hidden_s = 0;
   double waiting_s = 0;  // exposed, until the last rank began
-  double moving_s = 0;   // exposed, since then
+  double moving_s = 0;   // exposed, after that
 
   CommunicationParts& operator+=(const CommunicationParts& other);
   CommunicationParts& operator/=(double divisor);
 };
 
-/// What steps came to; times are means of ranks and steps.
+/// The summary of all steps; times are means over ranks and steps.
 struct CommunicationSummary {
   struct OfCollective {
-    std::string name;  // "loss", "bucket 1", ...
+    std::string name;  // e.g. "loss", "bucket 1"
     std::int64_t bytes = 0;
-    double ready_before_start_s = 0;  // it waited for the collective before it
+    double ready_before_start_s = 0;  // it waited for the previous collective
     CommunicationParts parts{};
   };
   struct OfRank {
-    std::int64_t steps_waited_for = 0;  // in which it was waited for longer than any other
-    double cost_s = 0;                  // of a step to each other rank: exposed waiting for it
+    std::int64_t steps_waited_for = 0;  // steps in which others waited longest for this rank
+    double cost_s = 0;                  // each other rank's exposed wait for it, per step
   };
   std::int64_t steps = 0;
   CommunicationParts parts{};
@@ -75,21 +76,23 @@ struct CommunicationSummary {
 };
 
 /// Adds up `steps[step][rank]`, all on one clock. The last rank to begin a collective is the one
-/// the others wait for. `names` and `bytes` of the collectives are left to the caller.
+/// that the others wait for. The caller sets the collectives' `names` and `bytes`.
 CommunicationSummary summary_of(std::span<const std::vector<CommunicatedStep>> steps);
 
-/// Keeps the times of this rank's collectives, and adds up at the end what all ranks kept.
+/// Stores the times of this rank's collectives, and at the end combines those of all ranks.
 class CommunicationAccount final {
  public:
-  /// Of the training steps after warm-up that run `programs.train()`, 10,000 at most: `steps` are
-  /// those of the run. Takes all its memory. `programs` must outlive the account.
+  /// Covers the training steps after warm-up that run `programs.train()`, 10,000 at most; `steps`
+  /// is the run's number of steps. Allocates all its memory here. `programs` must outlive the
+  /// account.
   CommunicationAccount(const StepPrograms& programs, std::int64_t steps);
 
-  /// A training step that is finished, the newest of the report's timeline. Every rank calls it for
-  /// the same steps, whatever it evaluates between them.
+  /// Adds a finished training step, the newest in the report's timeline. Every rank calls it for
+  /// the same steps, regardless of evaluations in between.
   void add(const StepReport& report);
 
-  /// Every rank calls it while no work is queued, and gets the same. Compares clocks. Blocks.
+  /// Every rank calls it while no work is queued, and gets the same result. Compares clocks.
+  /// Blocks.
   [[nodiscard]] CommunicationSummary gather(Communicator& ranks) const;
 
  private:
@@ -99,11 +102,11 @@ class CommunicationAccount final {
   [[nodiscard]] std::size_t place_of(const NodeRun& collective) const;
 
   const Program& program_;
-  std::vector<NodeId> collectives_;     // in their order
+  std::vector<NodeId> collectives_;     // in program order
   std::vector<CollectiveTimes> times_;  // by step and collective
-  std::size_t steps_ = 0;               // that are kept
-  double error_s_ = 0;                  // by which they may be off
-  std::int64_t last_step_ = -1;         // the runner's number of the last of them
+  std::size_t steps_ = 0;               // number stored
+  double error_s_ = 0;                  // upper bound of their error
+  std::int64_t last_step_ = -1;         // the runner's number of the last stored step
 };
 
 }  // namespace barestep

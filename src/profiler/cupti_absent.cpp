@@ -1,4 +1,4 @@
-// Stands in for CUPTI in builds without its headers.
+// Replaces CUPTI in builds without its headers.
 #include "profiler/gpu_records.h"
 
 namespace barestep {

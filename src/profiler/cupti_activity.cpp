@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-// The first versions of CUDA 12: later ones append members to the same ones.
+// The versions of the first CUDA 12; later versions append members to these.
 using KernelRecord = CUpti_ActivityKernel8;
 using CopyRecord = CUpti_ActivityMemcpy5;
 using PeerCopyRecord = CUpti_ActivityMemcpyPtoP4;
@@ -20,8 +20,8 @@ using CallRecord = CUpti_ActivityAPI;
 using OverheadRecord = CUpti_ActivityOverhead;
 using CorrelationRecord = CUpti_ActivityExternalCorrelation;
 
-/// Every call of a node has one: of the runtime, of the driver below it, and those that queue
-/// nothing, such as a library's questions to the driver.
+/// Every call for a node has one: of the runtime, of the driver below it, and calls that queue
+/// nothing, such as a library's queries to the driver.
 constexpr std::size_t kCorrelationsOfWork = 4;
 
 template <class Record>
@@ -71,7 +71,7 @@ const char* direction_name(std::uint8_t kind) {
   }
 }
 
-/// As Kineto names it: "Memcpy HtoD (Pinned -> Device)".
+/// In Kineto's format: "Memcpy HtoD (Pinned -> Device)".
 std::string copy_text(std::uint8_t kind, std::uint8_t from, std::uint8_t to) {
   return std::string("Memcpy ") + direction_name(kind) + " (" + memory_name(from) + " -> " +
          memory_name(to) + ")";
@@ -87,7 +87,7 @@ const char* overhead_name(CUpti_ActivityOverheadKind kind) {
       return "Instrumentation";
     case CUPTI_ACTIVITY_OVERHEAD_CUPTI_RESOURCE:
       return "Resource";
-    // What CUDA 12.0's headers do not name yet.
+    // CUDA 12.0's headers have no name for it.
     case 4 << 16:
       return "Runtime Triggered Module Loading";
     case 5 << 16:
@@ -135,7 +135,7 @@ std::string_view CuptiReader::call_name(CUpti_CallbackDomain domain, CUpti_Callb
 }
 
 void CuptiReader::add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns) {
-  // CUPTI writes 0 where it could not find out.
+  // CUPTI writes 0 if it does not know the time.
   const bool has_time = start_ns != 0 && end_ns >= start_ns;
   if (has_time && (start_ns < from_ns_ || start_ns >= until_ns_)) return;
   if (!has_time || activities_.size() >= capacity_) {
@@ -160,7 +160,7 @@ void CuptiReader::read_call(const CUpti_Activity& record, CUpti_CallbackDomain d
 
 void CuptiReader::read_correlation(const CUpti_Activity& record) {
   const auto& of = as<CorrelationRecord>(record);
-  if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // someone else's
+  if (of.externalKind != CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0) return;  // another tool's
   if (of.externalId == kNoCorrelatedNode) return;
   if (correlations_.size() >= kCorrelationsOfWork * capacity_) {
     ++dropped_;
@@ -219,14 +219,14 @@ void CuptiReader::read_record(const CUpti_Activity& record) {
     case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION:
       return read_correlation(record);
     default:
-      return;  // a kind that was not requested
+      return;  // not a requested kind
   }
 }
 
 std::string CuptiReader::read(std::uint8_t* buffer, std::size_t bytes) {
   for (CUpti_Activity* record = nullptr; bytes > 0;) {
     const CUptiResult status = library_.next_record.function(buffer, bytes, &record);
-    if (status == CUPTI_ERROR_MAX_LIMIT_REACHED) break;  // the end
+    if (status == CUPTI_ERROR_MAX_LIMIT_REACHED) break;  // the end of the buffer
     if (status != CUPTI_SUCCESS) return library_.failure(library_.next_record.name, status);
     read_record(*record);
   }

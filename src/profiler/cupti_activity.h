@@ -1,4 +1,4 @@
-// What CUPTI writes to its buffers, as activities.
+// Reads the activity records in CUPTI's buffers.
 #pragma once
 
 #include <cupti.h>
@@ -17,36 +17,37 @@
 
 namespace barestep {
 
-/// The number of work that is of no node.
+/// The correlation number of work that belongs to no node.
 constexpr std::uint64_t kNoCorrelatedNode = 0;
 
-/// Reads records and keeps what it needs, in memory that is taken at once.
+/// Reads records and stores the data needed, in memory that is allocated at once.
 class CuptiReader {
  public:
-  /// `capacity` is the most that is kept of each kind.
+  /// `capacity` is the largest number stored of each kind.
   CuptiReader(const CuptiLibrary& library, std::int64_t capacity);
 
-  /// Only what begins between these two times of the host is kept, in nanoseconds; at first none.
+  /// Stores only activities that begin between these two host times, in nanoseconds; initially
+  /// none.
   void keep_from(std::uint64_t ns) {
     from_ns_ = ns;
     until_ns_ = std::numeric_limits<std::uint64_t>::max();
   }
   void keep_until(std::uint64_t ns) { until_ns_ = ns; }
 
-  /// All records of a buffer. Returns why it could not be read to its end; empty if it was.
+  /// Reads all records of a buffer. Returns why it could not be read to its end; empty if it was.
   std::string read(std::uint8_t* buffer, std::size_t bytes);
 
-  /// In the order of the buffers. Devices are numbered as CUDA does, and no tag is set.
+  /// In the order of the buffers. Devices have CUDA's numbers, and no tag is set.
   [[nodiscard]] std::vector<GpuActivity>& activities() { return activities_; }
   [[nodiscard]] const std::vector<GpuActivity>& activities() const { return activities_; }
 
-  /// Sorts what was read. Call it before tag_number().
+  /// Sorts the records read. Call before tag_number().
   void finish();
-  /// The number that was pushed when work of this correlation was queued; kNoCorrelatedNode for
-  /// none.
+  /// The number that was pushed when work with this correlation was queued; kNoCorrelatedNode if
+  /// none was.
   [[nodiscard]] std::uint64_t tag_number(std::int64_t correlation) const;
 
-  /// Records for which there was no room, or that have no time.
+  /// Records without a time, or for which there was no room.
   [[nodiscard]] std::int64_t dropped() const { return dropped_; }
 
  private:
@@ -59,9 +60,9 @@ class CuptiReader {
   void read_call(const CUpti_Activity& record, CUpti_CallbackDomain domain);
   void read_correlation(const CUpti_Activity& record);
   void add(const GpuActivity& activity, std::uint64_t start_ns, std::uint64_t end_ns);
-  /// The text for as long as the reader.
+  /// A copy of the text that lives as long as the reader.
   std::string_view kept(std::string text);
-  /// As CUDA spells it; empty for calls that queue no work.
+  /// In CUDA's spelling; empty for calls that queue no work.
   std::string_view call_name(CUpti_CallbackDomain domain, CUpti_CallbackId id);
 
   const CuptiLibrary& library_;
@@ -71,7 +72,7 @@ class CuptiReader {
   std::vector<GpuActivity> activities_;
   std::vector<Correlation> correlations_;
   std::set<std::string> names_;
-  // Each domain numbers its calls by itself.
+  // Each domain has its own numbering of calls.
   std::map<std::pair<CUpti_CallbackDomain, CUpti_CallbackId>, std::string_view> call_names_;
   std::int64_t dropped_ = 0;
 };

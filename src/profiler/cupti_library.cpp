@@ -6,9 +6,10 @@
 namespace barestep {
 namespace {
 
-/// Of CUDA 12.0: the records that are read here came with it, and have since grown at their ends.
+/// CUDA 12.0's version: it introduced the records read here, which have since grown only at their
+/// ends.
 constexpr std::uint32_t kLeastVersion = 18;
-/// From CUDA 12.6 on, versions are major, minor and patch in one number.
+/// From CUDA 12.6 on, a version combines major, minor and patch in one number.
 constexpr std::uint32_t kFirstLongVersion = 120'000;
 
 std::string text_of_version(std::uint32_t version) {
@@ -16,7 +17,7 @@ std::string text_of_version(std::uint32_t version) {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }
 
-/// What a return code means to a user, where its name does not say it.
+/// The meaning of a return code for a user, if its name does not express it.
 const char* meaning_of(CUptiResult status) {
   switch (status) {
     case CUPTI_ERROR_NOT_INITIALIZED:
@@ -39,7 +40,7 @@ std::unique_ptr<const CuptiLibrary> CuptiLibrary::load(const std::vector<std::st
   for (const std::string& file : files) {
     void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
-      // The first is where it should be.
+      // Reports the error of the first, which is the expected file.
       const char* const error = ::dlerror();
       if (why.empty()) why = error != nullptr ? error : file + " cannot be loaded";
       continue;

@@ -1,4 +1,4 @@
-// CUPTI's functions, found in its library at run time: programs start where there is none.
+// CUPTI's functions, found in its library at run time, so that programs start without it.
 #pragma once
 
 #include <cupti.h>
@@ -15,11 +15,11 @@ struct CuptiCall {
   Function* function = nullptr;
 };
 
-/// Never unloaded: CUPTI has its own threads.
+/// Never unloaded, since CUPTI has its own threads.
 class CuptiLibrary {
  public:
-  /// The first of the files that can be loaded and has everything. Null, with the reason in `why`,
-  /// where none has.
+  /// Loads the first of the files that can be loaded and has every function. Null if there is none,
+  /// with the reason in `why`.
   static std::unique_ptr<const CuptiLibrary> load(const std::vector<std::string>& files,
                                                   std::string& why);
 

@@ -46,9 +46,9 @@ void CuptiBuffers::hand_back(std::uint8_t* buffer, std::size_t valid_bytes) noex
 namespace {
 
 constexpr CUpti_ActivityKind kKinds[] = {
-    // Those before the work itself, so that none of it comes without them. A correlation comes only
-    // with the record of a call: the runtime's for our kernels, the driver's for libraries such as
-    // cuBLASLt, which launch by cuLaunchKernelEx.
+    // These come before the work itself, so that no work arrives without them. A correlation is
+    // reported only with the record of a call: the runtime's for our kernels, the driver's for
+    // libraries such as cuBLASLt, which launch through cuLaunchKernelEx.
     CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
     CUPTI_ACTIVITY_KIND_RUNTIME,
     CUPTI_ACTIVITY_KIND_DRIVER,
@@ -60,7 +60,7 @@ constexpr CUpti_ActivityKind kKinds[] = {
 };
 constexpr CUpti_ExternalCorrelationKind kOurs = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 
-/// The host's clock (core/clock.h), to which CUPTI moves the GPU's times.
+/// The host's clock (core/clock.h); CUPTI converts the GPU's times to it.
 std::uint64_t CUPTIAPI host_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(
@@ -79,7 +79,7 @@ CuptiRecords::CuptiRecords(std::unique_ptr<const CuptiLibrary> library,
 }
 
 CuptiRecords::~CuptiRecords() {
-  // Nothing is left to be done where these fail.
+  // A failure here needs no handling.
   if (on_) disable_all();
   if (subscriber_ != nullptr) static_cast<void>(library_->unsubscribe.function(subscriber_));
   CuptiRecords* self = this;
@@ -110,7 +110,7 @@ std::string CuptiRecords::subscribe() {
            library_->register_buffers.function(&CuptiRecords::take_buffer,
                                                &CuptiRecords::get_buffer_back)) &&
       watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED) && watch(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED)) {
-    // Whether it may be used shows only now.
+    // Only now is it known whether CUPTI may be used.
     why = enable_all();
     disable_all();
   }
@@ -240,7 +240,7 @@ void CuptiRecords::collect() {
 void CuptiRecords::finish() {
   if (finished_) return;
   finished_ = true;
-  // First what is complete, which makes room; then all.
+  // First complete buffers, which makes room; then all.
   for (const std::uint32_t flags : {0U, static_cast<unsigned>(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED)}) {
     check(library_->flush.name, library_->flush.function(flags));
     collect();
@@ -256,7 +256,7 @@ const Record* CuptiRecords::queued_of(const GpuActivity& activity) const {
 }
 
 int CuptiRecords::device_of(const GpuActivity& activity, int queued_for) const {
-  // Several devices of a program may be one GPU.
+  // Several devices of a program may be the same GPU.
   if (at(ordinals_, queued_for) == activity.device) return queued_for;
   const auto at = std::ranges::find(ordinals_, activity.device);
   return at == ordinals_.end() ? queued_for : static_cast<int>(at - ordinals_.begin());

@@ -1,9 +1,9 @@
-// Records of GPUs from CUPTI.
+// GPU records from CUPTI.
 //
-// Work is assigned to a node by external correlation: a number is pushed before the node is
-// queued, and CUPTI notes it with every call of this thread until it is popped. The work of a graph
-// belongs to its launch; which node it is of is known from the graph's nodes, which CUPTI reports
-// while the node is captured.
+// Work is assigned to a node by external correlation: a number is pushed before the node is queued,
+// and CUPTI attaches it to every call of this thread until it is popped. A graph's work is
+// correlated with the graph's launch. Its nodes are identified through the graph's own nodes, which
+// CUPTI reports while each node is captured.
 #pragma once
 
 #include <cupti.h>
@@ -23,24 +23,24 @@
 
 namespace barestep {
 
-/// A fixed number of buffers, allocated at once. CUPTI's threads take empty ones and hand back full
-/// ones, in any order, without a lock; one other thread reads these.
+/// A fixed number of buffers, allocated at once. CUPTI's threads take empty ones and return full
+/// ones, in any order, without a lock. One other thread reads the full ones.
 class CuptiBuffers {
  public:
   static constexpr std::size_t kCount = 16;
   static constexpr std::size_t kBytes = std::size_t{2} << 20;
 
   CuptiBuffers();
-  /// Buffers that CUPTI still has are left to it.
+  /// Buffers that CUPTI still uses are not freed.
   ~CuptiBuffers();
   CuptiBuffers(const CuptiBuffers&) = delete;
   CuptiBuffers& operator=(const CuptiBuffers&) = delete;
 
-  /// Null where all are in use: CUPTI drops and counts what it has no room for.
+  /// Null if all are in use; CUPTI then drops records and counts them.
   [[nodiscard]] std::uint8_t* take() noexcept;
   void hand_back(std::uint8_t* buffer, std::size_t valid_bytes) noexcept;
 
-  /// Calls read(buffer, bytes) for each that was handed back, which is empty then.
+  /// Calls read(buffer, bytes) for each returned buffer, and then marks it empty.
   template <class F>
   void read_all(const F& read) {
     for (Buffer& buffer : buffers_) {
@@ -58,11 +58,11 @@ class CuptiBuffers {
     std::atomic<State> state{State::kEmpty};
   };
 
-  std::unique_ptr<std::uint64_t[]> memory_;  // CUPTI wants it aligned to eight bytes
+  std::unique_ptr<std::uint64_t[]> memory_;  // CUPTI requires 8-byte alignment
   std::array<Buffer, kCount> buffers_;
 };
 
-/// One at a time in a process, as CUPTI has one subscriber.
+/// Only one per process, since CUPTI has only one subscriber.
 class CuptiRecords final : public GpuRecords {
  public:
   CuptiRecords(std::unique_ptr<const CuptiLibrary> library, const std::vector<Device*>& devices,
@@ -92,7 +92,7 @@ class CuptiRecords final : public GpuRecords {
                                    const void* data);
   void note_graph_node(CUpti_CallbackId id, const CUpti_GraphData& graph);
 
-  /// The first failure after subscribe() is kept and reported with the source.
+  /// Stores the first failure after subscribe(), which is reported with the source.
   void keep(const std::string& trouble);
   bool check(const char* call, CUptiResult status);
   std::string enable_all();
@@ -101,15 +101,15 @@ class CuptiRecords final : public GpuRecords {
   [[nodiscard]] const Record* queued_of(const GpuActivity& activity) const;
   [[nodiscard]] int device_of(const GpuActivity& activity, int queued_for) const;
 
-  static std::atomic<CuptiRecords*> active;  // whose buffers CUPTI gets
+  static std::atomic<CuptiRecords*> active;  // the one that provides CUPTI's buffers
 
   std::unique_ptr<const CuptiLibrary> library_;
-  std::vector<int> ordinals_;  // of the devices
+  std::vector<int> ordinals_;  // the devices' ordinals
   CuptiBuffers buffers_;
   CuptiReader reader_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  std::vector<Record> queued_;  // by the number that was pushed, less one
-  std::size_t depth_ = 0;       // of numbers pushed
+  std::vector<Record> queued_;  // by pushed number, minus one
+  std::size_t depth_ = 0;       // of pushed numbers
   std::map<std::uint64_t, Record> graph_nodes_;
   Record capturing_node_{};
   bool is_capturing_node_ = false;
@@ -117,7 +117,7 @@ class CuptiRecords final : public GpuRecords {
   bool keeps_ = false;
   bool capturing_ = false;
   bool finished_ = false;
-  std::int64_t not_noted_ = 0;  // nodes for which there was no number
+  std::int64_t not_noted_ = 0;  // nodes for which no number was left
   std::atomic<std::int64_t> dropped_by_cupti_{0};
   std::string trouble_;
 };

@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-/// What an exchange carries.
+/// The data that an exchange moves.
 std::string_view content_of(Exchange exchange) {
   constexpr EnumArray<Exchange, std::string_view> kContents = {
       {{"parameters, from device 0 to the others",
@@ -23,7 +23,7 @@ std::string_view content_of(Exchange exchange) {
   return kContents[exchange];
 }
 
-/// Bytes of a message that devices 0 to n - 1 pass on: in a star each other device trades with
+/// Adds a message that devices 0 to n - 1 pass on: in a star each other device exchanges it with
 /// device 0, in a ring each with its neighbours.
 void add_message(Traffic& traffic, std::int64_t bytes, std::size_t n, Route route, bool reduces) {
   for (std::size_t i = 1; i < n; ++i) {
@@ -41,7 +41,7 @@ Exchange exchange_of(const Node& node) {
     return std::holds_alternative<Broadcast>(*collective) ? Exchange::kBroadcast
                                                           : Exchange::kReduce;
   }
-  // A copy runs where it goes to.
+  // A copy runs on its destination.
   return node.device == 0 ? Exchange::kGather : Exchange::kScatter;
 }
 

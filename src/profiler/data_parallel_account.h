@@ -1,5 +1,5 @@
-// What DataParallel costs, device by device: is device 0 more loaded, and what do the exchanges of
-// a step take?
+// The costs of DataParallel, by device: whether device 0 has a higher load, and how long a step's
+// exchanges take.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace barestep {
 
-/// What moves between devices. Its nodes are of phase kReduce and run on the lanes of
-/// communication.
+/// The exchanges between devices. Their nodes are of phase kReduce and run on the communication
+/// lanes.
 enum class Exchange { kBroadcast, kScatter, kGather, kReduce };
 template <>
 inline constexpr std::string_view kNamesOf<Exchange>[] = {"broadcast", "scatter", "gather",
@@ -26,39 +26,39 @@ inline constexpr std::string_view kNamesOf<Exchange>[] = {"broadcast", "scatter"
 
 Exchange exchange_of(const Node& node);
 
-/// How collectives travel: from and to device 0 directly, or from device to device.
+/// The paths of collectives: between device 0 and each other device, or from device to device.
 enum class Route { kStar, kRing };
 
-/// Bytes that a step moves between devices.
+/// The bytes that a step moves between devices.
 struct Traffic {
   std::vector<std::int64_t> in_bytes, out_bytes;  // by device
-  EnumArray<Exchange, std::int64_t> bytes{};      // by exchange; all devices together
+  EnumArray<Exchange, std::int64_t> bytes{};      // by exchange; sum over devices
 };
 
-/// Of a program over at most `devices` devices.
+/// The traffic of a program over at most `devices` devices.
 Traffic traffic_of(const Program& program, int devices, Route route);
 
-/// Collects the steps after warm-up. Allocates at construction only.
+/// Collects the steps after warm-up. Allocates only during construction.
 class DataParallelAccount {
  public:
-  /// `split` are the rows of each device that has any, `names` those of all devices asked for, with
-  /// and without rows. `programs` must outlive it.
+  /// `split` has the rows of each device with any rows; `names` are the names of all requested
+  /// devices, with and without rows. `programs` must outlive it.
   DataParallelAccount(const StepPrograms& programs, std::vector<Rows> split,
                       std::vector<std::string> names, Route route);
 
-  /// A training step that is finished.
+  /// Adds a finished training step.
   void add(const StepReport& report);
 
-  /// A row for each device and for each exchange, and in a sentence what device 0 has more than the
-  /// others. Empty without a step after warm-up.
+  /// A row for each device and for each exchange, and a sentence on how much more device 0 does
+  /// than the others. Empty without a step after warm-up.
   [[nodiscard]] std::string text() const;
 
  private:
   struct Load {
     EnumArray<Phase, double> phase_s{};        // on the compute lane
-    EnumArray<Exchange, double> exchange_s{};  // on the lane of communication
+    EnumArray<Exchange, double> exchange_s{};  // on the communication lane
 
-    /// Without injected pauses.
+    /// Excludes injected pauses.
     [[nodiscard]] double busy_s() const;
   };
 
@@ -71,7 +71,7 @@ class DataParallelAccount {
   std::vector<Rows> split_;
   std::vector<std::string> names_;
   Traffic traffic_;
-  std::vector<Load> loads_;  // sums over steps, by device
+  std::vector<Load> loads_;  // by device; sums over steps
   std::int64_t steps_ = 0;
   double wall_s_ = 0;
 };

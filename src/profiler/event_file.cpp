@@ -13,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Little-endian, as both formats are.
+/// Little-endian, as in both formats.
 template <class Number>
 std::string bytes_of_number(Number number) {
   static_assert(std::endian::native == std::endian::little);
   return {reinterpret_cast<const char*>(&number), sizeof(number)};
 }
 
-// Protocol buffers: fields of a number and a kind, in front of each value.
+// Protocol buffers: each value is preceded by its field number and type.
 enum class Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 std::string varint(std::uint64_t value) {
@@ -35,7 +35,7 @@ std::string field(int number, Wire wire, std::string_view value) {
   return bytes.append(value);
 }
 
-/// TensorFlow masks sums, so that a sum of bytes that hold sums is no trivial one.
+/// TensorFlow masks checksums because the checksum of data that contain checksums would be weak.
 std::uint32_t masked(std::uint32_t crc) {
   return std::rotr(crc, 15) + 0xa282ead8U;
 }
@@ -51,7 +51,7 @@ fs::path new_path(const fs::path& folder) {
 }
 
 std::array<std::uint32_t, 256> crc_table() {
-  constexpr std::uint32_t kPolynomial = 0x82F63B78;  // reflected
+  constexpr std::uint32_t kPolynomial = 0x82F63B78;  // bit-reversed
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     std::uint32_t crc = i;

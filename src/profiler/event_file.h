@@ -1,6 +1,6 @@
-// TensorBoard's event files: numbers by name and step, as its own writers write them.
+// TensorBoard's event files: numbers by name and step, in the format of its own writers.
 //
-// The format is that of TensorFlow's tf.train.Event protocol buffers in TFRecord frames: length,
+// The format consists of TensorFlow's tf.train.Event protocol buffers in TFRecord frames: length,
 // masked CRC-32C of the length, bytes, masked CRC-32C of the bytes.
 #pragma once
 
@@ -20,12 +20,12 @@ struct Scalar {
 
 class EventFile {
  public:
-  /// Makes the folder, and in it a file of a name that TensorBoard reads and that no other
-  /// process takes. Throws Error(kCannotCreate).
+  /// Creates the folder and a file in it, with a name that TensorBoard reads and that no other
+  /// process uses. Throws Error(kCannotCreate).
   explicit EventFile(const std::filesystem::path& folder);
 
-  /// Adds a number and hands it to the operating system. `unix_s` is when it was measured. Throws
-  /// Error(kInputOutput).
+  /// Adds a number and passes it to the operating system. `unix_s` is the time of the measurement.
+  /// Throws Error(kInputOutput).
   void add(std::int64_t step, double unix_s, Scalar scalar);
 
   /// Throws Error(kInputOutput) if any byte may be missing.
@@ -37,7 +37,7 @@ class EventFile {
   OutputFile file_;
 };
 
-/// The time of day, in seconds since 1970, as these files hold it.
+/// The time of day in seconds since 1970, as in these files.
 double unix_now_s();
 
 /// CRC-32C (Castagnoli; RFC 3720, appendix B.4).

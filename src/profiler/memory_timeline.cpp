@@ -15,7 +15,7 @@
 namespace barestep {
 namespace {
 
-/// Places among the points of the device.
+/// Indices among the device's points.
 struct Lifetime {
   std::optional<std::size_t> first, last;
   bool always = false;
@@ -94,7 +94,7 @@ MemoryTimeline memory_timeline(const Program& program, const MemoryPlan& plan, i
   }
   std::vector<MemoryPoint>& points = timeline.points;
   const std::vector<Lifetime> lives = lives_of(program, device, points);
-  // First what changes from one point to the next, then the sums.
+  // First the changes from one point to the next, then their sums.
   for (BufferId id = 0; id < program.buffers().size(); ++id) {
     const Lifetime& life = at(lives, id);
     if (points.empty() || (!life.always && !life.first)) continue;

@@ -45,7 +45,7 @@ std::optional<double> SourceSummary::energy_j() const {
   std::optional<double> by_power;
   for (std::size_t i = 0; i < gauges.size(); ++i) {
     const GaugeSummary& value = values[i];
-    // A counter that went back was reset by somebody else.
+    // A counter that decreased was reset by another program.
     if (gauges[i].kind == GaugeKind::kEnergy && value.count >= 2 && value.last >= value.first) {
       return value.last - value.first;
     }
@@ -61,7 +61,7 @@ Monitor::Monitor(std::vector<std::unique_ptr<MonitorSource>> sources, double per
   std::vector<double> values;
   for (const auto& source : sources_) {
     values.assign(source->gauges().size(), 0);
-    source->look(values);  // values over the time since the last reading start here
+    source->look(values);  // so that values over the time since the last sample start here
     SourceSummary& summary = summaries_.emplace_back();
     summary.name = source->name();
     summary.gauges = source->gauges();
@@ -99,7 +99,7 @@ void Monitor::look() {
     try {
       sources_[i]->look(sample.values);
     } catch (const std::exception&) {
-      // Out of memory, say: a look is not worth a training run.
+      // E.g. out of memory: a failed sample must not end a training run.
       std::ranges::fill(sample.values, kNotMeasured);
     }
     sample.at_s = now_s();
@@ -127,7 +127,7 @@ void Monitor::begin_window() {
   for (SourceSummary& summary : summaries_) {
     for (std::size_t i = 0; i < summary.values.size(); ++i) {
       const GaugeSummary before = std::exchange(summary.values[i], {});
-      // Counting begins here; other figures of this look are about the time before it.
+      // Counters start here; the other values of this sample cover the time before it.
       const bool counts = summary.gauges[i].kind == GaugeKind::kEnergy && before.count > 0;
       if (counts) summary.values[i].add(GaugeKind::kEnergy, before.last);
     }
@@ -168,13 +168,13 @@ std::vector<SourceSummary> Monitor::summaries() const {
 
 namespace {
 
-/// The clock ticks of a core since the system started.
+/// The clock ticks of a core since the system's start.
 struct CoreTicks {
   double busy = 0;
   double all = 0;
 };
 
-/// The places of the gauges; cores follow.
+/// The indices of the gauges; those of cores follow.
 enum { kBusy, kLeastCore, kMostCore, kOwn, kResident, kClock, kFirstCore };
 
 class HostSource final : public MonitorSource {
@@ -214,7 +214,7 @@ class HostSource final : public MonitorSource {
 };
 
 /// proc(5): "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; guests' time is
-/// in user and nice already.
+/// already in user and nice.
 std::vector<CoreTicks> HostSource::read_cores() const {
   std::ifstream lines(root_ / "proc/stat");
   std::vector<CoreTicks> cores;
@@ -231,7 +231,7 @@ std::vector<CoreTicks> HostSource::read_cores() const {
   return cores;
 }
 
-/// proc(5): fields 14 and 15 are user and system time; the second may hold blanks, in parentheses.
+/// proc(5): fields 14 and 15 are user and system time; field 2, in parentheses, may contain blanks.
 double HostSource::own_ticks() const {
   std::ifstream file(root_ / "proc/self/stat");
   std::string line;
@@ -288,7 +288,7 @@ void HostSource::look_at_cores(std::span<double> values) {
   std::pair<double, double> range{kNotMeasured, kNotMeasured};
   for (std::size_t i = 0; i < now.size(); ++i) {
     const double all = now[i].all - cores_[i].all;
-    if (all <= 0) continue;  // no tick since, or a guest of a host that moved it
+    if (all <= 0) continue;  // no tick since, or a virtual machine that was migrated
     const double percent = std::clamp(100 * (now[i].busy - cores_[i].busy) / all, 0.0, 100.0);
     values[kFirstCore + i] = percent;
     range = {std::fmin(range.first, percent), std::fmax(range.second, percent)};
@@ -309,7 +309,7 @@ void HostSource::look(std::span<double> values) {
   const double own = own_ticks();
   static const auto ticks_per_s = static_cast<double>(::sysconf(_SC_CLK_TCK));
   const double possible = (now - at_s_) * ticks_per_s * static_cast<double>(cores_.size());
-  // Ticks are coarse: a short look may see one more than there was time for.
+  // Ticks are coarse: a short period may show one more tick than it had time for.
   if (possible > 0) values[kOwn] = std::min(100.0, 100 * (own - own_ticks_) / possible);
   if (std::isnan(own) || std::isnan(own_ticks_)) values[kOwn] = kNotMeasured;
   own_ticks_ = own;
@@ -340,7 +340,7 @@ std::string cell(std::string_view title, std::string_view text) {
   return fmt::format("  {:>{}}", text, std::max<std::size_t>(6, title.size()));
 }
 
-/// Calls visit(gauge, values) for each gauge; the parts of a list come together.
+/// Calls visit(gauge, values) for each gauge; the elements of a list are passed together.
 template <class Visit>
 void by_name(std::span<const Gauge> gauges, std::span<const double> values, const Visit& visit) {
   for (std::size_t first = 0, next = 0; first < gauges.size(); first = next) {
@@ -351,7 +351,7 @@ void by_name(std::span<const Gauge> gauges, std::span<const double> values, cons
   }
 }
 
-/// Null for what could not be measured.
+/// Null if not measured.
 TraceJson json_number(double value) {
   constexpr double kMostExact = 1LL << 53;
   if (!std::isfinite(value)) return {};

@@ -60,7 +60,7 @@ std::shared_ptr<const NvmlLibrary> NvmlLibrary::load(const std::string& file, st
 }
 
 NvmlLibrary::~NvmlLibrary() {
-  // Nothing is left to be done where either fails.
+  // A failure of either needs no handling.
   if (initialised_) static_cast<void>(shutdown_.function());
   static_cast<void>(::dlclose(handle_));
 }
@@ -72,8 +72,7 @@ std::string NvmlLibrary::text_of(int status) const {
 
 namespace {
 
-/// nvmlClocksThrottleReasons, bit by bit. That a GPU is idle, or has the clocks that somebody asked
-/// for, is no throttling.
+/// nvmlClocksThrottleReasons, bit by bit. An idle GPU, or clocks set by a user, are not throttling.
 constexpr std::string_view kReasons[] = {"",
                                          "",
                                          "power cap",
@@ -84,7 +83,7 @@ constexpr std::string_view kReasons[] = {"",
                                          "power brake",
                                          "display clocks"};
 
-/// The places of the gauges.
+/// The indices of the gauges.
 enum {
   kUsed,
   kMemoryUsed,
@@ -131,10 +130,10 @@ class GpuSource final : public MonitorSource {
   struct Failures {
     int count = 0;
     int last = 0;
-    bool off = false;  // asking again is of no use
+    bool off = false;  // do not ask again
   };
 
-  /// Calls `call` of the library, if it has it, and then `use` with the result.
+  /// Calls `call` of the library if it exists, and then `use` with the result.
   template <class Told, class Function, class Use, class... Arguments>
   void ask(const NvmlCall<Function>& call, const Use& use, Arguments... arguments) {
     if (lost_ || call.function == nullptr) return;
@@ -157,14 +156,14 @@ class GpuSource final : public MonitorSource {
 
 void GpuSource::note_failure(Failures& failures, int status) {
   failures.off = status == kNvmlNotSupported || status == kNvmlNoPermission;
-  if (status == kNvmlNotSupported) return;  // a dash in the lines says it
+  if (status == kNvmlNotSupported) return;  // lines show a dash for it
   ++failures.count;
   failures.last = status;
   lost_ = status == kNvmlGpuIsLost || status == kNvmlUninitialized || status == kNvmlResetRequired;
 }
 
-/// The number of processes is returned without a buffer for them. One of them is this one; which,
-/// NVML cannot tell a process that is in a container, where it has another number.
+/// Without a buffer, the call returns only the number of processes. One of them is this one, but a
+/// process in a container cannot identify itself, since it has another number there.
 void GpuSource::count_others(std::span<double> values) {
   const auto& call = library_->compute_processes;
   Failures& failures = failures_[call.name];

@@ -1,5 +1,5 @@
-// GPUs as the monitor sees them, from NVIDIA's management library (NVML), which comes with the
-// driver and is loaded when it is asked for.
+// GPUs as sources of the monitor, through NVIDIA's management library (NVML), which is part of the
+// driver and is loaded on demand.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace barestep {
 
 // NVML's functions, found in its library at run time. Names, types and numbers are those of nvml.h,
-// whose interface NVIDIA keeps from driver to driver.
+// an interface that NVIDIA keeps stable across drivers.
 
 using NvmlDevice = struct nvmlDevice_st*;
 
@@ -44,19 +44,19 @@ constexpr int kNvmlMemoryClock = 2;  // NVML_CLOCK_MEM
 template <class Function>
 struct NvmlCall {
   const char* name;
-  Function* function = nullptr;  // null where this driver lacks it
+  Function* function = nullptr;  // null if this driver lacks it
 };
 
-/// Loaded and initialised; shut down when its last user is gone.
+/// Loaded and initialised; shut down when the last user releases it.
 class NvmlLibrary {
  public:
-  /// Null, with the reason in `why`, where it cannot be had.
+  /// Null if it cannot be loaded, with the reason in `why`.
   static std::shared_ptr<const NvmlLibrary> load(const std::string& file, std::string& why);
   ~NvmlLibrary();
   NvmlLibrary(const NvmlLibrary&) = delete;
   NvmlLibrary& operator=(const NvmlLibrary&) = delete;
 
-  /// NVML's own words for a return code.
+  /// NVML's text for a return code.
   [[nodiscard]] std::string text_of(int status) const;
 
   NvmlCall<int(const char*, NvmlDevice*)> device{"nvmlDeviceGetHandleByPciBusId_v2"};
@@ -69,7 +69,7 @@ class NvmlLibrary {
   NvmlCall<int(NvmlDevice, int, unsigned*)> clock{"nvmlDeviceGetClockInfo"};  // MHz
   NvmlCall<int(NvmlDevice, unsigned long long*)> throttle_reasons{
       "nvmlDeviceGetCurrentClocksThrottleReasons"};
-  /// The count, and as many of them as there is room for.
+  /// Returns the count, and as many processes as fit.
   NvmlCall<int(NvmlDevice, unsigned*, void*)> compute_processes{
       "nvmlDeviceGetComputeRunningProcesses_v3"};
 
@@ -85,18 +85,18 @@ class NvmlLibrary {
 
 struct GpuPlace {
   std::string name;        // "cuda:0"
-  std::string pci_bus_id;  // "00000000:17:00.0": NVML counts GPUs otherwise than CUDA
+  std::string pci_bus_id;  // "00000000:17:00.0": NVML and CUDA number GPUs differently
 };
 
 struct GpuSources {
   std::vector<std::unique_ptr<MonitorSource>> sources;
-  std::vector<std::string> notes;  // one for each GPU that cannot be monitored, or one for all
+  std::vector<std::string> notes;  // one per GPU that cannot be monitored, or one for all
 };
 
-/// The library's file: what BARESTEP_NVML says, or the driver's libnvidia-ml.so.1.
+/// The library's file: the value of BARESTEP_NVML, or the driver's libnvidia-ml.so.1.
 std::string nvml_library();
 
-/// One source for each distinct bus id. Never throws for what a driver does.
+/// One source for each distinct bus id. Never throws because of the driver.
 GpuSources open_gpu_sources(std::span<const GpuPlace> gpus, const std::string& library);
 
 }  // namespace barestep

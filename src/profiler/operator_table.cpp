@@ -41,7 +41,7 @@ std::size_t name_width(const std::vector<OperatorRow>& rows) {
   return std::min(longest + 4, kMostNameWidth);
 }
 
-/// One unit for the whole table, from the least flops that a row has.
+/// One unit for the whole table, chosen by the row with the fewest flops.
 struct FlopsUnit {
   std::string name;
   double flops = 1;
@@ -64,7 +64,7 @@ std::string rate(std::int64_t work, double seconds) {
   return fmt::format("{:.2f}", static_cast<double>(work) / seconds / 1e9);
 }
 
-/// "gemm, fp32" would say nothing; "gemm, bf16" is another kernel with another roof.
+/// "gemm, fp32" would add no information; "gemm, bf16" is another kernel with another roof.
 std::string name_of_op(const Op& op) {
   for (const Operand& operand : operands_of(op)) {
     if (operand.tensor == nullptr) continue;
@@ -152,7 +152,7 @@ std::vector<std::string> cells_of(const OperatorRow& row, bool on_cpu, const Flo
 std::vector<OperatorRow> operator_rows(const Profile& profile, RowsBy by, const Peaks& peaks) {
   std::vector<OperatorRow> rows;
   std::map<std::string, std::size_t> row_of_name;
-  std::map<std::pair<int, NodeId>, std::size_t> row_of_node;  // of a program
+  std::map<std::pair<int, NodeId>, std::size_t> row_of_node;  // by program
   for (const TimedOp& op : profile.ops) {
     const auto [at, is_new] = row_of_node.try_emplace({op.tag.program, op.tag.node}, rows.size());
     if (is_new) {
@@ -288,8 +288,8 @@ std::string step_rate(const Profile& profile, const Peaks& of_one, int devices) 
   double wall_s = 0;
   for (const ProfiledStep& step : profile.steps) wall_s += step.host().end_s - step.host().start_s;
   for (const TimedOp& op : profile.ops) {
-    // Random input is no work of the model's, evaluation none of a training step's. What is
-    // computed once more takes its time but is no progress (Chowdhery et al. 2022, appendix B).
+    // Random input is not the model's work, and evaluation is not a training step's. Recomputation
+    // takes time but counts as no progress (Chowdhery et al. 2022, appendix B).
     const Phase phase = op.node->phase;
     if (phase != Phase::kData && phase != Phase::kEvaluate) {
       if (phase != Phase::kRecompute) flops += static_cast<double>(op.cost.flops);

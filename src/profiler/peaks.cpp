@@ -19,17 +19,17 @@ namespace barestep {
 
 namespace {
 
-/// What is copied at least to learn the rate of memory: many times most caches, which are 60 MB on
-/// a GPU of today.
+/// The least size of the copy that measures the rate of memory: many times the largest caches of
+/// most devices, which are 60 MB on current GPUs.
 constexpr std::int64_t kCpuCopyBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kGpuCopyBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kCopyCols = 1024;
 constexpr std::int64_t kMostExtent = 8192;
-/// A product that takes so long is long enough to be timed.
+/// A product that takes this long can be timed reliably.
 constexpr double kLongEnoughSeconds = 0.01;
 constexpr int kTries = 5;
 
-/// Seconds of ops, in memory for the time of a measurement.
+/// Times ops in memory that is allocated for the measurement.
 class PeakBench {
  public:
   PeakBench(Device& device, std::int64_t bytes)
@@ -53,7 +53,7 @@ class PeakBench {
   LostTimeWatch watch_;  // of the stream's thread too
 };
 
-/// Two such areas exceed the caches, and leave half of what is free to others.
+/// Two such areas exceed the caches and leave half of the free memory to others.
 std::int64_t copy_bytes(const Device& device) {
   const DeviceInfo info = device.info();
   constexpr std::int64_t kRowBytes = kCopyCols * bytes_of(DType::kF32);
@@ -80,14 +80,14 @@ class PeakMeasurement {
       return Tensor{0, number * bytes, extent, extent, type};
     };
     const DeviceOp op = Gemm{.c = square(0), .a = square(1), .b = square(2)};
-    bench.run_once(op);  // the first one may still load or choose something
+    bench.run_once(op);  // the first run may load code or choose algorithms
     const double rate = static_cast<double>(cost_of(op).flops) / bench.best_of(tries, op);
     add(bench.lost());
     return rate;
   }
 
-  /// Grows the product until it is long enough, so that neither a GPU is timed on a trifle nor
-  /// plain loops for minutes.
+  /// Enlarges the product until it takes long enough, so that a GPU is not timed on a tiny product
+  /// and plain loops do not take minutes.
   double product_peak(DType type) {
     std::int64_t extent = 256;
     double rate = product_rate(type, extent, 2);
@@ -127,7 +127,7 @@ class PeakMeasurement {
 };
 
 constexpr std::int64_t kMostCacheBytes = 1 << 20;
-// No device of the last thirty years does less, none in sight does more.
+// No device of the last thirty years is slower, and none in sight is faster.
 constexpr double kLeastPeak = 1e6;
 constexpr double kMostPeak = 1e18;
 
@@ -158,10 +158,10 @@ std::optional<CachedPeaks> parse_peaks(const std::string& line) {
 
 struct PeaksCache {
   std::vector<CachedPeaks> all;
-  std::size_t bad_line = 0;  // the first that is not as it should be, from 1; 0: none
+  std::size_t bad_line = 0;  // the first malformed line, from 1; 0: none
 };
 
-/// Empty where there is no file. Throws Error(kNoInput) for one that cannot be read.
+/// Empty if there is no file. Throws Error(kNoInput) if it cannot be read.
 PeaksCache read_peaks(const std::filesystem::path& file) {
   PeaksCache cache;
   std::error_code ignored;
@@ -237,7 +237,7 @@ std::optional<Peaks> known_peaks(const Device& device, Precision precision) {
   try {
     return load_peaks(*file, peaks_key(device, precision));
   } catch (const Error&) {
-    return std::nullopt;  // the next run with --profile says why, and measures
+    return std::nullopt;  // the next run with --profile reports why and measures
   }
 }
 
@@ -254,7 +254,7 @@ void save_peaks(const std::filesystem::path& file, const std::string& key, const
   try {
     cache = read_peaks(file);
   } catch (const Error&) {
-    // What cannot be read is replaced, unless it is no regular file.
+    // An unreadable file is replaced, unless it is not a regular file.
   }
   std::erase_if(cache.all, [&](const CachedPeaks& each) { return each.key == key; });
   cache.all.push_back({.key = key, .peaks = peaks});

@@ -1,4 +1,4 @@
-// What a device can do at best, measured once and remembered.
+// A device's peak rates, measured once and stored.
 #pragma once
 
 #include <cstddef>
@@ -16,56 +16,56 @@
 
 namespace barestep {
 
-/// The roof of the roofline model (Williams, Waterman & Patterson 2009): no op runs faster than its
-/// flops at the rate of products, nor than its bytes at the rate of memory.
+/// The roof of the roofline model (Williams, Waterman & Patterson 2009): no op takes less time than
+/// its flops take at the rate of products, or its bytes at the rate of memory.
 struct Peaks {
   double flops_per_s = 0;  // of large matrix products in the run's precision
-  double bytes_per_s = 0;  // read and written, beyond the caches
-  /// Of the time that they were measured in, for how much a thread waited for a core that another
-  /// program had. No file keeps it.
+  double bytes_per_s = 0;  // read plus written, beyond the caches
+  /// While they were measured, the share of time that a thread waited for a core that another
+  /// program used. Not stored in a file.
   double waited_share = 0;
 
-  /// The least seconds that so much work takes; 0 for none.
+  /// The minimum seconds for this work; 0 for none.
   [[nodiscard]] double least_s(const Cost& cost) const;
 };
 
-/// Everything that peaks depend on: model, threads, products' library with its
-/// version, precision, and a GPU's driver.
+/// Everything that the peaks depend on: model, threads, the product library with its version,
+/// precision, and a GPU's driver.
 std::string peaks_key(const Device& device, Precision precision);
 
-/// The least seconds that the ops of a step take at these peaks, one after the other. Making random
-/// input and evaluating are no work of a step's.
+/// The minimum seconds for the ops of a step at these peaks, one after another. Does not count
+/// random input and evaluation as a step's work.
 double floor_s(const Program& step, const Peaks& peaks);
 
-/// Measures with products of growing extent, in a precision that the device was opened for, and
-/// with a copy and an update in place, whichever is faster: of 128 MiB on the CPU, of 1 GiB on a
-/// GPU, of as much as the largest cache if that is more, and of at most a quarter of the free
-/// memory. Takes about half a second and twice that memory, all given back. Throws Error(kMemory).
-/// Blocks.
+/// Measures with products of growing size, in a precision that the device was opened for; and with
+/// a copy and an in-place update, whichever is faster, of 128 MiB on the CPU or 1 GiB on a GPU (the
+/// size of the largest cache if that is more, a quarter of the free memory if that is less). Takes
+/// about half a second and twice that memory, and frees all of it. Throws Error(kMemory). Blocks.
 Peaks measure_peaks(Device& device, Precision precision = Precision::kFp32);
 
-/// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing where neither variable is set.
+/// $XDG_CACHE_HOME/barestep/peaks.tsv, or in ~/.cache; nothing if neither variable is set.
 std::optional<std::filesystem::path> peaks_file();
 
-/// The peaks that `file` keeps under `key`. Nothing where it has none, or is not there. Throws
-/// Error for a file that is spoiled, so that it holds no peaks: kNoInput for one that cannot be
-/// read, kBadData for lines that are none, or hold rates that no device has.
+/// The peaks stored in `file` under `key`. Nothing if they or the file do not exist. Throws Error
+/// if the file is damaged: kNoInput if it cannot be read, kBadData for malformed lines or
+/// impossible rates.
 std::optional<Peaks> load_peaks(const std::filesystem::path& file, const std::string& key);
 
-/// What an earlier run left of this device in peaks_file(); nothing if that is spoiled.
+/// The peaks that an earlier run stored in peaks_file() for this device; nothing if the file is
+/// damaged.
 std::optional<Peaks> known_peaks(const Device& device, Precision precision);
 
-/// Keeps them beside those of other keys, without whatever else is in the file; makes the folder.
-/// Throws Error as replace_file() does.
+/// Stores peaks together with those of other keys, dropping anything else in the file; creates the
+/// folder. Throws Error as replace_file() does.
 void save_peaks(const std::filesystem::path& file, const std::string& key, const Peaks& peaks);
 
 // A stream with its own memory, for timing ops.
 
-/// Buffer 0 is its memory. All of it is given back at the end.
+/// Buffer 0 is its memory. The destructor frees everything.
 class BenchStream {
  public:
-  /// `bytes` of device memory, a multiple of 4, filled with zeros, and the stream's workspace.
-  /// `device` must outlive it. Throws Error(kMemory). Blocks.
+  /// Allocates `bytes` of device memory, a multiple of 4, filled with zeros, and the stream's
+  /// workspace. `device` must outlive it. Throws Error(kMemory). Blocks.
   BenchStream(Device& device, std::int64_t bytes, std::string_view label);
   ~BenchStream();
   BenchStream(const BenchStream&) = delete;
@@ -73,11 +73,11 @@ class BenchStream {
 
   [[nodiscard]] const Addresses& addresses() const { return addresses_; }
 
-  /// Queues; the op must be prepared.
+  /// Queues; the op must have been prepared.
   void run(const DeviceOp& op) { device_.run(op, addresses_, *stream_, {}); }
   void synchronize() { stream_->synchronize(); }
 
-  /// Seconds on the device of what queue() queues by run(). Blocks.
+  /// Seconds on the device for the ops that queue() queues through run(). Blocks.
   template <class Queue>
   double seconds_of(const Queue& queue) {
     begin_->record(*stream_);

@@ -26,7 +26,7 @@ const Node& node_of(const ProfiledStep& step, const NodeRun& run) {
   return step.timeline.plan->program().node(run.first);
 }
 
-/// Whether the node has work that something can record.
+/// Whether the node has work that can be recorded.
 bool has_work(const Node& node, bool exchanges) {
   if (std::holds_alternative<Collective>(node.op) && !exchanges) return false;
   bool writes = false;
@@ -34,10 +34,10 @@ bool has_work(const Node& node, bool exchanges) {
     if (access.writes && access.tensor.size() > 0) return true;
     writes = writes || access.writes;
   }
-  return !writes;  // a delay writes nothing and takes its time
+  return !writes;  // a delay writes nothing but takes time
 }
 
-/// The step's first run that should have times and has none.
+/// The step's first run that lacks the times it should have.
 const NodeRun* run_without_times(const ProfiledStep& step, bool exchanges) {
   const std::vector<NodeRun>& runs = step.timeline.plan->runs();
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -47,7 +47,7 @@ const NodeRun* run_without_times(const ProfiledStep& step, bool exchanges) {
   return nullptr;
 }
 
-/// Adds the steps' ops and what the host queued to a profile.
+/// Adds the steps' ops, and the host's records of queueing, to a profile.
 class Joined {
  public:
   explicit Joined(Profile& profile) : profile_(profile) {}
@@ -111,7 +111,7 @@ NodeTimes times_of(const GpuRecords& gpu) {
     times[{record.tag.step, record.tag.node, record.device}] = {.begin_s = record.start_s,
                                                                 .end_s = record.end_s};
   }
-  // The launch of a graph belongs to device 0.
+  // A graph's launch belongs to device 0.
   for (const Record& queued : gpu.queued()) {
     Span& span = times[{queued.tag.step, queued.tag.node, queued.device}];
     span.queued_s = queued.start_s;
@@ -169,7 +169,7 @@ void ProfiledSteps::amend(const GpuRecords& gpu) {
     if (made == nullptr) made = std::make_shared<const RunPlan>(program, RunDetail::kNodes);
     step.timeline.plan = made;
     const RunPlan& plan = *made;
-    step.timeline.clock_error_s = 0;  // that of events
+    step.timeline.clock_error_s = 0;  // it was the events' error
     step.timeline.spans.assign(plan.runs().size(), {});
     const auto launch = times.find({step.timeline.step, kGraphLaunch, 0});
     for (std::size_t i = 0; i < plan.runs().size(); ++i) {
@@ -239,8 +239,8 @@ std::string node_without_record(std::span<const ProfiledStep> steps, bool exchan
 
 namespace {
 
-/// How many of n sorted values may be cut off either end, so that the rest still spans the median
-/// with 95 % confidence: the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %.
+/// How many of n sorted values may be removed from each end so that the rest still contains the
+/// median with 95 % confidence: the largest r with P(Binomial(n, 1/2) < r) <= 2.5 %.
 std::int64_t cut_of(std::int64_t n) {
   const auto count = static_cast<double>(n);
   double below = 0;
@@ -254,7 +254,7 @@ std::int64_t cut_of(std::int64_t n) {
   return r;
 }
 
-/// "12.345us", with its sign.
+/// "12.345us", with a sign.
 std::string signed_time(double seconds) {
   return fmt::format("{}{}", seconds < 0 ? "-" : "", table_time(std::abs(seconds)));
 }

@@ -1,4 +1,4 @@
-// A profile: steps of the timeline, measured by nodes, joined with their programs and prices.
+// A profile: steps of the timeline, measured by nodes, combined with their programs and prices.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,36 @@
 
 namespace barestep {
 
-/// One training step. Once profiled, its timeline has a run for every node and part.
+/// One training step. If it is profiled, its timeline has a run for every node and part.
 struct ProfiledStep {
-  std::int64_t number = 0;  // of training: what step lines carry
-  double reported_s = 0;    // its user was informed
-  double between_s = 0;     // from the wall time of the step before it to its own
-  double checkpoint_s = 0;  // that the run paused before it to save its state; in neither
+  std::int64_t number = 0;  // the training step's, as in step lines
+  double reported_s = 0;    // when its user was informed
+  double between_s = 0;     // between the previous step's wall time and this one's
+  double checkpoint_s = 0;  // pause before it to save the run's state; not in either
   StepTimeline timeline{};
 
   [[nodiscard]] const HostTimes& host() const { return timeline.host; }
 };
 
-/// Keeps steps of a runner's timeline, in memory that is taken before the run.
+/// Stores steps of a runner's timeline, in memory allocated before the run.
 class ProfiledSteps {
  public:
-  /// For as many as `steps` of at most `spans` spans each, unless they have more than `most_spans`
-  /// together.
+  /// Allocates for `steps` steps of at most `spans` spans each, limited to `most_spans` in total.
   ProfiledSteps(std::int64_t steps, std::size_t spans, std::int64_t most_spans);
 
-  /// Copies the newest step, before which the run paused for `checkpoint_s`; allocates nothing.
-  /// What there is no room for is counted.
+  /// Copies the newest step; the run paused before it for `checkpoint_s`. Allocates nothing. Counts
+  /// spans that do not fit.
   void add(std::int64_t number, const Timeline& timeline, double reported_s,
            double checkpoint_s = 0);
   void clear() { count_ = 0; }
 
-  /// Replaces the times of all steps' runs by those of their nodes, which a GPU's tool saw.
+  /// Replaces the times of all steps' runs with those of their nodes as recorded by a GPU's tool.
   void amend(const GpuRecords& gpu);
 
   [[nodiscard]] std::span<const ProfiledStep> kept() const {
     return std::span(steps_).first(count_);
   }
-  /// Spans of steps for which there was no room.
+  /// Spans of steps that did not fit.
   [[nodiscard]] std::int64_t dropped() const { return dropped_; }
 
  private:
@@ -54,7 +53,7 @@ class ProfiledSteps {
   std::int64_t dropped_ = 0;
 };
 
-/// One piece of work as it ran.
+/// A piece of work with its times.
 struct TimedOp {
   Tag tag;
   const Node* node = nullptr;
@@ -69,50 +68,50 @@ struct TimedOp {
 
 /// Programs and plans must outlive it.
 struct Profile {
-  std::vector<TimedOp> ops;               // in the order in which they began
+  std::vector<TimedOp> ops;               // in order of their start
   std::vector<Record> queued;             // by the host: ops and graphs, in that order
-  std::vector<ProfiledStep> steps;        // whole ones
-  std::int64_t dropped = 0;               // records for which there was no room
-  std::vector<GpuActivity> activities{};  // what GPUs did, piece by piece, where that is known
+  std::vector<ProfiledStep> steps;        // complete ones
+  std::int64_t dropped = 0;               // records that did not fit
+  std::vector<GpuActivity> activities{};  // GPU activities, if recorded
 
-  /// The ops and steps of these training steps only.
+  /// Only the ops and steps of these training steps.
   [[nodiscard]] Profile of(StepRange numbers) const;
 };
 
-/// When GPUs did each node, on each device: from the first piece of its work to the last. By step,
+/// The time of each node on each GPU, from the first piece of its work to the last. Sorted by step,
 /// node and device.
 std::vector<Record> node_records(const GpuRecords& gpu);
 
-/// Of steps that are measured by nodes. Where records were dropped, the first step that lacks one
-/// and all after it are left out; `exchanges` as below.
+/// The profile of steps that are measured by nodes. If records were dropped, it omits the first
+/// step that lacks one and all later ones; for `exchanges` see below.
 Profile profile_of(std::span<const ProfiledStep> steps, std::int64_t dropped, bool exchanges,
                    std::span<const GpuActivity> activities = {});
 
-/// The first node of a step of the profile that has no record, "gemm of layer 3 in backward, step
-/// 7"; empty where each has its times. A node that writes nothing needs none, nor do collectives
-/// where `exchanges` is false: one rank alone moves nothing.
+/// The first node of a step in the profile without a record, "gemm of layer 3 in backward, step 7";
+/// empty if all have their times. A node that writes nothing needs none. Nor do collectives if
+/// `exchanges` is false, since a single rank moves nothing.
 std::string node_without_record(std::span<const ProfiledStep> steps, bool exchanges);
 
-// What profiling itself costs: steps with and without it, taken in turns in one process.
+// The cost of profiling itself: steps with and without it, alternating in one process.
 
 /// Steps come in groups of four: without, with, with, without. So a drift of the machine's speed
-/// that is even over a group cancels out.
+/// that is constant over a group cancels out.
 constexpr std::int64_t kOverheadGroup = 4;
 constexpr bool is_profiled_for_overhead(std::int64_t index) {
   return index % kOverheadGroup == 1 || index % kOverheadGroup == 2;
 }
 
 struct Overhead {
-  std::int64_t groups = 0;  // 0: nothing is known
+  std::int64_t groups = 0;  // 0: unknown
   double plain_s = 0;       // median step without profiling
-  double median_s = 0;      // of the groups' differences
-  double low_s = 0;         // the interval that holds the true median
+  double median_s = 0;      // median of the groups' differences
+  double low_s = 0;         // interval that contains the true median
   double high_s = 0;
-  bool is_95 = false;  // with 95 % confidence; else, for fewer than 6 groups, their whole range
+  bool is_95 = false;  // with 95 % confidence; below 6 groups, false: the full range
 };
 
-/// `wall_s` are the times of the steps in turn; a group that is not whole is left out. The interval
-/// is that of order statistics: it assumes nothing about the distribution.
+/// `wall_s` are the times of the steps in sequence; an incomplete group is ignored. The interval is
+/// based on order statistics, which assume nothing about the distribution.
 Overhead overhead_of(std::span<const double> wall_s);
 
 /// One sentence.

@@ -28,7 +28,7 @@ std::string device_text(const Device& device) {
   return text;
 }
 
-/// A phase of a record: parts of the account, in their order, by its key.
+/// A phase in a record: its key and its parts of the account, in order.
 struct PhaseKey {
   std::string_view key;
   std::vector<Part> parts;
@@ -120,7 +120,7 @@ StepFigures::StepFigures(const StepReport& told)
 
 std::string metrics_record(const StepFigures& step, int rank) {
   const StepReport& report = step.report;
-  // Losses are float32; widened to double their shortest text is what Python prints for
+  // Losses are float32. Widened to double, their shortest text is what Python prints for
   // loss.item().
   OrderedJson record = {{"step", report.step},
                         {"rank", rank},

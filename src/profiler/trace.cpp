@@ -23,7 +23,7 @@
 namespace barestep {
 namespace {
 
-// By what readers distinguish kinds of work.
+// The categories by which readers distinguish kinds of work.
 
 bool is_pinned(const TimedOp& op, const Tensor& tensor) {
   return op.program->buffers()[tensor.buffer].pinned;
@@ -42,7 +42,7 @@ std::string copy_name(const TimedOp& op, const Copy& copy) {
 struct Named {
   const char* category;
   std::string name;
-  const char* call;  // of the CUDA runtime, that would have queued it
+  const char* call;  // the CUDA runtime call that would have queued it
 };
 
 Named named(const TimedOp& op) {
@@ -56,7 +56,7 @@ Named named(const TimedOp& op) {
   return {"kernel", std::string(label_of(op.node->op)), "cudaLaunchKernel"};
 }
 
-/// Shapes and types of what a node reads and writes, as PyTorch writes them.
+/// The shapes and types of a node's operands, in PyTorch's format.
 TraceJson dims_of(const Node& node) {
   TraceJson dims = TraceJson::array();
   for (const Access& access : accesses_of(node.op)) {
@@ -89,7 +89,7 @@ TraceJson types_of(const Node& node) {
   return types;
 }
 
-/// Adds what Kineto writes for a collective, in its order.
+/// Adds Kineto's arguments of a collective, in its order.
 void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& collective,
                          const TraceContext& context) {
   const DType dtype = parts_of(collective).front().front().tensor.dtype;
@@ -108,17 +108,17 @@ void add_collective_args(TraceJson& args, const TimedOp& op, const Collective& c
   args["Process Group Ranks"] = fmt::format("[{}]", fmt::join(ranks, ", "));
 }
 
-// What CUPTI saw.
+// Records from CUPTI.
 
-/// Microseconds: nanoseconds, exactly.
+/// Converts to microseconds, exact to the nanosecond.
 double us(std::int64_t ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
 constexpr std::int64_t kWarp = 32;
-constexpr std::int64_t kMostBlocks = 32;       // that a multiprocessor holds
-constexpr std::int64_t kRegisterUnit = 8;      // a thread's registers are rounded up to
-constexpr std::int64_t kOverheadProcess = -1;  // where Kineto puts it
+constexpr std::int64_t kMostBlocks = 32;       // per multiprocessor
+constexpr std::int64_t kRegisterUnit = 8;      // a thread's registers are rounded up to a multiple
+constexpr std::int64_t kOverheadProcess = -1;  // as in Kineto
 
 std::int64_t product(const std::array<std::int64_t, 3>& extents) {
   return extents[0] * extents[1] * extents[2];
@@ -128,7 +128,7 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// How many blocks a multiprocessor can hold at once, by CUDA's occupancy calculation without its
+/// How many blocks fit on a multiprocessor at once, by CUDA's occupancy calculation without its
 /// finer units.
 std::int64_t active_blocks(const GpuActivity& kernel, const Multiprocessors& of) {
   const std::int64_t threads = std::max<std::int64_t>(1, product(kernel.block));
@@ -167,7 +167,7 @@ void add_copy_args(TraceJson& args, std::int64_t bytes, TraceSpan span) {
   args["memory bandwidth (GB/s)"] = static_cast<double>(bytes) / ns;
 }
 
-/// Kineto's members of a kernel, copy or fill, after those that all work has.
+/// Kineto's members for a kernel, copy or fill, after those common to all work.
 void add_activity_args(TraceJson& args, const GpuActivity& activity, TraceSpan span,
                        const Multiprocessors& multiprocessors) {
   if (activity.kind == GpuActivity::Kind::kKernel) {
@@ -180,15 +180,15 @@ void add_activity_args(TraceJson& args, const GpuActivity& activity, TraceSpan s
   args["true duration (us)"] = us(std::llround(1e9 * (activity.end_s - activity.start_s)));
 }
 
-/// A piece of work and where it stands.
+/// A piece of work with its row and span.
 struct PlacedActivity {
   const GpuActivity* activity = nullptr;
   TraceRow row;
   TraceSpan span;
 };
 
-/// Work of one row may overlap, where a kernel begins before the one ahead of it has ended; readers
-/// drop that. Cuts the first at the start of the second.
+/// Work in one row may overlap if a kernel begins before the previous one has ended, and readers
+/// drop overlapping work. Cuts the first at the start of the second.
 void cut_overlaps(std::vector<PlacedActivity>& work) {
   const auto place = [](const PlacedActivity& each) {
     return std::tuple(each.row.tid, each.span.begin_ns, each.span.end_ns);
@@ -201,7 +201,7 @@ void cut_overlaps(std::vector<PlacedActivity>& work) {
   }
 }
 
-/// CUPTI's own time, in a row of its own.
+/// CUPTI's own time, in a separate row.
 void add_overhead(TraceEvents& events, const std::vector<GpuActivity>& activities,
                   const std::string& program) {
   std::vector<PlacedActivity> overhead;
@@ -221,8 +221,8 @@ void add_overhead(TraceEvents& events, const std::vector<GpuActivity>& activitie
 
 // Events.
 
-/// With a line for each member where `indent` is 0: HolisticTraceAnalysis searches for the rank in
-/// a line of its own, with a blank after the colon. What is not UTF-8 is replaced.
+/// With `indent` 0, each member is on its own line: HolisticTraceAnalysis searches for a line with
+/// the rank, with a blank after the colon. Invalid UTF-8 is replaced.
 std::string text_of(const TraceJson& json, int indent = -1) {
   return json.dump(indent, ' ', false, TraceJson::error_handler_t::replace);
 }
@@ -238,7 +238,7 @@ TraceJson event_of(std::string_view phase, std::string_view category, std::strin
   return event;
 }
 
-/// Which call of the host a piece of work belongs to.
+/// Identifies the host's call that a piece of work belongs to.
 using WorkId = std::pair<std::int64_t, NodeId>;  // step, node
 
 struct Queued {
@@ -246,9 +246,9 @@ struct Queued {
   TraceSpan span;
 };
 
-/// HolisticTraceAnalysis keeps the numbers of events in the type that holds these.
+/// HolisticTraceAnalysis derives the integer type for event numbers from their size; these fit.
 constexpr std::int64_t kFirstId = 100'000;
-/// Above those of the lanes.
+/// Above the lanes' streams.
 constexpr std::int64_t kOtherStreams = 100;
 
 /// Writes the events of one device.
@@ -261,7 +261,7 @@ class Writer {
     }
     for (const GpuActivity& activity : profile.activities) {
       if (activity.kind != GpuActivity::Kind::kCall || activity.correlation == 0) continue;
-      // The first is the outermost: the runtime may do its work by a call of the driver.
+      // The first call is the outermost: the runtime may call the driver.
       calls_.try_emplace(activity.correlation, &activity);
       most_correlation_ = std::max(most_correlation_, activity.correlation);
     }
@@ -318,7 +318,7 @@ class Writer {
     const auto at = ops_.find({record.tag.step, record.tag.node});
     if (at == ops_.end()) return;
     const TimedOp& op = *at->second;
-    // The call lies inside the op that makes it.
+    // The call must be inside the op that makes it.
     const bool has_room = span.end_ns - span.begin_ns > 2;
     const TraceSpan call{span.begin_ns + (has_room ? 1 : 0), span.end_ns - (has_room ? 1 : 0)};
     if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
@@ -335,19 +335,19 @@ class Writer {
                      {"Input Dims", dims_of(*op.node)},
                      {"Input type", types_of(*op.node)}});
     }
-    // Where CUPTI reports the calls, they are written with the work that they queued.
+    // If CUPTI reports the calls, they are written together with the work that they queued.
     if (calls_.empty()) events_.slice("cuda_runtime", named(op).call, row, call, args);
   }
 
-  /// What CUPTI saw: kernels by their own names, and the calls that queued them.
+  /// CUPTI's records: kernels by their own names, and the calls that queued them.
   void write_activities() {
     std::vector<PlacedActivity> work;
     for (const GpuActivity& activity : profile_.activities) {
       if (!activity.is_work() || activity.device != context_.device) continue;
       const auto op = ops_.find({activity.tag.step, activity.tag.node});
-      // Readers cannot place what was queued by nothing that is known.
+      // Readers cannot place work without a known call or node.
       if (op == ops_.end() && !calls_.contains(activity.correlation)) continue;
-      // What belongs to no node has rows of its own, by CUDA's streams.
+      // Work that belongs to no node has its own rows, one per CUDA stream.
       const TraceRow row = op != ops_.end()
                                ? lane_row(context_, op->second->node->lane)
                                : TraceRow{context_.device, kOtherStreams + activity.stream};
@@ -375,7 +375,7 @@ class Writer {
       const GpuActivity& made = *call->second;
       queued = {kFirstId + made.correlation, events_.span(made.start_s, made.end_s)};
       if (written.insert(made.correlation).second) {
-        // Kineto's two categories.
+        // The two categories in Kineto.
         const char* const category = made.name.starts_with("cuda") ? "cuda_runtime" : "cuda_driver";
         events_.slice(category, made.name, host_row(context_), queued.span,
                       {{"External id", external_id},
@@ -383,7 +383,7 @@ class Writer {
                        {"correlation", queued.correlation}});
       }
     } else if (op != ops_.end() && written.insert(-external_id).second) {
-      // CUPTI lost the call: the stretch in which the host queued the node stands for it.
+      // CUPTI lost the call; the time in which the host queued the node replaces it.
       events_.slice(
           "cuda_runtime", named(*op->second).call, host_row(context_), queued.span,
           {{"External id", external_id}, {"cbid", 0}, {"correlation", queued.correlation}});
@@ -418,7 +418,7 @@ class Writer {
     if (const auto* collective = std::get_if<Collective>(&op.node->op)) {
       add_collective_args(args, op, *collective, context_);
     } else if (name.category == std::string_view("gpu_memcpy")) {
-      add_copy_args(args, op.cost.bytes / 2, span);  // each is read and written
+      add_copy_args(args, op.cost.bytes / 2, span);  // each byte is read and written
     }
     args["phase"] = name_of(op.node->phase);
     args["layer"] = op.node->layer;
@@ -431,7 +431,7 @@ class Writer {
     }
   }
 
-  /// What Kineto writes for all work.
+  /// The arguments that Kineto writes for all work.
   [[nodiscard]] TraceJson work_args(std::int64_t external_id, TraceRow row,
                                     std::int64_t correlation) const {
     return {{"External id", external_id}, {"queued", 0},
@@ -439,7 +439,7 @@ class Writer {
             {"stream", row.tid},          {"correlation", correlation}};
   }
 
-  /// The call that queued the work: its own, or the launch of its step's graph.
+  /// The call that queued the work: its own, or its step's graph launch.
   [[nodiscard]] Queued queued_of(const TimedOp& op) const {
     for (const NodeId node : {op.tag.node, kGraphLaunch}) {
       const auto at = queued_.find({op.tag.step, node});
@@ -448,8 +448,8 @@ class Writer {
     return {};
   }
 
-  /// What the compute lane is at: a stretch around the work of one phase, a nanosecond longer at
-  /// either end where there is room.
+  /// The phases of the compute lane: a slice around the work of each phase, one nanosecond longer
+  /// at both ends if there is room.
   void write_phases() {
     std::vector<const TimedOp*> lane;
     for (const TimedOp& op : profile_.ops) {
@@ -471,7 +471,7 @@ class Writer {
     }
   }
 
-  /// From each layer's forward pass to its backward pass, in the host's row.
+  /// Arrows from each layer's forward pass to its backward pass, in the host's row.
   void write_forward_to_backward() {
     std::map<std::pair<std::int64_t, int>, std::array<const Queued*, 2>> layers;
     for (const TimedOp& op : profile_.ops) {
@@ -648,7 +648,7 @@ TraceRow host_row(const TraceContext& context) {
 }
 
 TraceRow lane_row(const TraceContext& context, Lane lane) {
-  // Stream 0 would lose its place in a step.
+  // With stream 0, a reader would lose its assignment to a step.
   return {context.device, static_cast<std::int64_t>(lane) + 1};
 }
 

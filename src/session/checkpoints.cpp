@@ -54,7 +54,7 @@ std::int64_t steps_of_run(const TrainConfig& config, const StepSpec& spec) {
   return steps_of(config.training, spec.epoch_rows(), spec.step_rows());
 }
 
-/// What decides the numbers of a run, apart from how they are rounded.
+/// The settings that determine the numbers of a run, except for their rounding.
 RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec) {
   RankSettings settings = {
       {"--layers", text_of_numbers(spec.model.layout.widths())},
@@ -62,11 +62,11 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
       {"the learning rate", text_of_number(full_learning_rate(config.optimizer, spec.ranks))},
       {"--data", std::string(name_of(config.data.kind))}};
   for (auto& each : settings_of_data(config)) settings.push_back(std::move(each));
-  // A default that is given is the same run.
+  // An option that is set to its default does not make a different run.
   TrainConfig with_all = config;
   with_all.optimizer = with_defaults(config.optimizer);
   for (auto& each : deciding_settings(with_all)) settings.push_back(std::move(each));
-  // These two reach their end with the run, which may not grow then.
+  // These two schedules end with the run, so the run must not get longer.
   if (const LrSchedule schedule = config.optimizer.lr_schedule;
       schedule == LrSchedule::kLinear || schedule == LrSchedule::kCosine) {
     settings.emplace_back("the number of steps of --lr-schedule",
@@ -76,7 +76,7 @@ RankSettings settings_of_numbers(const TrainConfig& config, const StepSpec& spec
   return settings;
 }
 
-/// Reads the text that Checkpoints::state_text() made.
+/// Parses the text that Checkpoints::state_text() wrote.
 ResumePoint resume_point_of(const fs::path& file, std::string text) {
   ResumePoint point{.file = file, .text = std::move(text), .state = {}};
   try {
@@ -177,7 +177,7 @@ void require_same_run(const ResumePoint& point, const TrainConfig& config,
 std::string rounding_differences(const ResumePoint& point, const RankSettings& now) {
   auto stored = StateJson::parse(point.text).at("rounding");
   RankSettings compared = now;
-  // Another program is another build anyway.
+  // Another program is always another build.
   if (stored.value(kProgram, "") != compared.front().second) compared.pop_back();
   return fmt::format("{}", fmt::join(setting_differences(stored, compared), ", "));
 }
@@ -224,7 +224,7 @@ void restore_product_choices(const ResumePoint& point, const DeviceConfig& devic
 void require_shared_folder(Job& job, const fs::path& folder) {
   Communicator* const ranks = job.ranks();
   if (ranks == nullptr || ranks->size() == 1) return;
-  // It exists for a moment only.
+  // The file exists only for a moment.
   const std::string own_name = fmt::format(".barestep-{}-{}", host_name(), ::getpid());
   const fs::path mark = folder / gather_texts(*ranks, own_name).front();
   job.together([&] {

@@ -1,4 +1,4 @@
-// What a training program shows while it runs and at its end: step lines, evaluations and the
+// The output of a training program during the run and at its end: step lines, evaluations and the
 // summary on stdout, and a progress bar on a terminal.
 #pragma once
 
@@ -19,8 +19,8 @@ class Place;
 
 class Console final : public Observer {
  public:
-  /// `place` has opened its devices. `steps` are those of the whole run. All that is referred to
-  /// must outlive it.
+  /// `place` has opened its devices. `steps` is the number of steps of the whole run. All arguments
+  /// must outlive this.
   Console(const TrainConfig& config, const StepPrograms& programs, const Place& place,
           std::int64_t steps);
 
@@ -31,15 +31,15 @@ class Console final : public Observer {
   /// The summary.
   [[nodiscard]] std::string text() const override;
 
-  /// Text on stdout, in place of the progress bar. If it cannot be read and the run writes no
-  /// file either, the run is asked to stop.
+  /// Prints text on stdout in place of the progress bar. If stdout has no reader and the run writes
+  /// no file either, requests the run to stop.
   void print(const std::string& text);
   void print_line(const std::string& line) { print(line + "\n"); }
 
   [[nodiscard]] const RunSummary& summary() const { return summary_; }
 
  private:
-  /// Of a step on one device whose peaks an earlier run with --profile has measured.
+  /// For a step on one device whose peaks an earlier run with --profile has measured.
   [[nodiscard]] std::optional<double> floor_of_step() const;
   void draw_bar(const StepReport& report);
 
@@ -51,10 +51,10 @@ class Console final : public Observer {
   RunSummary summary_;
 };
 
-/// What a run comes to, besides its times: the memory it took, and how well the model did last.
+/// The results of a run other than its times: the memory it used and the model's last results.
 class Outcome final : public Observer {
  public:
-  /// `names` are those of the devices. `programs` must outlive it.
+  /// `names` are the devices' names. `programs` must outlive it.
   Outcome(const StepPrograms& programs, std::vector<std::string> names)
       : programs_(programs), names_(std::move(names)) {}
 

@@ -36,7 +36,7 @@ std::vector<std::string> devices_asked(const DeviceConfig& config) {
   if (!config.devices.empty()) return config.devices;
   if (device_kind(config.device) == DeviceKind::kCpu) return {"cpu", "cpu"};
   if (config.device.starts_with("cuda:")) return {config.device};
-  // Where there is none, opening the first one says why.
+  // If there is none, opening the first one reports why.
   std::vector<std::string> all;
   for (int i = 0; i < std::max(1, cuda_device_count()); ++i)
     all.push_back(fmt::format("cuda:{}", i));
@@ -62,17 +62,18 @@ int ordinal_of(const std::string& device) {
   return ordinal;
 }
 
-/// The cores that device `place` of `count` gets: equal shares, the first ones one more.
+/// The number of cores for device `place` of `count`: equal shares, with one more for the first
+/// ones.
 int fair_share(int place, int count) {
   const int cores = usable_cpus();
   return std::max(1, cores / count + (place < cores % count ? 1 : 0));
 }
 
-/// How numbers get from device to device.
+/// How data move between devices.
 enum class Exchanges {
   kOneMemory,  // each device can read the others' memory
-  kPieces,     // between GPUs: peer copies, and gradients added up by pieces
-  kNccl,       // between GPUs, each given once unless NCCL lets ranks share one
+  kPieces,     // between GPUs: peer copies; gradients are summed in pieces
+  kNccl,       // between GPUs, each listed once unless NCCL can share one
 };
 
 class SeveralDevices final : public Place {
@@ -98,8 +99,8 @@ class SeveralDevices final : public Place {
   }
 
   [[nodiscard]] std::vector<MemoryPool> stated_memory(std::int64_t bytes) const override;
-  /// Opens those that the programs use. The CPU's cores are shared; GPUs that exchange by peer
-  /// copies reach each other directly from now on where they can.
+  /// Opens the devices that the programs use. The CPU's cores are divided. From now on, GPUs that
+  /// exchange by peer copies reach each other directly if they can.
   void open(TrainConfig& config, const StepPrograms& programs) override;
   void join(const TrainConfig& config, const StepPrograms& programs) override;
 
@@ -118,29 +119,29 @@ class SeveralDevices final : public Place {
   [[nodiscard]] int size() const { return static_cast<int>(devices_.size()); }
   [[nodiscard]] bool adds_by_pieces() const { return exchanges_ == Exchanges::kPieces; }
   [[nodiscard]] DataParallel scheme() const { return DataParallel(size(), adds_by_pieces()); }
-  /// Why NCCL cannot join them; empty where it can.
+  /// Why NCCL cannot connect them; empty if it can.
   [[nodiscard]] std::string why_no_nccl() const;
   void choose_exchanges(Transport transport);
-  /// Throws Error(kMemory) where the programs need more than is free.
+  /// Throws Error(kMemory) if the programs need more memory than is free.
   void require_free_memory(const StepPrograms& programs) const;
-  /// The numbers of the GPUs, each once.
+  /// The ordinals of the GPUs, each once.
   [[nodiscard]] std::vector<int> opened_ordinals() const;
   [[nodiscard]] std::string peers_text() const;
 
   bool takes_any_ = false;
-  std::vector<std::string> devices_;  // one by one, as --devices would list them: cpu, cuda:0, ...
-  // As they were given; cpu:0, cpu:1, ... or cuda:0#0, cuda:0#1, ... where one is given several
+  std::vector<std::string> devices_;  // as --devices lists them: cpu, cuda:0, ...
+  // As given; numbered cpu:0, cpu:1, ... or cuda:0#0, cuda:0#1, ... if one device is given several
   // times.
   std::vector<std::string> names_;
   Exchanges exchanges_ = Exchanges::kOneMemory;
-  std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies go by way of the host
+  std::vector<std::pair<int, int>> apart_;  // GPUs whose peer copies pass through the host
   std::vector<std::unique_ptr<Device>> opened_;
   std::unique_ptr<Communicator> communicator_;
   std::int64_t batch_size_ = 0;
-  std::int64_t width_ = 0;  // of a sample
+  std::int64_t width_ = 0;  // features of a sample
 };
 
-/// DataParallel's account as an observer.
+/// DataParallel's account, as an observer.
 class AccountOfDevices final : public Observer {
  public:
   AccountOfDevices(const StepPrograms& programs, std::vector<Rows> split,
@@ -178,7 +179,7 @@ void SeveralDevices::choose_exchanges(Transport transport) {
   const std::set<std::string> distinct(devices_.begin(), devices_.end());
   const bool each_once = distinct.size() == devices_.size();
   exchanges_ = distinct.size() > 1 ? Exchanges::kPieces : Exchanges::kOneMemory;
-  // Devices that share a GPU exchange better in their common memory, unless NCCL is asked for.
+  // Devices that share a GPU exchange faster through its memory, unless NCCL was requested.
   const bool wants_nccl =
       transport == Transport::kNccl || (transport == Transport::kAuto && each_once);
   if (size() > 1 && wants_nccl && why.empty()) exchanges_ = Exchanges::kNccl;
@@ -279,7 +280,7 @@ MonitorScope SeveralDevices::monitor_scope() const {
   return {.devices = {all.begin(), all.end()}};
 }
 
-/// How numbers get from GPU to GPU by peer copies.
+/// How data move between GPUs by peer copies.
 std::string SeveralDevices::peers_text() const {
   if (apart_.empty()) return ", directly between all GPUs";
   std::vector<std::string> pairs;
@@ -336,7 +337,7 @@ std::unique_ptr<Observer> SeveralDevices::new_account(const StepPrograms& progra
   return std::make_unique<AccountOfDevices>(programs, scheme().split(batch_size_), names_, route);
 }
 
-/// One process under a watchdog.
+/// A single process with a watchdog.
 class WatchedJob final : public Job {
  public:
   WatchedJob(const char* program, const TrainConfig& config)

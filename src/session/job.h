@@ -1,4 +1,4 @@
-// The processes of a run, as one of them sees them.
+// The processes of a run, as seen from one of them.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace barestep {
 
-/// This process alone, until a class says otherwise.
+/// A single process, unless a derived class overrides this.
 class Job {
  public:
   virtual ~Job() = default;
 
-  /// What joins the processes of a run, each of which is a rank; null for one that is alone.
+  /// The communicator of the run's processes, each of which is a rank; null for a single process.
   [[nodiscard]] virtual Communicator* ranks() { return nullptr; }
-  /// The same ranks for the host calls of one other thread; null for a process that is alone.
+  /// The same ranks, for host calls from one other thread; null for a single process.
   [[nodiscard]] virtual Communicator* background_ranks() { return nullptr; }
-  /// Whether this process prints what concerns all ranks.
+  /// Whether this process prints messages that concern all ranks.
   [[nodiscard]] bool is_first() { return ranks() == nullptr || ranks()->rank() == 0; }
 
-  /// Does `work` on every rank. Where it fails on any, it ends on all with QuietEnd, and the first
-  /// rank that failed says why. Every rank calls it. Blocks.
+  /// Runs `work` on every rank. If it fails on any, throws SilentExit on all, and the first rank
+  /// that failed reports why. Every rank calls it. Blocks.
   virtual void together(const std::function<void()>& work) { work(); }
 
-  /// Does `work`, in which ranks wait for each other: one that fails ends them all.
+  /// Runs `work`, in which ranks wait for each other. If it fails on one, that rank ends them all.
   virtual void end_all_on_error(const std::function<void()>& work) { work(); }
 
-  /// What this process does from now on, for the watchdog.
+  /// Informs the watchdog of this process's current activity.
   virtual void enter(Activity /*activity*/, std::int64_t /*step*/ = -1) {}
 
-  /// Signals that ask to stop end the run after a step from now on, and not at once.
+  /// From now on, signals that request a stop end the run after a step, not at once.
   virtual void take_signals() { take_stop_signals(SecondSignal::kEndsAtOnce); }
 };
 
-/// This process alone, under a watchdog: a device that hangs would keep it for ever. It ends it
-/// with one line of `program` and code 75 when a step lasts longer than --timeout.
+/// A single process with a watchdog, since a device that hangs would never return. If a step takes
+/// longer than --timeout, the watchdog ends the process with one line of `program` and code 75.
 std::unique_ptr<Job> watched_job(const char* program, const TrainConfig& config);
 
 }  // namespace barestep

@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// The share of a step's wall time in which the compute lane worked, 0 to 1.
+/// The share of a step's wall time in which the compute lane was busy, 0 to 1.
 double utilisation(const StepAccount& account) {
   double work_s = 0;
   for (const Part part :
@@ -23,13 +23,13 @@ double utilisation(const StepAccount& account) {
   return work_s / account.wall_s;
 }
 
-/// The bytes of a --metrics file up to the first record of step `end` or a later one; 0 where the
-/// file is none.
+/// The size of a --metrics file up to the first record of step `end` or a later one; 0 if the file
+/// does not exist.
 std::int64_t bytes_of_records(const std::filesystem::path& path, std::int64_t end) {
   std::ifstream file(path, std::ios::binary);
   std::int64_t bytes = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    // What the end of a program has cut off is no JSON.
+    // A line cut off by the end of a program is not JSON.
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) break;
     if (bytes == 0 && !record.contains("configuration")) return 0;
@@ -73,7 +73,7 @@ void MetricsLog::write(const std::string& record) {
 }
 
 void MetricsLog::close() {
-  // All ranks train, or only the first is here: it evaluates.
+  // In training all ranks are here; in an evaluation only the first is.
   if (watch_) write_lost_time();
   if (file_) file_->close();
 }

@@ -1,5 +1,5 @@
-// What a run writes step by step: --metrics and --tensorboard. None of them ends a run when it
-// cannot be written: the run goes on without it.
+// The files that a run writes step by step: --metrics and --tensorboard. If one cannot be written,
+// the run continues without it.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,19 @@
 
 namespace barestep {
 
-/// A file that a run writes as it goes. `File` is made of a path, throws Error as soon as a write
-/// has failed, and has close().
+/// A file that a run writes as it proceeds. `File` is constructed from a path, throws Error once a
+/// write has failed, and has close().
 template <class File>
 class RunFile {
  public:
-  /// `program` must outlive it; `more` goes to the file's constructor too. Throws
+  /// `program` must outlive it. `more` is passed to the file's constructor too. Throws
   /// Error(kCannotCreate).
   template <class... More>
   RunFile(std::string_view program, const std::filesystem::path& path, const More&... more)
       : program_(program), file_(path, more...) {}
 
-  /// Does `write(file)`. Once that has failed, which a note on stderr says, it does nothing.
+  /// Calls `write(file)`. After the first failure, which is reported as a note on stderr, does
+  /// nothing.
   template <class Write>
   void write(const Write& write) {
     if (failure_) return;
@@ -55,38 +56,38 @@ class RunFile {
   std::optional<Error> failure_;
 };
 
-/// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank, at
-/// last what each rank lost to others after its warm-up.
+/// --metrics: JSON Lines. The configuration comes first, then a record of each step and rank, and
+/// last the time that each rank lost to other programs after its warm-up.
 class MetricsLog final : public Observer {
  public:
-  /// Rank 0 makes the file; the others tell it how each step was for them. `ranks` may be null, and
-  /// must outlive it. `config` is that of the run, resolved. Of a run that has `done` steps already
-  /// the file goes on after their records. Throws Error(kCannotCreate).
+  /// Rank 0 creates the file; the others send it the figures of their steps. `ranks` may be null,
+  /// and must outlive it. `config` is the run's, resolved. If the run has `done` steps already, the
+  /// file keeps their records and continues after them. Throws Error(kCannotCreate).
   MetricsLog(TrainerKind trainer, const TrainConfig& config, Communicator* ranks,
              std::int64_t done = 0);
 
   void on_step(const StepFigures& step) override;
-  /// A run that goes on from here finds the records of all steps before.
+  /// Flushes, so that a run resumed from here finds the records of all earlier steps.
   void on_pause() override;
-  /// Every rank that has seen a step calls it. Blocks.
+  /// Every rank that has taken part in a step calls it. Blocks.
   void close() override;
 
-  /// A line of JSON; on rank 0.
+  /// Writes a line of JSON; for rank 0.
   void write(const std::string& record);
 
  private:
   void write_lost_time();
 
   Communicator* ranks_;
-  std::optional<RunFile<OutputFile>> file_;  // on rank 0
-  std::vector<StepFigures> all_;             // of a step, by rank
-  std::optional<LostTimeWatch> watch_;       // of this process, since its warm-up
+  std::optional<RunFile<OutputFile>> file_;  // only on rank 0
+  std::vector<StepFigures> all_;             // for one step, by rank
+  std::optional<LostTimeWatch> watch_;       // this process, since its warm-up
 };
 
-/// --tensorboard: loss, step time, throughput and utilisation of every step as event files.
+/// --tensorboard: loss, step time, throughput and utilisation of every step, as event files.
 class TensorBoardLog final : public Observer {
  public:
-  /// Makes a file in `folder`. `program` must outlive it. Throws Error(kCannotCreate).
+  /// Creates a file in `folder`. `program` must outlive it. Throws Error(kCannotCreate).
   TensorBoardLog(std::string_view program, const std::filesystem::path& folder)
       : file_(program, folder) {}
 

@@ -64,7 +64,7 @@ void Monitoring::show_new() {
     double& shown_s = at(shown_s_, sample.source);
     if (sample.at_s < shown_s + kLineSeconds) continue;
     shown_s = sample.at_s;
-    // With several sources, whose columns differ, titles stand above each line.
+    // Several sources have different columns, so each line gets its titles.
     const bool titles = shown_s_.size() > 1 || lines_ % kLinesBelowTitles == 0;
     if (titles) console_->print_line(monitor_titles(source));
     console_->print_line(monitor_line(source, sample, monitor_.start_s()));

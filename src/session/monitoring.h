@@ -1,4 +1,4 @@
-// --monitor: what the machine does while a run goes on.
+// --monitor: observes the machine during a run.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@ namespace barestep {
 class Console;
 class MetricsLog;
 
-/// What a process samples.
+/// The parts of the machine that a process samples.
 struct MonitorScope {
-  std::vector<const Device*> devices;  // GPUs among them are looked at
+  std::vector<const Device*> devices;  // only GPUs are sampled
   bool host = true;
   int rank = 0;
 };
 
 class Monitoring final : public Observer {
  public:
-  /// Looks from now on. `console` shows lines and `metrics` takes records; both may be null, come
-  /// before it in the run's list, and must outlive it. The summary is about the steps from
-  /// `first_counted`.
+  /// Starts sampling. `console` prints lines and `metrics` receives records; both may be null,
+  /// precede this in the run's list, and must outlive it. The summary covers the steps from
+  /// `first_counted` on.
   Monitoring(const MonitorScope& scope, std::int64_t first_counted, Console* console,
              MetricsLog* metrics);
 
   void on_step(const StepFigures& step) override;
-  /// Stops looking.
+  /// Stops sampling.
   void close() override;
   void gather(Communicator& ranks) override;
-  /// The summary, and what could not be looked at; of all ranks.
+  /// The summary for all ranks, and what could not be sampled.
   [[nodiscard]] std::string text() const override { return text_; }
 
   [[nodiscard]] const Monitor& monitor() const { return monitor_; }
@@ -47,7 +47,7 @@ class Monitoring final : public Observer {
   std::int64_t first_counted_;
   std::vector<std::string> notes_;
   Monitor monitor_;
-  std::vector<double> shown_s_;  // of each source, when its last line was
+  std::vector<double> shown_s_;  // by source: when its last line was shown
   int lines_ = 0;
   std::int64_t samples_ = 0;
   std::string text_;

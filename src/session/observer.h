@@ -1,4 +1,4 @@
-// Observers: who receives each step and makes lines, files and tables of it.
+// Observers: they receive each step and produce lines, files and tables.
 #pragma once
 
 #include <functional>
@@ -13,45 +13,46 @@
 
 namespace barestep {
 
-/// One of a run. All are called in the order of the run's list, but close() in the reverse order:
-/// one may write what it has left into those before it.
+/// An observer of a run. Observers are called in the order of the run's list, except close(), which
+/// is called in reverse order, because an observer may write its remaining data into those before
+/// it.
 class Observer {
  public:
   virtual ~Observer() = default;
 
-  /// A batch is done, of training or of evaluation; comes before what it has to report.
+  /// Called after each batch, of training or of evaluation, before its report.
   virtual void on_batch() {}
   virtual void on_step(const StepFigures& /*step*/) {}
   virtual void on_evaluation(const EvaluationReport& /*report*/) {}
 
-  /// The run pauses after the last step, on all ranks after the same one, so that its state can be
-  /// saved.
+  /// Called when the run pauses so that its state can be saved. All ranks pause after the same
+  /// step.
   virtual void on_pause() {}
 
-  /// No step comes any more: completes the files that were written step by step. Throws
-  /// Error(kInputOutput) where one is incomplete.
+  /// Called after the last step: completes the files that were written step by step. Throws
+  /// Error(kInputOutput) if one is incomplete.
   virtual void close() {}
 
-  /// Tells the other ranks what this one saw. Every rank calls it, where there are any, while no
-  /// work is queued. Blocks.
+  /// Sends the other ranks this rank's observations. Every rank calls it, if there are several,
+  /// while no work is queued. Blocks.
   virtual void gather(Communicator& /*ranks*/) {}
 
-  /// What it shows on stdout after the last step, on rank 0; empty for nothing.
+  /// The text for stdout after the last step, on rank 0; may be empty.
   [[nodiscard]] virtual std::string text() const { return ""; }
 
-  /// Writes its files. `failed`: the run did not come to its end, so they hold what there is, and
-  /// no error of theirs counts. Throws Error as replace_file() does.
+  /// Writes its files. If `failed`, the run ended early: files contain what there is, and their
+  /// errors are ignored. Throws Error as replace_file() does.
   virtual void save(bool /*failed*/) {}
 };
 
 /// The observers of a run, as the trainer notifies them.
 class Observers final : public TrainObserver {
  public:
-  /// Behind those that are there. Null counts as nothing.
+  /// Appends an observer. Null is ignored.
   void add(std::unique_ptr<Observer> observer) {
     if (observer != nullptr) all_.push_back(std::move(observer));
   }
-  /// Makes one, and returns it.
+  /// Creates and appends an observer, and returns it.
   template <class T, class... Arguments>
   T& make(Arguments&&... arguments) {
     auto made = std::make_unique<T>(std::forward<Arguments>(arguments)...);
@@ -76,7 +77,7 @@ class Observers final : public TrainObserver {
 
   [[nodiscard]] const std::vector<std::unique_ptr<Observer>>& all() const { return all_; }
 
-  /// To close each, in that order.
+  /// Functions that close each observer, in the order of closing.
   [[nodiscard]] std::vector<std::function<void()>> closing() const {
     std::vector<std::function<void()>> works;
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) {

@@ -20,9 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file that a name leads to, which need not be there, even if a link to it is.
+/// The file that a path resolves to. It need not exist, even if a link to it does.
 fs::path target_of(fs::path path) {
-  constexpr int kMostLinks = 40;  // as the kernel
+  constexpr int kMostLinks = 40;  // as in the kernel
   std::error_code ignored;
   for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
     path = path.parent_path() / fs::read_symlink(path, ignored);
@@ -31,10 +31,10 @@ fs::path target_of(fs::path path) {
   return canonical.empty() ? path : canonical;
 }
 
-/// What tells a file from others: where its name leads to, and its number, if it is there.
+/// Identifies a file: the path it resolves to, and its inode if it exists.
 struct NamedFile {
   FileUse use;
-  std::string target;  // empty for what several may share
+  std::string target;  // empty if the file may be shared
   std::pair<dev_t, ino_t> inode{};
 };
 
@@ -99,7 +99,7 @@ std::vector<FileUse> inputs_of(const TrainConfig& config) {
 fs::path numbered_trace(const fs::path& path, std::string_view what, int number) {
   std::string name = path.filename().string();
   std::size_t at = std::string::npos;
-  // TensorBoard knows its files by all of the first.
+  // TensorBoard recognises its files by the whole first ending.
   for (const char* ending : {".pt.trace.json", ".json"}) {
     if (at == std::string::npos) at = name.rfind(ending);
   }

@@ -1,5 +1,5 @@
-// Where the steps of a run are carried out: on one device, on several of this process, or on one of
-// each rank.
+// Where a run's steps are executed: on one device, on several devices of this process, or on one
+// device in each rank.
 #pragma once
 
 #include <cstdint>
@@ -19,64 +19,64 @@
 
 namespace barestep {
 
-/// Called in the order of its methods, once for each run; settle() begins another one.
+/// Methods are called in their order here, once per run; settle() starts another run.
 class Place {
  public:
   virtual ~Place() = default;
 
   [[nodiscard]] virtual TrainerKind trainer() const = 0;
 
-  /// Makes a configuration that was asked for that of this process: its devices, its trace file.
-  /// Opens nothing. Throws Error(kConfiguration) for what these devices cannot do.
+  /// Adapts a configuration to this process: its devices, its trace file. Opens nothing. Throws
+  /// Error(kConfiguration) if these devices cannot do what it requests.
   virtual void settle(TrainConfig& config) = 0;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
-  /// Whether it was left to us to take GPUs or not.
+  /// Whether the choice between CPU and GPUs was left to the program.
   [[nodiscard]] virtual bool takes_any_kind() const = 0;
 
-  /// Throws what barestep::require_outputs() throws, of the files that this process writes.
+  /// Throws what barestep::require_outputs() throws for the files that this process writes.
   virtual void require_outputs(const TrainConfig& config) const = 0;
 
-  /// What the programs of this process are built from; `dataset` is null for random data. The
-  /// scheme is null for none.
+  /// The spec and the scheme for the programs of this process; `dataset` is null for random data. A
+  /// null scheme means none.
   [[nodiscard]] virtual StepSpec spec_of(const TrainConfig& config,
                                          const Dataset* dataset) const = 0;
   [[nodiscard]] virtual std::unique_ptr<Scheme> new_scheme(const TrainConfig& config) const = 0;
 
-  /// The memories of devices that have `bytes` each.
+  /// The memory of the devices, if each has `bytes`.
   [[nodiscard]] virtual std::vector<MemoryPool> stated_memory(std::int64_t bytes) const = 0;
 
-  /// Opens what the programs run on, and enters in `config` what it took. Throws Error: kNoDevice;
-  /// kMemory where the programs do not fit, unless --memory stated how much there is.
+  /// Opens the devices for the programs, and enters in `config` those it opened. Throws Error:
+  /// kNoDevice; kMemory if the programs do not fit, unless --memory set the size.
   virtual void open(TrainConfig& config, const StepPrograms& programs) = 0;
 
-  /// The ranks tell each other what they are about to do. Throws Error(kConfiguration), on all,
-  /// that lists what differs. Before anything was opened too. Every rank calls it. Blocks.
+  /// The ranks exchange their plans. Throws Error(kConfiguration) on all ranks, listing the
+  /// differences. May be called before anything is opened. Every rank calls it. Blocks.
   virtual void require_agreement(const TrainConfig& /*config*/, const StepPrograms& /*programs*/) {}
 
-  /// Joins the devices. Every rank calls it. Blocks.
+  /// Connects the devices. Every rank calls it. Blocks.
   virtual void join(const TrainConfig& /*config*/, const StepPrograms& /*programs*/) {}
 
-  /// Those opened; of the programs, by index.
+  /// The open devices, by their index in the programs.
   [[nodiscard]] virtual std::vector<Device*> devices() const = 0;
-  /// What reports call the devices: all that were asked for, opened or not. Empty where there is
-  /// one and it is not open.
+  /// The devices' names in reports, for all requested devices, open or not. Empty for a single
+  /// device that is not open.
   [[nodiscard]] virtual std::vector<std::string> names() const = 0;
-  /// What carries collectives once joined; null for none.
+  /// The communicator of collectives once joined; null if there is none.
   [[nodiscard]] virtual Communicator* communicator() const { return nullptr; }
 
   /// What is profiled and monitored here, once joined.
   [[nodiscard]] virtual ProfilingScope profiling_scope() const = 0;
   [[nodiscard]] virtual MonitorScope monitor_scope() const = 0;
 
-  /// Of several devices or ranks: how many, and how they exchange what; a line or two.
+  /// For several devices or ranks: how many there are, and what they exchange how; a line or two.
   [[nodiscard]] virtual std::string text(const TrainConfig& /*config*/,
                                          const StepPrograms& /*programs*/) const {
     return "";
   }
-  /// The rows of a step that each device gets, a line for each: what --show-split is for.
+  /// The rows of a step for each device, one line each, for --show-split.
   [[nodiscard]] virtual std::string split_lines(std::int64_t /*step_rows*/) const { return ""; }
-  /// What the exchange costs, for a run of so many steps; null for none. `programs` must outlive
-  /// it.
+  /// Measures the cost of the exchange in a run of `steps` steps; null if there is no exchange.
+  /// `programs` must outlive it.
   [[nodiscard]] virtual std::unique_ptr<Observer> new_account(const StepPrograms& /*programs*/,
                                                               std::int64_t /*steps*/) const {
     return nullptr;
@@ -85,14 +85,15 @@ class Place {
 
 class RankJob;
 
-/// --device, in this process.
+/// A place with the device of --device.
 std::unique_ptr<Place> one_device();
 
-/// --devices, or all that --device allows; joined by what --transport asks for.
+/// A place with the devices of --devices, or all that --device allows, connected as --transport
+/// asks.
 std::unique_ptr<Place> several_devices();
 
-/// The device of this rank of `job`, which must outlive it: a GPU by its place on the host, or its
-/// share of the CPUs.
+/// A place with the device of this rank of `job`, which must outlive it: a GPU chosen by the rank's
+/// number on its host, or a share of the CPUs.
 std::unique_ptr<Place> device_of_rank(RankJob& job);
 
 }  // namespace barestep

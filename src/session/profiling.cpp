@@ -23,13 +23,13 @@
 namespace barestep {
 namespace {
 
-/// The most spans that are kept, and of a GPU the most pieces of work: 8 MiB of spans.
+/// The maximum number of spans kept, and of pieces of work for a GPU: 8 MiB of spans.
 constexpr std::int64_t kMostRecords = 1 << 18;
 constexpr std::int64_t kMostOverheadSteps = 1 << 16;
 /// Peaks that were measured while threads waited longer for their cores are not a device's best.
 constexpr double kMostWaitedShare = 0.25;
 
-/// The most spans that a step of the run has, by nodes.
+/// The most spans that any step of the run has, measured by nodes.
 std::size_t most_parts(const StepPrograms& programs) {
   std::size_t most = 1;
   for (const StepProgram* step : programs.all()) most = std::max(most, parts_of(step->program));
@@ -59,7 +59,7 @@ Profiling::Profiling(const TrainConfig& config, const StepPrograms& programs,
       steps_(kept_.size(), most_parts(programs), kMostRecords),
       forgotten_(1, most_parts(programs), kMostRecords) {
   if (scope.devices[0]->kind() != DeviceKind::kCpu) open_gpu();
-  // Nothing is allocated in a step.
+  // So that nothing is allocated in a step.
   overhead_wall_s_.reserve(static_cast<std::size_t>(kMostOverheadSteps));
   if (tells()) find_peaks();
 }
@@ -113,8 +113,9 @@ void Profiling::measure_peaks_anew(bool is_spoiled) {
       save_peaks(*file, peaks_key(device, config_.device.precision), peaks_);
     }
   } catch (const Error& error) {
-    // Neither is worth a training run: columns stay empty, or the next run measures again.
-    if (is_measured && is_spoiled) return;  // what cannot be read mostly cannot be replaced either
+    // A failure here must not end a training run: columns stay empty, or the next run measures
+    // again.
+    if (is_measured && is_spoiled) return;  // an unreadable file can mostly not be replaced either
     note_ += fmt::format("Note: the device's peaks were not {}: {}\n",
                          is_measured ? "kept" : "measured", error.what());
   }
@@ -136,7 +137,7 @@ void Profiling::check_peaks() {
 }
 
 std::optional<std::int64_t> Profiling::overhead_place(std::int64_t number) const {
-  // The step before those that are kept fetches the first one's input.
+  // The step before the kept ones fetches the first one's input.
   const StepRange wanted{kept_.first - 1, kept_.end};
   if (number < first_counted_ || wanted.contains(number)) return std::nullopt;
   std::int64_t place = number - first_counted_;
@@ -153,7 +154,7 @@ bool Profiling::is_profiled(std::int64_t number) const {
 }
 
 RunDetail Profiling::detail_of(std::int64_t number) {
-  // CUPTI tells of nodes, and more exactly than events do.
+  // CUPTI measures nodes more accurately than events do.
   return gpu_ == nullptr && is_profiled(number) ? RunDetail::kNodes : RunDetail::kRuns;
 }
 
@@ -195,7 +196,7 @@ void Profiling::close() {
       gpu_->turn(false, false);
       steps_.amend(*gpu_);
     } catch (const Error& error) {
-      // Without CUPTI's times of nodes they are no profile.
+      // Without CUPTI's times of nodes, these steps are not a profile.
       steps_.clear();
       note_ += fmt::format("Note: the records are missing: {}\n", error.what());
     }
@@ -221,7 +222,7 @@ Profile Profiling::profile() const {
   Profile all = profile_of(steps_.kept(), dropped, exchanges(),
                            gpu_ == nullptr ? std::span<const GpuActivity>() : gpu_->activities());
   if (all.steps.empty()) return all;
-  // CUPTI saw parts of the steps before and after these.
+  // CUPTI recorded parts of the steps before and after these; drop them.
   return all.of({all.steps.front().number, all.steps.back().number + 1});
 }
 
@@ -250,7 +251,7 @@ std::filesystem::path Profiling::trace_of(const Device& device) const {
 TraceContext Profiling::context_of(const Device& device) const {
   const DeviceInfo info = device.info();
   const int devices = static_cast<int>(scope_.devices.size());
-  // A device's index stands where a process has its number; in a container that may be small.
+  // The device's index is used as the process id; in a container, real process ids may be as small.
   constexpr std::int64_t kSmall = 1000;
   return {.program = scope_.program,
           .version = BARESTEP_VERSION,

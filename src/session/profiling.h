@@ -1,4 +1,4 @@
-// The profiler as a run sees it: it says how finely steps are measured, keeps some, and reports.
+// The profiler of a run: decides how finely steps are measured, keeps some of them, and reports.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +22,29 @@
 
 namespace barestep {
 
-/// Whose work is profiled.
+/// What is profiled.
 struct ProfilingScope {
-  std::string program{};           // "mlp_ddp"
-  std::vector<Device*> devices{};  // of the programs, by index
+  std::string program{};           // e.g. "mlp_ddp"
+  std::vector<Device*> devices{};  // by their index in the programs
   Communicator* communicator = nullptr;
-  std::string backend{};  // what carries collectives: "mpi", "nccl"; empty for none
-  int rank = 0;           // of this process
-  int ranks = 1;          // processes; where there are several, each has one device
+  std::string backend{};  // transport of the collectives: "mpi", "nccl"; may be empty
+  int rank = 0;           // this process's rank
+  int ranks = 1;          // processes; if several, each has one device
 };
 
 class Profiling final : public Observer, public StepProfiler {
  public:
-  /// Takes the memory for all steps that are kept; for --profile on rank 0, measures the device's
-  /// peaks unless an earlier run has. `done` are the steps that the run goes on from. All that is
-  /// referred to must outlive it. Throws Error(kConfiguration) for steps that the run does not
-  /// have, and for a graph whose ops cannot be told apart.
+  /// Allocates the memory for all steps that are kept. For --profile on rank 0, measures the
+  /// device's peaks unless an earlier run has. `done` is the number of steps done before this run
+  /// resumed. All arguments must outlive this. Throws Error(kConfiguration) for steps that the run
+  /// does not have, and for a graph whose ops cannot be measured separately.
   Profiling(const TrainConfig& config, const StepPrograms& programs, const ProfilingScope& scope,
             std::int64_t done = 0);
 
-  /// Whose counters the traces show too; it must outlive this.
+  /// Adds the monitor's counters to the traces; it must outlive this.
   void show(const Monitor& monitor) { monitor_ = &monitor; }
 
-  /// Call it when the trainer is set up, which is work of no step.
+  /// Call when the trainer is set up, which belongs to no step.
   void begin() { turn_for(0); }
 
   void on_step(const StepFigures& step) override;
@@ -55,25 +55,25 @@ class Profiling final : public Observer, public StepProfiler {
   void after_work() override;
   void on_capture(bool on) override;
 
-  /// Nothing may run any more. What fails is noted.
+  /// Call when nothing runs any more. Failures become notes.
   void close() override;
 
-  /// Puts what this rank recorded on rank 0's clock, by core/clock.h.
+  /// Converts this rank's records to rank 0's clock, in seconds of core/clock.h.
   void gather(Communicator& ranks) override;
 
-  /// What --profile asks for; empty where it was not given, and where a record is missing.
+  /// The output of --profile; empty without that option, or if a record is missing.
   [[nodiscard]] std::string text() const override;
 
-  /// Writes the traces, if they were asked for: one for each device, with counters of what the
-  /// monitor saw meanwhile. Then throws Error(kBug) that names a node of a profiled step without a
-  /// record: what lacks one shows too little time.
+  /// Writes the traces, if requested: one for each device, with the monitor's counters. Then throws
+  /// Error(kBug) naming any node of a profiled step that has no record, because its time is missing
+  /// from the result.
   void save(bool failed) override;
 
  private:
-  /// The place of a training step among those that tell what profiling costs.
+  /// The index of a training step among those that measure the profiler's cost.
   [[nodiscard]] std::optional<std::int64_t> overhead_place(std::int64_t number) const;
   [[nodiscard]] bool is_profiled(std::int64_t number) const;
-  /// Turns the GPU's tool on or off for the training step `number`.
+  /// Turns the GPU's profiling tool on or off for the training step `number`.
   void turn_for(std::int64_t number);
   void find_peaks();
   /// Keeps what it measures, unless other programs had this one's cores meanwhile.
@@ -84,16 +84,16 @@ class Profiling final : public Observer, public StepProfiler {
   [[nodiscard]] bool tells() const { return config_.output.profile && scope_.rank == 0; }
   [[nodiscard]] Profile profile() const;
   [[nodiscard]] bool exchanges() const;
-  /// Opens CUPTI if it can be had.
+  /// Opens CUPTI if possible.
   void open_gpu();
-  /// Where the times of the device's work come from.
+  /// The source of the device's times.
   [[nodiscard]] std::string source() const;
   [[nodiscard]] std::filesystem::path trace_of(const Device& device) const;
   [[nodiscard]] TraceContext context_of(const Device& device) const;
   void write_trace(const Profile& profile, const Device& device) const;
-  /// Returns why there are none, if so.
+  /// Returns an error text if there are none.
   [[nodiscard]] std::string write_traces() const;
-  /// Of the profiled steps that were done. Returns what became of it.
+  /// Writes traces of the profiled steps that were completed. Returns a text about the result.
   [[nodiscard]] std::string write_traces_of_failed_run() const;
   void require_records() const;
   [[nodiscard]] std::string title(const Profile& profile) const;
@@ -104,15 +104,15 @@ class Profiling final : public Observer, public StepProfiler {
   const StepPrograms& programs_;
   ProfilingScope scope_;
   const Monitor* monitor_ = nullptr;
-  StepRange numbers_;           // of training, that tables are about
-  StepRange kept_;              // and those of the trace: readers drop the last step of one
-  std::int64_t first_counted_;  // after warm-up
+  StepRange numbers_;           // training steps that the tables cover
+  StepRange kept_;              // those of the trace too: readers drop its last step
+  std::int64_t first_counted_;  // the first after warm-up
   ClockOrigin origin_ = clock_origin();
   double clock_error_s_ = 0;
-  std::unique_ptr<GpuRecords> gpu_;  // null where marks alone tell
-  std::string source_;               // of times
+  std::unique_ptr<GpuRecords> gpu_;  // null: only marks measure
+  std::string source_;               // of the times
   ProfiledSteps steps_;
-  ProfiledSteps forgotten_;  // those that only tell what keeping one costs
+  ProfiledSteps forgotten_;  // steps that only measure the profiler's cost
   Peaks peaks_;
   std::string note_;
   std::vector<double> overhead_wall_s_;

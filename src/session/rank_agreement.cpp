@@ -96,7 +96,7 @@ void require_agreement(Communicator& ranks, const RankSettings& settings) {
   std::vector<std::map<std::string, std::string>> all;
   for (const std::string& text : gather_texts(ranks, mine)) all.push_back(settings_in(text));
 
-  // In this rank's order; names that only others have come after.
+  // In this rank's order, followed by names that only others have.
   std::vector<std::string> names;
   for (const auto& [name, value] : settings) names.push_back(name);
   for (const auto& each : all) {

@@ -1,4 +1,4 @@
-// What ranks must agree about before they train together.
+// The settings that ranks must agree on before they train together.
 #pragma once
 
 #include <string>
@@ -10,24 +10,24 @@
 
 namespace barestep {
 
-/// Names and values, in an order that is the same on every rank that has the same names.
+/// Names and values, in the same order on every rank that has the same names.
 using RankSettings = std::vector<std::pair<std::string, std::string>>;
 
-/// Of the data files, size and hash of each. Reads them.
+/// The size and hash of each data file. Reads the files.
 RankSettings settings_of_data(const TrainConfig& config);
 
-/// What steps depend on: the options that ranks share, as resolve() has left them, the data's size
-/// and hash. Reads the data files.
+/// The settings that steps depend on: the options that ranks share, as resolved by resolve(), and
+/// the data's size and hash. Reads the data files.
 RankSettings settings_of(const TrainConfig& config);
 
-/// This program, by the hash of its file, and the MPI that it runs on.
+/// This program, identified by its file's hash, and the MPI that it uses.
 RankSettings settings_of_build(const std::string& mpi);
 
 /// Every rank's text, in rank order. Every rank calls it. Blocks.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);
 
-/// Throws Error(kConfiguration), the same on every rank, that lists what differs and where. Every
-/// rank calls it. Blocks.
+/// Throws Error(kConfiguration) with the same text on every rank, listing what differs and where.
+/// Every rank calls it. Blocks.
 void require_agreement(Communicator& ranks, const RankSettings& settings);
 
 }  // namespace barestep

@@ -23,7 +23,7 @@ Error unexpected(const std::exception& error) {
            .remedy = "this is a bug, please report it"}};
 }
 
-/// Soon: mpirun ends the others of a rank that dies at its start.
+/// Installed early: mpirun ends the other ranks if one dies at its start.
 std::optional<LaunchedRank> launched_with_signals() {
   auto launched = launched_rank();
   take_stop_signals(launched ? SecondSignal::kIsIgnored : SecondSignal::kEndsAtOnce);
@@ -53,7 +53,7 @@ RankJob::~RankJob() {
   record().begin(Track::kPhase, Activity::kLeave);
   place_.background.reset();
   place_.communicator.reset();
-  // It looks until MPI has ended.
+  // The watchdog watches until MPI has ended.
   if (watchdog_) watchdog_->leave();
 }
 
@@ -77,11 +77,12 @@ MpiRank RankJob::join() {
   try {
     return join_mpi(&record());
   } catch (const Error& error) {
-    // Copies that do not see each other may have no common board.
+    // Single copies that do not know each other may have no common board.
     std::optional<LoneCopy> copy;
     if (launched_ && error.code() == ExitCode::kConfiguration) copy.emplace(*launched_);
     if (copy ? copy->is_first(1) : board_.claim_word()) print_error(program_, error);
-    // A launcher may end all when one has ended: who tells is given time, and stays to be seen.
+    // A launcher may end all processes when one has ended. This gives the reporting rank time to
+    // finish.
     if (launched_) std::this_thread::sleep_for(std::chrono::seconds(1));
     throw SilentExit{static_cast<int>(error.code())};
   } catch (const std::exception& error) {
@@ -111,7 +112,7 @@ void RankJob::together(const std::function<void()>& work) {
   const auto failed = std::ranges::find_if(codes, [](int each) { return each != 0; });
   if (failed == codes.end()) return;
   if (failed - codes.begin() == ranks.rank()) print_error(program_, *error);
-  ranks.barrier();  // before any other ends, whereupon mpirun would kill the one that tells
+  ranks.barrier();  // else mpirun could kill the reporting rank when another ends
   throw SilentExit{*failed};
 }
 

@@ -1,5 +1,5 @@
-// One rank of a job that mpirun or srun started, or alone: MPI, the watchdog, and which process
-// reports why a job ends.
+// One rank of a job started by mpirun or srun, or a single process: MPI, the watchdog, and the
+// choice of the process that reports why a job ends.
 #pragma once
 
 #include <mutex>
@@ -16,11 +16,11 @@ namespace barestep {
 
 class RankJob final : public Job {
  public:
-  /// Takes the stop signals, starts the watchdog and joins MPI. `config` is as the command line has
-  /// it, or the default where that is wrong, which together() tells later. What fails here is told
-  /// by one rank: then throws QuietEnd. Once in a process. Blocks.
+  /// Installs the stop signals' handlers, starts the watchdog and joins MPI. `config` comes from
+  /// the command line, or is the default if that is invalid, which together() reports later. If
+  /// this fails, one rank reports it, and all throw SilentExit. Call once per process. Blocks.
   RankJob(const char* program, const TrainConfig& config);
-  /// Takes leave of the other ranks, which all end or none. Blocks.
+  /// Leaves the job together with the other ranks: either all end or none. Blocks.
   ~RankJob() override;
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
@@ -28,18 +28,18 @@ class RankJob final : public Job {
   [[nodiscard]] Communicator* ranks() override { return place_.communicator.get(); }
   [[nodiscard]] Communicator* background_ranks() override { return place_.background.get(); }
   void together(const std::function<void()>& work) override;
-  /// A divergence is met by all ranks in the same step, and reported by the first.
+  /// All ranks detect a divergence in the same step; the first rank reports it.
   void end_all_on_error(const std::function<void()>& work) override;
   void enter(Activity activity, std::int64_t step) override {
     record().begin(Track::kPhase, activity, step);
   }
-  /// They are taken from the start: mpirun ends the others of a rank that dies at its start.
+  /// Installed from the start: mpirun ends the other ranks if one dies at its start.
   void take_signals() override {}
 
   [[nodiscard]] const MpiRank& place() const { return place_; }
   [[nodiscard]] FlightRecord& record() { return board_.mine(); }
 
-  /// The watchdog asks `transport` for errors from now on; null: nothing any more.
+  /// From now on, the watchdog polls `transport` for errors; null stops that.
   void watch(Communicator* transport);
 
  private:
@@ -51,7 +51,7 @@ class RankJob final : public Job {
   FlightBoard board_;
   std::mutex watched_mutex_;
   Communicator* watched_ = nullptr;
-  std::optional<Watchdog> watchdog_;  // not for one rank alone: nobody waits for it
+  std::optional<Watchdog> watchdog_;  // none for a single rank, since nothing waits for it
   MpiRank place_;
 };
 

@@ -30,12 +30,13 @@
 namespace barestep {
 namespace {
 
-/// This rank's part of the machine: a GPU by its place on the host, or its share of the CPUs.
+/// This rank's part of the machine: a GPU chosen by the rank's number on its host, or a share of
+/// the CPUs.
 void take_share(DeviceConfig& device, const MpiRank& place, DeviceKind kind) {
   if (kind == DeviceKind::kCuda) {
     const bool any = device.device == "auto" || device.device == "cuda";
     const int count = cuda_device_count();
-    // Where there is none, opening it says why.
+    // If there is none, opening it reports why.
     if (any && count > 0) device.device = fmt::format("cuda:{}", place.local_rank % count);
   } else if (!device.threads) {
     device.threads = place.cpus;
@@ -68,9 +69,9 @@ class DeviceOfRank final : public Place {
   }
   void open(TrainConfig& config, const StepPrograms& programs) override;
 
-  /// Of libraries, options, seed, data and kind of device. The ranks tell each other which
-  /// GPUs they have, by which the transport is chosen: throws too where NCCL was asked for and
-  /// cannot join them, or its own memory does not fit beside the run's.
+  /// Compares libraries, options, seed, data and kind of device. The ranks also exchange which GPUs
+  /// they have, which determines the transport. So this also throws if NCCL was requested and
+  /// cannot connect them, or if NCCL's own memory does not fit next to the run's.
   void require_agreement(const TrainConfig& config, const StepPrograms& programs) override;
   void join(const TrainConfig& config, const StepPrograms& programs) override;
 
@@ -91,7 +92,7 @@ class DeviceOfRank final : public Place {
   void require_nccl(const TrainConfig& config, const StepPrograms& programs) const;
   [[nodiscard]] bool uses_nccl() const;
   [[nodiscard]] std::string transport_name() const;
-  /// What the ranks exchange in a step, and by what.
+  /// What the ranks exchange in a step, and how.
   [[nodiscard]] std::string exchange_text(const TrainConfig& config,
                                           const StepPrograms& programs) const;
 
@@ -101,14 +102,14 @@ class DeviceOfRank final : public Place {
   DeviceKind kind_ = DeviceKind::kCpu;
   bool takes_any_ = false;
   Transport wanted_ = Transport::kAuto;
-  std::vector<std::filesystem::path> traces_;  // of all ranks
+  std::vector<std::filesystem::path> traces_;  // all ranks' paths
   std::unique_ptr<Device> device_;
-  std::vector<RankGpu> gpus_;                    // of all ranks, once they agree
-  std::unique_ptr<Communicator> own_transport_;  // where it is not MPI itself
-  Communicator* transport_ = nullptr;            // once joined
+  std::vector<RankGpu> gpus_;                    // all ranks' GPUs, once they agree
+  std::unique_ptr<Communicator> own_transport_;  // null if MPI itself is used
+  Communicator* transport_ = nullptr;            // set by join()
 };
 
-/// The account of all ranks' collectives as an observer.
+/// The account of all ranks' collectives, as an observer.
 class AccountOfRanks final : public Observer {
  public:
   AccountOfRanks(const StepPrograms& programs, std::int64_t steps) : account_(programs, steps) {}
@@ -134,7 +135,7 @@ void DeviceOfRank::require_outputs(const TrainConfig& config) const {
   const auto& own_trace = config.output.trace;
   if (ranks_.rank() != 0) {
     if (!own_trace.empty()) require_writable(own_trace);
-    return;  // it writes nothing else
+    return;  // there is no other output
   }
   std::vector<FileUse> of_others;
   if (ranks_.size() > 1) of_others.push_back({"--metrics", flight_file(config.output.metrics)});
@@ -152,12 +153,12 @@ void DeviceOfRank::open(TrainConfig& config, const StepPrograms& programs) {
                                     .remedy = "use mpi or auto"});
   }
   take_share(config.device, place_, kind_);
-  // All ranks are to make the same bits of a row, and so is one rank of all rows.
+  // All ranks must compute the same bits for a row, and so must one rank for all rows.
   if (config.parallel.scheme == RankScheme::kFactor) {
     config.device.rows_of_products = programs.spec().batch_size;
   }
   device_ = make_device(config.device);
-  // Ranks that are CPU devices of one host take from the same memory.
+  // Ranks that are CPU devices on one host share its memory.
   const int sharers = kind_ == DeviceKind::kCpu ? place_.local_size : 1;
   if (!config.output.memory) {
     require_memory(programs, device_->info().free_bytes, kind_, device_->name(), sharers);
@@ -172,7 +173,7 @@ void DeviceOfRank::require_agreement(const TrainConfig& config, const StepProgra
   if (device_ != nullptr) {
     settings.emplace_back("device", kind_ == DeviceKind::kCpu ? "cpu" : "cuda");
     settings.emplace_back("products", device_->info().product_library);
-    // The ranks compute the same bits only on equal devices.
+    // The ranks compute the same bits only if their devices are equal.
     if (config.parallel.scheme == RankScheme::kFactor) {
       settings.emplace_back("device's model", device_->info().model);
     }
@@ -183,7 +184,7 @@ void DeviceOfRank::require_agreement(const TrainConfig& config, const StepProgra
   if (device_ != nullptr && uses_nccl()) require_nccl(config, programs);
 }
 
-/// From here on all ranks have the same options.
+/// Called when all ranks have the same options.
 void DeviceOfRank::require_nccl(const TrainConfig& config, const StepPrograms& programs) const {
   if (const std::string why = why_nccl_cannot_join(gpus_); !why.empty()) {
     fail(ExitCode::kConfiguration, {.what = "--transport",
@@ -229,7 +230,7 @@ ProfilingScope DeviceOfRank::profiling_scope() const {
           .ranks = ranks_.size()};
 }
 
-/// Each host and each GPU is looked at by one of its ranks.
+/// Each host and each GPU is sampled by one of its ranks.
 MonitorScope DeviceOfRank::monitor_scope() const {
   MonitorScope scope{.devices = {}, .host = place_.local_rank == 0, .rank = ranks_.rank()};
   if (is_first_on_gpu(gpus_, ranks_.rank())) scope.devices.push_back(device_.get());

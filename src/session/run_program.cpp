@@ -23,18 +23,19 @@ namespace {
 /// The errno of the first show() that failed, or 0.
 int lost_output = 0;
 
-/// A program started with a standard stream closed would get its number for the first file it
-/// opens, and print into it.
+/// If a program starts with a standard stream closed, the first file that it opens would get that
+/// stream's number, and output would go into the file.
 void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF) ::open("/dev/null", O_RDWR);
   }
 }
 
-/// Other errors mean that work cannot go on: a rank or a device is lost, or this program is wrong.
+/// Other errors mean that work cannot continue: a rank or a device is lost, or this program has a
+/// bug.
 bool concerns_an_output(const Error& error) {
   return error.code() == ExitCode::kCannotCreate || error.code() == ExitCode::kInputOutput ||
-         error.code() == ExitCode::kDiverged;  // weights that are not worth saving
+         error.code() == ExitCode::kDiverged;  // the weights are not worth saving
 }
 
 int report(std::string_view name, const Error& error) {
@@ -51,13 +52,13 @@ int report_lost_output(std::string_view name, int error) {
                                                      .remedy = remedy}));
 }
 
-/// A pipe whose reading end is closed polls as an error, whichever write met it first.
+/// A pipe whose reading end is closed polls as an error, no matter which write failed first.
 bool reader_is_gone() {
   pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
   return ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
 }
 
-/// Flushes stdout. Returns 0 if all that was ever printed is out, else an errno.
+/// Flushes stdout. Returns 0 if everything printed so far has been written, else an errno.
 int output_error() {
   errno = 0;
   const bool lost = !std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
@@ -66,8 +67,8 @@ int output_error() {
   return errno != 0 ? errno : EIO;
 }
 
-/// The body's exit code, without a look at stdout. `output_failed` is set to the errno of a write
-/// that threw.
+/// The body's exit code, regardless of stdout. Sets `output_failed` to the errno of a write that
+/// threw.
 int guarded(std::string_view name, const std::function<void()>& body, int& output_failed) {
   try {
     body();
@@ -115,7 +116,7 @@ int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body) {
   open_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` fails as on a full disk
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` fails as on a full disk
   int failed = 0;
   const int code = guarded(
       name, [&] { body(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc)); },

@@ -1,5 +1,5 @@
-// What every program shares around its work: errors become one line and an exit code, and an output
-// that cannot be written does not go unnoticed.
+// The frame that every program shares: errors become one line and an exit code, and output that
+// cannot be written is reported.
 #pragma once
 
 #include <functional>
@@ -13,21 +13,22 @@
 
 namespace barestep {
 
-/// Thrown by a body that ends with a code and without a line, because another rank reports why.
+/// Thrown by a body to exit with a code but no line, because another rank reports the reason.
 struct SilentExit {
   int code = 0;
 };
 
-/// Runs body(arguments, without the program's name) and returns the exit code for main().
+/// Runs body(arguments without the program's name) and returns the exit code for main().
 ///
-/// An Error prints as `<name>: error: <line>` on stderr and gives its code; std::bad_alloc gives
-/// 71, any other exception 70. SIGPIPE and SIGXFSZ are ignored. Where stdout cannot be written, the
-/// program ends with 74; but quietly with 0 where print_now() finds its reader gone (`| head`).
-/// `body` may write stdout by any means; a write that throws std::system_error ends it early.
+/// An Error prints `<name>: error: <line>` on stderr and sets the exit code; std::bad_alloc exits
+/// with 71, any other exception with 70. SIGPIPE and SIGXFSZ are ignored. If stdout cannot be
+/// written, the program exits with 74, or silently with 0 if print_now() finds that the reader is
+/// gone (`| head`). `body` may write to stdout by any means; a write that throws std::system_error
+/// ends it early.
 int run_program(std::string_view name, int argc, const char* const* argv,
                 const std::function<void(const std::vector<std::string>& arguments)>& body);
 
-/// Writes to stderr, as far as it can be written.
+/// Writes to stderr; ignores failures.
 void print_to_stderr(std::string_view text);
 
 /// Prints `<name>: error: <line>` on stderr.
@@ -36,17 +37,18 @@ void print_error(std::string_view name, const Error& error);
 /// Prints `<name>: note: <note>` on stderr.
 void print_note(std::string_view name, std::string_view note);
 
-/// Does each of `works` in turn, even after one that could not write its output. Returns the first
-/// such failure; the others are notes of `program` on stderr. Throws any other error at once.
+/// Calls each of `works` in turn, even after one that could not write its output. Returns the first
+/// such failure; `program` prints the others as notes on stderr. Throws any other error at once.
 std::optional<Error> first_failure(std::string_view program,
                                    std::span<const std::function<void()>> works);
 
-/// Writes to stdout and flushes: text that is all there is to do. Throws std::system_error if that
-/// fails.
+/// Writes to stdout and flushes, for text that is the program's only result. Throws
+/// std::system_error if that fails.
 void print_now(std::string_view text);
 
-/// The same for text beside work that must not be lost with it. Returns whether all text so far is
-/// out. After a failure it writes nothing more, and the program ends with 74 if its body succeeds.
+/// Like print_now(), for a program whose other work must continue if the output fails. Returns
+/// whether all text so far has been written. After a failure it writes nothing more, and the
+/// program exits with 74 if its body succeeds.
 bool show(std::string_view text);
 
 }  // namespace barestep

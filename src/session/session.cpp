@@ -30,7 +30,7 @@ namespace {
 /// The files of --data, if there are any. Throws what load_dataset() throws.
 std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind kind) {
   if (config.data.kind == DataKind::kRandn) return nullptr;
-  // The other half is for the run itself.
+  // The other half of the memory is for the run itself.
   const std::int64_t free_bytes = host_memory().free_bytes;
   const std::int64_t memory_bytes =
       free_bytes > 0 ? free_bytes / 2 : std::numeric_limits<std::int64_t>::max();
@@ -38,7 +38,7 @@ std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind k
       config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
 }
 
-/// Asks the run to end as soon as its time is up.
+/// Requests the run to end when its time is up.
 class TimeLimit final : public Observer {
  public:
   TimeLimit(double end_s, bool& is_reached) : end_s_(end_s), is_reached_(is_reached) {}
@@ -53,7 +53,7 @@ class TimeLimit final : public Observer {
   bool& is_reached_;
 };
 
-/// Tells the watchdog which step the run is in.
+/// Informs the watchdog of the run's current step.
 class StepsForWatchdog final : public Observer {
  public:
   explicit StepsForWatchdog(Job& job) : job_(job) {}
@@ -96,7 +96,7 @@ void Session::settle() {
   }
 }
 
-/// Rank 0 says what all go on from.
+/// Rank 0 finds the start and shares it with all.
 void Session::find_start() {
   job_.together([&] {
     const bool trains = !config_.output.plan && !config_.output.explain;
@@ -111,7 +111,7 @@ void Session::settle_update() {
   if (config_.training.update != Update::kAuto || config_.training.evaluate_only) return;
   TrainConfig asked = config_;
   const std::string before = start_ ? update_before(*start_) : "";
-  // A run that goes on keeps its bits, and is profiled as it is.
+  // A resumed run keeps its bits, so it is profiled without changing its update.
   if (!before.empty()) asked.output.profile = false;
   UpdateChoice choice = choose_update(asked, place_.trainer(), place_.kind());
   if (before == name_of(Update::kSeparate) && choice.update == Update::kFused) {
@@ -145,7 +145,7 @@ void Session::prepare() {
   if (config_.training.recompute == kAutoRecompute) answer_ = choose_segments(spec, stated);
   settle_updates_beside(spec);
   programs_ = std::make_unique<StepPrograms>(spec, scheme_.get());
-  // Known only now where the files say how long an epoch is.
+  // Known only now, because the length of an epoch may depend on the files.
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
   config_ = resolve(std::move(config_), place_.kind(), spec, done);
   if (start_ && job_.is_first()) require_same_run(*start_, config_, *programs_);
@@ -168,7 +168,7 @@ void Session::prepare() {
 }
 
 void Session::note_lost_gradients(const StepSpec& spec) const {
-  // Errors of up to 1, halved or not, divided by so many, are below the normal numbers of fp16.
+  // Errors of up to 1, halved or not and divided by this number, are below fp16's normal numbers.
   constexpr double kMostNumbers = 32768;
   if (!spec.loss_scale || spec.loss_scale->dynamic) return;
   const std::int64_t numbers =
@@ -236,7 +236,7 @@ void Session::choose_products() {
   Communicator* const ranks = job_.ranks();
   const bool alone = devices.size() == 1 && (ranks == nullptr || ranks->size() == 1);
   if (choices.empty()) {
-    if (alone) return;  // it times what it prepares
+    if (alone) return;  // the device times during prepare()
     if (job_.is_first()) {
       for (const StepProgram* step : programs_->all()) {
         for (const Node& node : step->program.nodes()) {
@@ -252,7 +252,7 @@ void Session::choose_products() {
   for (Device* const device : devices) device->set_product_choices(choices);
 }
 
-/// Each observer is told of a step in this order, and has its say in the end.
+/// Observers are notified of each step in this order, and print in it at the end.
 void Session::set_up() {
   const OutputConfig& output = config_.output;
   const std::int64_t done = start_ ? start_->state.position.steps : 0;
@@ -316,11 +316,11 @@ void Session::train() {
     trainer_->run(observers_);
     note_early_end();
   } catch (const Error& error) {
-    // All ranks meet a divergence in the same step; any other error may be of this one alone.
+    // All ranks detect a divergence in the same step; any other error may occur on this rank only.
     const bool is_alone = job_.ranks() == nullptr || job_.ranks()->size() == 1;
     if (!is_alone && error.code() != ExitCode::kDiverged) throw;
     if (checkpoints_ != nullptr) checkpoints_->finish();
-    trainer_.reset();  // waits for what is queued: nothing is recorded any more
+    trainer_.reset();  // waits for queued work, so recording ends
     std::vector<std::function<void()>> works = observers_.closing();
     for (const auto& each : observers_.all()) {
       works.emplace_back([&] {
@@ -358,7 +358,7 @@ void Session::end() {
   end_if_stopped();
 }
 
-/// What was written of each step before belongs to it.
+/// First the other observers write their records of all steps before the checkpoint.
 void Session::save_checkpoint() {
   for (const auto& each : observers_.all()) {
     if (each.get() != checkpoints_) each->on_pause();
@@ -385,7 +385,7 @@ void Session::report() {
 
 void Session::end_if_stopped() {
   if (!trainer_->was_stopped()) return;
-  if (!show("")) throw SilentExit{};  // since stdout is lost, which run_program() tells
+  if (!show("")) throw SilentExit{};  // stdout is lost; run_program() reports that
   if (job_.is_first()) {
     std::vector<std::filesystem::path> written;
     if (!config_.output.save.empty()) written.push_back(config_.output.save);
@@ -408,7 +408,7 @@ SweepRow Session::row() const {
           console_->summary().step_time_s()};
 }
 
-/// The weights of --load, which rank 0 has read.
+/// The weights of --load, read by rank 0.
 FlatWeights Session::weights_of_all() {
   FlatWeights weights = std::move(loaded_);
   if (Communicator* const ranks = job_.ranks()) {
@@ -421,7 +421,8 @@ FlatWeights Session::weights_of_all() {
 
 namespace {
 
-/// Of a classifier: how many samples of all ranks are taken for another class than in `first`.
+/// For a classifier: the number of samples, over all ranks, whose class differs from that in
+/// `first`.
 std::optional<std::int64_t> answers_changed(const Evaluation& first, const Evaluation& other,
                                             Communicator* ranks) {
   if (!first.total.accuracy) return std::nullopt;
@@ -464,7 +465,7 @@ Evaluation Session::evaluate(MetricsLog* metrics, bool tells_precision, const Ev
 
 namespace {
 
-/// fp32 and what is to be held against it, or what was asked for alone.
+/// fp32 and the precision compared with it, or only the requested one.
 std::vector<Precision> precisions_of(const TrainConfig& config) {
   const bool only_shows = config.output.plan || config.output.explain;
   const Precision asked = config.device.precision;
@@ -473,7 +474,7 @@ std::vector<Precision> precisions_of(const TrainConfig& config) {
   return {Precision::kFp32, asked};
 }
 
-/// Empty but in int8.
+/// Empty except for int8.
 std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
   if (!spec.model.int8) return "";
   const char* const why = spec.model.int8->scheme != Quantization::kRow ? ", as PyTorch's"
@@ -488,7 +489,7 @@ std::string int8_text(const TrainConfig& config, const StepSpec& spec) {
 }  // namespace
 
 void evaluate(Place& place, TrainConfig config, Job& job) {
-  // Of what was asked for as a whole: each session below has one precision.
+  // Validates the options as given; each session below has only one precision.
   job.together([&] { validate(config, place.trainer()); });
   std::shared_ptr<const Dataset> data;
   std::optional<MetricsLog> metrics;

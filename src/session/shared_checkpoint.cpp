@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// The ranks that write, or the one process.
+/// The ranks that write, or the single process.
 class Writers {
  public:
   explicit Writers(Communicator* ranks) : ranks_(ranks) {}
@@ -23,7 +23,7 @@ class Writers {
     return are_several() ? fmt::format("rank {}: ", rank) : "";
   }
 
-  /// The texts of all, in rank order.
+  /// All ranks' texts, in rank order.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const {
     return are_several() ? gather_texts(*ranks_, mine) : std::vector{mine};
   }
@@ -32,7 +32,7 @@ class Writers {
   Communicator* ranks_;
 };
 
-/// Numbers as bytes of a text that travels between ranks of one build.
+/// Numbers as the bytes of a text, which ranks of the same build exchange.
 template <class T>
 std::string packed(const std::vector<T>& values) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -47,7 +47,7 @@ void unpack(std::string_view text, std::vector<T>& values) {
   if (!text.empty()) std::memcpy(&values[before], text.data(), text.size());
 }
 
-/// Whether any rank has nothing to write; then throws on rank 0.
+/// Whether any rank has nothing to write; throws on rank 0 if so.
 bool has_failed(const Writers& writers, const CheckpointFolder* folder,
                 const std::optional<CheckpointFailure>& mine) {
   const auto code = mine ? static_cast<int>(mine->code) : 0;
@@ -68,7 +68,7 @@ bool has_failed(const Writers& writers, const CheckpointFolder* folder,
   return false;
 }
 
-/// Of rank 0: begins the file. Nothing on the others.
+/// Starts the file on rank 0. Nothing on other ranks.
 std::optional<CheckpointDraft> begin(const Writers& writers, CheckpointFolder* folder,
                                      const CheckpointShare& share) {
   std::vector<PieceChecksum> mine;
@@ -82,7 +82,7 @@ std::optional<CheckpointDraft> begin(const Writers& writers, CheckpointFolder* f
   return draft;
 }
 
-/// What rank 0 knows of its draft, on all ranks; nothing where it has none.
+/// Rank 0's place of the draft, on all ranks; nothing if it has none.
 std::optional<CheckpointPlace> place_of(const Writers& writers,
                                         const std::optional<CheckpointDraft>& draft) {
   std::string told;

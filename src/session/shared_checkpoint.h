@@ -1,4 +1,4 @@
-// Ranks that write one checkpoint together, beside training.
+// Writing one checkpoint from several ranks, during training.
 #pragma once
 
 #include <optional>
@@ -17,17 +17,17 @@ struct CheckpointFailure {
   std::string why, remedy;
 };
 
-/// What a rank contributes to a checkpoint.
+/// A rank's part of a checkpoint.
 struct CheckpointShare {
-  CheckpointForm form;                  // rank 0's counts
-  std::vector<CheckpointPiece> pieces;  // those of all ranks make up the tensors
+  CheckpointForm form;                  // rank 0's is used
+  std::vector<CheckpointPiece> pieces;  // together with all ranks', they make up the tensors
   std::optional<CheckpointFailure> failure{};
 };
 
-/// Writes a checkpoint into `folder`, which is rank 0's and null on others: the ranks exchange
-/// checksums, and rank 0 begins the file; then each writes its pieces, side by side; once all are
-/// on the disk, rank 0 finishes it. `ranks` is null for a process that is alone. Throws Error on
-/// rank 0, the first failure of any rank; the folder is as before then. Every rank calls it.
+/// Writes a checkpoint into `folder`, which is rank 0's and null on other ranks. The ranks exchange
+/// checksums, and rank 0 starts the file; then each rank writes its pieces, in parallel; when all
+/// are on disk, rank 0 finishes the file. `ranks` is null for a single process. On rank 0, throws
+/// the first failure of any rank as an Error; the folder is then unchanged. Every rank calls it.
 /// Blocks.
 void write_checkpoint(Communicator* ranks, CheckpointFolder* folder, const CheckpointShare& share,
                       FileSystem& files = real_files());

@@ -9,7 +9,7 @@
 namespace barestep {
 namespace {
 
-/// Over `count_rows` rows, of which `output` may be a part; see MicroStep for beta.
+/// A loss over `count_rows` rows, of which `output` may be a part; for beta see MicroStep.
 DeviceOp loss_op(const MlpSpec& model, const Tensor& loss, const ModelOutput& output,
                  const Tensor& target, std::int64_t count_rows, float beta,
                  const std::optional<Tensor>& scale = {}) {
@@ -37,12 +37,12 @@ Node data_node(DeviceOp op) {
   return {.op = std::move(op), .lane = Lane::kCopy, .phase = Phase::kData};
 }
 
-/// A number's copy into the pinned slot where the host reads it.
+/// Copies a number into the pinned slot that the host reads.
 Node read_back(const Tensor& host, const Tensor& device, Phase phase) {
   return {.op = DeviceOp{Copy{.to = host, .from = device}}, .phase = phase};
 }
 
-/// One number that the host reads or writes in every step.
+/// A number that the host reads or writes in every step.
 Tensor take_number(Buffers& buffers, const char* name, bool pinned, DType dtype = DType::kF32) {
   return buffers.tensor(name, Category::kData, 1, 1, dtype, 0, 2, pinned);
 }
@@ -283,7 +283,7 @@ void Draft::evaluate(const ModelOutput& output) {
   };
   add_loss(spec_.model, step_.tensors.loss, step_.tensors.loss_host);
   if (takes_labels(spec_.model.loss)) return count_correct(output);
-  // The errors of numbers are other losses, whose gradients nobody reads.
+  // Other errors are computed as losses whose gradients are not used.
   const auto error = [&](LossKind kind, const std::string& name) {
     if (spec_.model.loss == kind) return step_.tensors.loss_host;
     MlpSpec model = spec_.model;
@@ -296,7 +296,7 @@ void Draft::evaluate(const ModelOutput& output) {
   step_.tensors.absolute_error_host = error(LossKind::kL1, "absolute_error");
 }
 
-/// A run that trains nothing tells every class.
+/// A run that does not train also reports the class of each sample.
 void Draft::count_correct(const ModelOutput& output) {
   CountCorrect op{.correct = take_number(buffers_, "correct", false, DType::kI32),
                   .logits = output.values,

@@ -1,4 +1,4 @@
-// A step while it is built: the verbs that schemes put together.
+// A step under construction: the operations from which schemes compose it.
 #pragma once
 
 #include <algorithm>
@@ -17,58 +17,59 @@
 
 namespace barestep {
 
-/// Everything the programs of a run are built from.
+/// All inputs from which the programs of a run are built.
 struct StepSpec {
   MlpSpec model;
   DataKind data = DataKind::kRandn;
-  Generator generator = Generator::kTorchCpu;  // of random data; see generator_of
-  int rank = 0;                                // of these programs, among `ranks`
+  Generator generator = Generator::kTorchCpu;  // for random data; see generator_of
+  int rank = 0;                                // the rank of these programs, below `ranks`
   int ranks = 1;
-  bool own_data = false;         // random data: of this rank's rows only, not of all rows
-  std::int64_t batch_size = 64;  // rows of a micro-step, all ranks together
-  std::int64_t accumulate = 1;   // micro-steps of a step
-  std::int64_t train_rows = 0;   // of the data set; 0: endless random data
+  bool own_data = false;         // random data: draws only this rank's rows, not all rows
+  std::int64_t batch_size = 64;  // rows per micro-step, all ranks together
+  std::int64_t accumulate = 1;   // micro-steps per step
+  std::int64_t train_rows = 0;   // rows of the training set; 0: endless random data
   std::int64_t test_rows = 0;
-  bool drop_last = false;  // an epoch has whole steps only
+  bool drop_last = false;  // drops the rows of an epoch after its last whole step
   OptimizerConfig optimizer{};
   bool zero_grad = true;
-  std::optional<double> clip_norm{};  // the most that the norm of all gradients together may be
+  std::optional<double> clip_norm{};  // upper bound of the norm of all gradients
   double delay_s = 0;                 // a pause before backward
-  double jitter_s = 0;                // and one of random length up to this
-  double io_delay_s = 0;              // ahead of everything on the compute lane
-  std::int64_t workspace_bytes = 0;   // of the compute lane; see core/device.h
-  bool saves_state = false;           // the run can be asked for its state between any two steps
-  bool has_own_memory = false;        // the device's is not the host's
+  double jitter_s = 0;                // and a random one, up to this long
+  double io_delay_s = 0;              // a pause before all other work on the compute lane
+  std::int64_t workspace_bytes = 0;   // for the compute lane; see core/device.h
+  bool saves_state = false;           // the run may be asked for its state between any two steps
+  bool has_own_memory = false;        // the device's memory is not the host's
   bool updates_beside = false;        // see Draft::updates_beside()
-  std::optional<LossScaling> loss_scale{};  // of fp16
+  std::optional<LossScaling> loss_scale{};  // for fp16
 
   /// Rows of a whole step, all ranks together.
   [[nodiscard]] std::int64_t step_rows() const { return batch_size * accumulate; }
 
-  /// The most rows this rank's micro-steps have, whose activations are kept.
+  /// The largest number of rows in this rank's micro-steps, whose activations are stored.
   [[nodiscard]] std::int64_t micro_rows() const { return (batch_size + ranks - 1) / ranks; }
 
-  /// The most rows of a batch, of a step or of an evaluation, that this rank takes from the files.
+  /// The largest number of rows that this rank reads from the files for a batch of training or
+  /// evaluation.
   [[nodiscard]] std::int64_t most_own_rows() const {
     return std::max(own_rows(step_rows()).count, micro_rows());
   }
 
-  /// Rows of an epoch: the training set, its first rows once more where the ranks' shares would not
-  /// be equal, or fewer where the rows after the last whole step are dropped.
+  /// Rows of an epoch: the training set, plus its first rows again if the ranks' shares would
+  /// otherwise be unequal, or without the rows after the last whole step if those are dropped.
   [[nodiscard]] std::int64_t epoch_rows() const {
     const std::int64_t rows = (train_rows + ranks - 1) / ranks * ranks;
     return drop_last ? rows / step_rows() * step_rows() : rows;
   }
 
-  /// This rank's rows of a step of `rows`. Of random data it takes just these; of files as many:
-  /// those at places rank, rank + ranks, ... of the step in the epoch's order, as
-  /// torch.utils.data.DistributedSampler has it.
+  /// This rank's rows in a step of `rows`. From random data it uses exactly these rows. From files
+  /// it reads the same number, but at positions rank, rank + ranks, ... of the step in the epoch's
+  /// order, as torch.utils.data.DistributedSampler does.
   [[nodiscard]] Rows own_rows(std::int64_t rows) const { return share_of_rank(rows, rank, ranks); }
 
   /// The rows of the test set that this rank evaluates.
   [[nodiscard]] Rows own_test_rows() const { return own_rows(test_rows); }
 
-  /// Whether each rank draws the rows of all ranks and uses its own.
+  /// Whether each rank draws the rows of all ranks and uses only its own.
   [[nodiscard]] bool draws_all() const { return data == DataKind::kRandn && !own_data; }
 };
 
@@ -76,88 +77,88 @@ struct StepSpec {
 struct ScalingState {
   LossScale numbers;
   Tensor good_steps;  // 1 x 1, i32; see UpdateLossScale
-  Tensor bytes;       // all of them
+  Tensor bytes;       // all of them, as bytes
 };
 
-/// How many updates' scalars a step with loss scaling takes along. The host knows how many updates
-/// the device has applied as of three steps before.
+/// The number of updates whose scalars a step with loss scaling receives. The host knows only how
+/// many updates the device had applied three steps earlier.
 constexpr std::int64_t kScalarRows = 4;
 
-/// The tensors through which the host and a program meet. Pinned ones have two slots.
+/// The tensors that the host and a program exchange. Pinned ones have two slots.
 struct StepTensors {
   Tensor x, y;                               // this rank's rows of a batch, on the device
   std::optional<Tensor> x_host{}, y_host{};  // pinned; files only
   std::optional<Tensor> generator{};         // the random stream's state; random data only
-  std::optional<Tensor> scalars_host{};      // pinned: what the optimizer reads; training only
-  std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; where there is jitter
-  std::optional<Tensor> number_host{};  // pinned, 1 x 1, i32: the step's from 1; where it drops
-  // Of loss scaling. Pinned, 1 x 1, i32: the update of which the first row of scalars is.
+  std::optional<Tensor> scalars_host{};      // pinned: the optimizer's numbers; training only
+  std::optional<Tensor> jitter_host{};       // pinned, 1 x 1: seconds; only with jitter
+  std::optional<Tensor> number_host{};       // pinned, 1 x 1, i32: step, from 1; with dropout
+  // For loss scaling. Pinned, 1 x 1, i32: the update that the first row of scalars belongs to.
   std::optional<Tensor> first_update_host{};
   std::optional<ScalingState> scaling{},
-      scaling_host{};         // on the device, and pinned after the step
+      scaling_host{};         // on the device; and pinned, after the step
   Tensor loss;                // of this rank's rows, on the device; 1 x 1
-  double own_loss_scale = 1;  // what own_loss_host is to be multiplied by
-  Tensor own_loss_host;       // the same, pinned; training only
-  Tensor loss_host;           // of the rows of all ranks; pinned, 1 x 1
-  // Of an evaluation, pinned. A classifier: how many are right, and where nothing trains the class
-  // of each; i32. Others: means, 1 x 1.
+  double own_loss_scale = 1;  // factor for own_loss_host
+  Tensor own_loss_host;       // loss, pinned; training only
+  Tensor loss_host;           // of all ranks' rows; pinned, 1 x 1
+  // For evaluations, pinned. Classifiers: the number of correct samples and, if the run only
+  // evaluates, the class of each; i32. Others: means, 1 x 1.
   std::optional<Tensor> correct_host{}, classes_host{};
   std::optional<Tensor> squared_error_host{}, absolute_error_host{};
-  // Pinned, 1 x wishes_of(spec); training steps of ranks. The host writes which of them this rank
-  // has (1 or 0), and reads in `wishes_of_all_host` which any has (above 0).
+  // For training steps of several ranks; pinned, 1 x wishes_of(spec). The host writes this rank's
+  // requests (1 or 0) and reads those of any rank in `wishes_of_all_host` (above 0).
   std::optional<Tensor> wishes_host{}, wishes_of_all_host{};
-  // Pinned: the stream's state as it was before the step's data were drawn; random data of runs
-  // that save their state only.
+  // Pinned: the random stream's state before the step's data were drawn. Only for random data, in
+  // runs that save their state.
   std::optional<Tensor> generator_host{};
 };
 
-/// What a rank may want to happen after a step, to all at the same time.
+/// A rank's request to all ranks, which takes effect after the same step on all.
 enum class StepRequest { kStop, kPause };
 
-/// How many of them ranks tell each other: a run that does not save its state never pauses.
+/// The number of requests that ranks exchange; a run that does not save its state never pauses.
 constexpr std::int64_t wishes_of(const StepSpec& spec) {
   return spec.saves_state ? 2 : 1;
 }
 
 struct StepProgram {
   Program program;
-  std::int64_t rows = 0;  // all ranks together; of an evaluation this rank's
+  std::int64_t rows = 0;  // all ranks' rows; in an evaluation, this rank's
   StepTensors tensors;
 };
 
-/// Some of this rank's rows of a step, which pass through the model together.
+/// Rows of this rank's step that pass through the model together.
 struct MicroStep {
   Tensor x, y;
   std::int64_t first_row = 0;
-  float beta = 0;  // 1: gradients add to those that are there
+  float beta = 0;  // 1: adds to the existing gradients
   bool is_last = false;
 };
 
-/// How gradients become new weights; empty members stand for what one rank alone does.
+/// How gradients become new weights; a single rank leaves all members empty.
 struct UpdateOptions {
-  /// Where gradients are stored: what this process updates of the flat buffers.
+  /// With stored gradients: the part of the flat buffers that this process updates.
   std::optional<FlatRange> range{};
-  /// Gets the sum of squares of these gradients before clipping goes by it.
+  /// Called with the sum of squares of these gradients, before clipping uses it.
   std::function<void(const Tensor& squares)> squares_ready{};
-  /// Gets what is above 0 where one of these gradients is not finite, before the step goes by it.
+  /// Called with a number above 0 if any of these gradients is not finite, before the step uses it.
   std::function<void(const Tensor& found_inf)> found_inf_ready{};
-  /// Where they are not: what a layer's are made of.
+  /// With gradients that are not stored: the factors of a layer's gradients.
   std::function<Factors(int layer)> factors{};
 };
 
 enum class StepKind { kTraining, kFirstTraining, kEvaluation };
 
-/// A step as it grows. Its verbs append nodes, without waits, and take the buffers that they name.
-/// What they call when something is `ready` is called once a step: in the last micro-step, where
-/// all of this rank's rows have come so far.
+/// Builds a step. Its methods append nodes, without waits, and create the buffers named in their
+/// comments. Callbacks called `ready` are called once a step: in the last micro-step, when all of
+/// this rank's rows have been processed.
 class Draft {
  public:
   using Ready = std::function<void()>;
 
-  /// `rows` are those of all ranks together, of an evaluation this rank's. Buffers and spec must
-  /// outlive the draft.
+  /// `rows` is the number of rows of all ranks together; for an evaluation, of this rank. Buffers
+  /// and spec must outlive the draft.
   Draft(StepKind kind, const char* name, std::int64_t rows, Buffers& buffers, const StepSpec& spec);
-  // Models point to its spec of the passes.
+  // Models point to the draft's own MlpSpec.
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
@@ -168,117 +169,119 @@ class Draft {
   [[nodiscard]] Program& program() { return step_.program; }
   [[nodiscard]] StepTensors& tensors() { return step_.tensors; }
 
-  /// The flat gradients. Throws Error(kConfiguration) when they are not stored.
+  /// The flat gradients. Throws Error(kConfiguration) if they are not stored.
   BufferId require_gradients() const;
 
-  /// This rank's rows over those of the step: what its mean gradients and loss count among all
-  /// ranks'. For equal shares that is 1/ranks, as PyTorch's.
+  /// This rank's share of the step's rows: the weight of its mean gradients and loss among all
+  /// ranks'. With equal shares this is 1/ranks, as in PyTorch.
   [[nodiscard]] float share() const;
 
   void add(Node node) { step_.program.add(std::move(node)); }
 
-  /// A collective on the comm lane.
+  /// Adds a collective on the comm lane.
   void exchange(Collective collective);
 
-  /// Of ranks, in front of everything: brings this rank's wishes. Give what it returns to loss():
-  /// the losses of all ranks, each times `scale`, are summed, first on the comm lane and read back
-  /// there, since on the compute lane backward would wait for the other ranks. Beside the loss go
-  /// the wishes. A rank's own loss is kept. Takes the buffers "global_loss", "global_loss_host" and
-  /// "wishes_host".
+  /// For several ranks; call before anything else. Copies this rank's requests to the device. Pass
+  /// the result to loss(): then the losses of all ranks, each times `scale`, are summed together
+  /// with the requests, as the first work on the comm lane. They are read back on that lane too; on
+  /// the compute lane, backward would wait for the other ranks. A rank's own loss is kept. Creates
+  /// the buffers "global_loss", "global_loss_host" and "wishes_host".
   [[nodiscard]] Ready share_loss(float scale);
 
-  /// This rank's rows, and for training what changes with every step, come to the device.
-  /// `x_ready`: x has come.
+  /// Copies this rank's rows to the device and, for training, the numbers that change with every
+  /// step. Calls `x_ready` when x is there.
   void input(const Ready& x_ready = {});
 
-  /// From now on the passes leave the factors of the gradients, as wherever gradients are not
-  /// stored: those of all micro-steps are kept, and a rank without rows takes part with tensors of
-  /// no rows. The loss, and so its gradients, are this rank's part of the mean over all ranks'
+  /// From now on the passes leave the factors of the gradients, as they do whenever gradients are
+  /// not stored. The factors of all micro-steps are kept, and a rank without rows takes part with
+  /// empty tensors. The loss, and so its gradients, is this rank's part of the mean over all ranks'
   /// rows.
   void leave_factors();
 
-  /// The rows of a micro-step among those of the step, all ranks together, by which they are
-  /// dropped; none where nothing is. Call it after input().
+  /// The position of a micro-step's rows in the step of all ranks together, which determines
+  /// dropout; nothing without dropout. Call after input().
   [[nodiscard]] std::optional<StepRows> step_rows(const MicroStep& part) const;
 
-  /// At least one. Of a rank without rows, whose gradients count nothing among those of the others,
-  /// loss and gradients are zeros.
+  /// Always at least one. A rank without rows gets one whose loss and gradients are zeros, so they
+  /// do not change the other ranks' sums.
   [[nodiscard]] std::vector<MicroStep> micro_steps() const;
 
   void forward(const MicroStep& part, const LayerReady& ready = {});
 
-  /// The loss, and after it the injected pause.
+  /// The loss, followed by the injected pause.
   void loss(const MicroStep& part, const Ready& ready = {});
 
-  /// The same for a model of the scheme's own.
+  /// The same for a scheme's own model.
   void loss(const MicroStep& part, const ModelOutput& output, const Ready& ready = {});
 
   void backward(const MicroStep& part, const BackwardReady& ready = {});
 
-  /// For the backward of one device that stores no gradients: adds the update of a layer, on the
-  /// side lane, as soon as backward has read its weights, so that it runs beside the input
-  /// gradients of the layers below. The first two layers have none below and are left to update().
-  /// Empty unless the spec asks for it.
+  /// For backward on one device that stores no gradients: adds a layer's update on the side lane as
+  /// soon as backward has read the layer's weights, so that it runs alongside the input gradients
+  /// of the layers below. The first two layers have none below and are left to update(). Empty
+  /// unless the spec requests it.
   [[nodiscard]] BackwardReady updates_beside();
 
-  /// The optimizer's step, after clipping where the spec asks for it: one op over the flat
-  /// buffers, or, where gradients are not stored, one for each layer that has not been updated,
-  /// straight from the factors of its gradients.
+  /// The optimizer's step, after clipping if the spec requests it. With stored gradients it is one
+  /// op over the flat buffers; otherwise one op for each layer not yet updated, directly from the
+  /// factors of its gradients.
   void update(const UpdateOptions& options = {});
 
-  /// The op over all of the flat buffers, to be cut and added by the scheme.
+  /// The op over the complete flat buffers, for schemes that cut it and add the parts.
   [[nodiscard]] Op whole_update();
 
-  /// The result of an evaluation: the loss, and what StepTensors has beside it.
+  /// The result of an evaluation: the loss and the other results in StepTensors.
   void evaluate(const ModelOutput& output);
 
-  /// The step with its waits, and the flat buffers of the optimizer. Call it last.
+  /// The step with its waits, and the optimizer's flat buffers. Call last.
   [[nodiscard]] StepProgram finish() &&;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
 
  private:
   [[nodiscard]] Mlp model_of(const MicroStep& part) const;
-  /// Of a rank without rows, but where it takes part in the passes.
+  /// Whether a rank has no rows and does not take part in the passes.
   [[nodiscard]] bool is_zero(const MicroStep& part) const;
-  /// The next step's data may be drawn before this step's state is saved.
+  /// Saves the stream's state, since the next step's data may be drawn before this step's state is
+  /// saved.
   void keep_generator();
   void count_correct(const ModelOutput& output);
   void add_scalars();
   void add_jitter();
   void add_step_number();
   void take_scaling();
-  /// Everything of a step but the optimizer's own memory.
+  /// The tensors of the update, without the optimizer's own memory.
   [[nodiscard]] UpdateTensors update_tensors() const;
   OptimizerState optimizer(const std::optional<FlatRange>& range = {});
   void add_update(DeviceOp op, int layer = -1);
-  /// Before the step: checks the gradients that this process updates by.
+  /// Before the step: checks the gradients that this process uses.
   void find_inf(const Tensor& grads, const UpdateOptions& options);
-  /// After it.
+  /// After the step.
   void update_scale();
   Tensor add_squares(const Tensor& grads, const UpdateOptions& options);
-  /// One number for each layer, from Gram matrices of its factors; the layers share their memory.
+  /// One number for each layer, computed from Gram matrices of its factors; layers share their
+  /// memory.
   Tensor add_squares_of(const std::function<Factors(int layer)>& factors);
 
   StepKind kind_;
   Buffers& buffers_;
   const StepSpec& spec_;
-  MlpSpec model_;  // of the passes
+  MlpSpec model_;  // for the passes
   StepProgram step_;
   BufferId parameters_, gradients_;
-  std::optional<Tensor> rounded_{};  // the parameters' copy that products of 16 bits read
-  std::int64_t loss_rows_ = 0;       // 0: this rank's
+  std::optional<Tensor> rounded_{};  // parameters in 16 bits, for products
+  std::int64_t loss_rows_ = 0;       // 0: this rank's rows
   Tensor scalars_{};
   std::optional<Tensor> first_update_{};
   std::optional<Tensor> jitter_{};
-  std::optional<Tensor> number_{};  // of the step
+  std::optional<Tensor> number_{};  // the step's number
   std::vector<BufferId> optimizer_state_{};
-  std::optional<int> lowest_updated_{};  // layers from this one on are updated on the side lane
+  std::optional<int> lowest_updated_{};  // this layer and those above are updated on the side lane
 };
 
-/// The first layer whose update may run beside the input gradient of the layer below it.
+/// The lowest layer whose update may run alongside the input gradient of the layer below it.
 constexpr int kFirstUpdatedBeside = 2;
 
-/// Refuses `--update fused`. Throws Error(kConfiguration).
+/// Rejects `--update fused`. Throws Error(kConfiguration).
 [[noreturn]] void refuse_fused_update(const char* why);
 
 }  // namespace barestep

@@ -18,7 +18,7 @@ namespace barestep {
 
 namespace {
 
-/// Those of all ranks, rank by rank. Every rank calls it.
+/// All ranks' batches, ordered by rank. Every rank calls it.
 std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
                                          const std::vector<EvaluatedBatch>& mine) {
   static_assert(std::is_trivially_copyable_v<EvaluatedBatch>);
@@ -40,7 +40,7 @@ std::vector<EvaluatedBatch> of_all_ranks(Communicator& ranks,
   return all;
 }
 
-/// Number by number. A rank that had no samples has none. Every rank calls it.
+/// Elementwise. A rank without samples passes an empty vector. Every rank calls it.
 std::vector<std::int64_t> sum_over_ranks(Communicator& ranks, std::vector<std::int64_t> mine) {
   const auto count = static_cast<std::size_t>(ranks.size());
   const std::int64_t size = std::ssize(mine);
@@ -100,7 +100,7 @@ class Evaluator::Input final : public StepInput {
 
  private:
   const Dataset& dataset_;
-  std::int64_t begin_;  // of this rank's part of the test set
+  std::int64_t begin_;  // start of this rank's part of the test set
   std::vector<std::int64_t> rows_;
   const StepProgram* program_ = nullptr;
   std::int64_t first_ = 0;
@@ -178,7 +178,7 @@ Evaluation Evaluator::run(std::int64_t warmup,
   return evaluation;
 }
 
-/// Its table has rows of the labels and columns of the classes that were found.
+/// Adds to a table whose rows are labels and whose columns are predicted classes.
 void Evaluator::count_classes(const StepProgram& batch, const Addresses& addresses,
                               Evaluation& evaluation) const {
   const MlpSpec& model = programs_.spec().model;
@@ -194,7 +194,7 @@ void Evaluator::count_classes(const StepProgram& batch, const Addresses& address
   evaluation.found.insert(evaluation.found.end(), found, found + batch.rows);
 }
 
-/// Makes of what this rank found in its part what all found.
+/// Combines this rank's result with those of all ranks.
 void Evaluator::add_up(Evaluation& evaluation, EvaluationPart part) const {
   if (ranks_ != nullptr && ranks_->size() > 1) {
     part = sum_of_ranks(*ranks_, part);

@@ -1,4 +1,4 @@
-// Evaluation alone: a trained model over a test set, without gradients and without an optimizer.
+// Evaluation only: a trained model on a test set, without gradients or an optimizer.
 #pragma once
 
 #include <cstdint>
@@ -18,53 +18,52 @@
 
 namespace barestep {
 
-/// The test set, or all samples where none is split off. For programs that only evaluate, made from
-/// the spec of those that train.
+/// The spec for programs that only evaluate, derived from the spec for training. They use the test
+/// set, or all samples if none is split off.
 StepSpec evaluation_spec_of(StepSpec training);
 
 /// One batch of an evaluation.
 struct EvaluatedBatch {
   std::int64_t rank = 0;
-  std::int64_t number = 0;  // of its rank
+  std::int64_t number = 0;  // counted per rank
   std::int64_t samples = 0;
-  double latency_s = 0;  // from the samples in the host's memory to the loss there
+  double latency_s = 0;  // from samples in host memory to the loss there
 };
 
-/// Of all ranks together.
+/// The result of an evaluation, all ranks together.
 struct Evaluation {
   std::int64_t batch_size = 0;
-  EvaluationReport total{};  // its seconds are those of the slowest rank
-  // Of a classifier, row by row: how many samples of class i were taken for class j.
+  EvaluationReport total{};  // its seconds are the slowest rank's
+  // For a classifier, row by row: how many samples of class i were classified as class j.
   std::int64_t classes = 0;
   std::vector<std::int64_t> confusion{};
-  std::vector<EvaluatedBatch> batches{};  // rank by rank
-  Statistics latency_s{};                 // of the batches
+  std::vector<EvaluatedBatch> batches{};  // ordered by rank
+  Statistics latency_s{};                 // over the batches
   double samples_per_s = 0;
-  std::int64_t weight_bytes = 0;      // of the parameters that each batch reads
-  std::vector<std::int32_t> found{};  // of a classifier: the class of each sample of this rank
-  // What is set by who evaluates the same weights in several precisions: this one's, and the
-  // samples of all ranks whose class is not that of the first precision.
+  std::int64_t weight_bytes = 0;      // of the parameters, which each batch reads
+  std::vector<std::int32_t> found{};  // classifier: this rank's samples' classes
+  // Set by callers that evaluate the same weights in several precisions: this precision, and the
+  // number of samples, over all ranks, whose class differs from that in the first precision.
   Precision precision = Precision::kFp32;
   std::optional<std::int64_t> changed{};
 };
 
-/// The sum over all ranks of a number of each. Every rank calls it; `ranks` may be null for one.
+/// The sum of `mine` over all ranks. Every rank calls it; `ranks` may be null for a single rank.
 std::int64_t sum_over_ranks(Communicator* ranks, std::int64_t mine);
 
 class Evaluator {
  public:
-  /// Allocates what evaluation takes: weights, and the activations of a batch; quantises weights
-  /// where the programs compute in int8. `programs` are built
-  /// for evaluation_spec_of(). `ranks` joins the ranks that they are built for, each of which
-  /// evaluates its share of the samples; it may be null for one. All that is referred to must
-  /// outlive the evaluator. Blocks.
+  /// Allocates weights and the activations of a batch, and quantises weights if the programs
+  /// compute in int8. `programs` are built with evaluation_spec_of(). `ranks` connects the ranks
+  /// that they are built for, each of which evaluates its share of the samples; it may be null for
+  /// a single rank. All arguments must outlive the evaluator. Blocks.
   Evaluator(const StepPrograms& programs, Device& device, const Dataset& dataset,
             const FlatWeights& weights, Communicator* ranks = nullptr);
   ~Evaluator();
 
-  /// `warmup` batches that do not count, then every sample once; `on_batch` hears of this rank's.
-  /// Throws Error(kDiverged), on every rank, when the loss is not a finite number. Every rank calls
-  /// it. Blocks.
+  /// Runs `warmup` batches that are not counted, then every sample once; calls `on_batch` for this
+  /// rank's batches. Throws Error(kDiverged), on every rank, if the loss is not finite. Every rank
+  /// calls it. Blocks.
   Evaluation run(std::int64_t warmup, const std::function<void(const EvaluatedBatch&)>& on_batch);
 
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }

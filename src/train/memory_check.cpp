@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// On the CPU, pinned memory comes out of the same memory.
+/// On the CPU, pinned memory comes from the same memory.
 std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   std::int64_t bytes = 0;
@@ -24,7 +24,7 @@ std::int64_t needed_bytes(const StepPrograms& programs, const MemoryPool& pool) 
   return bytes;
 }
 
-/// Of that, what checkpoints are written from.
+/// The part of these bytes from which checkpoints are written.
 std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& pool) {
   const MemoryPlan plan(programs.buffers());
   if (std::ranges::find(pool.devices, 0) == pool.devices.end()) return 0;
@@ -32,7 +32,7 @@ std::int64_t checkpoint_bytes(const StepPrograms& programs, const MemoryPool& po
                                        : plan.category_bytes(0, Category::kCheckpoint);
 }
 
-/// The largest half, quarter, eighth, ... of the batch that fits and leaves each rank a row.
+/// The largest half, quarter, eighth, ... of the batch that fits with at least one row per rank.
 std::optional<std::int64_t> fitting_batch(const StepPrograms& programs, const MemoryPool& pool) {
   StepSpec spec = programs.spec();
   while (spec.batch_size / 2 >= spec.ranks) {

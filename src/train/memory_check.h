@@ -1,4 +1,5 @@
-// Refuses a run that does not fit, before anything is allocated, and says what would.
+// Rejects a run that does not fit in memory before anything is allocated, and suggests what would
+// fit.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +13,24 @@
 
 namespace barestep {
 
-/// Memory that some of a program's devices take from.
+/// Memory that some devices of a program allocate from.
 struct MemoryPool {
   std::string name;  // as messages show it
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t available_bytes = 0;
-  int sharers = 1;                 // processes that take as much from it, this one included
-  std::vector<int> devices = {0};  // of the programs; those that they do not use count as nothing
-  std::int64_t beside_bytes = 0;   // that something else takes from it, for each sharer
-  std::string_view beside{};       // what that is
+  int sharers = 1;                 // processes that each use as much of it, including this one
+  std::vector<int> devices = {0};  // of the programs; unused ones need nothing
+  std::int64_t beside_bytes = 0;   // used by something else, for each sharer
+  std::string_view beside{};       // the name of that other use
 };
 
-/// Whether the plan of `programs` needs no more than there is for this process.
+/// Whether the plan of `programs` fits in the memory for this process.
 bool fits(const StepPrograms& programs, const MemoryPool& pool);
 
-/// Throws Error(kMemory) when it does not fit.
+/// Throws Error(kMemory) if it does not fit.
 void require_memory(const StepPrograms& programs, const MemoryPool& pool);
 
-/// The same for device 0 alone, and `sharers` ranks.
+/// The same for device 0 only, with `sharers` ranks.
 void require_memory(const StepPrograms& programs, std::int64_t available_bytes, DeviceKind kind,
                     std::string_view device_name, int sharers = 1);
 

@@ -6,14 +6,14 @@
 namespace barestep {
 namespace {
 
-/// The buffer of what a layer's forward pass leaves for backward.
+/// The name of the buffer that a layer's forward pass keeps for backward.
 std::string buffer_name(const MlpSpec& spec, const std::string& what, int layer) {
   const Segment segment = spec.segment_of(layer);
   if (!spec.recomputes() || layer == segment.last) return what + std::to_string(layer);
   return "segment_" + what + std::to_string(layer - segment.first);
 }
 
-/// Where all parts of a layer's gradient are made before the next layer's, two buffers take turns.
+/// If all parts of a layer's gradient are computed before the next layer's, two buffers alternate.
 std::string grad_buffer_name(const MlpSpec& spec, int layer) {
   if (!spec.recomputes()) return "grad_out" + std::to_string(layer);
   return layer % 2 == 0 ? "grad_out_even" : "grad_out_odd";
@@ -172,7 +172,7 @@ void Mlp::add_forward(Program& program, const Tensor& x, Phase phase, int layer)
   add_dropout(program, out, phase, layer);
 }
 
-/// Before a layer's backward, what its segment has overwritten since forward.
+/// Before a layer's backward: recomputes what its segment has overwritten since forward.
 void Mlp::add_recomputation(Program& program, const Tensor& x, int layer) const {
   const Segment segment = spec_->segment_of(layer);
   if (!segment.is_recomputed || layer != segment.last) return;
@@ -194,8 +194,9 @@ void Mlp::add_dropout(Program& program, const Tensor& values, Phase phase, int l
       phase, layer);
 }
 
-/// The output that a gradient is found from was scaled by dropout, where it was not dropped. Where
-/// it was, the gradient is 0 already. So the activation's own output need not be kept.
+/// If the gradient is computed from the output, that output may be after dropout. Kept numbers were
+/// scaled by it, which from_scale undoes; for dropped numbers the gradient is already 0. So the
+/// activation's own output need not be stored.
 DeviceOp Mlp::activation_grad(int layer, const Tensor& grad) const {
   const bool scaled = step_rows_ && spec_->drops_after(layer) && !at(pre_activation_, layer);
   return ActivationGrad{.grad = grad,
@@ -249,7 +250,7 @@ void Mlp::add_gradient_of_weight(Program& program, int layer, const Factors& fac
       });
 }
 
-/// Rounded before it is added to others, as each backward of autocast rounds it.
+/// Rounded before it is added to others, as each backward of autocast does.
 template <class Make>
 void Mlp::add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
                        const Make& make) const {

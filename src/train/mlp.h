@@ -1,4 +1,4 @@
-// The model as ops: forward and backward of an MLP, added to a program one after the other.
+// The model as ops: adds an MLP's forward and backward passes to a program.
 #pragma once
 
 #include <algorithm>
@@ -17,33 +17,34 @@ namespace barestep {
 /// How an evaluation in int8 quantises; see QuantizeWeight and Quantize.
 struct Int8Spec {
   Quantization scheme = Quantization::kRow;
-  int bits = 8;  // of activations
+  int bits = 8;  // for activations
 };
 
-/// Layers first .. last, whose forward pass backward may go through once more.
+/// Layers first .. last, whose forward pass backward may compute again.
 struct Segment {
   int first = 0;
   int last = 0;
   bool is_recomputed = false;
 };
 
-/// What a model computes, without batch size or memory.
+/// The computation of a model, without batch size or memory.
 struct MlpSpec {
   ParameterLayout layout;
   Activation activation = Activation::kRelu;
   bool last_relu = true;
   LossKind loss = LossKind::kMse;
   double label_smoothing = 0;
-  double dropout = 0;              // its rate
-  std::uint64_t dropout_seed = 0;  // the run's, the same on all ranks
-  bool fusion = true;              // bias and activation inside the forward product
-  bool stores_gradients = true;    // else backward leaves their factors
-  bool trains = true;              // else there are no gradients but the loss's own
-  // Of products: their operands, the layers' outputs and the gradients of these. Parameters are
-  // fp32; of 16 bits, products read a rounded copy of them, as under torch.autocast.
+  double dropout = 0;              // probability that a number becomes 0
+  std::uint64_t dropout_seed = 0;  // the run's; the same on all ranks
+  bool fusion = true;              // bias and activation are in the forward product
+  bool stores_gradients = true;    // false: backward leaves their factors
+  bool trains = true;              // false: the only gradient is that of the loss
+  // For products: the type of their operands, of the layers' outputs and of these outputs'
+  // gradients. Parameters are fp32; with 16 bits, products read a rounded copy, as under
+  // torch.autocast.
   DType numbers = DType::kF32;
-  bool wide_gradients = true;      // those of parameters are stored in fp32, whatever `numbers` are
-  int segments = 1;                // of recomputation, at most as many as layers
+  bool wide_gradients = true;      // those of parameters are fp32, whatever `numbers` is
+  int segments = 1;                // for recomputation; at most one per layer
   std::optional<Int8Spec> int8{};  // evaluations compute products in int8
 
   [[nodiscard]] Activation activation_after(int layer) const {
@@ -53,18 +54,18 @@ struct MlpSpec {
   /// The type of the stored gradients of the parameters.
   [[nodiscard]] DType gradient_type() const { return wide_gradients ? DType::kF32 : numbers; }
 
-  /// Dropout follows every activation but the last layer's.
+  /// Dropout follows every activation except the last layer's.
   [[nodiscard]] bool drops_after(int layer) const {
     return dropout > 0 && layer + 1 < layout.layers();
   }
 
-  /// Segments of one layer keep all that they compute.
+  /// Segments of a single layer recompute nothing.
   [[nodiscard]] bool recomputes() const {
     return trains && segments > 1 && layout.layers() / segments > 1;
   }
 
-  /// The segment of a layer, as torch.utils.checkpoint.checkpoint_sequential cuts a model: segments
-  /// of floor(layers / segments) layers, the rest in the last, which is not recomputed.
+  /// The segment of a layer, cut as in torch.utils.checkpoint.checkpoint_sequential: segments of
+  /// floor(layers / segments) layers, with the rest in the last segment, which is not recomputed.
   [[nodiscard]] Segment segment_of(int layer) const {
     const int size = layout.layers() / segments;
     const int index = std::min(layer / size, segments - 1);
@@ -74,69 +75,68 @@ struct MlpSpec {
   }
 };
 
-/// Rows of a training step as dropout numbers them, whoever computes them: row i of a model is row
-/// first + i * stride of the step. `number` holds the step's; 1 x 1, i32.
+/// The row numbers that dropout uses, independent of which rank computes a row: row i of a model is
+/// row first + i * stride of the training step. `number` holds the step's number; 1 x 1, i32.
 struct StepRows {
   Tensor number;
   std::int64_t first = 0;
   std::int64_t stride = 1;
 
-  /// Those from row `begin` on.
+  /// The rows from `begin` on.
   [[nodiscard]] StepRows from(std::int64_t begin) const {
     return {number, first + begin * stride, stride};
   }
 };
 
-/// What a model ends with: its output, and where the gradient of the loss with respect to it goes.
+/// The end of a model: its output, and the place for the gradient of the loss with respect to it.
 /// On device 0.
 struct ModelOutput {
   Tensor values, grad;
 };
 
-/// What a linear layer's gradients are made of: grad_y^T x is that of its weight, the column sums
-/// of grad_y are that of its bias. n x outputs and n x inputs.
+/// The factors of a linear layer's gradients: grad_y^T x is the weight's gradient, and the column
+/// sums of grad_y are the bias's. n x outputs and n x inputs.
 struct Factors {
   Tensor grad_y, x;
 };
 
-/// What backward has made of a layer, in this order. Then it does not read the layer's weights any
-/// more.
+/// The results of backward for a layer, in this order. After the last one, backward no longer reads
+/// the layer's weights.
 enum class BackwardResult { kGradOutput, kGradBias, kGradWeight, kGradInput };
 
 using LayerReady = std::function<void(int layer)>;
 using BackwardReady = std::function<void(int layer, BackwardResult made)>;
 
-/// A model on one device with the activations of `rows` samples. Holds names of memory only.
+/// A model on one device with the activations of `rows` samples. Contains only names of memory.
 class Mlp {
  public:
-  /// Takes its buffers: "parameters" on device 0, "gradients" if it stores them, "out0",
-  /// "grad_out0", ..., and "pre_activation0", ... for an activation whose gradient is found from
-  /// its input; of a model that does not train only the last "grad_out", which the loss writes. A
-  /// model that recomputes keeps these of the last layer of each segment; of the others the
-  /// segments share "segment_out0", "segment_pre_activation0", ..., by their place in the segment,
-  /// and all layers share two gradients, "grad_out_even" and "grad_out_odd". Where products are of
-  /// 16 bits "rounded_parameters" and "rounded_x" too, and where gradients are not,
-  /// "rounded_gradient"; in int8 "int8_weight0", "weight_scales0", "weight_sums0", ... and one
-  /// "int8_x" with its scales for all layers. Other devices than 0 have no others than these
-  /// parameters. Its activations lie in these after those of `first_row` rows, of models for the
-  /// rows before. `spec` must outlive it. Dropout has its masks by `step_rows`; without these
-  /// nothing is dropped.
+  /// Creates its buffers: "parameters", "gradients" if it stores them, "out0", "grad_out0", ...,
+  /// and "pre_activation0", ... if the activation's gradient is computed from its input. A model
+  /// that does not train has only the last "grad_out", which the loss writes. A model that
+  /// recomputes has these only for the last layer of each segment. For the other layers, segments
+  /// share "segment_out0", "segment_pre_activation0", ..., numbered by the position in the segment,
+  /// and all layers share two gradients, "grad_out_even" and "grad_out_odd". If products are in 16
+  /// bits, adds "rounded_parameters" and "rounded_x", and "rounded_gradient" if gradients are
+  /// stored in fp32; then only device 0 has "parameters". With int8, adds "int8_weight0",
+  /// "weight_scales0", "weight_sums0", ... and one "int8_x" with its scales for all layers. In the
+  /// buffers of activations, this model's rows follow `first_row` rows of other models. `spec` must
+  /// outlive the model. Dropout numbers its rows by `step_rows`; without them nothing is dropped.
   Mlp(Buffers& buffers, const MlpSpec& spec, std::int64_t rows, int device = 0,
       std::int64_t first_row = 0, const std::optional<StepRows>& step_rows = {});
 
-  /// out0 = activation(x W0^T + b0), dropped in part, out1 = ... `ready` hears of each layer's
+  /// out0 = activation(x W0^T + b0), after dropout; out1 = ... Calls `ready` with each layer's
   /// output. An evaluation keeps nothing for gradients.
   void forward(Program& program, const Tensor& x, Phase phase, const LayerReady& ready = {}) const;
 
-  /// Makes the int8 weights that forward() reads, once after the parameters have come. Only of a
-  /// model in int8.
+  /// Computes the int8 weights that forward() reads; run once after the parameters have been
+  /// copied. Only for int8 models.
   void quantize(Program& program) const;
 
-  /// From the gradient of output(): gradients of all parameters, last layer first, if the model
-  /// stores them, and those of the layers' outputs. `beta` 1 adds to what is there. `ready` hears
-  /// of each part of a layer right after its node, or where that would stand. Before a segment that
-  /// is recomputed come the nodes of its forward pass once more, but those of its last layer, whose
-  /// output is kept: the same ops, so the same bits.
+  /// Computes, from the gradient of output(), the gradients of the layers' outputs and, if the
+  /// model stores them, of all parameters, last layer first. With `beta` 1, adds to the existing
+  /// gradients. Calls `ready` for each part of a layer right after its node, or where the node
+  /// would be. A recomputed segment is preceded by its forward nodes again, except those of its
+  /// last layer, whose output is kept. They are the same ops, so the bits are the same.
   void backward(Program& program, const Tensor& x, float beta,
                 const BackwardReady& ready = {}) const;
 
@@ -146,19 +146,20 @@ class Mlp {
                               float beta) const;
 
   [[nodiscard]] BufferId parameters() const { return parameters_; }
-  /// What products read: the parameters, or their rounded copy; flat.
+  /// The parameters that products read, possibly the rounded copy; flat.
   [[nodiscard]] Tensor operands() const { return spec_->layout.flat(operands_, spec_->numbers); }
   /// kNoBuffer if they are not stored.
   [[nodiscard]] BufferId gradients() const { return gradients_; }
-  /// Of its rows' part of a layer's gradients, after backward. `x` is the model's input.
+  /// The factors for its rows' part of a layer's gradients, after backward. `x` is the model's
+  /// input.
   [[nodiscard]] Factors factors(int layer, const Tensor& x) const;
   [[nodiscard]] ModelOutput output() const { return {out_.back(), grad_out_.back()}; }
 
  private:
-  /// What a layer has beside its parameters and its output where it computes in int8.
+  /// The extra tensors of a layer in int8.
   struct Int8Layer {
     Tensor weight, scales, sums;
-    Quantize input;  // its `from` is known in forward()
+    Quantize input;  // forward() sets its `from`
   };
 
   [[nodiscard]] static Int8Layer take_int8_layer(Buffers& buffers, const MlpSpec& spec, int layer,
@@ -168,11 +169,11 @@ class Mlp {
   void add_forward(Program& program, const Tensor& x, Phase phase, int layer) const;
   void add_recomputation(Program& program, const Tensor& x, int layer) const;
   [[nodiscard]] Tensor input_of(int layer, const Tensor& x) const;
-  /// The gradient of a parameter, by make(where to, beta).
+  /// Adds the gradient of a parameter, as made by make(where to, beta).
   template <class Make>
   void add_gradient(Program& program, int layer, const Tensor& gradient, float beta,
                     const Make& make) const;
-  /// Of a layer's output or its gradient, where the layer has dropout.
+  /// For a layer's output or its gradient, if the layer has dropout.
   void add_dropout(Program& program, const Tensor& values, Phase phase, int layer) const;
   [[nodiscard]] DeviceOp activation_grad(int layer, const Tensor& grad) const;
 
@@ -180,14 +181,14 @@ class Mlp {
   int device_;
   std::optional<StepRows> step_rows_;
   BufferId parameters_ = kNoBuffer;
-  BufferId operands_ = kNoBuffer;  // the parameters, or their rounded copy
+  BufferId operands_ = kNoBuffer;  // the parameters or their rounded copy
   BufferId gradients_ = kNoBuffer;
-  BufferId rounded_gradient_ = kNoBuffer;  // where gradients are wider than what makes them
-  std::optional<Tensor> rounded_x_{};      // where products are of 16 bits
-  std::vector<Tensor> out_;       // rows x outputs of each layer, after activation and dropout
-  std::vector<Tensor> grad_out_;  // gradient of the loss with respect to it; empty where not kept
-  std::vector<std::optional<Tensor>> pre_activation_;  // where gradients are found from it
-  std::vector<Int8Layer> int8_;                        // empty where products are of floats
+  BufferId rounded_gradient_ = kNoBuffer;  // if gradients are wider than their factors
+  std::optional<Tensor> rounded_x_{};      // if products are in 16 bits
+  std::vector<Tensor> out_;                // rows x outputs per layer, after activation and dropout
+  std::vector<Tensor> grad_out_;           // gradient with respect to `out_`; empty if not kept
+  std::vector<std::optional<Tensor>> pre_activation_;  // if gradients are computed from it
+  std::vector<Int8Layer> int8_;                        // empty unless int8
 };
 
 }  // namespace barestep

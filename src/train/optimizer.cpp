@@ -100,7 +100,7 @@ void write_corrected(const OptimizerConfig& config, double lr, std::int64_t t,
   scalars[1] = static_cast<float>(std::sqrt(1 - std::pow(numbers.beta2, power)));
 }
 
-/// What decoupled weight decay leaves of a weight.
+/// The factor of decoupled weight decay.
 float shrink_of(const OptimizerConfig& config, double lr) {
   return static_cast<float>(1 - lr * numbers_of(config).weight_decay);
 }
@@ -238,7 +238,7 @@ void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
 }
 
 std::string divergence_remedy(const OptimizerConfig& config) {
-  // Beyond what anybody trains with: PyTorch's defaults are 1e-10 or 1e-8, 0 or 0.01, and 0.
+  // Outside the usual values: PyTorch's defaults are 1e-10 or 1e-8, 0 or 0.01, and 0.
   constexpr double kSmallEps = 1e-12;
   constexpr double kLargeDecay = 1;
   constexpr double kLargeMomentum = 0.99;

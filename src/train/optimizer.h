@@ -1,5 +1,5 @@
-// The optimizer of a run: its op, the memory it keeps from step to step, and the numbers that
-// change with every step.
+// The optimizer of a run: its op, its memory from step to step, and the numbers that change with
+// every step.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct FlatRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
 
-  /// These of `flat`, whose numbers are of that type.
+  /// These numbers of `flat`, whose elements have that type.
   [[nodiscard]] Tensor of(BufferId flat, DType type = DType::kF32) const {
     return {flat, first * bytes_of(type), 1, count, type};
   }
@@ -30,38 +30,37 @@ struct FlatRange {
   friend bool operator==(const FlatRange&, const FlatRange&) = default;
 };
 
-/// What an optimizer keeps for each parameter, by the names that PyTorch's state_dict() has: a
-/// buffer for each, in this order.
+/// The state that an optimizer keeps for each parameter, under the names in PyTorch's state_dict():
+/// one buffer each, in this order.
 std::vector<std::string_view> state_names(const OptimizerConfig& config);
 
-/// What an optimizer's step reads and writes beside its own memory.
+/// The tensors of an optimizer's step other than its own memory.
 struct UpdateTensors {
   Tensor parameters;                // flat, f32
-  Tensor gradients{};               // flat; unused where they are not stored
-  std::optional<Tensor> rounded{};  // flat: the parameters' copy of 16 bits
+  Tensor gradients{};               // flat; unused if not stored
+  std::optional<Tensor> rounded{};  // flat: the 16-bit copy of the parameters
   Tensor scalars;                   // rows of scalars_of(config) numbers
-  std::optional<Tensor> clip{};     // what gradients are multiplied by, 1 x 1
+  std::optional<Tensor> clip{};     // factor of gradients, 1 x 1
   std::optional<LossScale> loss_scale{};
   std::optional<Tensor> first_update{};  // see Adam
 };
 
-/// Flat buffers in the layout of the parameters, or of the range of them that this process updates,
-/// zero before the first step: one for each of state_names().
+/// Flat buffers in the layout of the parameters, or of the range that this process updates; zero
+/// before the first step. One for each of state_names().
 class OptimizerState {
  public:
-  /// Takes its buffers.
+  /// Creates its buffers.
   OptimizerState(Buffers& buffers, const OptimizerConfig& config, const ParameterLayout& layout,
                  int device = 0, std::optional<FlatRange> range = {});
 
-  /// One step over all parameters, or those of the range.
+  /// One step over all parameters, or over those of the range.
   [[nodiscard]] DeviceOp step(const UpdateTensors& tensors) const;
 
-  /// The same over one layer, from the factors of its gradients; for optimizers that have a fused
-  /// update.
+  /// The same for one layer, from the factors of its gradients; for optimizers with a fused update.
   [[nodiscard]] DeviceOp step(const UpdateTensors& tensors, int layer,
                               const Factors& factors) const;
 
-  /// What this process updates of a flat tensor.
+  /// The part of a flat tensor that this process updates.
   [[nodiscard]] Tensor updated(const Tensor& flat) const {
     return range_.of(flat.buffer, flat.dtype);
   }
@@ -78,21 +77,21 @@ class OptimizerState {
 /// How many numbers change with every step.
 std::int64_t scalars_of(const OptimizerConfig& config);
 
-/// Those numbers, for step `t`, counted from 1, at the learning rate `lr`.
+/// These numbers for step `t`, counted from 1, with learning rate `lr`.
 void write_scalars(const OptimizerConfig& config, std::int64_t t, double lr,
                    std::span<float> scalars);
 
-/// What to change when training has diverged: --lr, and before it what is set so unusually that it
-/// may be at fault.
+/// What to change when training has diverged: --lr, and before it any option whose value is so
+/// unusual that it may be the cause.
 std::string divergence_remedy(const OptimizerConfig& config);
 
-/// The learning rate after warm-up, before any schedule: lr, times the number of ranks `world` with
-/// --lr-scale linear (Goyal et al. 2017).
+/// The learning rate after warm-up and before any schedule: lr, times the number of ranks `world`
+/// with --lr-scale linear (Goyal et al. 2017).
 double full_learning_rate(const OptimizerConfig& config, int world);
 
-/// The learning rate of step `t`, counted from 1, of `steps`: over the first --lr-warmup steps the
-/// share t / lr_warmup of the full one, then as --lr-schedule has it, whose step 0 is the first
-/// after warm-up, as with torch.optim.lr_scheduler.SequentialLR.
+/// The learning rate of step `t`, counted from 1, of `steps`. During the first --lr-warmup steps it
+/// is t / lr_warmup of the full rate; afterwards it follows --lr-schedule, whose step 0 is the
+/// first step after warm-up, as in torch.optim.lr_scheduler.SequentialLR.
 double learning_rate(const OptimizerConfig& config, std::int64_t t, int world, std::int64_t steps);
 
 }  // namespace barestep

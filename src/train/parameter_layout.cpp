@@ -15,7 +15,7 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
-/// Where what lies so many bytes into a flat buffer of fp32 lies in one of another type.
+/// Converts an offset in a flat fp32 buffer to one in a flat buffer of another type.
 std::int64_t offset_of(std::int64_t bytes, DType type) {
   return bytes / bytes_of(DType::kF32) * bytes_of(type);
 }

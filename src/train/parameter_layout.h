@@ -1,7 +1,7 @@
-// Where each layer's weight and bias lie in a flat buffer.
+// The positions of each layer's weight and bias in a flat buffer.
 //
 // Parameters, gradients and moments share one layout, so the optimizer is one op over the whole
-// buffer and a range of layers is one message. Tensors lie in the order in which backward completes
+// buffer and a range of layers is one message. Tensors are in the order in which backward completes
 // their gradients: last layer first, bias before weight.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace barestep {
 
 class ParameterLayout {
  public:
-  /// `widths` are those of the layers' inputs and of the last output: widths.size() - 1 layers.
+  /// `widths` has the layers' inputs and the last output: widths.size() - 1 layers.
   explicit ParameterLayout(std::vector<std::int64_t> widths);
 
   [[nodiscard]] int layers() const { return static_cast<int>(widths_.size()) - 1; }
@@ -23,7 +23,8 @@ class ParameterLayout {
   [[nodiscard]] std::int64_t inputs(int layer) const;
   [[nodiscard]] std::int64_t outputs(int layer) const;
 
-  // Of a flat buffer of that real type, whose tensors stand at the same numbers.
+  // Tensors in a flat buffer of this real type; their positions, counted in numbers, do not depend
+  // on it.
   [[nodiscard]] Tensor weight(BufferId flat, int layer,
                               DType type = DType::kF32) const;  // outputs x inputs
   [[nodiscard]] Tensor bias(BufferId flat, int layer,
@@ -31,14 +32,14 @@ class ParameterLayout {
   [[nodiscard]] Tensor flat(BufferId flat,
                             DType type = DType::kF32) const;  // 1 x everything, with padding
 
-  /// Numbers of weights and biases, without padding.
+  /// The number of weights and biases, without padding.
   [[nodiscard]] std::int64_t parameters() const;
 
-  /// Numbers of the largest weight or bias.
+  /// The size of the largest weight or bias, in numbers.
   [[nodiscard]] std::int64_t largest_tensor() const;
 
-  /// Size of a flat buffer: every tensor starts on 64 bytes, of 16-bit numbers on 32, the gaps hold
-  /// zeros.
+  /// The size of a flat buffer. Every tensor is aligned to 64 bytes, or 32 bytes for 16-bit
+  /// numbers; the gaps hold zeros.
   [[nodiscard]] std::int64_t bytes(DType type = DType::kF32) const {
     return bytes_ / bytes_of(DType::kF32) * bytes_of(type);
   }
@@ -53,7 +54,7 @@ class ParameterLayout {
   std::int64_t bytes_ = 0;
 };
 
-// The rows of a step that one of several ranks computes.
+// The rows of a step that each of several ranks computes.
 
 /// `count` rows from `first` on.
 struct Rows {
@@ -63,10 +64,11 @@ struct Rows {
   friend bool operator==(const Rows&, const Rows&) = default;
 };
 
-/// The rows of one of `ranks` ranks: as even as can be, the first ranks take one more.
+/// The rows of one of `ranks` ranks: divided as evenly as possible, with one more row for the first
+/// ranks.
 Rows share_of_rank(std::int64_t rows, int rank, int ranks);
 
-/// A rank's rows of a tensor, by the same rule; what ReduceScatter and AllGather go by.
+/// A rank's rows of a tensor by the same rule, which ReduceScatter and AllGather use.
 Tensor share_of_rank(const Tensor& tensor, int rank, int ranks);
 
 }  // namespace barestep

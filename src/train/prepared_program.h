@@ -1,4 +1,4 @@
-// A program with what it takes to run it: streams and events.
+// A program with the streams and events needed to run it.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace barestep {
 
-/// The work inside a captured graph has its own sets of events, one per slot.
+/// Work inside a captured graph has its own sets of events, one per slot.
 constexpr int kEventSets = kStepSets + 2;
 
 constexpr std::size_t captured_set_of(std::int64_t step) {
@@ -23,16 +23,16 @@ constexpr std::size_t captured_set_of(std::int64_t step) {
 
 struct PreparedNode {
   std::vector<Stream*> streams;  // one per part
-  // Per set of a step, or of a slot inside a graph, one event per part; empty where nothing waits
+  // For each set of a step, or each slot inside a graph: one event per part. Empty if nothing waits
   // for the node.
   std::array<std::vector<std::unique_ptr<Event>>, kEventSets> events;
   bool is_data = false;
   bool reads_pinned = false;
-  bool awaited_outside = false;  // by a data node or by the host: not only inside a captured graph
+  bool awaited_outside = false;  // a data node or the host waits for it
 };
 
 struct PreparedProgram {
-  /// `streams` gives the stream of a lane. Makes all events.
+  /// `streams` returns the stream of a lane. Creates all events.
   template <class StreamOf>
   PreparedProgram(const Program& source, int number, std::span<Device* const> devices,
                   const StreamOf& stream_of)
@@ -51,12 +51,12 @@ struct PreparedProgram {
   [[nodiscard]] const PreparedNode& at(NodeId id) const { return barestep::at(nodes, id); }
 
   const Program* program;
-  int index;  // what the tags of its work carry
+  int index;  // in the tags of its work
   std::vector<PreparedNode> nodes;
-  std::vector<NodeId> last_of_lane;              // the last node on each lane, data nodes left out
-  std::vector<NodeId> last_data_of_lane;         // the same of the data nodes
-  std::array<std::unique_ptr<Graph>, 2> graphs;  // of each slot, once captured
-  bool has_run = false;                          // a step of it was queued eagerly
+  std::vector<NodeId> last_of_lane;              // by lane: the last node, without data nodes
+  std::vector<NodeId> last_data_of_lane;         // by lane: the last data node
+  std::array<std::unique_ptr<Graph>, 2> graphs;  // by slot, once captured
+  bool has_run = false;                          // one step of it was queued eagerly
 
  private:
   void find_roles();

@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// What the outputs of all layers take for a row of the batch.
+/// The size of all layers' outputs for one row of the batch.
 std::int64_t output_bytes_of_a_row(const MlpSpec& spec) {
   Buffers buffers;
   const Mlp model(buffers, spec, 1);
@@ -30,18 +30,18 @@ std::int64_t state_bytes_of(const MemoryPlan& plan) {
          plan.category_bytes(0, Category::kOptimizer);
 }
 
-/// A number of segments to choose.
+/// A candidate for the number of segments.
 struct Trial {
-  std::int64_t weights = 0;  // of the layers computed once more, whose products cost as much a row
+  std::int64_t weights = 0;  // of the recomputed layers; product cost per row is proportional
   int segments = 1;
-  std::int64_t outputs = 0;  // numbers of a row for which there is memory
+  std::int64_t outputs = 0;  // numbers per row that are in memory
 
   friend auto operator<=>(const Trial&, const Trial&) = default;
 };
 
 Trial trial_of(const MlpSpec& spec) {
   Trial trial{.segments = spec.segments};
-  std::vector<std::int64_t> shared;  // by the place in a segment
+  std::vector<std::int64_t> shared;  // by position in a segment
   for (int layer = 0; layer < spec.layout.layers(); ++layer) {
     const Segment segment = spec.segment_of(layer);
     const auto place = static_cast<std::size_t>(layer - segment.first);
@@ -57,7 +57,7 @@ Trial trial_of(const MlpSpec& spec) {
   return trial;
 }
 
-/// Those that are worth a thought: each has more flops than the one before it, and less memory.
+/// The candidates worth trying: each has more flops and needs less memory than the one before.
 std::vector<Trial> trials_of(MlpSpec spec) {
   spec.segments = 1;
   std::vector<Trial> all = {trial_of(spec)};

@@ -28,12 +28,12 @@ Runner::Runner(std::span<Device* const> devices, Communicator* communicator, con
 }
 
 Runner::~Runner() {
-  // Queued work may still read programs and memory that go away next.
+  // Queued work may still use programs and memory that are about to be destroyed.
   for (auto& [lane, stream] : streams_) {
     try {
       stream->synchronize();
     } catch (const std::exception&) {
-      // finish_step() reported it, or the run is being given up anyway.
+      // finish_step() has reported it, or the run is ending anyway.
       continue;
     }
   }
@@ -86,7 +86,7 @@ PreparedProgram& Runner::prepared(const Program& program) {
 }
 
 void Runner::enter(PreparedProgram& program) {
-  // Waits name nodes of their own program only. So every lane first joins every other.
+  // Waits name only nodes of their own program, so every lane first waits for every other.
   for (auto& [lane, stream] : streams_) joins_.at(lane)->record(*stream);
   for (auto& [lane, stream] : streams_) {
     for (auto& [other, event] : joins_) {
@@ -102,7 +102,7 @@ void Runner::queue_waits(const PreparedProgram& program, std::int64_t step, Node
     const PreparedNode& awaited = program.at(wait.node);
     const std::int64_t awaited_step = step - wait.steps_back;
     if (awaited_step < entered_) continue;
-    // Inside a graph there is this step's work only; launch_graph() sees to the rest.
+    // A graph contains only this step's work; launch_graph() handles the other waits.
     if (mode == Mode::kCaptured && (wait.steps_back > 0 || awaited.is_data)) continue;
     const std::size_t set = mode == Mode::kCaptured ? captured_set_of(step) : set_of(awaited_step);
     for (const auto& event : awaited.events[set]) {
@@ -141,7 +141,7 @@ void Runner::fetch(PreparedProgram& program, std::int64_t step, StepInput& input
     if (!program.at(id).is_data) continue;
     queue_node(program, step, id, Mode::kEager);
     if (!program.at(id).reads_pinned) continue;
-    // The first fetches make the fences; later ones find them.
+    // The first fetches create the fences; later ones reuse them.
     if (fence == fences.size()) fences.push_back(devices_[0]->new_event(EventUse::kOrder));
     fences[fence++]->record(*program.at(id).streams[0]);
   }
@@ -159,7 +159,7 @@ void Runner::queue_work(PreparedProgram& program, std::int64_t step) {
     if (!program.at(id).is_data) queue_node(program, step, id, Mode::kEager);
   }
   program.has_run = true;
-  // A graph begins where the main lane is, and takes it that all lanes are there.
+  // A graph starts after the work on the main lane only, so the main lane must wait for all others.
   if (options_.graph) join_main();
 }
 
@@ -176,8 +176,8 @@ void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
   auto& graph = program.graphs[slot_of(step)];
   if (graph == nullptr) capture(program, step);
   Stream& main = *streams_.at(kMainLane);
-  // What the graph's nodes wait for outside of it: this step's data. Earlier graphs are ahead of
-  // this one in the main lane.
+  // The graph waits for this step's data, which its nodes need from outside. Earlier graphs precede
+  // it on the main lane.
   for (NodeId id = 0; id < program.program->size(); ++id) {
     if (program.at(id).is_data) continue;
     for (const Wait& wait : program.node(id).waits) {
@@ -191,7 +191,7 @@ void Runner::launch_graph(PreparedProgram& program, std::int64_t step) {
   marks_->begin_launch(tag);
   devices_[0]->launch(*graph, main, step);
   marks_->end_launch(tag);
-  // What is outside waits for the whole graph.
+  // Work outside waits for the whole graph.
   for (PreparedNode& node : program.nodes) {
     if (node.is_data || !node.awaited_outside) continue;
     for (const auto& event : node.events[set_of(step)]) event->record(main);

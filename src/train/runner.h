@@ -1,10 +1,10 @@
-// The runner: carries out programs on devices, step after step.
+// The runner: executes programs on devices, step after step.
 //
 // It queues a step's nodes on their lanes' streams, with an event after every node that others wait
-// for, and marks when the step's work begins and ends on every lane (train/timeline.h).
-// With a graph, a program's first step runs eagerly, so that libraries load and set up what they
-// need outside of captures; then the nodes that are not data are captured once per slot and
-// launched as one piece. Nothing is allocated in a step.
+// for, and marks when the step's work begins and ends on every lane (train/timeline.h). With a
+// graph, a program's first step runs eagerly, so that libraries do their loading and setup outside
+// captures. Then all nodes except data nodes are captured once per slot and launched as a unit.
+// Nothing is allocated in a step.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@
 
 namespace barestep {
 
-/// Writes what the host contributes to a step into the pinned slots.
+/// Writes the host's input to a step into the pinned slots.
 class StepInput {
  public:
   virtual ~StepInput() = default;
@@ -33,77 +33,77 @@ class StepInput {
   /// Called before the data nodes of `step` are queued, when its pinned slots are free. May block.
   virtual void fill(std::int64_t step, const Program& program, const Addresses& addresses) = 0;
 
-  /// How finely that step is measured; asked once, before fill(). Nodes need a profiler that
+  /// How finely the step is measured; called once, before fill(). Nodes need a profiler that
   /// measures them.
   [[nodiscard]] virtual RunDetail detail_of(std::int64_t /*step*/) { return RunDetail::kRuns; }
 };
 
 enum class Fetch {
-  kAhead,       // a step's input is fetched while the step before it runs; waits are measured
-  kInStep,      // a step's input is fetched when its clock has started
-  kBeforeClock  // a step's input is made and waited for before its clock starts
+  kAhead,       // a step's input is fetched during the step before; waits are measured
+  kInStep,      // a step's input is fetched after its clock has started
+  kBeforeClock  // a step's input is ready before its clock starts
 };
 
 struct RunnerOptions {
   Fetch fetch = Fetch::kAhead;
-  bool graph = false;                            // capture and launch; one device only
-  MemoryKind host_memory = MemoryKind::kPinned;  // of pinned buffers; a graph needs kPinned
+  bool graph = false;                            // captures and launches graphs; one device only
+  MemoryKind host_memory = MemoryKind::kPinned;  // for pinned buffers; a graph needs kPinned
   StepProfiler* profiler = nullptr;              // may be null; must outlive the runner
 };
 
 class Runner {
  public:
-  /// Allocates the arenas. All references must outlive the runner. `communicator` may be null when
-  /// no program holds a collective. Throws Error(kMemory). Blocks.
+  /// Allocates the arenas. All references must outlive the runner. `communicator` may be null if no
+  /// program contains a collective. Throws Error(kMemory). Blocks.
   Runner(std::span<Device* const> devices, Communicator* communicator, const Buffers& buffers,
          const MemoryPlan& plan, RunnerOptions options);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  /// Prepares a program; call once for each before its first step. Blocks.
+  /// Prepares a program; call once for each program before its first step. Blocks.
   void add(const Program& program);
 
-  /// Queues the next step. `next` is the program of the step after it, or null: if it is the same
-  /// one, its input is fetched ahead, by this call or, where two steps are unfinished, by the
+  /// Queues the next step. `next` is the program of the step after it, or null. If it is the same
+  /// program, its input is fetched ahead: by this call or, if two steps are unfinished, by the
   /// finish_step() that frees its slot. `input` must live until then. At most two steps may be
   /// unfinished. Blocks while a pinned slot is in use.
   void queue_step(const Program& program, const Program* next, StepInput& input);
 
-  /// Blocks until the oldest queued step is done; it is the newest of the timeline then. Fetches
-  /// input that queue_step() left. Throws what a device or communicator reported.
+  /// Blocks until the oldest queued step is done, which then is the newest in the timeline. Fetches
+  /// input that queue_step() left. Throws errors that a device or communicator reported.
   void finish_step();
 
-  /// queue_step, then finish_step.
+  /// Calls queue_step, then finish_step.
   void step(const Program& program, const Program* next, StepInput& input);
 
-  /// The finished steps, as long as they are kept.
+  /// The most recent finished steps.
   [[nodiscard]] const Timeline& timeline() const { return timeline_; }
 
-  /// By how much the timeline's times may be off at most, in seconds.
+  /// An upper bound of the error of the timeline's times, in seconds.
   [[nodiscard]] double clock_error_s() const { return marks_->clock_error_s(); }
 
-  /// Steps queued so far, which is the number of the next one.
+  /// The number of steps queued so far; also the number of the next one.
   [[nodiscard]] std::int64_t steps() const { return queued_; }
 
-  /// Whether the input of that next step was fetched already.
+  /// Whether the next step's input has been fetched already.
   [[nodiscard]] bool has_fetched_next() const { return fetched_ == queued_; }
 
-  /// Steps finished so far, which is the number of the oldest that is not.
+  /// The number of steps finished so far; also the number of the oldest unfinished one.
   [[nodiscard]] std::int64_t finished() const { return finished_; }
 
-  /// The memory of a step's slots.
+  /// The addresses of a step's slots.
   [[nodiscard]] const Addresses& addresses(std::int64_t step) const;
 
   [[nodiscard]] std::span<const Arena> arenas() const { return arenas_; }
   [[nodiscard]] Stream& stream(LaneId lane) const { return *streams_.at(lane); }
 
  private:
-  /// Which events a node's work is tied to others by.
+  /// Which events order a node's work.
   enum class Mode { kEager, kCaptured };
 
   Stream* stream_of(const LaneId& lane);
-  /// The buffer of category workspace on a compute lane's device, if there is one.
+  /// Gives the stream its lane's workspace buffer, if the device has one.
   void give_workspace(Stream& stream, int device);
   PreparedProgram& prepared(const Program& program);
   void enter(PreparedProgram& program);
@@ -114,7 +114,7 @@ class Runner {
   void queue_waits(const PreparedProgram& program, std::int64_t step, NodeId id, Mode mode);
 
   void queue_work(PreparedProgram& program, std::int64_t step);
-  /// From here on the main lane runs after all others.
+  /// From here on, work on the main lane runs after that of all other lanes.
   void join_main();
   void launch_graph(PreparedProgram& program, std::int64_t step);
   void capture(PreparedProgram& program, std::int64_t step);
@@ -130,13 +130,13 @@ class Runner {
   Timeline timeline_;
   std::map<LaneId, std::unique_ptr<Stream>> streams_;
   std::map<LaneId, std::unique_ptr<Event>>
-      joins_;  // where lanes meet: programs change, graphs begin
+      joins_;  // for joining lanes: when programs change or graphs begin
   std::array<std::vector<std::unique_ptr<Event>>, 2>
-      fences_;  // per slot: its pinned reads are done
+      fences_;  // by slot: its pinned memory has been read
   std::vector<std::unique_ptr<PreparedProgram>> programs_;
 
   PreparedProgram* current_ = nullptr;
-  std::int64_t entered_ = 0;  // the current program's first step
+  std::int64_t entered_ = 0;  // the first step of the current program
   std::int64_t queued_ = 0;
   std::int64_t fetched_ = -1;        // the last step whose input was fetched
   StepInput* next_input_ = nullptr;  // of the next step, which is of current_, while it is wished

@@ -75,7 +75,8 @@ std::optional<Batch> Schedule::next_evaluation() {
   return batch;
 }
 
-/// Ranks take turns in the epoch's order; of the test set each has a range of its own.
+/// In training, ranks alternate in the epoch's order; in the test set, each rank has a contiguous
+/// range.
 BatchRows Schedule::rows_of(const Batch& batch) const {
   const std::int64_t count = batch.program->tensors.x.rows;
   if (batch.evaluates) return {.from_test_set = true, .first = batch.first, .count = count};

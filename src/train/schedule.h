@@ -1,4 +1,4 @@
-// Which batch every step runs: epochs, the smaller last batch, and evaluation in between.
+// The batch of every step: epochs, the smaller last batch, and evaluations in between.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@ namespace barestep {
 struct Batch {
   const StepProgram* program = nullptr;
   bool evaluates = false;
-  std::int64_t epoch = 0;   // from 0
-  std::int64_t number = 0;  // of training steps, from 0; of evaluation batches, per epoch
-  std::int64_t first = 0;   // first row: in the epoch's order, or in the test set
+  std::int64_t epoch = 0;   // counted from 0
+  std::int64_t number = 0;  // training steps, from 0; evaluation batches, from 0 in each epoch
+  std::int64_t first = 0;   // first row, in the epoch's order or the test set
   bool ends_evaluation = false;
 };
 
 /// Loss scaling between two steps.
 struct ScalingPosition {
   float scale = 0;
-  std::int32_t good_steps = 0;  // since the scale last changed
+  std::int32_t good_steps = 0;  // since the last change of the scale
   std::int32_t updates = 0;     // steps that were not skipped
 
   friend bool operator==(const ScalingPosition&, const ScalingPosition&) = default;
 };
 
-/// Where a run is, between two batches.
+/// The position of a run between two batches.
 struct Position {
-  std::int64_t steps = 0;                    // training steps done
-  bool evaluated = false;                    // if an evaluation follows the last of them, that too
+  std::int64_t steps = 0;                    // finished training steps
+  bool evaluated = false;                    // any evaluation after the last of them is done too
   std::optional<double> best_test_loss{};    // of all evaluations so far
-  std::int64_t evaluations_since_best = 0;   // that were no better
-  std::optional<ScalingPosition> scaling{};  // of runs with loss scaling
+  std::int64_t evaluations_since_best = 0;   // evaluations without improvement
+  std::optional<ScalingPosition> scaling{};  // for runs with loss scaling
 
   friend bool operator==(const Position&, const Position&) = default;
 };
@@ -43,23 +43,23 @@ struct Position {
 /// Batches in the order in which they run.
 class Schedule {
  public:
-  /// What is left of the run at `start`.
+  /// The rest of the run from `start` on.
   Schedule(const TrainingConfig& training, const StepPrograms& programs, Position start = {});
 
   /// The next batch, or nothing at the end.
   std::optional<Batch> next();
 
-  /// Training steps of the whole run.
+  /// The training steps of the whole run.
   [[nodiscard]] std::int64_t steps() const { return steps_; }
 
-  /// The samples of a batch that this rank takes.
+  /// The samples of a batch for this rank.
   [[nodiscard]] BatchRows rows_of(const Batch& batch) const;
 
  private:
   std::optional<Batch> next_evaluation();
   [[nodiscard]] std::int64_t batches_of_epoch() const;
   [[nodiscard]] const StepProgram& whole_step() const;
-  /// If an evaluation follows the newest training step, that is what comes next.
+  /// If an evaluation follows the newest training step, it is next.
   void begin_evaluation();
 
   const StepPrograms& programs_;
@@ -70,18 +70,18 @@ class Schedule {
   bool evaluating_ = false;
 };
 
-/// The batches that are still to come in `schedule`, as the loader of this rank asks for them. The
-/// programs of the schedule must outlive the result.
+/// The remaining batches of `schedule`, for this rank's loader. The programs of the schedule must
+/// outlive the result.
 NextBatch batches_of(Schedule schedule);
 
-/// Optimizer steps a configuration asks for, given the rows of an epoch (0: random data).
+/// The optimizer steps that a configuration specifies, given the rows of an epoch (0: random data).
 std::int64_t steps_of(const TrainingConfig& training, std::int64_t epoch_rows,
                       std::int64_t batch_size);
 
-/// The configuration with what depends on the device's kind and on the data put in: device, widths,
-/// steps, warm-up, weight decay, profiled steps. It asks for the same run, whatever the defaults.
-/// `spec` is that of the run, `done` what it has done already: steps that are left to profile are
-/// profiled, and nothing where none are. Throws what warmup_of() and profiled_steps_of() throw.
+/// The configuration with all values that depend on the device's kind or the data filled in:
+/// device, widths, steps, warm-up, weight decay, profiled steps. It describes the same run, even if
+/// defaults change. `spec` is the run's. `done` is the number of steps done before; only remaining
+/// steps are profiled, if any. Throws what warmup_of() and profiled_steps_of() throw.
 TrainConfig resolve(TrainConfig config, DeviceKind kind, const StepSpec& spec,
                     std::int64_t done = 0);
 

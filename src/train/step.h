@@ -1,4 +1,4 @@
-// The programs of a run: one training step, the smaller last batch, evaluation.
+// The programs of a run: one training step, the smaller last batch, and an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -16,50 +16,50 @@
 
 namespace barestep {
 
-/// The random stream that PyTorch's tensors on such a device are drawn from. Any device can draw
-/// from either.
+/// The random stream that PyTorch uses for tensors on such a device. Any device can draw from
+/// either.
 constexpr Generator generator_of(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? Generator::kTorchCuda : Generator::kTorchCpu;
 }
 
-/// The width of layers where none is asked for.
+/// The width of layers if none is given.
 constexpr std::int64_t default_dim(DeviceKind kind) {
   return kind == DeviceKind::kCuda ? kDefaultDimCuda : kDefaultDimCpu;
 }
 
 class StepPrograms;
 
-/// What makes the parameters' copy of 16 bits, once they have come to device 0; nothing where
-/// products are of fp32. Later the optimizer keeps it.
+/// The op that creates the 16-bit copy of the parameters once these are on device 0; nothing if
+/// products are in fp32. Later the optimizer updates the copy.
 std::optional<DeviceOp> rounding_of(const StepPrograms& programs);
 
-/// How a step is built: by this class for one device alone, by others for a place among many.
+/// How a step is built. This class is for a single device; derived classes are for one of many.
 class Scheme {
  public:
   virtual ~Scheme() = default;
 
-  /// A training step, input first.
+  /// Builds a training step, input first.
   virtual void build(Draft& draft) const;
 
-  /// An evaluation of this rank's rows.
+  /// Builds an evaluation of this rank's rows.
   virtual void evaluate(Draft& draft) const;
 
-  /// Whether the first step of a run has its own program.
+  /// Whether a run's first step has its own program.
   [[nodiscard]] virtual bool has_first_step() const { return false; }
 
-  /// What a rank holds of the optimizer's flat buffers; all of them, unless ranks share them out.
+  /// The part of the optimizer's flat buffers on a rank; all of it, unless ranks divide them.
   [[nodiscard]] virtual FlatRange optimizer_range(const StepSpec& spec, int rank) const;
 
-  /// What ranks exchange in a step, and by what, in a few words; empty for a scheme without ranks.
+  /// What ranks exchange in a step and how, in a few words; empty for a scheme without ranks.
   [[nodiscard]] virtual std::string exchange_text(const StepSpec& /*spec*/,
                                                   std::string_view /*transport*/) const {
     return "";
   }
 };
 
-/// The buffers and programs of a run; ordered and ready to plan. `spec` is copied. `scheme` may be
-/// null and must outlive the programs. Throws Error(kConfiguration) when an epoch of whole steps
-/// has none, and what the scheme throws.
+/// The buffers and programs of a run, ordered and ready to plan. Copies `spec`. `scheme` may be
+/// null and must outlive the programs. Throws Error(kConfiguration) if epochs consist of whole
+/// steps but contain none, and what the scheme throws.
 class StepPrograms {
  public:
   explicit StepPrograms(const StepSpec& spec, const Scheme* scheme = nullptr);
@@ -71,37 +71,37 @@ class StepPrograms {
   [[nodiscard]] const Scheme* scheme() const { return scheme_; }
   [[nodiscard]] const Buffers& buffers() const { return buffers_; }
 
-  /// Those there are, each once.
+  /// All programs of the run, each once.
   [[nodiscard]] std::vector<const StepProgram*> all() const;
 
-  /// There is none where the model does not train.
+  /// Must not be called if the model does not train.
   [[nodiscard]] const StepProgram& train() const { return *train_; }
-  /// For step 0, if the scheme has a separate program for it.
+  /// For step 0; null unless the scheme has a separate program for it.
   [[nodiscard]] const StepProgram* first() const { return first_.get(); }
-  /// For the last batch of an epoch, where the batch size does not divide the training set.
+  /// For the last batch of an epoch, if the batch size does not divide the training set.
   [[nodiscard]] const StepProgram* last_batch() const { return last_batch_.get(); }
-  /// Of this rank's rows of the test set; of none, where there are fewer rows than ranks.
+  /// For this rank's rows of the test set; null if there are fewer rows than ranks.
   [[nodiscard]] const StepProgram* evaluate() const { return evaluate_.get(); }
   [[nodiscard]] const StepProgram* last_evaluate() const { return last_evaluate_.get(); }
-  /// What is run once, after the parameters have come, of a model whose evaluations are in int8.
+  /// Runs once after the parameters have been copied, if evaluations are in int8.
   [[nodiscard]] const StepProgram* quantize() const { return quantize_.get(); }
 
-  /// The flat buffers, for initialisation, loading and saving.
+  /// The flat buffer of parameters, for initialisation, loading and saving.
   [[nodiscard]] BufferId parameters() const { return parameters_; }
-  /// What products read: these, or their rounded copy.
+  /// The parameters that products read, possibly the rounded copy.
   [[nodiscard]] const Tensor& operands() const { return operands_; }
-  /// Throws Error(kConfiguration) when they are not stored.
+  /// Throws Error(kConfiguration) if gradients are not stored.
   [[nodiscard]] BufferId gradients() const;
   [[nodiscard]] const std::vector<BufferId>& optimizer_state() const { return optimizer_state_; }
-  /// Whether each rank holds a part of a flat buffer only.
+  /// Whether each rank holds only part of a flat buffer.
   [[nodiscard]] bool is_shared_out(BufferId flat) const;
-  /// The numbers of a flat buffer that `rank` holds, by their places in the layout.
+  /// The range of a flat buffer that `rank` holds, in numbers of the layout.
   [[nodiscard]] FlatRange held_by(int rank, BufferId flat) const;
 
-  /// Of programs that save their state: pinned memory for what this rank saves of it
+  /// For programs that save their state: pinned memory for this rank's part of it
   /// (train/training_state.h).
   [[nodiscard]] const std::optional<Tensor>& state_host() const { return state_host_; }
-  /// On a device with its own memory: a copy of these numbers there.
+  /// On a device with its own memory: a copy of these numbers on the device.
   [[nodiscard]] const std::optional<Tensor>& state_snapshot() const { return state_snapshot_; }
 
  private:

@@ -68,7 +68,7 @@ std::unique_ptr<StepMarks::Marked> StepMarks::make_marks(const Program& program,
     lane_end_s_.try_emplace(run.lane, 0);
     if (knows_by_itself(run)) continue;
     made.by_events = true;
-    clock_of(run.lane.device);  // made now, not in a step
+    clock_of(run.lane.device);  // created here, not during a step
     Device& device = *at(devices_, run.lane.device);
     const std::size_t sets = run.phase == Phase::kData ? kSets : 2;
     for (std::size_t set = 0; set < sets; ++set) {
@@ -88,7 +88,7 @@ bool StepMarks::is_input(const Tag& tag) const {
   return at(at(programs_, tag.program).is_input, tag.node) != 0;
 }
 
-// Collectives of a graph carry the step of their capture, which is one of the same slot.
+// Collectives in a graph carry the step of their capture, which uses the same slot.
 std::size_t StepMarks::set_for(const Tag& tag) const {
   return is_input(tag) ? set_of(tag.step) : slot_of(tag.step);
 }
@@ -164,8 +164,8 @@ void StepMarks::capture(bool on) {
 }
 
 void StepMarks::on_record(const Record& record) {
-  if (record.tag.node < 0) return;  // a piece of another node's work
-  // One that sends records has one device, and so one part.
+  if (record.tag.node < 0) return;  // part of another node's work
+  // A stream that sends records has one device, and so one part.
   Marked& marks = marked(record.tag);
   const Place& place = at(marks.places, record.tag.node);
   if (!place.is_first && !place.is_last) return;
@@ -199,8 +199,8 @@ void StepMarks::read(int program, StepTimeline& step) {
       span = marks.runs[i].spans[set];
     } else {
       span = read_events(marks, i, set);
-      // Whatever the clocks' error: nothing runs before the host queued it, or before what is ahead
-      // of it on its lane is done, or after the host saw the step done.
+      // Limits the effect of the clocks' error: nothing runs before the host has queued it, before
+      // the work ahead of it on its lane is done, or after the host has seen the step's end.
       double first_s = span.queued_s;
       if (run.phase != Phase::kData) first_s = std::max(first_s, lane_end_s_.at(run.lane));
       span.begin_s = std::clamp(span.begin_s, first_s, step.host.end_s);

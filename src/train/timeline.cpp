@@ -15,7 +15,7 @@ bool is_copy_node(const Node& node) {
   return op != nullptr && std::holds_alternative<Copy>(*op);
 }
 
-/// When the lane ended its last work of the step. Where it had none, the end of all work.
+/// When the lane finished its last work of the step; without any, the end of all work.
 double end_on_lane(const StepTimeline& step, LaneId lane) {
   const auto runs = step.plan->runs_on(lane);
   if (!runs.empty()) return step.spans[runs.back()].end_s;
@@ -24,7 +24,7 @@ double end_on_lane(const StepTimeline& step, LaneId lane) {
   return end_s;
 }
 
-/// When the wall time of the step ends.
+/// The end of the step's wall time.
 double wall_end(const StepTimeline& step, LaneId lane) {
   return step.host.overlaps_next ? end_on_lane(step, lane) : step.host.end_s;
 }
@@ -78,7 +78,7 @@ void RunPlan::add_part(NodeId id, const LaneId& lane, bool starts_run) {
     if (!on_lane.empty()) {
       const NodeRun& before = runs_[on_lane.back()];
       run.previous = on_lane.back();
-      // Input is queued a step ahead of what comes after it in the program.
+      // Input is queued a step earlier than the nodes after it in the program.
       run.follows_directly = node.waits.empty() && !run.is_collective && !before.is_collective &&
                              (before.phase == Phase::kData) == (run.phase == Phase::kData);
     }

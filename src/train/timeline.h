@@ -1,8 +1,8 @@
-// When the work of a step ran, on every lane, and when the host queued it.
+// When a step's work ran on every lane, and when the host queued it.
 //
-// A step's nodes are measured in runs: what follows each other on a lane without anything in
-// between that waits or is waited for. A finished step has a span for each run. Three steps are
-// kept, since waits reach two steps back. Every figure about time is a fold over these spans;
+// A step's nodes are measured in runs: consecutive nodes of a lane with nothing in between that
+// waits or is waited for. A finished step has a span for each run. Three steps are kept, since
+// waits reach back two steps. Every figure about time is a fold over these spans;
 // profiler/account.h has the folds.
 #pragma once
 
@@ -21,11 +21,11 @@
 
 namespace barestep {
 
-/// Nodes of one lane and phase that are measured as one: none waits for another lane but the first,
-/// and no other lane waits for one but the last. A part of a collective is a separate run.
+/// Nodes of one lane and phase that are measured as one. Only the first may wait for another lane,
+/// and only the last may be waited for. Each part of a collective is a separate run.
 struct NodeRun {
-  /// A part of a node that this run waits for, in this step or `steps_back` steps ago. That step
-  /// may be measured more or less finely than this one.
+  /// A part of a node that this run waits for, in this step or `steps_back` steps earlier. That
+  /// step may be measured more finely or more coarsely than this one.
   struct AwaitedPart {
     NodeId node = 0;
     std::size_t part = 0;
@@ -37,19 +37,19 @@ struct NodeRun {
   Phase phase = Phase::kForward;
   bool is_collective = false;
   bool is_copy = false;
-  bool follows_directly = false;          // waits for nothing but the run before it on its lane
+  bool follows_directly = false;          // waits only for the previous run on its lane
   std::optional<std::size_t> previous{};  // on its lane, in the same step
   std::vector<AwaitedPart> awaited{};
-  std::vector<std::size_t> parts{};  // of a collective: the runs of all its parts
+  std::vector<std::size_t> parts{};  // collective: the runs of all its parts
 };
 
 /// How finely a step is measured.
 enum class RunDetail {
-  kRuns,   // as few runs as tell every cause of a wait
+  kRuns,   // the fewest runs that show every cause of a wait
   kNodes,  // a run for every node and part
 };
 
-/// How many runs a program has by nodes: one for each node and part.
+/// The number of runs if a program is measured by nodes: one for each node and part.
 std::size_t parts_of(const Program& program);
 
 /// The runs of a program. `program` must outlive it.
@@ -61,15 +61,15 @@ class RunPlan {
   [[nodiscard]] RunDetail detail() const { return detail_; }
   [[nodiscard]] const std::vector<NodeRun>& runs() const { return runs_; }
 
-  /// The runs that hold a node: one for each of its parts, in the order of lanes_of().
+  /// The runs that contain a node: one for each of its parts, in the order of lanes_of().
   [[nodiscard]] const std::vector<std::size_t>& runs_of(NodeId node) const {
     return at(runs_of_node_, node);
   }
 
-  /// The runs of each lane that the program uses, in their order.
+  /// The runs of each lane that the program uses, in order.
   [[nodiscard]] const std::map<LaneId, std::vector<std::size_t>>& lanes() const { return lanes_; }
 
-  /// The runs of one lane; empty where the program does not use it.
+  /// The runs of one lane; empty if the program does not use it.
   [[nodiscard]] std::span<const std::size_t> runs_on(LaneId lane) const {
     const auto found = lanes_.find(lane);
     if (found == lanes_.end()) return {};
@@ -86,11 +86,11 @@ class RunPlan {
   std::map<LaneId, std::vector<std::size_t>> lanes_;
 };
 
-/// A run as it ran, in seconds of core/clock.h.
+/// The times of a run, in seconds of core/clock.h.
 struct Span {
-  double queued_s = 0;        // the host began to queue its first node, or the graph that holds it
-  double queued_until_s = 0;  // it was done with the last one; 0 without a profiler
-  double begin_s = 0;         // its lane began
+  double queued_s = 0;        // the host began to queue its first node, or its graph
+  double queued_until_s = 0;  // the host had queued the last one; 0 without a profiler
+  double begin_s = 0;         // its lane began it
   double end_s = 0;
 
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
@@ -98,31 +98,31 @@ struct Span {
   [[nodiscard]] bool is_known() const { return end_s > 0; }
 };
 
-/// What the host did around a step, in seconds of core/clock.h.
+/// The host's times around a step, in seconds of core/clock.h.
 struct HostTimes {
-  double begin_s = 0;   // it starts on the step's input, where that is made before the clock starts
-  double start_s = 0;   // the clock starts
-  double queued_s = 0;  // the step's work is queued
-  double fetch_begin_s = 0;        // it starts on the next step's input; queued_s where it does not
-  double fetched_s = 0;            // that input is made and queued; queued_s where it is not
+  double begin_s = 0;              // starts on the step's input, if that is made before the clock
+  double start_s = 0;              // the clock starts
+  double queued_s = 0;             // the step's work is queued
+  double fetch_begin_s = 0;        // starts on the next step's input; else queued_s
+  double fetched_s = 0;            // next step's input is made and queued; else queued_s
   double end_s = 0;                // the step is done
-  bool overlaps_previous = false;  // the step before it was unfinished when it was queued
-  bool overlaps_next = false;      // it was unfinished when the next one was queued
-  bool is_graph = false;           // all but its input was queued as one graph
-  bool joins_lanes = false;  // every lane waited for every other before it: the program changed
+  bool overlaps_previous = false;  // was queued while the step before was unfinished
+  bool overlaps_next = false;      // was unfinished when the next was queued
+  bool is_graph = false;           // all except its input was queued as a graph
+  bool joins_lanes = false;        // lanes all waited for each other before it: the program changed
 };
 
-/// A finished step; spans[i] is of plan->runs()[i]. Copies share the plan, whose program must
+/// A finished step; spans[i] belongs to plan->runs()[i]. Copies share the plan, whose program must
 /// outlive them.
 struct StepTimeline {
   std::shared_ptr<const RunPlan> plan{};
-  std::int64_t step = 0;  // of the runner
+  std::int64_t step = 0;  // counted by the runner
   HostTimes host{};
-  double clock_error_s = 0;  // by how much the spans may be off at most
+  double clock_error_s = 0;  // upper bound of the spans' error
   std::vector<Span> spans{};
 };
 
-/// From where to where a step's wall time goes, in seconds of core/clock.h.
+/// The begin and end of a step's wall time, in seconds of core/clock.h.
 struct WallTime {
   double begin_s = 0;
   double end_s = 0;
@@ -130,31 +130,31 @@ struct WallTime {
   [[nodiscard]] double seconds() const { return end_s - begin_s; }
 };
 
-/// The lane whose work the account of a step is about.
+/// The lane that a step's account describes.
 constexpr LaneId kMainLane{0, Lane::kCompute};
 
-/// The last steps, newest first: as many as a wait can reach.
+/// The most recent steps, newest first: as many as a wait can reach.
 class Timeline {
  public:
   static constexpr std::size_t kSteps = 3;
 
   void add(StepTimeline step) { next() = std::move(step); }
 
-  /// A step that is the newest from now on, for the caller to fill in. It takes the memory of the
-  /// one that is forgotten for it.
+  /// Starts a new newest step, for the caller to fill in. Reuses the memory of the step that is
+  /// dropped.
   StepTimeline& next();
 
   /// The step `steps_back` steps before the newest; null if it is not kept.
   [[nodiscard]] const StepTimeline* at(int steps_back) const;
 
-  /// The wall time of the newest step, seen from `lane`. A step that overlaps neither neighbour
-  /// takes from its start on the host to its end there. Of steps that are queued while others run,
-  /// one ends and the next begins when `lane` ends its last work of it: so the walls of such steps
-  /// follow each other without a gap.
+  /// The wall time of the newest step, as seen from `lane`. A step that overlaps neither neighbour
+  /// lasts from its start on the host to its end there. If steps are queued while others run, one
+  /// ends and the next begins when `lane` finishes its last work of the first. So the wall times of
+  /// such steps follow each other without gaps.
   [[nodiscard]] WallTime wall_of_newest(LaneId lane) const;
 
-  /// Seconds between the end of the wall time before it and its own begin; 0 where the step before
-  /// it is not kept.
+  /// Seconds between the end of the previous step's wall time and the beginning of this one's; 0 if
+  /// the previous step is not kept.
   [[nodiscard]] double before_newest_s(LaneId lane) const;
 
  private:

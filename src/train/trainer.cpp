@@ -22,18 +22,18 @@
 namespace barestep {
 namespace {
 
-/// Ranks that draw data of their own seed their streams as torch.manual_seed(seed + rank) does.
+/// Ranks with data of their own seed their streams as torch.manual_seed(seed + rank) does.
 std::uint64_t data_seed(const TrainConfig& config, const StepSpec& spec) {
   return config.training.seed + static_cast<std::uint64_t>(spec.own_data ? spec.rank : 0);
 }
 
-/// The host waits for each step before it queues the next one. A profile is of such steps.
+/// Whether the host waits for each step before it queues the next one. Profiles need such steps.
 bool is_one_by_one(const TrainConfig& config) {
   return config.training.log_every == 1 || config.output.records();
 }
 
-/// Made before the clock, random data cannot hide behind the step before, so a run in which the
-/// host waits for few steps makes them ahead.
+/// Random data made before the clock cannot overlap with the previous step. So a run in which the
+/// host rarely waits makes them ahead.
 Fetch fetch_of(const TrainConfig& config, const Dataset* dataset) {
   if (dataset == nullptr) return is_one_by_one(config) ? Fetch::kBeforeClock : Fetch::kAhead;
   return config.data.workers == 0 ? Fetch::kInStep : Fetch::kAhead;
@@ -43,10 +43,11 @@ std::int64_t flops_of(const StepProgram* step) {
   return step == nullptr ? 0 : price_of(step->program).total.flops;
 }
 
-/// `loss` is no finite number. `which` is "loss" or "test loss", `when` tells where it was met.
+/// Called with a `loss` that is not finite. `which` is "loss" or "test loss"; `when` says where it
+/// occurred.
 [[noreturn]] void refuse_divergence(std::string_view which, double loss, const std::string& when,
                                     std::string remedy) {
-  // A NaN's sign means nothing.
+  // The sign of a NaN has no meaning.
   const double shown = std::isnan(loss) ? std::abs(loss) : loss;
   fail(ExitCode::kDiverged, {.what = "training diverged",
                              .value = "",
@@ -72,7 +73,7 @@ class Trainer::Input final : public StepInput {
                                   .delay_s = config.data.io_delay_ms / 1e3});
   }
 
-  /// The batch that runs as step `step` of the runner.
+  /// Sets the batch of the runner's step `step`.
   void announce(std::int64_t step, const Batch& batch) { at(batches_, step % 2) = batch; }
 
   /// The learning rate of a training step.
@@ -80,7 +81,7 @@ class Trainer::Input final : public StepInput {
     return learning_rate(config_.optimizer, batch.number + 1, spec_.ranks, steps_);
   }
 
-  /// As of the newest step that is done; the next ones' scalars begin there.
+  /// Sets the scaling after the newest finished step; the next steps' scalars start there.
   void set_scaling(const std::optional<ScalingPosition>& scaling) { scaling_ = scaling; }
 
   void set_wish(StepRequest wish, const std::atomic<bool>& asked) {
@@ -102,7 +103,7 @@ class Trainer::Input final : public StepInput {
     const StepTensors& tensors = batch.program->tensors;
     if (const auto& scalars = tensors.scalars_host) {
       for (std::int64_t row = 0; row < scalars->rows; ++row) {
-        // Without loss scaling every step is an update.
+        // Without loss scaling, every step is an update.
         const std::int64_t update = (scaling_ ? scaling_->updates : batch.number) + row;
         write_scalars(
             config_.optimizer, update + 1, rate_of(batch),
@@ -136,7 +137,7 @@ class Trainer::Input final : public StepInput {
   const StepSpec& spec_;
   std::int64_t steps_;
   StepProfiler* profiler_;
-  std::array<const std::atomic<bool>*, 2> wishes_{};  // null: not asked for
+  std::array<const std::atomic<bool>*, 2> wishes_{};  // null: never requested
   std::array<Batch, 2> batches_{};
   std::optional<ScalingPosition> scaling_{};
   std::minstd_rand random_{static_cast<unsigned>(spec_.rank) + 1};
@@ -145,14 +146,13 @@ class Trainer::Input final : public StepInput {
 
 namespace {
 
-/// Workers sleep beside the step, which is what they are for.
+/// With workers, the delay is theirs and runs alongside the step.
 double io_delay_in_step_s(const DataConfig& data) {
   const bool in_worker = data.kind != DataKind::kRandn && data.workers > 0;
   return in_worker ? 0 : data.io_delay_ms / 1e3;
 }
 
-/// PyTorch's x86 kernels take 7 bits on every processor; ours 8 wherever products of them are
-/// exact.
+/// PyTorch's x86 kernels use 7 bits on every processor; ours use 8 if their products are exact.
 std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind) {
   if (config.precision != Precision::kInt8) return std::nullopt;
   const Quantization scheme = config.quantization.value_or(Quantization::kRow);
@@ -160,7 +160,7 @@ std::optional<Int8Spec> int8_spec_of(const DeviceConfig& config, DeviceKind kind
   return Int8Spec{.scheme = scheme, .bits = scheme == Quantization::kRow && is_exact ? 8 : 7};
 }
 
-/// Of the test set, whose rows are the last ones.
+/// The variance of the test set, whose rows are the last ones.
 double test_variance_of(const StepSpec& spec, const Dataset* dataset) {
   return dataset == nullptr ? 0 : dataset->target_variance(spec.test_rows);
 }
@@ -221,7 +221,7 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
       target_variance_(test_variance_of(programs.spec(), dataset)) {
   for (const StepProgram* step : programs.all()) runner_.add(step->program);
   if (const auto& host = programs.state_host()) {
-    // Takes the pages now, and not while the run pauses.
+    // Touches the pages now, so that the run's pause does not have to.
     std::memset(runner_.addresses(0).at<std::byte>(*host), 0,
                 static_cast<std::size_t>(host->bytes()));
   }
@@ -233,8 +233,8 @@ Trainer::Trainer(const TrainConfig& config, const StepPrograms& programs,
   paused_at_ = position_.steps;
   first_measured_ = first_measured_step(config.training, schedule_.steps(), position_.steps);
   const Buffers& buffers = programs_.buffers();
-  // Padding included: the optimizer runs over it, and zeros stay zeros. Other devices' gradients
-  // are added to device 0's, padding included too.
+  // Includes padding: the optimizer processes it, and zeros stay zeros. Other devices' gradients,
+  // with padding, are added to device 0's.
   fill_with_zeros(whole(programs_.parameters()));
   for (BufferId id = 0; id < buffers.size(); ++id) {
     if (buffers[id].category == Category::kGradients) fill_with_zeros(whole(id));
@@ -267,10 +267,11 @@ void Trainer::upload_generator(const TorchGenerator& behind_weights) {
   const auto& state = programs_.train().tensors.generator;
   if (!state) return;
   if (programs_.spec().generator == Generator::kTorchCpu) {
-    // The data continue the stream that the weights began, as in a PyTorch script with one seed.
+    // The data continue the random stream that started with the weights, as in a PyTorch script
+    // with one seed.
     upload(&behind_weights, *state);
   } else {
-    // The weights are drawn on the CPU and copied; the GPU's stream is fresh.
+    // The weights are drawn on the CPU and copied, so the GPU's stream starts fresh.
     const PhiloxState fresh{.seed = data_seed(config_, programs_.spec())};
     upload(&fresh, *state);
   }
@@ -324,7 +325,7 @@ void Trainer::restore_generator(const TrainingState& start) {
   }
 }
 
-/// As of the next draw, whose data may be there already.
+/// Before the next draw, even if that draw's data have been fetched already.
 std::vector<std::byte> Trainer::generator_state() {
   const StepTensors& tensors = programs_.train().tensors;
   if (!tensors.generator) return {};
@@ -362,7 +363,7 @@ void Trainer::begin_copy() {
   if (!snapshot) return;
   is_copied_ = false;
   device.copy(host, copy, numbers, *copies_);
-  // Skipped where the copy fails.
+  // Skipped if the copy fails.
   copies_->call([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &is_copied_);
   copy_ends_->record(*copies_);
 }
@@ -404,7 +405,7 @@ void Trainer::run_now(const DeviceOp& op, int number) {
   stream.synchronize();
 }
 
-/// The state of loss scaling where the run begins.
+/// The state of loss scaling at the start of the run.
 void Trainer::begin_scaling() {
   const auto& scaling = programs_.train().tensors.scaling;
   if (!scaling) return;
@@ -446,7 +447,7 @@ void Trainer::run(TrainObserver& observer) {
     queue_batch(*batch, next ? &*next : nullptr);
     if (unfinished) finish_batch(*unfinished, observer);
     unfinished = batch;
-    // What a training step leaves on other lanes belongs to no evaluation.
+    // Work of a training step on other lanes must not run into an evaluation.
     const bool is_last = !next || was_stopped_ || next->evaluates;
     if (is_last || is_awaited(*batch) || pauses_after(*batch)) {
       finish_batch(*batch, observer);
@@ -504,7 +505,7 @@ void Trainer::finish_batch(const Batch& batch, TrainObserver& observer) {
   }
 }
 
-/// Every rank reads the same sums, so all stop or pause here, or none.
+/// Every rank reads the same sums, so either all stop or pause here, or none does.
 bool Trainer::is_wished(StepRequest wish, const Batch& batch, const Addresses& addresses) const {
   const auto& wishes = batch.program->tensors.wishes_of_all_host;
   if (!wishes) return input_->is_wished(wish);
@@ -512,7 +513,7 @@ bool Trainer::is_wished(StepRequest wish, const Batch& batch, const Addresses& a
   return place < wishes->size() && addresses.at(*wishes)[place] > 0;
 }
 
-/// Takes over the state of loss scaling after a step.
+/// Reads the state of loss scaling after a step.
 std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
                                                      const Addresses& addresses) {
   const auto& host = batch.program->tensors.scaling_host;
@@ -524,7 +525,7 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
                       .updates = *addresses.at<std::int32_t>(host->numbers.updates)};
   input_->set_scaling(position_.scaling);
   const bool skipped = *addresses.at(host->numbers.found_inf) > 0;
-  // Below, even gradients of 65504 are zeros of fp32's precision beside weights.
+  // Below this, even gradients of 65504 are zero in fp32's precision next to weights.
   constexpr float kDead = 0x1p-24F;
   if (position_.scaling->scale < kDead) {
     fail(ExitCode::kDiverged,
@@ -541,10 +542,10 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
 void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainObserver& observer) {
   const float loss = *addresses.at(batch.program->tensors.loss_host);
   const std::optional<ScalingReport> scaling = follow_scaling(batch, addresses);
-  // A step that overflows is skipped, and the scale changes, or the next batch is another.
+  // A step that overflows is skipped; then the scale or the batch changes.
   const bool may_recover = scaling && scaling->skipped && programs_.spec().loss_scale->dynamic;
   if (!std::isfinite(loss) && !may_recover) {
-    // The first loss is that of weights which no step has changed yet.
+    // The first loss is that of weights that no step has changed yet.
     if (batch.number == 0) {
       refuse_divergence("loss", loss, "at step 0",
                         "scale down the samples or the weights of --load");
@@ -557,10 +558,10 @@ void Trainer::report_step(const Batch& batch, const Addresses& addresses, TrainO
   last_loss_ = loss;
   position_.steps = batch.number + 1;
   position_.evaluated = false;
-  // A run that is complete did not stop.
+  // A run that is complete was not stopped.
   if (is_wished(StepRequest::kStop, batch, addresses))
     was_stopped_ = position_.steps < schedule_.steps();
-  // What ranks wished may have been fetched for the step after a pause before that pause.
+  // The requests for the step after a pause may have been fetched before that pause.
   if (is_wished(StepRequest::kPause, batch, addresses) && batch.number > paused_at_) {
     pause_is_wished_ = true;
   }
@@ -600,7 +601,7 @@ EvaluationPart sum_of_ranks(Communicator& ranks, const EvaluationPart& mine) {
 
 void EvaluationPart::add(const StepProgram& batch, const Addresses& addresses, double batch_s) {
   const StepTensors& tensors = batch.tensors;
-  // Weighted by rows, so that a smaller last batch counts for what it is.
+  // Weighted by rows, because the last batch may be smaller.
   const auto sum_of = [&](const std::optional<Tensor>& mean) {
     return mean ? static_cast<double>(*addresses.at(*mean)) * static_cast<double>(batch.rows) : 0;
   };
@@ -648,7 +649,7 @@ void Trainer::report_evaluation(const Batch& batch, const Addresses& addresses,
   observer.on_evaluation(report);
 }
 
-// All ranks have the same losses, so all end here, or none.
+// All ranks have the same losses, so either all end here or none does.
 bool Trainer::ended_early() const {
   const std::optional<std::int64_t>& most = config_.training.early_stop;
   return most && position_.evaluations_since_best >= *most;

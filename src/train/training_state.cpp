@@ -23,7 +23,7 @@ constexpr std::string_view kOptimizer = "optimizer.";
 constexpr std::string_view kGradients = "gradients.";
 constexpr std::string_view kGenerator = "generator";
 
-/// Weights and biases of all layers, as they lie in the buffer `flat`.
+/// The weights and biases of all layers in the buffer `flat`.
 void add_parts(std::vector<StatePart>& parts, const MlpSpec& model, const std::string& prefix,
                BufferId flat) {
   const ParameterLayout& layout = model.layout;
@@ -51,9 +51,9 @@ std::string prefix_of(const StepPrograms& programs, BufferId buffer) {
   return fmt::format("{}{}.", kOptimizer, programs.buffers()[buffer].name);
 }
 
-/// The numbers of a flat buffer that this rank saves, by their places in the layout.
+/// The range of a flat buffer that this rank saves, in numbers of the layout.
 FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
-  constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // at which tensors begin
+  constexpr std::int64_t kLineNumbers = 64 / bytes_of(DType::kF32);  // tensors' alignment
   const StepSpec& spec = programs.spec();
   const std::int64_t numbers = spec.model.layout.flat(flat).size();
   FlatRange range = programs.held_by(spec.rank, flat);
@@ -67,13 +67,13 @@ FlatRange saved_of(const StepPrograms& programs, BufferId flat) {
   return range;
 }
 
-/// Of random streams: that of each rank, or the one of all ranks, which the first saves.
+/// Whether this rank saves a random stream: its own, or as the first rank the common one.
 bool saves_generator(const StepPrograms& programs) {
   const StepSpec& spec = programs.spec();
   return spec.rank < static_cast<int>(generator_names(spec).size());
 }
 
-/// What keeps a tensor from being as expected; empty if nothing does.
+/// How a tensor differs from the expected one; empty if it does not.
 std::string difference_of(const StoredTensor* stored, const TensorForm& expected) {
   const std::string& name = expected.name;
   if (stored == nullptr) return name + " is missing";
@@ -198,7 +198,7 @@ std::string bad_weight_in(const std::vector<TensorForm>& tensors,
     for (std::size_t i = 0; i < piece.bytes.size(); i += sizeof(float)) {
       float number = 0;
       std::memcpy(&number, &piece.bytes[i], sizeof(number));
-      // A NaN's sign means nothing.
+      // The sign of a NaN has no meaning.
       if (std::isnan(number)) number = std::abs(number);
       if (!std::isfinite(number)) return fmt::format("{} holds {}", name, number);
     }

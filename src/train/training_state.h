@@ -1,8 +1,8 @@
-// The state of a run between two steps, in a form that knows no ranks: whole tensors without
-// padding, under names that PyTorch users know. What checkpoints hold.
+// The state of a run between two steps, independent of ranks: whole tensors without padding, under
+// the names that PyTorch uses. Checkpoints contain this state.
 //
-// Ranks save it together. Of a buffer that ranks share out, each saves what it holds; of one that
-// all hold, each saves an even part.
+// Ranks save it together. If ranks divide a buffer, each saves its own part; if all hold the whole
+// buffer, each saves an equal part.
 #pragma once
 
 #include <cstddef>
@@ -19,61 +19,62 @@
 
 namespace barestep {
 
-/// A tensor of the state, and where it lies in its flat buffer.
+/// A tensor of the state, with its position in its flat buffer.
 struct StatePart {
   std::string name;
   std::vector<std::int64_t> shape;
-  Tensor tensor;  // placed as in the layout of the parameters, whatever this rank holds of it
+  Tensor tensor;  // placed as in the parameters' layout, even if this rank holds only a part
 };
 
-/// The tensors that steps of these programs go on from: the weights ("net.0.weight"), the
-/// optimizer's memory ("optimizer.exp_avg.net.0.weight"), and gradients that add up from step to
-/// step ("gradients.net.0.weight"). The same on every rank.
+/// The tensors that these programs need to resume: the weights ("net.0.weight"), the optimizer's
+/// memory ("optimizer.exp_avg.net.0.weight"), and gradients that are accumulated from step to step
+/// ("gradients.net.0.weight"). The same on every rank.
 std::vector<StatePart> state_parts(const StepPrograms& programs);
 
-/// Whether such a tensor stands beside the weights of a checkpoint.
+/// Whether such a tensor is in a checkpoint in addition to the weights.
 bool is_beside_weights(std::string_view name);
 
-/// The names of the states of random streams: of one for all ranks ("generator"), or of one for
-/// each ("generator.rank0", ...). Their bytes are those of PyTorch's get_rng_state().
+/// The names of the random streams' states: one for all ranks ("generator"), or one for each rank
+/// ("generator.rank0", ...). Their bytes are those of PyTorch's get_rng_state().
 std::vector<std::string> generator_names(const StepSpec& spec);
 std::size_t bytes_of_generator(Generator generator);
 
-/// What a file holds of these programs' state: the parts, then the generators.
+/// The tensors of these programs' state in a file: the parts, then the generators.
 std::vector<TensorForm> state_tensors(const StepPrograms& programs);
 
-/// Numbers that this rank saves, one buffer's after the other's.
+/// The numbers that this rank saves, buffer by buffer.
 struct SavedNumbers {
   Tensor numbers;           // in this rank's memory
-  std::int64_t offset = 0;  // of their copy in what the rank saves, in bytes
+  std::int64_t offset = 0;  // of their copy in the saved bytes
 };
 std::vector<SavedNumbers> saved_numbers(const StepPrograms& programs);
 
-/// Bytes that this rank saves: the numbers, then the state of a random stream where it saves one.
+/// The number of bytes that this rank saves: the numbers, then the state of a random stream if it
+/// saves one.
 std::int64_t bytes_saved(const StepPrograms& programs);
 
-/// Where the state of this rank's random stream begins in what it saves; bytes_saved() where it
-/// saves none.
+/// The offset of this rank's random stream's state in its saved bytes; bytes_saved() if it saves
+/// none.
 std::int64_t generator_offset(const StepPrograms& programs);
 
-/// What this rank saves of each tensor. `saved` are the bytes_saved(), to which the pieces refer.
+/// This rank's part of each tensor. `saved` are the bytes_saved() that the pieces refer to.
 std::vector<CheckpointPiece> saved_pieces(const StepPrograms& programs,
                                           std::span<const std::byte> saved);
 
 struct TrainingState {
   Position position;
-  std::vector<StoredTensor> tensors;  // those of state_tensors(), on rank 0; empty on others
+  std::vector<StoredTensor> tensors;  // for state_tensors(), on rank 0; empty on others
 
-  /// Null when there is no tensor of this name.
+  /// Null if no tensor has this name.
   [[nodiscard]] const StoredTensor* find(std::string_view name) const;
 };
 
-/// The first weight that is no finite number, "net.0.weight holds nan"; empty where all are.
+/// The first weight that is not finite, "net.0.weight holds nan"; empty if all are finite.
 std::string bad_weight_in(const std::vector<TensorForm>& tensors,
                           std::span<const CheckpointPiece> pieces);
 
-/// Throws Error(kBadData), naming the first differences, when the tensors are not those that these
-/// programs go on from. `path` is where they were read.
+/// Throws Error(kBadData), naming the first differences, if the tensors are not those that these
+/// programs need to resume. `path` is the file they were read from.
 void require_state(const TrainingState& state, const StepPrograms& programs,
                    const std::filesystem::path& path);
 

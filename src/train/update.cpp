@@ -49,7 +49,7 @@ void Draft::update(const UpdateOptions& options) {
   UpdateTensors used = update_tensors();
   const bool stored = spec_.model.stores_gradients;
   BARESTEP_REQUIRE(stored || !spec_.loss_scale, "loss scaling looks at stored gradients");
-  // Of a model that stores gradients only the flat buffers are used here.
+  // A model that stores gradients uses only the flat buffers here.
   const Mlp model(buffers_, spec_.model, stored ? 0 : tensors().x.rows);
   const auto factors = [&](int layer) {
     return options.factors ? options.factors(layer) : model.factors(layer, tensors().x);
@@ -73,7 +73,7 @@ void Draft::update(const UpdateOptions& options) {
     if (used.loss_scale) update_scale();
     return;
   }
-  // The first layer first: its factors are those backward touched last.
+  // First layer first: backward used its factors last, so they are still in the caches.
   const int end = lowest_updated_.value_or(spec_.model.layout.layers());
   for (int layer = 0; layer < end; ++layer) {
     add_update(state.step(used, layer, factors(layer)), layer);

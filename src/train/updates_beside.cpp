@@ -12,21 +12,21 @@
 namespace barestep {
 namespace {
 
-// Shares of the rates that kernels reach: products of few rows, and whole waves of updates.
+// The shares of these rates that kernels reach: products of few rows, and whole waves of updates.
 constexpr double kProductShare = 0.85;
 constexpr double kUpdateShare = 0.92;
 
-// Instructions of the kernels, counted in their machine code; see bench/sass_budget.
+// Instructions of the kernels, counted in machine code; see bench/sass_budget.
 constexpr double kUpdatePerWeight = 54;
-constexpr double kUpdatePerRow = 1;  // and weight: a multiply-add
+constexpr double kUpdatePerRow = 1;  // per weight: a multiply-add
 constexpr double kUpdatePerRowOfTensor = 0.6;
 constexpr double kProductPerMultiplyAdd = 1.2;
 
-// Less is within what a calculation may be off, and pays for no second lane's waits.
+// A smaller gain is within the calculation's error and does not outweigh the second lane's waits.
 constexpr double kWorthShare = 0.05;
 constexpr double kWorthSeconds = 5e-6;
 
-/// An op's price in seconds, by what bounds it.
+/// An op's time in seconds by each limit.
 struct Load {
   double memory_s = 0;
   double issue_s = 0;
@@ -67,7 +67,7 @@ class Pricer {
   bool tensor_cores_;
 };
 
-/// Seconds of the updates that may run beside an input gradient, and of these gradients.
+/// Seconds of the updates that may run alongside an input gradient, and of these gradients.
 struct Pairs {
   double in_turn_s = 0;
   double together_s = 0;
@@ -80,7 +80,7 @@ Pairs pairs_of(const Program& program, const Pricer& price) {
     const auto* const update = std::get_if<LinearAdam>(&op);
     const auto* const product = std::get_if<Gemm>(&op);
     if (update != nullptr) updates[node.layer] = price(*update);
-    // Of several micro-steps the last one's counts.
+    // With several micro-steps, only the last one counts.
     if (product != nullptr && node.phase == Phase::kBackward)
       gradients[node.layer] = price(*product);
   }

@@ -1,4 +1,4 @@
-// Whether the fused updates of a step run beside the rest of backward, on the side lane.
+// Whether a step's fused updates run alongside the rest of backward, on the side lane.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace barestep {
 
-/// What a GPU reaches. The defaults are an H200's: what copies reach, an instruction a clock for
-/// each of four schedulers of 132 multiprocessors at 1.98 GHz, times 32 threads, and what products
-/// of fp32 and of tensor cores may be expected to reach (assumed).
+/// The rates that a GPU reaches. The defaults are an H200's: the rate of copies; one instruction
+/// per clock for each of four schedulers on 132 multiprocessors at 1.98 GHz, times 32 threads; and
+/// the rates assumed for products in fp32 and on tensor cores.
 struct GpuRates {
   double memory_bytes_per_s = 4.3e12;
-  double instructions_per_s = 33.45e12;  // of threads
+  double instructions_per_s = 33.45e12;  // counted per thread
   double fp32_flops_per_s = 52e12;
   double tensor_flops_per_s = 400e12;
 };
@@ -24,11 +24,11 @@ struct UpdatesBeside {
   std::string why{};
 };
 
-/// The answer for a training step whose updates come after backward; `scheme` as StepPrograms has
-/// it. On a GPU that is a calculation: together, an update and the input gradient of the layer
-/// below take the sum of their bytes or of their instructions, whichever takes longer; one after
-/// the other each takes the longer of its own two. So it pays where one is bound by memory and the
-/// other by arithmetic. The bits are the same either way.
+/// Decides for a training step whose updates come after backward; `scheme` as in StepPrograms. For
+/// a GPU this is a calculation. Run together, an update and the input gradient of the layer below
+/// take the sum of their memory times or of their instruction times, whichever is longer. Run one
+/// after another, each takes the longer of its own two. So running them together pays if one is
+/// limited by memory and the other by arithmetic. The bits are the same either way.
 UpdatesBeside choose_updates_beside(const TrainConfig& config, DeviceKind kind,
                                     const StepPrograms& after, const GpuRates& rates = {});
 

@@ -26,7 +26,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// One tensor of the model, as a file should hold it.
+/// A tensor of the model as a file must contain it.
 struct Entry {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -47,7 +47,7 @@ std::vector<Entry> entries_of(const MlpSpec& spec, FlatWeights& flat) {
   return entries;
 }
 
-/// What keeps the file from being this model's: one sentence for each tensor.
+/// How the file differs from this model: one sentence for each tensor.
 std::vector<std::string> differences(const std::vector<Entry>& model, const SafetensorsFile& file) {
   std::vector<std::string> found;
   for (const Entry& entry : model) {
@@ -70,7 +70,7 @@ std::vector<std::string> differences(const std::vector<Entry>& model, const Safe
   return found;
 }
 
-/// A weight that is no finite number.
+/// A weight that is not finite.
 struct BadWeight {
   std::int64_t index;
   float value;
@@ -79,11 +79,11 @@ struct BadWeight {
 std::optional<BadWeight> first_bad_weight(std::span<const float> values) {
   const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
   if (bad == values.end()) return std::nullopt;
-  // A NaN's sign means nothing.
+  // The sign of a NaN has no meaning.
   return BadWeight{bad - values.begin(), std::isnan(*bad) ? std::abs(*bad) : *bad};
 }
 
-/// "3, 0": where element `index` of a row-major tensor is.
+/// "3, 0": the position of element `index` in a row-major tensor.
 std::string place_of(std::int64_t index, const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> place(shape.size());
   for (std::size_t d = shape.size(); d-- > 0; index /= shape[d]) place[d] = index % shape[d];

@@ -1,4 +1,4 @@
-// The model's weights between host and device: initialisation, loading, saving.
+// The model's weights on the host: initialisation, loading, saving.
 #pragma once
 
 #include <filesystem>
@@ -11,10 +11,10 @@
 
 namespace barestep {
 
-/// A flat buffer on the host, in the layout's order, padding zero.
+/// A flat buffer on the host, in the layout's order; padding is zero.
 using FlatWeights = std::vector<float>;
 
-/// nn.Linear's default initialisation, layer by layer in construction order; advances the
+/// nn.Linear's default initialisation, layer by layer in order of construction; advances the
 /// generator.
 FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& generator);
 
@@ -22,17 +22,17 @@ FlatWeights initial_weights(const ParameterLayout& layout, TorchGenerator& gener
 std::span<float> weight_in(FlatWeights& flat, const ParameterLayout& layout, int layer);
 std::span<float> bias_in(FlatWeights& flat, const ParameterLayout& layout, int layer);
 
-/// PyTorch's names in a state_dict: a module `net` that is a Sequential of Linear and, where the
+/// The names in PyTorch's state_dict for a module `net` that is a Sequential of Linear and, if the
 /// model has an activation, ReLU modules: "net.0.weight", "net.0.bias", "net.2.weight", ...
 std::string state_dict_name(const MlpSpec& spec, int layer, const char* what);
 
-/// Writes safetensors, all or nothing. Throws Error(kCannotCreate, kInputOutput), and
-/// Error(kDiverged) instead of writing a weight that is not a finite number.
+/// Writes a safetensors file completely or not at all. Throws Error(kCannotCreate, kInputOutput),
+/// and Error(kDiverged) instead of writing a weight that is not finite.
 void save_weights(const std::filesystem::path& path, const MlpSpec& spec, FlatWeights& weights);
 
-/// Reads safetensors, also the weights of a checkpoint. Throws Error: kNoInput, or kBadData naming
-/// the first differences when names, shapes or types are not this model's, or the first weight that
-/// is not a finite number.
+/// Reads a safetensors file, or the weights of a checkpoint. Throws Error: kNoInput, or kBadData
+/// naming the first differences if names, shapes or types are not this model's, or the first weight
+/// that is not finite.
 FlatWeights load_weights(const std::filesystem::path& path, const MlpSpec& spec);
 
 }  // namespace barestep

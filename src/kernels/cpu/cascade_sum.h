@@ -1,8 +1,8 @@
-// Sums in the order of PyTorch's CPU kernels, so that losses and bias gradients have PyTorch's
-// bits.
+// Sums in the order of PyTorch's CPU kernels, so that losses and bias gradients are bit-identical
+// to PyTorch's.
 //
 // Source: PyTorch 1.13.1, aten/src/ATen/native/cpu/SumKernel.cpp, with vectors of 8 floats. The
-// order depends on shapes alone.
+// order depends only on shapes.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@ namespace barestep {
 /// Lanes of one of PyTorch's vectors.
 constexpr int kSumLanes = 8;
 
-/// Columns that PyTorch sums together; the columns after the last full group are summed in
-/// another order (interleaved_sum).
+/// The number of columns that PyTorch sums together. Columns after the last full group are summed
+/// in another order (interleaved_sum).
 constexpr int kSumColumns = 4 * kSumLanes;
 
 template <int kSize>
 using Sums = float[static_cast<std::size_t>(kSize)];
 
-/// Adds `rows` rows of kParts vectors of kWidth lanes; load(v, lane) is a lane of vector v, and row
-/// r consists of the vectors r * kParts + part. Runs of rows are summed first, then runs of runs,
-/// in four levels, which keeps rounding errors small.
+/// Adds `rows` rows of kParts vectors of kWidth lanes; load(v, lane) returns a lane of vector v,
+/// and row r consists of the vectors r * kParts + part. Runs of rows are summed first, then runs of
+/// runs, in four levels, to keep rounding errors small.
 template <int kParts, int kWidth, class Load>
 void cascade_sum(std::int64_t rows, const Load& load, Sums<kParts * kWidth>& sums) {
   constexpr int kLevels = 4;
@@ -77,7 +77,8 @@ void interleaved_sum(std::int64_t rows, const Load& load, Sums<kWidth>& sums) {
     for (int lane = 0; lane < kWidth; ++lane) sums[lane] += parts[part * kWidth + lane];
 }
 
-/// The sum of load(0) .. load(n - 1), as torch.sum adds a contiguous tensor on one thread.
+/// The sum of load(0) .. load(n - 1), in the order in which torch.sum adds a contiguous tensor on
+/// one thread.
 template <class Load>
 float contiguous_sum(std::int64_t n, const Load& load) {
   if (n < kSumLanes) {
@@ -95,9 +96,9 @@ float contiguous_sum(std::int64_t n, const Load& load) {
   return sum;
 }
 
-/// Calls store(column, sum) for the columns first .. last - 1 of a row-major rows x cols matrix, as
-/// torch.sum(dim=0) adds them. `first` must be a multiple of kSumColumns, and `last` too unless it
-/// is cols. `in` is of a real type.
+/// Calls store(column, sum) for the columns first .. last - 1 of a row-major rows x cols matrix,
+/// added in the order of torch.sum(dim=0). `first` must be a multiple of kSumColumns, and so must
+/// `last` unless it is cols. `in` is of a real type.
 template <class Number, class Store>
 void sum_columns(const Number* in, std::int64_t rows, std::int64_t cols, std::int64_t first,
                  std::int64_t last, const Store& store) {

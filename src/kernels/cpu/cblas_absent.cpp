@@ -1,4 +1,4 @@
-// Takes the place of product_cblas.cpp in builds without OpenBLAS.
+// Replaces product_cblas.cpp in builds without OpenBLAS.
 #include "kernels/cpu/product.h"
 
 namespace barestep {

@@ -30,7 +30,8 @@ std::string processor_model() {
   return "CPU";
 }
 
-/// "oneDNN 2.6.3"; "oneDNN 2.6.3, fp16 widened to fp32" where it takes no operands of that type.
+/// "oneDNN 2.6.3", or "oneDNN 2.6.3, fp16 widened to fp32" if it does not accept operands of that
+/// type.
 std::string library_text(const Product& product, Precision precision) {
   std::string text(product.name());
   if (!product.takes(type_of(precision))) {
@@ -65,7 +66,7 @@ class CpuDevice final : public Device, private CpuExecutor {
   }
 
   std::byte* allocate(std::int64_t bytes, MemoryKind /*kind*/) override {
-    // Huge pages need their own alignment and save a quarter of the time of a streaming read.
+    // Huge pages need their own alignment, and save a quarter of the time of a streaming read.
     constexpr std::size_t kHugePage = std::size_t{2} << 20;
     const auto size = static_cast<std::size_t>(bytes);
     const std::size_t alignment = size >= kHugePage ? kHugePage : 256;

@@ -26,7 +26,7 @@ std::int32_t largest_magnitude(const float* values, std::int64_t n) {
   return largest;
 }
 
-/// In the order of floats; 0 is always among the numbers.
+/// Extremes in the order of floats, with 0 always included.
 struct Extremes {
   std::int32_t least = 0, largest = 0;
 };
@@ -44,7 +44,7 @@ Extremes extremes_of(const float* values, std::int64_t n) {
 /// The number of parts of an array that are scanned in parallel.
 constexpr std::int64_t kInt8Pieces = 16;
 
-/// look(values, how many) of each part.
+/// Calls look(values, count) for each part.
 template <class Found, class Look>
 std::array<Found, kInt8Pieces> look_through(const float* values, std::int64_t n, ThreadPool& pool,
                                             const Look& look) {
@@ -58,11 +58,11 @@ std::array<Found, kInt8Pieces> look_through(const float* values, std::int64_t n,
 }
 
 void quantize_numbers(const QuantizeElement& element, std::int64_t n) {
-  const QuantizeElement own = element;  // what is written cannot be a part of it
+  const QuantizeElement own = element;  // a copy, which the numbers written cannot overlap
   for (std::int64_t i = 0; i < n; ++i) own(i);
 }
 
-/// Rows that make up about a task: some microseconds of work.
+/// The number of rows in one task: some microseconds of work.
 std::int64_t int8_rows_per_task(std::int64_t cols) {
   constexpr std::int64_t kNumbers = 16384;
   return std::max(std::int64_t{1}, kNumbers / cols);

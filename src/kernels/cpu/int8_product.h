@@ -1,7 +1,7 @@
-// Products of int8 matrices on the CPU, and the quantisation before them.
+// Products of int8 matrices on the CPU, and the quantisation that precedes them.
 //
-// A sum of whole numbers is exact, so every kernel gives the same bits; the plain loop is the
-// oracle of the others.
+// Integer sums are exact, so every kernel gives the same bits; the plain loop is the reference for
+// the others.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace barestep {
 
-/// Rows of a and rows of b, all `depth` numbers long and one after the other.
+/// Rows of a and rows of b, each of `depth` numbers, stored contiguously.
 struct Int8Tile {
   const std::int8_t* a;
   const std::int8_t* b;
@@ -21,31 +21,32 @@ struct Int8Tile {
   std::int64_t rows, cols;  // cols: rows of b
 };
 
-/// Where one sum of a row begins the next row of them.
+/// The stride between rows of sums.
 constexpr std::int64_t kInt8TileCols = 64;
 constexpr std::int64_t kInt8TileRows = 64;
 
 /// sums[i * kInt8TileCols + j] = sum over k of (a[i][k] + offset) * b[j][k], for a tile of at most
-/// kInt8TileRows x kInt8TileCols sums and numbers of `a` of so many bits as it was asked for.
+/// kInt8TileRows x kInt8TileCols sums. The numbers of `a` have the number of bits that the kernel
+/// was requested for.
 struct Int8Kernel {
   std::string_view name;
   void (*sum)(const Int8Tile& tile, std::int32_t* sums);
   std::int32_t offset;
 };
 
-/// What instructions a kernel may use.
+/// The instructions that a kernel may use.
 enum class Int8Isa { kPlain, kAvx2, kVnni };
 
-/// The fastest kernel for activations of so many bits that this CPU runs, by `most` and less.
-/// AVX-512 VNNI multiplies bytes exactly. AVX2 adds pairs of products in 16 bits, where those of 8
-/// bits by 8 do not fit: there activations have 7, or the plain loop takes them.
+/// The fastest kernel for activations of `bits` bits that this CPU can run, limited to `most`.
+/// AVX-512 VNNI multiplies bytes exactly. AVX2 adds pairs of products in 16 bits, which overflow
+/// for two 8-bit factors. So with AVX2 activations need 7 bits; the plain loop handles 8.
 Int8Kernel int8_kernel(int bits, Int8Isa most = Int8Isa::kVnni);
 
-/// The kernels of this build's processor; a null `sum` where it has none that runs here.
+/// The kernels for this build's processor type; `sum` is null if this machine cannot run them.
 Int8Kernel vnni_kernel(int bits);
 Int8Kernel avx2_kernel();
 
-/// Each blocks until the op is done; allocates nothing. Results do not depend on the number of
+/// Each blocks until the op is done and allocates nothing. Results do not depend on the number of
 /// threads.
 void run_quantize_weight(const QuantizeWeight& op, const Addresses& addresses, ThreadPool& pool);
 void run_quantize(const Quantize& op, const Addresses& addresses, ThreadPool& pool);

@@ -1,5 +1,5 @@
-// Int8 products by instructions that not every x86 processor has: each function is compiled for
-// those that it uses, and taken only where they are.
+// Int8 products with instructions that not every x86 processor has. Each function is compiled for
+// the instructions it uses, and called only if the processor has them.
 #include <immintrin.h>
 
 #include <cstddef>
@@ -10,19 +10,19 @@
 namespace barestep {
 namespace {
 
-/// So many rows of a and rows of b are multiplied at a time: their sums stay in registers, and each
-/// number that is loaded is used that often.
+/// The numbers of rows of a and of b that are multiplied at a time. Their sums stay in registers,
+/// and each loaded number is used this many times.
 constexpr int kVnniRows = 4;
 constexpr int kAvx2Rows = 2;
 constexpr int kInt8Cols = 4;
 
-/// The sums of the numbers of each of four vectors.
+/// The sum of each of four vectors.
 [[gnu::target("avx2")]] inline __m128i sums_of(__m256i v0, __m256i v1, __m256i v2, __m256i v3) {
   const __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v0, v1), _mm256_hadd_epi32(v2, v3));
   return _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
 }
 
-/// All of them, or the first.
+/// Stores all four sums, or only the first.
 template <int kCols>
 [[gnu::target("avx2")]] inline void store_sums(__m128i row, std::int32_t* sums) {
   if constexpr (kCols == kInt8Cols) {
@@ -32,7 +32,7 @@ template <int kCols>
   }
 }
 
-/// 32 numbers, zeros where only `left` are left.
+/// Loads 32 numbers; zeros after the first `left`.
 [[gnu::target("avx2")]] inline __m256i load_avx2(const std::int8_t* from, std::int64_t left) {
   if (left >= 32) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   alignas(32) std::int8_t part[32] = {};
@@ -40,7 +40,7 @@ template <int kCols>
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(part));
 }
 
-/// kRows x kCols sums. What is missing at the end of a row is 0 in b.
+/// Computes kRows x kCols sums. Numbers missing at the end of a row of b are 0.
 template <int kRows, int kCols, std::int32_t kOffset>
 [[gnu::target("avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]] void sum_block_vnni(
     const std::int8_t* a, const std::int8_t* b, std::int64_t depth, std::int32_t* sums) {
@@ -62,7 +62,7 @@ template <int kRows, int kCols, std::int32_t kOffset>
   for (int i = 0; i < kRows; ++i) {
     __m256i half[kInt8Cols];
     for (int j = 0; j < kInt8Cols; ++j) {
-      // GCC 12 warns of its own header where there is no mask.
+      // Uses a mask because GCC 12 warns about its own header without one.
       constexpr __mmask8 kAll = 0xFF;
       half[j] = _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(kAll, acc[i][j], 0),
                                  _mm512_maskz_extracti64x4_epi64(kAll, acc[i][j], 1));
@@ -71,7 +71,7 @@ template <int kRows, int kCols, std::int32_t kOffset>
   }
 }
 
-/// The same for a + 64 within 0 to 128: a pair of products with b fits into 16 bits.
+/// The same for a + 64, from 0 to 128: a pair of products with b fits in 16 bits.
 template <int kRows, int kCols>
 [[gnu::target("avx2")]] void sum_block_avx2(const std::int8_t* a, const std::int8_t* b,
                                             std::int64_t depth, std::int32_t* sums) {
@@ -101,7 +101,7 @@ template <int kRows, int kCols>
 
 using SumBlock = void (*)(const std::int8_t*, const std::int8_t*, std::int64_t, std::int32_t*);
 
-/// The functions for blocks of `rows` x kInt8Cols, of fewer rows and of fewer columns: one at a
+/// The functions for blocks of `rows` x kInt8Cols; and for fewer rows or fewer columns, one at a
 /// time.
 struct SumBlocks {
   int rows;

@@ -1,4 +1,4 @@
-// For processors whose instructions for int8 nothing here is written for.
+// For processors without int8 kernels here.
 #include "kernels/cpu/int8_product.h"
 
 namespace barestep {

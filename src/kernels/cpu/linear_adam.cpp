@@ -16,7 +16,7 @@ Gemm weight_gradient_of(const LinearAdam& op) {
 
 namespace {
 
-/// Biases are summed as SumRows sums them.
+/// So that biases are summed in the same order as in SumRows.
 static_assert(kLinearAdamTileRows % kSumColumns == 0);
 
 /// An op with its addresses.
@@ -27,7 +27,7 @@ struct BoundUpdate {
   AdamScalars scalars{constants, addresses.at(op.scalars),
                       op.clip ? addresses.at(*op.clip) : nullptr};
 
-  /// False when the library failed.
+  /// Returns false if the library failed.
   bool gradient(const Product& product, const Tile& tile, float* grads) const {
     return multiply_tile(product, weight_gradient_of(op), addresses, tile, grads);
   }
@@ -48,7 +48,7 @@ struct BoundUpdate {
     }
   }
 
-  /// Of the rows first .. last - 1; first must be a multiple of kSumColumns.
+  /// Updates the biases of the rows first .. last - 1; first must be a multiple of kSumColumns.
   template <class Number>
   void update_biases(std::int64_t first, std::int64_t last) const {
     float* const bias = addresses.at(op.bias);
@@ -65,7 +65,7 @@ struct BoundUpdate {
   }
 };
 
-/// Tiles, whose gradients the product computes.
+/// Updates in tiles whose gradients the product computes.
 void run_by_tiles(const BoundUpdate& update, const Product& product, ThreadPool& pool) {
   const LinearAdam& op = update.op;
   const std::int64_t down = (op.weight.rows + kLinearAdamTileRows - 1) / kLinearAdamTileRows;
@@ -94,8 +94,8 @@ void run_by_tiles(const BoundUpdate& update, const Product& product, ThreadPool&
   BARESTEP_REQUIRE(!failed.load(std::memory_order_relaxed), "the library computed no product");
 }
 
-/// As wide as x fits half of a second-level cache of 1 MiB: it is read again for each group of
-/// rows.
+/// As wide as possible while x fits half of a 1 MiB second-level cache, since it is read again for
+/// each group of rows.
 std::int64_t strip_cols(std::int64_t batch) {
   constexpr std::int64_t kFloats = std::int64_t{1} << 17;
   constexpr std::int64_t kLeast = 256;
@@ -103,7 +103,7 @@ std::int64_t strip_cols(std::int64_t batch) {
   return std::clamp(cols, kLeast, kLinearAdamStripCols);
 }
 
-/// Strips, each a task of a thread; and the biases, some at a time.
+/// Updates in strips, one task each; the biases are updated in tasks of their own.
 void run_by_strips(const BoundUpdate& update, const LinearAdamKernel& kernel, ThreadPool& pool) {
   const LinearAdam& op = update.op;
   const Addresses& addresses = update.addresses;
@@ -112,7 +112,7 @@ void run_by_strips(const BoundUpdate& update, const LinearAdamKernel& kernel, Th
   const std::int64_t groups = (op.weight.rows + kLinearAdamGroup - 1) / kLinearAdamGroup;
   const std::int64_t width = strip_cols(op.x.rows);
   const std::int64_t across = (op.weight.cols + width - 1) / width;
-  // Four a thread: few enough that most groups of one have another after them, and enough to steal.
+  // Four per thread: few enough that a strip has many groups, and enough for work stealing.
   const std::int64_t down = std::min(groups, std::int64_t{4} * pool.threads());
   pool.run(bias_tasks + down * across, [&](std::int64_t task, int) {
     if (task < bias_tasks) {

@@ -10,7 +10,7 @@ struct Avx2Floats {
   __m256 v;
 
   Avx2Floats() = default;
-  // Numbers take part in formulas as vectors of them do.
+  // Scalars behave in formulas like vectors of equal numbers.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Avx2Floats(__m256 floats) : v(floats) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -18,7 +18,7 @@ struct Avx2Floats {
 
   static Avx2Floats load(const float* from) { return _mm256_loadu_ps(from); }
   void store(float* to) const { _mm256_storeu_ps(to, v); }
-  /// The first `count` of them; any number.
+  /// Loads the first `count` floats, zeros for the rest. `count` may be any integer.
   static Avx2Floats load_part(const float* from, std::int64_t count) {
     return _mm256_maskload_ps(from, first(count));
   }

@@ -10,7 +10,7 @@ struct Avx512Floats {
   __m512 v;
 
   Avx512Floats() = default;
-  // Numbers take part in formulas as vectors of them do.
+  // Scalars behave in formulas like vectors of equal numbers.
   // NOLINTNEXTLINE(google-explicit-constructor)
   Avx512Floats(__m512 floats) : v(floats) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -18,7 +18,7 @@ struct Avx512Floats {
 
   static Avx512Floats load(const float* from) { return _mm512_loadu_ps(from); }
   void store(float* to) const { _mm512_storeu_ps(to, v); }
-  /// The first `count` of them; any number.
+  /// Loads the first `count` floats, zeros for the rest. `count` may be any integer.
   static Avx512Floats load_part(const float* from, std::int64_t count) {
     return _mm512_maskz_loadu_ps(first(count), from);
   }
@@ -29,7 +29,7 @@ struct Avx512Floats {
   friend Avx512Floats operator+(Avx512Floats a, Avx512Floats b) { return _mm512_add_ps(a.v, b.v); }
   friend Avx512Floats operator*(Avx512Floats a, Avx512Floats b) { return _mm512_mul_ps(a.v, b.v); }
   friend Avx512Floats operator/(Avx512Floats a, Avx512Floats b) { return _mm512_div_ps(a.v, b.v); }
-  /// With a mask: GCC 12 warns of its own header where there is none.
+  /// Uses a mask because GCC 12 warns about its own header without one.
   friend Avx512Floats sqrt(Avx512Floats a) { return _mm512_maskz_sqrt_ps(0xFFFF, a.v); }
   friend Avx512Floats fma(Avx512Floats a, Avx512Floats b, Avx512Floats c) {
     return _mm512_fmadd_ps(a.v, b.v, c.v);

@@ -1,5 +1,5 @@
-// Which kernel of the fused update this processor runs. Compiled for any: what asks for
-// instructions must not use them.
+// Selects the kernel of the fused update that this processor can run. Compiled for any x86
+// processor, since code that checks for instructions must not use them.
 #include "kernels/cpu/linear_adam_kernel.h"
 
 namespace barestep {

@@ -1,6 +1,6 @@
-// The kernel of the fused update, for vectors of any length. A source includes it for the
-// instructions it is compiled for; what it instantiates carries the name of its vector, so no other
-// source shares it.
+// The kernel of the fused update, for vectors of any length. Each source includes it for the
+// instruction set it is compiled for. All instantiations depend on the vector type, so no two
+// sources share one.
 #pragma once
 
 #include <immintrin.h>
@@ -11,11 +11,12 @@
 
 namespace barestep {
 
-/// Batches are summed in parts of so many rows: a part of grad_y lies in the first-level cache.
+/// Batches are summed in parts of this many rows, so that a part of grad_y fits the first-level
+/// cache.
 constexpr std::int64_t kLinearAdamDepth = 512;
 
-/// Weights and moments are asked for so many numbers before their update: time for memory to
-/// answer, and little enough that they are in the first-level cache still.
+/// Weights and moments are prefetched this many numbers before their update: early enough for
+/// memory to answer, late enough that they are still in the first-level cache.
 constexpr std::int64_t kLinearAdamAhead = 512;
 
 struct VectorArithmetic {
@@ -29,8 +30,8 @@ struct VectorArithmetic {
   }
 };
 
-/// Vec: kWidth floats; kVectors of them beside each other and kLinearAdamGroup rows of these fit
-/// the registers, as sums.
+/// Vec has kWidth floats. The sums of kVectors vectors in each of kLinearAdamGroup rows fit in
+/// registers.
 template <class Vec>
 class LinearAdamLoop {
  public:
@@ -57,8 +58,8 @@ class LinearAdamLoop {
   using RowOfSums = Vec[static_cast<std::size_t>(kVectors)];
   using Sums = RowOfSums[static_cast<std::size_t>(kRows)];
 
-  /// The gradients of a group of rows, the numbers of one kLinearAdamStripCols after those of the
-  /// other. Rows that the strip has no more are taken for 0.
+  /// Computes the gradients of a group of rows, stored kLinearAdamStripCols apart. Rows beyond the
+  /// end of the strip count as 0.
   void make_gradients(std::int64_t row, float* grads) {
     const std::int64_t rows = s_.rows - row;
     std::int64_t first = 0;
@@ -81,9 +82,9 @@ class LinearAdamLoop {
     } while (first < s_.batch);
   }
 
-  /// Adds up kRows x kPanel gradients, and makes the pending updates in between: a vector after
-  /// each of as many parts of the sums as there are vectors. Without kWhole the panel has fewer
-  /// columns.
+  /// Sums kRows x kPanel gradients, interleaved with pending updates: the sums are cut into as many
+  /// parts as there are vectors, and a vector of weights is updated after each part. Without
+  /// kWhole, the panel has fewer columns.
   template <bool kWhole>
   [[gnu::noinline]] void multiply(const float* x, std::int64_t depth, bool is_begun,
                                   std::int64_t cols, float* grads) {
@@ -123,7 +124,7 @@ class LinearAdamLoop {
     }
   }
 
-  /// Takes the row after the one that is updated.
+  /// Starts updating the next row.
   void begin_row() {
     const std::int64_t first = row_++ * s_.stride;
     weight_ = s_.weight + first;
@@ -138,8 +139,8 @@ class LinearAdamLoop {
     while (rows_left_ > 0) advance();
   }
 
-  /// Updates a vector of weights whose gradients are there, and asks for what comes later in the
-  /// row or in the one after it.
+  /// Updates one vector of weights whose gradients are complete, and prefetches data from later in
+  /// the row or from the next one.
   [[gnu::always_inline]] void advance() {
     if (rows_left_ == 0) return;
     const std::int64_t ahead = left_ > ahead_ ? ahead_ : ahead_ + s_.stride - s_.cols;
@@ -172,7 +173,7 @@ class LinearAdamLoop {
     return kWhole ? numbers.store(to) : numbers.store_part(to, left_);
   }
 
-  /// Without kWhole, `left_` of them.
+  /// Without kWhole, only `left_` numbers.
   template <bool kWhole>
   [[gnu::always_inline]] void update() {
     Vec weight = load<kWhole>(weight_);
@@ -187,7 +188,7 @@ class LinearAdamLoop {
 
   const LinearAdamStrip& s_;
   const std::int64_t ahead_;
-  // What has yet to be updated: `left_` numbers of a row, and the rows after it.
+  // Pending updates: `left_` numbers of the current row, and the rows after it.
   std::int64_t row_ = 0, rows_left_ = 0, left_ = 0;
   float *weight_ = nullptr, *moments1_ = nullptr, *moments2_ = nullptr;
   const float *grads_left_ = nullptr, *next_grads_ = nullptr;

@@ -1,4 +1,4 @@
-// For processors whose vectors the fused update is not written for.
+// For processors without a kernel of the fused update.
 #include "kernels/cpu/linear_adam_kernel.h"
 
 namespace barestep {

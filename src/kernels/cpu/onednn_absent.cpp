@@ -1,4 +1,4 @@
-// Takes the place of product_onednn.cpp in builds without oneDNN.
+// Replaces product_onednn.cpp in builds without oneDNN.
 #include "kernels/cpu/product.h"
 
 namespace barestep {

@@ -20,18 +20,18 @@
 namespace barestep {
 namespace {
 
-/// Elements of a task: some microseconds of work, small enough to share out evenly.
+/// Elements per task: some microseconds of work, small enough to distribute evenly.
 constexpr std::int64_t kGrain = 16384;
 
-/// Rows of `cols` elements that make up about a task.
+/// The number of rows of `cols` elements in one task.
 std::int64_t rows_per_task(std::int64_t cols) {
   return std::max(std::int64_t{1}, kGrain / std::max(std::int64_t{1}, cols));
 }
 
-/// Rows whose losses are kept until they are added in order.
+/// The number of rows whose losses are stored until they are added in order.
 constexpr std::int64_t kLossRows = 256;
 
-/// Runs one op; one overload for each kind.
+/// Runs one op; one overload for each op type.
 struct OpRunner {
   ThreadPool& pool;
   Product& product;
@@ -94,7 +94,7 @@ struct OpRunner {
   }
 
   void operator()(const Dropout& op) const {
-    static constexpr std::int64_t kLanes = 32;  // more than GCC unrolls: it makes vectors of it
+    static constexpr std::int64_t kLanes = 32;  // more than GCC unrolls, so it vectorises
     with_number(op.values.dtype, [&]<class Number>(Number) {
       const DropoutElement<Number> element(op, addresses);
       for_rows(op.values, (element.groups + kLanes - 1) / kLanes,
@@ -120,7 +120,7 @@ struct OpRunner {
     });
   }
 
-  /// The sum has one fixed order, so one thread does it, while others do the gradient.
+  /// The sum has one fixed order, so one thread computes it while others compute the gradient.
   void operator()(const PointwiseLoss& op) const {
     const std::int64_t n = op.output.size();
     float* loss = addresses.at(op.loss);
@@ -199,8 +199,7 @@ struct OpRunner {
     });
   }
 
-  /// An update whose halves are widened and rounded some at a time, by the processor's
-  /// instructions.
+  /// An update in chunks whose halves are widened and rounded with the processor's instructions.
   template <class Rule, class Grad>
   void update_with_halves(std::int64_t n, const UpdateElement<Rule, Grad, F16>& update) const {
     for_ranges(pool, n, kGrain, [&](std::int64_t begin, std::int64_t end) {
@@ -220,7 +219,7 @@ struct OpRunner {
     });
   }
 
-  /// What is left of a step that changes no weight.
+  /// The remaining work of a step that changes no weight.
   template <class Update, class Number>
   void round_weights(const Update& op, const UpdateCommons<Number>& commons) const {
     if (commons.rounded_weights == nullptr) return;
@@ -317,7 +316,7 @@ struct OpRunner {
     return tensor ? addresses.at<Number>(*tensor) : nullptr;
   }
 
-  /// The sum of term(i) over [0, n), by as many threads as there are. Its order depends on n alone.
+  /// The sum of term(i) over [0, n), computed by all threads. Its order depends only on n.
   template <class Term>
   [[nodiscard]] double sum_in_pieces(std::int64_t n, const Term& term) const {
     constexpr std::int64_t kPieces = 64;

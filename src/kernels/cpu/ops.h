@@ -9,18 +9,18 @@
 namespace barestep {
 
 /// Owns neither the pool nor the product. Several threads may run ops at once: one of them gets the
-/// pool, the others run their loops alone. No result depends on the number of threads, except for
-/// those of products that say so.
+/// pool, the others run their loops alone. Results do not depend on the number of threads, except
+/// for products of the providers that say so.
 class CpuOps {
  public:
   CpuOps(ThreadPool& pool, Product& product) : pool_(pool), product_(product) {}
 
-  /// Everything run() must not do. Call once for each op before its first run.
+  /// All work that run() must not do. Call once for each op before its first run.
   void prepare(const DeviceOp& op);
 
-  /// Blocks until the op is done; allocates nothing. The tensors an op writes must not overlap its
-  /// others, except for those it updates in place. Throws Error(kBadData) for a label that is no
-  /// class.
+  /// Blocks until the op is done; allocates nothing. The tensors that an op writes must not overlap
+  /// its others, except for those it updates in place. Throws Error(kBadData) for a label that is
+  /// not a valid class.
   void run(const DeviceOp& op, const Addresses& addresses);
 
  private:

@@ -7,7 +7,7 @@
 #include "kernels/formulas.h"
 #include "kernels/loop_ops.h"
 
-// In the sanitizer's runtime library; null where the program is not linked to it.
+// Defined in the sanitizer's runtime library; null if the program is not linked to it.
 extern "C" __attribute__((weak)) void __tsan_read_range(void* address, std::size_t bytes);
 extern "C" __attribute__((weak)) void __tsan_write_range(void* address, std::size_t bytes);
 
@@ -39,7 +39,7 @@ std::unique_ptr<Product> make_product(GemmProvider provider) {
 
 namespace {
 
-/// c is computed in kBlock x kBlock tiles, whose sums and operands lie in the first-level cache.
+/// c is computed in kBlock x kBlock tiles, whose sums and operands fit in the first-level cache.
 constexpr std::int64_t kBlock = 64;
 using Block = float[kBlock][kBlock];
 
@@ -60,7 +60,7 @@ struct Matrix {
   }
 };
 
-/// sums += a b, in the order of k. The whole width of a block is computed, also where only part of
+/// sums += a b, in the order of k. Always computes the full width of a block, even if only part of
 /// it is used, so that the inner loop has a fixed length.
 void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int64_t depth,
                     Block& sums) {
@@ -69,7 +69,7 @@ void multiply_block(const Block& a, const Block& b, std::int64_t rows, std::int6
       for (std::int64_t j = 0; j < kBlock; ++j) sums[i][j] += a[i][k] * b[k][j];
 }
 
-/// sums = a block of a b, which begins at `row` and `col`, in the order of k.
+/// sums = the block of a b whose top left corner is tile's `row` and `col`, in the order of k.
 void sum_block(const Matrix& a, const Matrix& b, const Tile& tile, std::int64_t depth,
                Block& sums) {
   std::fill_n(&sums[0][0], kBlock * kBlock, 0.0F);

@@ -1,4 +1,4 @@
-// The seam between the CPU device and what computes its matrix products.
+// The interface between the CPU device and the libraries that compute its matrix products.
 //
 // The pool splits a product into tiles of c; a provider computes one tile on one thread.
 #pragma once
@@ -23,76 +23,78 @@ class Product {
   /// "oneDNN 2.6.3", "OpenBLAS 0.3.21 Haswell", "reference"; for tables and reports.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  /// Whether it computes products of operands of this type; else run_widened() does.
+  /// Whether it computes products of operands of this type; if not, run_widened() does.
   [[nodiscard]] virtual bool takes(DType type) const { return type == DType::kF32; }
 
-  /// Everything run() must not do; the operands are of a type that it takes. Call once for each op
-  /// before its first run, with the pool it will get, while nothing runs. Blocks.
+  /// All work that run() must not do; the operands have a type for which takes() is true. Call once
+  /// for each op before its first run, with the pool that run() will get, while nothing runs.
+  /// Blocks.
   virtual void prepare(const Gemm& op, const ThreadPool& pool) = 0;
 
-  /// Everything multiply() must not do. Call as prepare().
+  /// All work that multiply() must not do. Call under the same conditions as prepare().
   virtual void prepare_tiles(const ThreadPool& /*pool*/) {}
 
   /// Computes a tile on the calling thread, which may be any thread of a pool, after
-  /// prepare_tiles(). k is at least 1. False when the library failed.
+  /// prepare_tiles(). k is at least 1. Returns false if the library failed.
   [[nodiscard]] virtual bool multiply(const TileProduct& tile) const noexcept = 0;
 
-  /// What sums up products in int8 beside this provider, for activations of so many bits.
+  /// The kernel for int8 sums with this provider, for activations of `bits` bits.
   [[nodiscard]] virtual Int8Kernel int8(int bits) const { return int8_kernel(bits); }
 
-  /// What makes weight gradients and updates weights at once; null where the sums must be this
-  /// provider's own.
+  /// The kernel that computes weight gradients and updates weights at once; null if the sums must
+  /// be this provider's own.
   [[nodiscard]] virtual LinearAdamKernel linear_adam() const { return {}; }
 
-  /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0: with
-  /// k = 0 an element is bias or beta * c. c must not overlap the other tensors.
+  /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0; with k
+  /// = 0, an element is its bias or beta * c. c must not overlap the other tensors.
   virtual void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) = 0;
 };
 
-/// What Product::run() does, of operands of 16 bits: they are widened to fp32 tile by tile, in
-/// caches, and multiplied as tiles. After prepare_tiles().
+/// Product::run() for 16-bit operands: tiles are widened to fp32 in the caches and multiplied. Call
+/// after prepare_tiles().
 void run_widened(const Product& product, const Gemm& op, const Addresses& addresses,
                  ThreadPool& pool);
 
-/// sums (tile.rows x tile.cols, dense) = the tile of op(a) op(b), in fp32; on the calling thread,
-/// after prepare_tiles(). The tile has at most kMostTileRows rows and kMostTileCols columns. False
-/// when the library failed.
+/// sums (tile.rows x tile.cols, dense) = the tile of op(a) op(b), in fp32, on the calling thread.
+/// Call after prepare_tiles(). The tile has at most kMostTileRows rows and kMostTileCols columns.
+/// Returns false if the library failed.
 [[nodiscard]] bool multiply_tile(const Product& product, const Gemm& op, const Addresses& addresses,
                                  const Tile& tile, float* sums) noexcept;
 constexpr std::int64_t kMostTileRows = 128;
 constexpr std::int64_t kMostTileCols = 1024;
 
-/// kAuto takes the fastest provider of this build. Throws Error(kConfiguration) when the build has
-/// not the one asked for.
+/// kAuto selects the fastest provider of this build. Throws Error(kConfiguration) if the build
+/// lacks the requested one.
 std::unique_ptr<Product> make_product(GemmProvider provider);
 
-/// Plain loops; numbers are added in the order of k. The oracle of the others, and the only one
-/// that every build has. Results do not depend on the number of threads.
+/// Plain loops that add numbers in the order of k. The reference for the others, and the only
+/// provider in every build. Results do not depend on the number of threads.
 std::unique_ptr<Product> make_reference_product();
 
-/// oneDNN, or null in a build without it. Each thread computes a tile of c; results may differ in
-/// the last bits between numbers of threads.
+/// oneDNN, or null in a build without it. Each thread computes a tile of c, so results may differ
+/// in the last bits between numbers of threads.
 ///
-/// Memory outside the plan: for every thread a tile of a forward product's output, in all at most
-/// 128 rows a thread of the widest layer, and oneDNN's scratchpad, about a quarter of that with
-/// the shapes of the baseline model. Both are taken in prepare().
+/// Memory outside the plan: for every thread, a tile of a forward product's output, at most 128
+/// rows per thread of the widest layer in total; and oneDNN's scratchpad, about a quarter of that
+/// at the shapes of the baseline model. Both are allocated in prepare().
 std::unique_ptr<Product> make_onednn_product();
 
-/// OpenBLAS, or null in a build without it. With one thread each product is one library call with
-/// the arguments PyTorch gives, so results have PyTorch's bits; with several, each computes a tile
-/// of c and results may differ in the last bits.
+/// OpenBLAS, or null in a build without it. With one thread, each product is one library call with
+/// PyTorch's arguments, so results are bit-identical to PyTorch's. With several threads, each
+/// computes a tile of c, and results may differ in the last bits.
 std::unique_ptr<Product> make_cblas_product();
 
-/// Ends the threads that OpenBLAS starts when the program is loaded, whether it is used or not: the
-/// pool splits products. Does nothing in a build without it.
+/// Stops the threads that OpenBLAS starts when the program is loaded, even if it is never used.
+/// They are not needed, since the pool splits products. Does nothing in a build without OpenBLAS.
 void stop_cblas_threads();
 
-// Tells ThreadSanitizer what a library touches.
+// Announces to ThreadSanitizer the memory that a library accesses.
 //
-// The sanitizer sees accesses of code that was compiled with it, so a race inside a library goes
-// unnoticed unless the caller announces the ranges. Without the sanitizer these do nothing.
+// The sanitizer sees only accesses in code compiled with it, so a race inside a library goes
+// unnoticed unless the caller announces the ranges. Without the sanitizer, these functions do
+// nothing.
 
-/// `rows` rows of `bytes` bytes, `stride` bytes apart, are read here, or written.
+/// A library reads, or writes, `rows` rows of `bytes` bytes, `stride` bytes apart.
 void announce_read(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride);
 void announce_write(const void* first, std::int64_t rows, std::int64_t bytes, std::int64_t stride);
 

@@ -7,14 +7,14 @@
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/product_tiles.h"
 
-// In OpenBLAS with threads of its own; null in other builds of it.
+// Defined in builds of OpenBLAS with its own threads; null in others.
 // NOLINTNEXTLINE(readability-identifier-naming): the library's name for it.
 extern "C" __attribute__((weak)) int blas_thread_shutdown_();
 
 namespace barestep {
 namespace {
 
-/// "OpenBLAS 0.3.21 Haswell": library, version, and the kernels it picked for this processor.
+/// "OpenBLAS 0.3.21 Haswell": library, version, and the kernels it selected for this processor.
 std::string describe_library() {
   const std::string config = openblas_get_config();
   const auto version_end = config.find(' ', config.find(' ') + 1);

@@ -18,23 +18,23 @@
 namespace barestep {
 namespace {
 
-/// Above so many rows a thread a forward product is cut by rows: each tile has enough of them to
-/// keep oneDNN busy, and needs no memory of its own.
+/// With more rows per thread than this, a forward product is cut by rows. Each tile then has enough
+/// rows to keep oneDNN busy, and needs no memory of its own.
 constexpr std::int64_t kRowsOfATile = 128;
 
-/// A forward product, c = a b^T, is computed by a matmul primitive: 40% faster than dnnl_sgemm. The
-/// others, with a plain b, are faster with dnnl_sgemm.
+/// A forward product, c = a b^T, uses a matmul primitive, which is 40% faster than dnnl_sgemm. The
+/// others, whose b is not transposed, are faster with dnnl_sgemm.
 bool is_forward(const Gemm& op) {
   return !op.transpose_a && op.transpose_b && op.beta == 0;
 }
 
-/// The library takes one thread for each call, and starts none, on a thread where this was called:
-/// OpenMP's number of threads belongs to the calling thread.
+/// Makes the library use one thread for each call from this thread, and start none. OpenMP's number
+/// of threads is a setting of the calling thread.
 void take_one_thread() {
   omp_set_num_threads(1);
 }
 
-/// Memory that oneDNN likes: it starts on a cache line.
+/// Memory that starts on a cache line, as oneDNN prefers.
 class Lines {
  public:
   void grow(std::size_t bytes) {
@@ -49,8 +49,8 @@ class Lines {
   std::vector<Line> lines_;
 };
 
-/// A tile of a product by a matmul primitive: op(a) is rows x depth, op(b) depth x cols, c rows x
-/// cols and dense. oneDNN silently takes a slow kernel for a c with gaps between its rows.
+/// A tile of a product with a matmul primitive: op(a) is rows x depth, op(b) depth x cols, c rows x
+/// cols and dense. For a c with gaps between its rows, oneDNN silently uses a slow kernel.
 struct Shape {
   std::int64_t rows, cols, depth;
   bool transpose_a, transpose_b;
@@ -59,12 +59,12 @@ struct Shape {
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
-/// Whether nothing comes after the sums.
+/// Whether the op adds nothing to the sums and has no activation.
 bool is_sum(const Gemm& op) {
   return !op.bias && op.activation == Activation::kNone && op.beta == 0;
 }
 
-/// The result in c's type where it is just the sums; else sums in fp32.
+/// c's type if the sums are the result; otherwise fp32, for the sums.
 DType type_of_tile(const Gemm& op) {
   return is_sum(op) ? op.c.dtype : DType::kF32;
 }
@@ -85,19 +85,19 @@ dnnl::memory::data_type data_type_of(DType type) {
   return type == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-/// Whether this processor multiplies bf16 in hardware, and the library knows how.
+/// Whether this processor multiplies bf16 in hardware and the library supports that.
 bool has_bf16() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   return (isa & needed) == needed;
 }
 
-/// oneDNN's names for the operands of a primitive, bound to memory just before it runs.
+/// oneDNN's objects for the operands of a primitive; bound to addresses just before it runs.
 struct Memories {
   dnnl::memory a, b, c, scratchpad;
 };
 
-/// What a thread needs while it computes a tile.
+/// The memory and objects that a thread uses to compute a tile.
 struct ThreadWorkspace {
   explicit ThreadWorkspace(const dnnl::engine& engine) : stream(engine) {}
 
@@ -156,7 +156,7 @@ class OneDnnProduct final : public Product {
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     if (op.c.size() == 0) return;
     if (op.a.dtype != DType::kF32 && op.a.size() == 0) {
-      // A sum of nothing.
+      // There are no products to sum.
       return run_widened(*this, op, addresses, pool);
     }
     const bool by_matmul = has_matmul(op) && op.a.size() > 0;
@@ -180,19 +180,19 @@ class OneDnnProduct final : public Product {
     return tiling_of(op, pool.threads(), by_rows);
   }
 
-  /// Whether the library writes the tile where it belongs: all rows of c lie one after the other,
-  /// and what comes after the sums can be done there.
+  /// Whether the library can write the tile directly into c: the tile's rows of c are contiguous,
+  /// and the steps after the sums can be done there.
   static bool is_in_place(const Gemm& op, const Tile& tile) {
     return tile.cols == op.c.cols && (op.a.dtype == DType::kF32 || is_sum(op));
   }
 
-  /// At most, in fp32.
+  /// An upper bound, for fp32.
   static std::size_t bytes_of_tile(const Tile& tile) {
     return static_cast<std::size_t>(tile.rows * tile.cols) * sizeof(float);
   }
 
-  /// The first dnnl_sgemm that is no product with a vector makes all kernels, which takes as long
-  /// as a few steps.
+  /// The first dnnl_sgemm that is not a product with a vector generates all kernels, which takes as
+  /// long as a few steps.
   static void warm_up() {
     [[maybe_unused]] static const bool done = [] {
       const float ones[] = {1, 1, 1, 1};
@@ -201,8 +201,8 @@ class OneDnnProduct final : public Product {
     }();
   }
 
-  /// One caller at a time: primitives come from a cache of the whole process, and how it keeps
-  /// threads apart ThreadSanitizer does not see.
+  /// One caller at a time: primitives come from a process-wide cache, and ThreadSanitizer cannot
+  /// see how that cache synchronises threads.
   void make_matmul(const Shape& shape) {
     static std::mutex taking_turns;
     const std::lock_guard lock(taking_turns);
@@ -230,8 +230,8 @@ class OneDnnProduct final : public Product {
     }
   }
 
-  /// A free desk, its own one first; there may be more threads than desks, for two callers of a
-  /// pool both count as thread 0.
+  /// A free workspace, preferably the thread's own. More threads than workspaces may ask: two
+  /// callers of a pool both count as thread 0.
   ThreadWorkspace& take_desk(int thread) {
     for (auto i = static_cast<std::size_t>(thread);; ++i) {
       ThreadWorkspace& desk = *desks_[i % desks_.size()];
@@ -240,8 +240,8 @@ class OneDnnProduct final : public Product {
     }
   }
 
-  /// False when the library failed. Bias and ReLU are not left to it: its ReLU makes NaN 0, so that
-  /// a run that diverged would go on.
+  /// Returns false if the library failed. Does not use the library's ReLU, nor its bias: that ReLU
+  /// turns NaN into 0, so a diverged run would continue.
   bool run_matmul(const Gemm& op, const Addresses& addresses, const Tile& tile, int thread) {
     const Shape shape = shape_of(op, tile);
     const auto address = [&](const Tensor& tensor, std::int64_t index) {
@@ -272,7 +272,7 @@ class OneDnnProduct final : public Product {
     return done;
   }
 
-  /// Tells ThreadSanitizer what the library will read.
+  /// Announces to ThreadSanitizer what the library will read.
   static void announce(const Shape& s, const std::byte* a, const std::byte* b) {
     const std::int64_t bytes = bytes_of(s.from);
     const auto read = [&](const std::byte* first, bool transposed, std::int64_t rows,

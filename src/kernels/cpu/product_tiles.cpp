@@ -8,13 +8,13 @@ namespace {
 
 constexpr std::int64_t kLeastTileExtent = 64;
 
-/// The fewest multiply-adds of a tile: a few microseconds, the price of waking a thread.
+/// The minimum multiply-adds of a tile: a few microseconds, the cost of waking a thread.
 constexpr std::int64_t kLeastTileWork = std::int64_t{1} << 18;
 
 /// Tiles begin at multiples of this, a cache line of floats.
 constexpr std::int64_t kTileAlignment = 16;
 
-/// Returns the beta to add the product with.
+/// Writes the initial c. Returns the beta with which the product is to be added.
 float write_start(const BoundGemm& g, const Tile& tile) {
   if (g.bias != nullptr) {
     for (std::int64_t i = tile.row; i < tile.row + tile.rows; ++i)

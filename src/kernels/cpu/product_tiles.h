@@ -1,5 +1,5 @@
-// What products by libraries share: a tile of c for each thread, and what surrounds the library's
-// multiplication of one.
+// Code shared by the library providers: splitting c into a tile for each thread, and the work
+// before and after the library multiplies a tile.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace barestep {
 
-/// A product with its addresses; rows and columns of a, b and c are those of op(a), op(b) and c.
+/// A product with its addresses; the rows and columns are those of op(a), op(b) and c.
 struct BoundGemm {
   const Gemm& op;
   std::int64_t m, n, k;
   const float* a;
   const float* b;
-  const float* bias;  // or null
+  const float* bias;  // may be null
   float* c;
-  float* pre_activation;  // or null
+  float* pre_activation;  // may be null
 };
 
 BoundGemm bind(const Gemm& op, const Addresses& addresses);
@@ -28,8 +28,9 @@ struct Tile {
   std::int64_t row, rows, col, cols;
 };
 
-/// Strips of whole rows or whole columns of c, all of one width but the last. As few and as wide as
-/// keep the threads busy: a narrow tile spends its time packing the operand it shares.
+/// Strips of whole rows or whole columns of c, all of the same width except the last. As few and as
+/// wide as possible while all threads are busy: narrow tiles spend too much time packing the
+/// operand that they share.
 struct Tiling {
   std::int64_t m, n;
   bool by_rows;
@@ -49,7 +50,7 @@ Tiling tiling_of(const Gemm& op, int threads);
 /// Cuts the rows, or the columns. Neither extent of c may be 0.
 Tiling tiling_of(const Gemm& op, int threads, bool by_rows);
 
-/// c = beta * c + op(a) op(b), the arguments of a BLAS.
+/// c = beta * c + op(a) op(b), with the arguments of a BLAS.
 struct TileProduct {
   bool transpose_a, transpose_b;
   std::int64_t m, n, k;
@@ -62,24 +63,25 @@ struct TileProduct {
   std::int64_t stride_c;
 };
 
-/// The operands of a tile, with the op's beta. Tells ThreadSanitizer what the library will touch.
+/// The operands of a tile, with the op's beta. Announces to ThreadSanitizer what the library will
+/// access.
 TileProduct operands_of(const BoundGemm& g, const Tile& tile);
 
-/// Tells ThreadSanitizer what the library will read.
+/// Announces to ThreadSanitizer what the library will read.
 void announce_operands(const TileProduct& product);
 
-/// Writes what c holds before the product is added to it, the bias for one; the beta returned adds
-/// to that. The k returned may be 0: then nothing is left to be multiplied.
+/// Writes the initial value of c, such as the bias. The result has the beta with which the product
+/// is to be added. Its k may be 0: then nothing remains to be multiplied.
 TileProduct begin_tile(const BoundGemm& g, const Tile& tile);
 
 /// The activation, if the op has one.
 void activation_tile(const BoundGemm& g, const Tile& tile);
 
-/// c of the tile from the dense `sums` of op(a) op(b): with bias, beta and activation, in the types
-/// of the op.
+/// Writes c of the tile from the dense `sums` of op(a) op(b), with bias, beta and activation, in
+/// the op's types.
 void finish_tile(const Gemm& op, const Addresses& addresses, const Tile& tile, const float* sums);
 
-/// The bias and the activation, where the bias was not in c from the beginning.
+/// The bias and the activation, for a c that did not start with the bias.
 void bias_activation_tile(const BoundGemm& g, const Tile& tile);
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-// Products of operands of 16 bits where a provider takes fp32 only. Widening is exact, and sums are
+// Products of 16-bit operands for providers that accept only fp32. Widening is exact and sums are
 // in fp32 as everywhere, so only the order of the sums differs.
 #include <algorithm>
 #include <atomic>
@@ -11,19 +11,19 @@
 namespace barestep {
 namespace {
 
-/// What a thread widens at a time: three quarters of a second-level cache of 512 KiB.
+/// The amount that a thread widens at a time: three quarters of a 512 KiB second-level cache.
 constexpr std::int64_t kWidenedOfB = 65536;
 constexpr std::int64_t kWidenedOfA = kWidenedOfB / 2;
 
-/// A tile of c while its sums grow, in the cache beside that.
+/// The tile of c that is being summed; it shares that cache.
 constexpr std::int64_t kWidenedTileRows = 128;
 constexpr std::int64_t kWidenedTileCols = 256;
-/// Of a transposed b, whose rows are read in longer runs then.
+/// For a transposed b, so that its rows are read in longer runs.
 constexpr std::int64_t kWidenedTileColsOfRows = 128;
 constexpr std::int64_t kLeastWidenedCols = 64;
 static_assert(kWidenedTileRows <= kMostTileRows && kWidenedTileCols <= kMostTileCols);
 
-/// Rows `row` .. row + rows - 1 and columns `col` .. col + cols - 1 of a matrix, in fp32.
+/// Widens rows `row` .. row + rows - 1 and columns `col` .. col + cols - 1 of a matrix to fp32.
 template <class Number>
 void widen_part(const Addresses& addresses, const Tensor& from, const Tile& part, float* to) {
   const Number* const first = addresses.at<Number>(from) + part.row * from.cols + part.col;
@@ -32,12 +32,12 @@ void widen_part(const Addresses& addresses, const Tensor& from, const Tile& part
   }
 }
 
-/// The part of op(a) or op(b), before it is transposed.
+/// The same part of op(a) or op(b) in a or b, before the transposition.
 Tile before_transposition(bool transpose, const Tile& part) {
   return transpose ? Tile{part.col, part.cols, part.row, part.rows} : part;
 }
 
-/// sums = beta * sums + the product of `depth` columns of op(a), from `first` on, and as many rows
+/// sums = beta * sums + the product of `depth` columns of op(a), from `first` on, and the same rows
 /// of op(b).
 template <class Number>
 bool multiply_part(const Product& product, const Gemm& op, const Addresses& addresses,
@@ -101,7 +101,7 @@ void run_widened(const Product& product, const Gemm& op, const Addresses& addres
                  ThreadPool& pool) {
   const std::int64_t down = (op.c.rows + kWidenedTileRows - 1) / kWidenedTileRows;
   if (down == 0) return;
-  // Narrower tiles where there would be fewer than threads.
+  // Uses narrower tiles if there would be fewer tiles than threads.
   const std::int64_t share = op.c.cols * down / pool.threads();
   const std::int64_t most = op.transpose_b ? kWidenedTileColsOfRows : kWidenedTileCols;
   const std::int64_t width =

@@ -10,9 +10,9 @@
 namespace barestep {
 namespace {
 
-/// Blocks until `counter` has come to `generation`. Looks for about 5 microseconds before it goes
-/// to sleep: a wake-up costs more. Longer spins take a core from the pool where there are few. Nor
-/// does a spin yield the core: on a busy machine that costs a time slice.
+/// Blocks until `counter` has reached `generation`. Spins for about 5 microseconds before sleeping,
+/// since a wake-up costs more than that. Longer spins take a core from the pool if there are few.
+/// Does not yield while spinning: on a busy machine that costs a time slice.
 void wait_until(const std::atomic<std::uint32_t>& counter, std::uint32_t generation) {
   constexpr int kSpins = 20000;
   const auto passed = [&](std::uint32_t value) {
@@ -28,7 +28,7 @@ void wait_until(const std::atomic<std::uint32_t>& counter, std::uint32_t generat
   }
 }
 
-/// Marks a recording as done. Recordings on different streams may end in any order; the latest
+/// Marks a recording as done. Recordings on different streams may finish in any order; the latest
 /// counts.
 void reach(CpuEventState& state, std::uint32_t generation) {
   std::uint32_t seen = state.reached.load(std::memory_order_relaxed);
@@ -104,7 +104,7 @@ void CpuStream::submit(Command command) {
     executor_.capture->commands_.push_back({this, std::move(command)});
     return;
   }
-  // An event counts when its recording is queued: later waits are for this one.
+  // An event counts as recorded once its recording is queued; later waits refer to this recording.
   if (auto* record = std::get_if<RecordEvent>(&command)) {
     record->generation = record->state->recorded.fetch_add(1, std::memory_order_acq_rel) + 1;
   } else if (auto* wait = std::get_if<WaitForEvent>(&command)) {
@@ -118,7 +118,7 @@ void CpuStream::push(Command command) {
   {
     const std::lock_guard lock(mutex_);
     if (count_ == ring_.size()) {
-      // A full queue grows: blocking here could wait for an event that this thread is yet to
+      // A full queue grows. Blocking here could wait for an event that this thread has yet to
       // record.
       std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
       first_ = 0;

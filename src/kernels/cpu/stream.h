@@ -1,7 +1,7 @@
 // Streams and events of the CPU device.
 //
-// A stream is a FIFO with its own worker thread, so work on two streams really overlaps, and a
-// missing wait is a real race, as on a GPU. Queueing allocates nothing once the queue has grown to
+// A stream is a FIFO with its own worker thread. So work on two streams really overlaps, and a
+// missing wait is a real race, as on a GPU. Queueing stops allocating once the queue has grown to
 // the longest backlog of the run.
 #pragma once
 
@@ -20,15 +20,15 @@ namespace barestep {
 
 class CpuGraph;
 
-/// What the streams of a device share.
+/// The state that the streams of a device share.
 class CpuExecutor {
  public:
   virtual ~CpuExecutor() = default;
 
-  /// Runs one op on the calling thread; what a stream's worker calls.
+  /// Runs one op on the calling thread; a stream's worker calls it.
   virtual void execute(const DeviceOp& op, const Addresses& addresses, const Tag& tag) = 0;
 
-  /// Where work is noted instead of queued; null while nothing is captured.
+  /// The graph that records work instead of queueing it; null while nothing is captured.
   CpuGraph* capture = nullptr;
 };
 
@@ -36,7 +36,7 @@ class CpuExecutor {
 struct CpuEventState {
   std::atomic<std::uint32_t> recorded{0};  // recordings queued
   std::atomic<std::uint32_t> reached{0};   // recordings done
-  std::atomic<double> reached_at_s{0};     // steady clock, of the latest
+  std::atomic<double> reached_at_s{0};     // steady clock; of the latest recording
 };
 
 class CpuEvent final : public Event {
@@ -49,7 +49,8 @@ class CpuEvent final : public Event {
 
  private:
   friend class CpuStream;
-  // Shared with queued commands: an event may be destroyed while its recording is still queued.
+  // Shared with queued commands, since an event may be destroyed while its recording is still
+  // queued.
   std::shared_ptr<CpuEventState> state_ = std::make_shared<CpuEventState>();
 };
 
@@ -57,7 +58,7 @@ class CpuStream final : public Stream {
  public:
   /// `executor` must outlive the stream.
   explicit CpuStream(CpuExecutor& executor);
-  /// Finishes what is queued.
+  /// Finishes all queued work.
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
@@ -100,14 +101,14 @@ class CpuStream final : public Stream {
   struct Stop {};
   using Command = std::variant<Stop, RunOp, CopyBytes, CallHost, RecordEvent, WaitForEvent>;
 
-  /// Notes the command where a capture is on, else queues it.
+  /// Adds the command to the capture if there is one, else queues it.
   void submit(Command command);
   void push(Command command);
   Command pop();
   void work();
   /// Runs one command; false when it is Stop.
   bool perform(Command& command);
-  /// Work that a failed stream skips.
+  /// Runs the work unless the stream has failed.
   template <class F>
   void attempt(const F& work);
 
@@ -121,12 +122,11 @@ class CpuStream final : public Stream {
   std::exception_ptr error_;
 
   std::atomic<std::uint32_t> pushed_{0};
-  std::thread worker_;  // last: starts when everything above is ready
+  std::thread worker_;  // last, so it starts after all others are ready
 };
 
-/// Commands of all streams in the order in which they were submitted. A launch queues them again;
-/// recordings and waits
-/// get the numbers they have then.
+/// The commands of all streams in the order of submission. A launch queues them again; recordings
+/// and waits then get new numbers.
 class CpuGraph final : public Graph {
  public:
   void launch(std::int64_t step);

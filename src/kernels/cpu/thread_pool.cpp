@@ -8,12 +8,12 @@
 namespace barestep {
 namespace {
 
-/// How often to look before going to sleep: 10 to 20 microseconds, about the gap between two ops of
-/// a step. Longer spins take the core from whoever queues the next op. Nor does a spin yield the
-/// core: on a busy machine that costs a time slice, while a sleeper is woken at once.
+/// How often to check before sleeping: 10 to 20 microseconds, about the gap between two ops of a
+/// step. Longer spins take the core from the thread that queues the next op. Does not yield while
+/// spinning: on a busy machine that costs a time slice, while a sleeping thread is woken at once.
 constexpr int kSpins = 50000;
 
-/// Returns when `value` is no longer `old`.
+/// Returns once `value` is no longer `old`.
 void wait_while(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   for (int spin = 0; spin < kSpins; ++spin)
     if (value.load(std::memory_order_acquire) != old) return;
@@ -60,7 +60,8 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run_job(std::int64_t tasks, const Job& job) {
-  // Half of what a ticket can count: threads that come too late move it a little beyond its end.
+  // Half of what a ticket can count, since threads that come too late move it a little beyond its
+  // end.
   BARESTEP_REQUIRE(tasks < std::int64_t{1} << 31, "too many tasks for one job");
   if (tasks <= 1 || threads_ == 1 || busy_.exchange(true, std::memory_order_acquire)) {
     for (std::int64_t task = 0; task < tasks; ++task) job.call(job.function, task, 0);
@@ -105,7 +106,7 @@ bool ThreadPool::do_one_task(int thread) {
 
 void ThreadPool::work(int thread) {
   for (;;) {
-    // Before stop_ is read: who sees the count that stop() made sees that it is to stop.
+    // Before stop_ is read: a thread that sees the count from stop() also sees stop_.
     const std::uint32_t seen = jobs_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     while (do_one_task(thread)) {

@@ -1,8 +1,8 @@
-// The threads that loops of the CPU device run on.
+// The threads that run the CPU device's loops.
 //
-// The tasks of a job are dealt in contiguous ranges, one per thread, and the deal depends only on
-// their number: the same rows go to the same thread in every step, so they stay in its cache. Who
-// is done with its own range takes tasks from the others.
+// The tasks of a job are dealt to the threads in contiguous ranges. The deal depends only on the
+// number of tasks: the same rows go to the same thread in every step, so they stay in its cache. A
+// thread that has finished its own range takes tasks from the others.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace barestep {
 class ThreadPool {
  public:
   /// The caller of run() is one of the `threads`, so threads - 1 are started. Throws
-  /// Error(kTryAgain) when the system has no more threads.
+  /// Error(kTryAgain) if the system cannot start more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,8 +27,8 @@ class ThreadPool {
 
   /// Calls f(task, thread) once for each task in [0, tasks); blocks until all are done. Tasks run
   /// in any order and must be independent of each other. `thread` is in [0, threads()), 0 for the
-  /// caller. When the pool is already busy, for another caller or for a job whose task calls
-  /// run(), the caller does all tasks itself, as thread 0. Allocates nothing. f must not throw: an
+  /// caller. If the pool is already busy, for another caller or for a job whose task calls run(),
+  /// the caller does all tasks itself, as thread 0. Allocates nothing. f must not throw: an
   /// exception ends the program.
   template <class F>
   void run(std::int64_t tasks, const F& f) {
@@ -43,10 +43,10 @@ class ThreadPool {
     void (*call)(const void* function, std::int64_t task, int thread) noexcept = nullptr;
   };
 
-  /// A thread's range of tasks: those before the low half are taken, the high half is its end. One
-  /// word, so that whoever takes a task learns in the same instant whether there was one. A thread
-  /// that reads a ticket while it is dealt anew takes a task of the old job or of the new one,
-  /// never of both.
+  /// A thread's range of tasks: the low half is the first task not yet taken, the high half is the
+  /// end. It is one word, so taking a task and checking that there is one are a single atomic
+  /// operation. A thread that reads a ticket while it is dealt again takes a task of either the old
+  /// or the new job, never a mixture.
   struct alignas(64) Ticket {
     std::atomic<std::uint64_t> word{0};
   };
@@ -63,12 +63,12 @@ class ThreadPool {
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};
-  alignas(64) std::atomic<std::uint32_t> jobs_{0};  // moves when there is work, or an end to it
+  alignas(64) std::atomic<std::uint32_t> jobs_{0};  // changes when there is work, and to stop
   std::vector<std::thread> workers_;
 };
 
-/// Calls f(begin, end) for ranges of at most `grain` that make up [0, n). The split does not depend
-/// on the number of threads, so neither do results.
+/// Calls f(begin, end) for ranges of at most `grain` that make up [0, n). The split, and so the
+/// result, does not depend on the number of threads.
 template <class F>
 void for_ranges(ThreadPool& pool, std::int64_t n, std::int64_t grain, const F& f) {
   pool.run((n + grain - 1) / grain,

@@ -1,5 +1,5 @@
-// Rows of numbers between 16 bits and fp32. Widening is exact: products of 16 bits are made of fp32
-// where a library takes nothing else.
+// Conversion between rows of 16-bit and fp32 numbers. Widening is exact. It is needed for 16-bit
+// products if a library accepts only fp32.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ inline void widen(const float* from, std::int64_t count, float* to) {
 inline void widen(const Bf16* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = float_of(from[i]);
 }
-/// By the processor's instruction where it has one: in arithmetic on integers, halves would cost
-/// as much as their product.
+/// Uses the processor's instruction if there is one: with integer arithmetic, widening halves would
+/// take as long as multiplying them.
 void widen(const F16* from, std::int64_t count, float* to);
 
-/// The nearest halves, ties to even, as f16_of() has them; a NaN is a NaN with some bits.
+/// Rounds to the nearest half, ties to even, as f16_of() does; a NaN stays a NaN, but its bits may
+/// differ.
 void narrow(const float* from, std::int64_t count, F16* to);
 
 }  // namespace barestep

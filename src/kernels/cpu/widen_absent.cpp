@@ -1,4 +1,4 @@
-// For processors whose instruction for halves nothing here is written for.
+// For processors whose conversion instruction for halves is not used here.
 #include "kernels/cpu/widen.h"
 
 namespace barestep {

@@ -25,7 +25,7 @@ constexpr std::int64_t kWidth = 8;
   for (; i < count; ++i) to[i] = f16_of(from[i]);
 }
 
-// Compilers do not all know the name of F16C; what has AVX2 has it.
+// Not all compilers accept the name of F16C; every processor with AVX2 has it.
 bool has_f16c() {
   static const bool has = __builtin_cpu_supports("avx2");
   return has;

@@ -1,4 +1,4 @@
-// Stands in for the CUDA device in builds without it.
+// Replaces the CUDA device in builds without CUDA.
 #include "core/error.h"
 #include "kernels/make_device.h"
 

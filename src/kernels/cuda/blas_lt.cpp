@@ -1,9 +1,9 @@
-// cuBLASLt, loaded when it is first called: functions of its names that hand calls on to it. The
-// linker finds these, so programs are not linked with the library itself.
+// Loads cuBLASLt at its first call: functions with its names forward calls to it. The linker finds
+// these functions, so programs are not linked to the library itself.
 //
-// It is half a gigabyte, and what it does as it is loaded takes several times as long as all else
-// that a program does before its first step. A run on the CPU, or one that refuses its command
-// line, never calls it.
+// The library is half a gigabyte, and loading it takes several times as long as everything else
+// that a program does before its first step. A CPU run, or one that refuses its command line, never
+// calls it.
 #include "kernels/cuda/blas_lt.h"
 
 #include <cublasLt.h>
@@ -19,7 +19,7 @@ namespace {
 
 template <class Function>
 Function* theirs(Function* /*ours*/, const char* name) {
-  // Of the version whose headers these are; at last the file that the build found.
+  // First the version that matches these headers; last the file that the build found.
   static void* const library = load_cublas_lt(std::array{
       fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), std::string(BARESTEP_CUBLAS_LT)});
   return reinterpret_cast<Function*>(function_of_cublas_lt(library, name));
@@ -32,7 +32,7 @@ void* load_cublas_lt(std::span<const std::string> files) {
   for (const std::string& file : files) {
     void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) return library;
-    // The first is where it should be.
+    // Reports the error of the first, which is the expected file.
     const char* const error = ::dlerror();
     if (why.empty()) why = error != nullptr ? error : file + " cannot be loaded";
   }

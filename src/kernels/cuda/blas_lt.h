@@ -1,4 +1,4 @@
-// Where cuBLASLt comes from.
+// Loading cuBLASLt.
 #pragma once
 
 #include <span>
@@ -6,11 +6,11 @@
 
 namespace barestep {
 
-/// Loads the first of these shared libraries that can be, for the rest of the process. Fails with
-/// kNoDevice, and why the first cannot be.
+/// Loads the first of these shared libraries that can be loaded, for the rest of the process.
+/// Throws Error(kNoDevice) with the reason why the first one cannot be loaded if none can.
 void* load_cublas_lt(std::span<const std::string> files);
 
-/// A function of the library. Fails with kNoDevice where it has none of this name.
+/// A function of the library. Throws Error(kNoDevice) if the library does not contain it.
 void* function_of_cublas_lt(void* library, const char* name);
 
 }  // namespace barestep

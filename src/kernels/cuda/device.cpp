@@ -34,13 +34,13 @@ cudaDeviceProp properties_of(CudaContext& context) {
   return properties;
 }
 
-/// As the driver writes it, so that its other libraries know the device by it.
+/// In the driver's format, which its other libraries expect.
 std::string pci_bus_id_of(const cudaDeviceProp& properties) {
   return fmt::format("{:08x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
                      properties.pciDeviceID);
 }
 
-/// "driver for CUDA 13.0, 580.65.06"; the second is told by the kernel's module, where it is.
+/// "driver for CUDA 13.0, 580.65.06"; the second number comes from the kernel module, if available.
 std::string driver_text() {
   int version = 0;
   static_cast<void>(cudaDriverGetVersion(&version));
@@ -87,7 +87,7 @@ class CudaDevice final : public Device {
   void release(std::byte* memory, MemoryKind kind) noexcept override;
   void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override;
 
-  /// Communication comes first: it takes few multiprocessors, and other ranks wait for it.
+  /// Communication has priority: it needs few multiprocessors, and other ranks wait for it.
   std::unique_ptr<Stream> new_stream(std::string_view label) override {
     const StreamRole role = label == name_of(Lane::kComm)   ? StreamRole::kFirst
                             : label == name_of(Lane::kSide) ? StreamRole::kShares
@@ -122,19 +122,19 @@ class CudaDevice final : public Device {
   void run_first_kernel();
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
 
-  // const methods of the seam ask the device too.
+  // const methods of the interface query the device too
   mutable CudaContext context_;
   int index_;
   cudaDeviceProp properties_;
   std::string model_;
   KernelTarget target_;
-  bool launches_ahead_;  // of kernels, in graphs
+  bool launches_ahead_;  // in graphs, kernels may be launched early
   CudaProduct product_;
   CudaInt8Product int8_product_;
 };
 
-/// A kernel that cannot run here, for want of code for this architecture, shows now and not in a
-/// step.
+/// Detects kernels that cannot run here, for lack of code for this architecture, now instead of in
+/// a step.
 void CudaDevice::run_first_kernel() {
   CudaDeviceStream stream(context_);
   const Tensor out{.buffer = 0, .offset_bytes = 0, .rows = 1, .cols = 1};
@@ -183,7 +183,7 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
     context_.require(cudaMalloc(&memory, size), "cudaMalloc", bytes);
     if (BARESTEP_POISON != 0) {
       context_.require(cudaMemset(memory, 0xFF, size), "cudaMemset");
-      // Streams that do not block do not wait for it.
+      // Non-blocking streams do not wait for it.
       context_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
   }
@@ -193,7 +193,7 @@ std::byte* CudaDevice::allocate(std::int64_t bytes, MemoryKind kind) {
 
 void CudaDevice::release(std::byte* memory, MemoryKind kind) noexcept {
   if (kind == MemoryKind::kPageable) return ::operator delete(memory, kPageableAlignment);
-  // It fails only after the device was lost, which was reported then.
+  // Fails only after the device was lost, which has already been reported.
   static_cast<void>(kind == MemoryKind::kPinned ? cudaFreeHost(memory) : cudaFree(memory));
 }
 
@@ -207,7 +207,7 @@ void CudaDevice::copy(void* to, const void* from, std::int64_t bytes, Stream& st
       "cudaMemcpyAsync");
 }
 
-/// Eager launches, and those beside a library's of communication, come one after the other.
+/// Eager launches, and those next to a communication library's, never start early.
 void CudaDevice::launch_kernel(const DeviceOp& op, const Addresses& addresses,
                                CudaDeviceStream& stream) {
   KernelTarget target = target_;
@@ -246,8 +246,9 @@ void CudaDevice::run(const DeviceOp& op, const Addresses& addresses, Stream& str
 void CudaDevice::begin_capture(Stream& origin) {
   BARESTEP_REQUIRE(!context_.capturing, "a capture is on already");
   context_.use();
-  // Calls of this thread that a graph cannot hold are errors; other threads go on. Kernels that are
-  // first used in a capture are loaded in it, which drivers of CUDA 12.3 and later allow.
+  // Only calls of this thread that a graph cannot hold are errors; other threads are not affected.
+  // Kernels first used in a capture are loaded during it, which drivers of CUDA 12.3 and later
+  // allow.
   context_.require(cudaStreamBeginCapture(static_cast<CudaDeviceStream&>(origin).handle(),
                                           cudaStreamCaptureModeThreadLocal),
                    "cudaStreamBeginCapture");
@@ -262,7 +263,7 @@ std::unique_ptr<Graph> CudaDevice::end_capture(Stream& origin) {
   const cudaError_t status =
       cudaStreamEndCapture(static_cast<CudaDeviceStream&>(origin).handle(), &captured);
   const OwnedGraph graph(captured);
-  // What spoiled the capture, if something did, failed before this.
+  // If anything invalidated the capture, it failed before this call.
   context_.check();
   context_.require(status, "cudaStreamEndCapture");
   cudaGraphExec_t exec = nullptr;
@@ -279,7 +280,7 @@ void CudaDevice::launch(Graph& graph, Stream& stream, std::int64_t /*step*/) {
                 "cudaGraphLaunch");
 }
 
-/// The number of GPUs, and what the driver said.
+/// The number of GPUs, and the driver's status.
 std::pair<int, cudaError_t> ask_for_devices() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -321,7 +322,7 @@ std::string why_no_cuda_device() {
 
 namespace {
 
-/// Whether copies of `from` reach the memory of `to` directly; from now on they do if they can.
+/// Whether copies from `from` reach the memory of `to` directly; enables that if possible.
 bool reaches(CudaContext& from, int to) {
   from.use();
   int can = 0;

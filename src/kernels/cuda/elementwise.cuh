@@ -1,5 +1,5 @@
-// Kernels that treat every number by itself: bias, activation and its gradient, dropout, casts,
-// fill, the sum of one row and another.
+// Elementwise kernels: bias, activation and its gradient, dropout, casts, fill, the sum of a row
+// and another.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -16,8 +16,8 @@ struct FillElement {
   BARESTEP_HD void operator()(std::int64_t i) const { out[i] = value; }
 };
 
-/// An element of kCount neighbouring numbers, from `first` on: all loads before the first store, by
-/// 16-byte accesses. There is an overload for each element whose arrays are flat.
+/// Runs an element for kCount neighbouring numbers from `first` on: all loads before the first
+/// store, with 16-byte accesses. There is an overload for each element whose arrays are flat.
 template <int kCount>
 __device__ void apply_pack(const FillElement& element, std::int64_t first) {
   Pack<float, kCount> pack;
@@ -61,7 +61,7 @@ __device__ void apply_pack(const CastElement<To, From>& element, std::int64_t fi
   store_pack(element.to + first, to);
 }
 
-/// Calls element for [0, n): `packs` times kCount numbers by 16-byte accesses, what is left one by
+/// Calls element for [0, n): `packs` times kCount numbers with 16-byte accesses, the rest one by
 /// one.
 template <int kCount, class Element>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -73,12 +73,12 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (std::int64_t i = kCount * packs + grid_thread(); i < n; i += grid_threads()) element(i);
 }
 
-/// A block's share of a matrix in each_of_rows and sum_rows: a warp reads neighbouring columns.
+/// The size of a block's tile in each_of_rows and sum_rows: a warp reads neighbouring columns.
 constexpr int kTileCols = kWarpThreads;
 constexpr int kTileRows = kBlockWarps;
 
-/// Calls element(row, col) for all of them. Every thread stays in its column, whose number needs no
-/// division. Grid: column tiles by row tiles.
+/// Calls element(row, col) for the whole matrix. Every thread stays in its column, so no division
+/// is needed to find it. Grid: column tiles by row tiles.
 template <class Element>
 __global__ void __launch_bounds__(kBlockThreads)
     each_of_rows(std::int64_t rows, std::int64_t cols, Element element) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// What a row's element does to the kCount columns of a pack; for each_of_rows over packs.
+/// Applies a row's element to the kCount columns of a pack; for each_of_rows over packs.
 template <int kCount, class Formula>
 struct BiasActivationPack {
   BiasActivationElement<Formula> element;
@@ -107,7 +107,7 @@ struct BiasActivationPack {
   }
 };
 
-/// kCount groups, whose columns lie side by side four times over.
+/// kCount groups: four runs of neighbouring columns.
 template <int kCount, class Number>
 struct DropoutPack {
   DropoutElement<Number> element;
@@ -132,9 +132,9 @@ struct DropoutPack {
   }
 };
 
-/// out = row + beta * out; a null `row` is one of zeros. `vectors` times four numbers by 16-byte
-/// accesses, what is left one by one. What sum_rows does for one row, by all threads. The numbers
-/// of `row` are not read again, so they leave the cache first.
+/// out = row + beta * out; a null `row` stands for zeros. `vectors` times four numbers with 16-byte
+/// accesses, the rest one by one. Equivalent to sum_rows for a single row, but with all threads.
+/// The numbers of `row` are not read again, so they leave the cache first.
 static __global__ void __launch_bounds__(kBlockThreads)
     add_row(std::int64_t n, std::int64_t vectors, float* out, const float* row, float beta) {
   begin_kernel();
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
   for (std::int64_t i = grid_thread(); i < vectors; i += grid_threads()) {
     const float4 add = row == nullptr ? float4{} : __ldcs(row4 + i);
     float4 sum = beta == 0.0F ? float4{} : out4[i];
-    // A sum begins with a zero, which makes -0 of a row 0.
+    // A sum starts with 0, which turns -0 in a row into 0.
     sum.x = accumulate(0.0F + add.x, beta, sum.x);
     sum.y = accumulate(0.0F + add.y, beta, sum.y);
     sum.z = accumulate(0.0F + add.z, beta, sum.z);

@@ -1,4 +1,4 @@
-// How our kernels are launched and how their threads share work.
+// Launching our kernels, and dividing work among their threads.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +16,8 @@ constexpr int kBlockThreads = 256;
 constexpr int kWarpThreads = 32;
 constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 
-/// Blocks of kBlockThreads for n threads' work: as many as the GPU holds, four times over, so that
-/// it is busy to the end. Threads loop over what is left, one grid's width apart.
+/// Blocks of kBlockThreads for the work of n threads: up to four times as many as the GPU holds, so
+/// that it is busy to the end. Threads loop over the rest, one grid's width apart.
 inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {
   const int resident =
       geometry.multiprocessors * std::max(1, geometry.threads_per_multiprocessor / kBlockThreads);
@@ -25,7 +25,7 @@ inline int blocks_for(std::int64_t n, const CudaGeometry& geometry) {
   return static_cast<int>(std::min(needed, std::int64_t{4} * resident));
 }
 
-/// The only place that launches kernels. An empty grid has nothing to do.
+/// The only function that launches kernels. Launches nothing if the grid is empty.
 template <class... Parameters, class... Arguments>
 cudaError_t start_sharing(const KernelQueue& queue, dim3 grid, dim3 block, std::size_t shared_bytes,
                           void (*kernel)(Parameters...), Arguments... arguments) {
@@ -53,8 +53,8 @@ cudaError_t start(const KernelQueue& queue, dim3 grid, dim3 block, void (*kernel
   return start_sharing(queue, grid, block, 0, kernel, arguments...);
 }
 
-/// As many blocks of kBlockThreads as the GPU holds at once, `most` at most, each with
-/// `shared_bytes` of dynamic shared memory; they share out the work.
+/// Launches as many blocks of kBlockThreads as the GPU holds at once, at most `most`, each with
+/// `shared_bytes` of dynamic shared memory; they divide the work.
 template <class... Parameters, class... Arguments>
 cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geometry,
                              std::int64_t most, std::size_t shared_bytes,
@@ -66,8 +66,8 @@ cudaError_t start_persistent(const KernelQueue& queue, const CudaGeometry& geome
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (status != cudaSuccess) return status;
   }
-  if (most > geometry.multiprocessors) {  // else there is room
-    int resident = 0;                     // on a multiprocessor
+  if (most > geometry.multiprocessors) {  // otherwise all fit
+    int resident = 0;                     // per multiprocessor
     const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &resident, kernel, kBlockThreads, shared_bytes);
     if (status != cudaSuccess) return status;
@@ -84,7 +84,7 @@ cudaError_t start(const KernelQueue& queue, int blocks, void (*kernel)(Parameter
                arguments...);
 }
 
-/// This thread's number, and how many there are, in a grid of one dimension.
+/// This thread's number, and the number of threads, in a one-dimensional grid.
 __device__ inline std::int64_t grid_thread() {
   return std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }

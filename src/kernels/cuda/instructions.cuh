@@ -1,7 +1,7 @@
-// Instructions for which CUDA C++ has no words. Tests on the host put a file of this name before it
-// in the include path, which follows the layouts of the PTX ISA.
+// Instructions that CUDA C++ has no functions for. Tests on the host replace this header through
+// the include path; their version follows the layouts of the PTX ISA.
 //
-// GPUs before sm_80 lack asynchronous copies, which are plain copies there, and tf32.
+// GPUs before sm_80 lack asynchronous copies, which become plain copies there, and tf32.
 #pragma once
 
 #include <nv/target>
@@ -13,33 +13,33 @@
 
 namespace barestep {
 
-/// The first statement of every kernel of ours. A kernel that is launched ahead (KernelQueue) comes
-/// this far while the kernel before it still runs. Here it waits until that one and all before it
-/// have ended and what they wrote can be seen; then the next kernel may come this far. Does nothing
-/// before sm_90, or in a kernel that is launched after the one before it.
+/// The first statement of every kernel of ours. A kernel that is launched early (KernelQueue) gets
+/// this far while the kernel before it still runs. Here it waits until that one and all earlier
+/// ones have finished and their writes are visible; then the next kernel may get this far. Does
+/// nothing before sm_90, or in a kernel that is launched after the previous one.
 __device__ __forceinline__ void begin_kernel() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::
                                                     : "memory");
                                    asm volatile("griddepcontrol.launch_dependents;");))
 }
 
-/// The shared memory that the launch asked for, as a T.
+/// The dynamic shared memory of the launch, as a T.
 template <class T>
 __device__ __forceinline__ T& dynamic_shared() {
   extern __shared__ __align__(16) char bytes[];
   return *reinterpret_cast<T*>(bytes);
 }
 
-/// A Vector of neighbouring numbers of shared memory, aligned to its size.
+/// A Vector of neighbouring numbers in shared memory, aligned to its size.
 template <class Vector, class Number>
 __device__ __forceinline__ Vector load_shared(const Number* from) {
   return *reinterpret_cast<const Vector*>(from);
 }
 
-/// Begins to copy kBytes (2, 4, 8 or 16) to shared memory, or to write zeros where `valid` is
-/// false; both addresses are aligned to the size of the copy. commit_copies() makes a group of the
-/// copies that this thread began since the last one; wait_for_copies() blocks until all of its
-/// groups are complete. No asynchronous copy is as small as 2 bytes: these are copied at once.
+/// Starts copying kBytes (2, 4, 8 or 16) to shared memory, or writing zeros if `valid` is false;
+/// both addresses are aligned to the size of the copy. commit_copies() groups the copies that this
+/// thread has started since the last group; wait_for_copies() blocks until all its groups are
+/// complete. The smallest asynchronous copy is 4 bytes; copies of 2 bytes complete at once.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void wait_for_copies() {
   NV_IF_TARGET(NV_PROVIDES_SM_80, (asm volatile("cp.async.wait_group 0;" ::: "memory");))
 }
 
-/// sums += a * b by a warp: a 16 x 8, b 8 x 8, sums 16 x 8, of which lane 4g + q holds
+/// sums += a * b, computed by a warp: a 16 x 8, b 8 x 8, sums 16 x 8. Lane 4g + q holds
 ///   a: (g, q), (g + 8, q), (g, q + 4), (g + 8, q + 4)    b: (q, g), (q + 4, g)
 ///   sums: (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1)
 /// (PTX ISA, matrix fragments for mma.m16n8k8, .tf32). The low 13 bits of a and b are ignored.
@@ -90,7 +90,7 @@ __device__ __forceinline__ std::uint32_t bits_of(float x) {
   return __float_as_uint(x);
 }
 
-/// 1 / x within an ulp; subnormal numbers count as zeros.
+/// 1 / x, accurate to one ulp; subnormal numbers count as zeros.
 BARESTEP_HD inline float approximate_reciprocal(float x) {
   NV_IF_ELSE_TARGET(NV_IS_DEVICE,
                     (float r; asm("rcp.approx.ftz.f32 %0, %1;"
@@ -100,7 +100,7 @@ BARESTEP_HD inline float approximate_reciprocal(float x) {
                     (return 1 / x;))
 }
 
-/// 1 / sqrt(x) within two ulps; subnormal numbers count as zeros.
+/// 1 / sqrt(x), accurate to two ulps; subnormal numbers count as zeros.
 BARESTEP_HD inline float approximate_root_reciprocal(float x) {
   NV_IF_ELSE_TARGET(NV_IS_DEVICE,
                     (float r; asm("rsqrt.approx.ftz.f32 %0, %1;"

@@ -1,6 +1,6 @@
-// Kernels that quantise, and the product of int8 numbers where cuBLASLt has none.
+// Kernels that quantise, and the product of int8 numbers for shapes that cuBLASLt does not support.
 //
-// Sums of whole numbers are exact, so results are the CPU's to the bit.
+// Integer sums are exact, so results are bit-identical to the CPU's.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -9,7 +9,7 @@
 
 namespace barestep {
 
-/// Of numbers in the order of floats (kernels/formulas.h); 0 is always among them.
+/// A range of numbers in the order of floats (kernels/formulas.h); it always includes 0.
 struct OrderRange {
   std::int32_t least, largest;
 
@@ -18,9 +18,9 @@ struct OrderRange {
     largest = other.largest > largest ? other.largest : largest;
   }
 };
-static_assert(sizeof(OrderRange) == sizeof(double));  // takes the place of a partial sum
+static_assert(sizeof(OrderRange) == sizeof(double));  // stored in place of a partial sum
 
-/// Over the lanes of a warp, in every lane.
+/// The combined range of a warp's lanes, in every lane.
 inline __device__ OrderRange warp_range(OrderRange range) {
   for (int step = kWarpThreads / 2; step > 0; step /= 2) {
     range.add({__shfl_xor_sync(kAllLanes, range.least, step),
@@ -29,7 +29,7 @@ inline __device__ OrderRange warp_range(OrderRange range) {
   return range;
 }
 
-/// Over the threads of a block, in its first thread. Call once in a kernel.
+/// The combined range of a block's threads, in its first thread. Call once per kernel.
 static __device__ OrderRange block_range(OrderRange range) {
   __shared__ OrderRange warps[kBlockWarps];
   range = warp_range(range);
@@ -58,7 +58,7 @@ inline __device__ OrderRange range_of_partials(const OrderRange* partials, int c
   return block_range(range);
 }
 
-/// By the only block: the scale of all weights.
+/// The scale of all weights; a single block.
 static __global__ void __launch_bounds__(kBlockThreads)
     find_weight_scale(float* scale, const OrderRange* partials, int count) {
   begin_kernel();
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
       Int8Range::of_weights(float_of_order(below > range.largest ? below : range.largest)).scale;
 }
 
-/// By the only block: the scale and the zero point of a batch.
+/// The scale and the zero point of a batch; a single block.
 static __global__ void __launch_bounds__(kBlockThreads)
     find_batch_scale(float* scale, std::int32_t* zero_point, const OrderRange* partials, int count,
                      int bits) {
@@ -102,7 +102,7 @@ inline __device__ float magnitude_of_row(const float* from, std::int64_t cols) {
   return float_of_order(warp_range(range).largest);
 }
 
-/// Calls use(row, lane) with every row, each by one warp.
+/// Calls use(row, lane) for every row, with one warp per row.
 template <class Use>
 __device__ void each_row_by_a_warp(std::int64_t rows, const Use& use) {
   const std::int64_t warps = grid_threads() / kWarpThreads;
@@ -124,7 +124,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
   });
 }
 
-/// With a scale of each row, or with one for all, which is there already.
+/// With one scale for each row, which it computes, or one for all, which already exists.
 static __global__ void __launch_bounds__(kBlockThreads)
     quantize_weight(std::int8_t* to, float* scales, std::int32_t* sums, const float* from,
                     std::int64_t rows, std::int64_t cols, bool one_scale) {
@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(kBlockThreads)
   });
 }
 
-/// Every sum by one warp: for shapes that cuBLASLt does not take, which are those of few outputs.
+/// One warp per sum, for shapes that cuBLASLt does not support, which have few outputs.
 template <class Formula>
 __global__ void __launch_bounds__(kBlockThreads)
     quantized_gemm(const std::int8_t* a, const std::int8_t* b, std::int64_t rows,
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   });
 }
 
-/// c holds int32 sums, which become what the op says, each in its place.
+/// Converts the int32 sums in c to the op's result, in place.
 template <class Formula>
 struct DequantizeInPlace {
   DequantizeElement<Formula> element;

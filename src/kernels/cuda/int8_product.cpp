@@ -8,7 +8,7 @@
 
 namespace barestep {
 
-/// A row-major rows x cols matrix, as cuBLASLt sees its transpose.
+/// A row-major rows x cols matrix; cuBLASLt sees its transpose.
 OwnedLayout CudaInt8Product::new_layout(cudaDataType type, std::int64_t rows, std::int64_t cols) {
   cublasLtMatrixLayout_t layout = nullptr;
   context_.require(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(cols),
@@ -37,7 +37,7 @@ void CudaInt8Product::choose(Plan& plan) {
   cublasLtMatmulPreference_t made = nullptr;
   context_.require(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const OwnedPreference preference(made);
-  // Buffers and tensors of rows of multiples of four begin at multiples of 256 bytes.
+  // Buffers start at multiples of 256 bytes, and so do tensors whose rows are multiples of four.
   const auto workspace = static_cast<std::uint64_t>(workspace_bytes(DeviceKind::kCuda));
   context_.require(
       cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,

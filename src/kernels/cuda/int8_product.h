@@ -1,7 +1,7 @@
-// Products of int8 matrices on a GPU by cuBLASLt: what QuantizedGemm is made of.
+// Products of int8 matrices on a GPU with cuBLASLt, for QuantizedGemm.
 //
-// cuBLASLt multiplies bytes with signs into int32 where both operands have the summed dimension
-// last, as ours have, and where it and the outputs are multiples of four.
+// cuBLASLt multiplies signed bytes into int32 if both operands have the summed dimension last, as
+// ours do, and if that dimension and the number of outputs are multiples of four.
 #pragma once
 
 #include <compare>
@@ -20,11 +20,11 @@ class CudaInt8Product {
   /// `context` must outlive the product.
   explicit CudaInt8Product(CudaContext& context) : context_(context) {}
 
-  /// Asks for an algorithm for ops of this shape. Blocks; not in a capture.
+  /// Asks cuBLASLt for an algorithm for ops of this shape. Blocks; not allowed in a capture.
   void prepare(const QuantizedGemm& op);
 
-  /// Queues: c = the int32 sums of products of a and b as they are. False where cuBLASLt has no
-  /// algorithm for the shape, and nothing is queued.
+  /// Queues: c = the int32 sums of products of a and b without scales. Returns false and queues
+  /// nothing if cuBLASLt has no algorithm for the shape.
   bool run(const QuantizedGemm& op, const Addresses& addresses, const CudaDeviceStream& stream);
 
  private:
@@ -34,7 +34,7 @@ class CudaInt8Product {
   };
   struct Plan {
     OwnedMatmul matmul;
-    OwnedLayout a, b, c;  // of our names: cuBLASLt gets b first
+    OwnedLayout a, b, c;  // for our a, b and c; cuBLASLt gets b first
     cublasLtMatmulAlgo_t algorithm{};
     bool found = false;
   };
@@ -44,7 +44,7 @@ class CudaInt8Product {
   void choose(Plan& plan);
 
   CudaContext& context_;
-  OwnedLt library_;  // made for the first product
+  OwnedLt library_;  // created for the first product
   std::map<Shape, Plan> plans_;
 };
 

@@ -29,7 +29,7 @@ std::int64_t tiles(std::int64_t extent, std::int64_t of) {
 
 constexpr dim3 kTile(kTileCols, kTileRows);
 
-/// Launches one op; one overload for each kind.
+/// Launches one op; one overload for each op type.
 struct Launcher {
   const Addresses& addresses;
   double* partials;
@@ -175,7 +175,7 @@ struct Launcher {
     const int blocks = partial_blocks(op.logits.rows * kWarpThreads);
     const cudaError_t error = with_number(op.logits.dtype, [&]<class Number>(Number) {
       const CrossEntropyRow<Number> row(op, addresses);
-      // Few classes are spread over the lanes.
+      // With few classes, lanes take single logits, so that more lanes have work.
       constexpr int kCount = kPackOf<Number>;
       const bool packs = row.cols % kCount == 0 && row.cols >= kCount * kWarpThreads;
       const bool aligned = packs && are_aligned(row.logits, row.grad);
@@ -305,7 +305,7 @@ struct Launcher {
     return tensor ? addresses.at<Number>(*tensor) : nullptr;
   }
 
-  /// Calls use(product) with the product that LinearAdam's kernel is to use.
+  /// Calls use(product) with the product for LinearAdam's kernel.
   template <class Number, class Use>
   cudaError_t with_tile_product(const Use& use) const {
     using OnTensorCores = TensorProduct<1, Number>;
@@ -361,8 +361,9 @@ struct Launcher {
     return start(queue, grid, kTile, each_of_rows<Element>, rows, cols, element);
   }
 
-  /// Launches a kernel over n numbers of each of some arrays: it takes n, and how many packs of
-  /// kCount of them it may reach by 16-byte accesses, which takes arrays that are `aligned`.
+  /// Launches a kernel over n numbers in each of several arrays. The kernel gets n and the number
+  /// of packs of kCount numbers for which it may use 16-byte accesses; that is 0 unless the arrays
+  /// are `aligned`.
   template <int kCount, class Kernel, class... Arguments>
   cudaError_t by_packs(std::int64_t n, bool aligned, Kernel* kernel, Arguments... arguments) const {
     const std::int64_t packs = aligned ? n / kCount : 0;
@@ -371,7 +372,7 @@ struct Launcher {
                             arguments...);
   }
 
-  /// At least one: a sum of nothing is written too.
+  /// At least one, since an empty sum is written too.
   [[nodiscard]] int partial_blocks(std::int64_t threads) const {
     return std::clamp(blocks_for(threads, geometry), 1, kMaxPartials);
   }
@@ -381,8 +382,8 @@ struct Launcher {
     return start(queue, 1, finish_loss, addresses.at(loss), partials, blocks, count, beta);
   }
 
-  /// Whether it lies on 16 bytes, as null does. What the four numbers of 16 bits beside four floats
-  /// need is less.
+  /// Whether the array is aligned to 16 bytes; null counts as aligned. Four 16-bit numbers that
+  /// accompany four floats need less.
   static bool is_aligned(const void* array) {
     return reinterpret_cast<std::uintptr_t>(array) % kVectorBytes == 0;
   }

@@ -1,12 +1,12 @@
-// A linear layer's step of Adam, its gradients never stored: a matrix product whose epilogue
-// updates the weights under each of its tiles.
+// Adam's step on a linear layer without storing its gradients: a matrix product whose epilogue
+// updates the weights of each tile.
 //
-// The memory is to be busy all the time, so weights and moments travel while the product is
+// To keep the memory busy all the time, weights and moments are transferred while the product is
 // computed. A persistent block walks down a strip of kStripCols columns of the weight, tile by
-// tile. x of the strip stays in shared memory (two chunks of kDepth rows of the batch: while these
-// are enough, it is read once for a strip); the tiles of grad_y come by asynchronous copies one
-// step ahead. Weights and moments do not pass through shared memory: a thread holds those of its
-// next kAhead slots in registers, loaded as the slots before them are stored.
+// tile. The strip's x stays in shared memory in two chunks of kDepth rows of the batch; if these
+// are enough, it is read only once per strip. The tiles of grad_y arrive through asynchronous
+// copies one step ahead. Weights and moments bypass shared memory: a thread keeps those of its next
+// kAhead slots in registers, loaded as earlier slots are stored.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -16,8 +16,8 @@
 
 namespace barestep {
 
-/// A LinearAdam with its addresses: `out` x `in` weights, `n` rows of grad_y and x. Each is below
-/// kMaxLinearAdamExtent. Rounded weights are there for factors of 16 bits, null else.
+/// A LinearAdam with its addresses: `out` x `in` weights, `n` rows of grad_y and x. Each extent is
+/// below kMaxLinearAdamExtent. Rounded weights exist with 16-bit factors; otherwise null.
 template <class Number>
 struct LinearAdamArrays {
   std::int64_t out, in, n;
@@ -29,10 +29,10 @@ struct LinearAdamArrays {
 };
 constexpr std::int64_t kMaxLinearAdamExtent = INT32_MAX - kStripCols;
 
-/// Square roots and quotients without the branches of the compiler's, so that four weights are
-/// computed side by side. The bits are the same while no number on the way is subnormal: from
-/// 2^-100 on. A root is at least that of the smallest normal number, which is nothing beside an eps
-/// above 1e-15. What is infinite becomes NaN, and the run ends as diverged.
+/// Square roots and quotients without the branches of the compiler's versions, so that four weights
+/// are computed side by side. The bits are the same as long as no intermediate number is subnormal:
+/// from 2^-100 on. A root is at least that of the smallest normal number, which is negligible next
+/// to an eps above 1e-15. Infinity becomes NaN, and the run then ends as diverged.
 struct StraightArithmetic {
   static BARESTEP_HD float divide(float a, float b) {
     float r = approximate_reciprocal(b);
@@ -52,16 +52,16 @@ struct StraightArithmetic {
   }
 };
 
-/// What a block has in shared memory.
+/// A block's shared memory.
 template <class Product>
 struct LinearAdamShared {
   using Number = typename Product::Number;
   alignas(kVectorBytes) Number x[2][Product::kDepth * kStride<Number, kStripCols>];
   alignas(kVectorBytes) Number grad_y[2][Product::kDepth * kStride<Number, Product::kRows>];
-  AdamScalars step;  // registers are dearer than loads
+  AdamScalars step;  // registers cost more than loads
 };
 
-/// A block's way: down a strip by tiles, each in chunks of the batch, then down the next strip.
+/// A block's path: down a strip by tiles, each in chunks of the batch, then down the next strip.
 struct TileWalk {
   int down, chunks;
   int strip, tile, chunk;
@@ -73,12 +73,12 @@ struct TileWalk {
     tile = 0;
     ++strip;
   }
-  /// The number of a chunk of x among all strips'.
+  /// The index of a chunk of x, counted across all strips.
   [[nodiscard]] __device__ __forceinline__ int chunk_of_x() const { return strip * chunks + chunk; }
 };
 
-/// Begins to copy rows row .. row + kDepth - 1 and kCols columns from `col` of `from` [rows][cols];
-/// zeros stand for what is outside.
+/// Starts copying rows row .. row + kDepth - 1 and kCols columns from `col` of `from` [rows][cols];
+/// zeros replace numbers outside the matrix.
 template <int kDepth, int kCols, bool kVectors, class Number>
 __device__ __forceinline__ void fetch_factor(Number* to, const Number* from, int row, int rows,
                                              int col, int cols) {
@@ -89,8 +89,7 @@ __device__ __forceinline__ void fetch_factor(Number* to, const Number* from, int
   static_assert(kDepth % kStep == 0 && kBlockThreads % kAcross == 0);
   const int across = block_thread() % kAcross * kCount;
   int down = block_thread() / kAcross;
-  // Half a warp takes rows 16 banks apart, which are every second one, where two rows are its
-  // share.
+  // If half a warp copies two rows, it takes every second row; these are 16 banks apart.
   if constexpr (kAcross * kBytes == 64 && kVectors)
     down = (down & ~3) | (down & 1) << 1 | (down & 2) >> 1;
   col += across;
@@ -105,7 +104,7 @@ __device__ __forceinline__ void fetch_factor(Number* to, const Number* from, int
   }
 }
 
-/// Four neighbouring weights and their moments, of which `count` are there.
+/// Four neighbouring weights and their moments, of which only `count` exist.
 template <bool kVectors, class Number>
 struct FourWeights {
   float4 weight{}, moment1{}, moment2{};
@@ -174,12 +173,12 @@ struct FourWeights {
   }
 };
 
-/// Nothing; bench/sass_budget marks the places that few tiles come by.
+/// Does nothing; bench/sass_budget marks the code that few tiles reach.
 struct NoMarks {
   static __device__ __forceinline__ void rare() {}
 };
 
-/// One block's work.
+/// The work of one block.
 template <class Product, bool kVectors, class Arithmetic, class Marks>
 struct LinearAdamBlock {
   using Number = typename Product::Number;
@@ -193,7 +192,7 @@ struct LinearAdamBlock {
   int out, in, n;
   TileWalk now, next;
   int x_buffer = 0;
-  int held, other = -1;  // the chunks of x in this buffer and in the other one
+  int held, other = -1;  // the chunks of x in this buffer and in the other
   FourWeights<kVectors, Number> ring[Product::kAhead]{};
   typename Product::Sums sums{};
   float bias_sum = 0;
@@ -214,7 +213,7 @@ struct LinearAdamBlock {
     ring[slot % Product::kAhead].load(a, std::int64_t{row} * in + col, in - col);
   }
 
-  /// The factors of the block's first step, and the weights of its first slots.
+  /// Starts loading the factors of the block's first step and the weights of its first slots.
   __device__ __forceinline__ void begin() {
     if (block_thread() == 0) shared.step = AdamScalars(constants, a.scalars, a.clip);
     fetch_x(0, now);
@@ -224,7 +223,7 @@ struct LinearAdamBlock {
     for (int slot = 0; slot < Product::kAhead; ++slot) load(slot, now);
   }
 
-  /// Begins to copy what the next step needs and the buffers do not hold. Returns whether its x is
+  /// Starts copying the data of the next step that is not in the buffers. Returns whether its x is
   /// in the other buffer.
   __device__ __forceinline__ bool fetch_next(int grad_y_buffer) {
     const int wanted = next.chunk_of_x();
@@ -238,7 +237,7 @@ struct LinearAdamBlock {
     return elsewhere;
   }
 
-  /// The blocks of the first strip add up the biases' gradients, in the order of the rows.
+  /// The blocks of the first strip sum the biases' gradients, in the order of the rows.
   __device__ __forceinline__ void add_biases(const Number* grad_y) {
     if (now.strip != 0 || block_thread() >= kRows) return;
     Marks::rare();
@@ -285,7 +284,7 @@ struct LinearAdamBlock {
     begin();
     for (int i = 0; i < steps; ++i) {
       wait_for_copies();
-      __syncthreads();  // the factors are there, and nobody reads those of the step before
+      __syncthreads();  // factors complete, the last step's no longer read
       next = now;
       next.advance();
       const bool more = i + 1 < steps;
@@ -309,10 +308,10 @@ struct LinearAdamBlock {
   }
 };
 
-/// Grid: persistent blocks of kBlockThreads, any number, each with a LinearAdamShared; they share
-/// out the tiles. Gradients are rounded to the type of the factors, as are the new weights. Sums
-/// over the batch have an order of their own, whatever the grid. With kVectors, `in` and `out` are
-/// multiples of four and all arrays but the biases' lie on 16 bytes.
+/// Grid: any number of persistent blocks of kBlockThreads, each with a LinearAdamShared; they
+/// divide the tiles. Gradients are rounded to the type of the factors, and so are the new weights.
+/// Sums over the batch have a fixed order that does not depend on the grid. With kVectors, `in` and
+/// `out` are multiples of four and all arrays except the biases' are aligned to 16 bytes.
 template <class Product, bool kVectors, class Arithmetic = StraightArithmetic,
           class Marks = NoMarks>
 __global__ void __launch_bounds__(kBlockThreads, 2)

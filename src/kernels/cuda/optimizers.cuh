@@ -1,5 +1,5 @@
-// The kernel of the optimizers: one pass over the flat buffers, `vectors` times four numbers by
-// 16-byte accesses, what is left one by one.
+// The kernel of the optimizers: one pass over the flat buffers, `vectors` times four numbers with
+// 16-byte accesses, the rest one by one.
 //
 // Gradients and the optimizer's state are not read again before the next step, so they leave the
 // cache first; weights may stay.
@@ -10,7 +10,7 @@
 
 namespace barestep {
 
-/// The step on one of four weights, whose state is that member of each of `state`.
+/// The step on one of four weights; its state is the same component of each of `state`.
 template <class Rule, class Scalars>
 __device__ void update_lane(const Rule& rule, const Scalars& step, float grad, float& weight,
                             float4* state, float float4::*lane) {
@@ -20,7 +20,7 @@ __device__ void update_lane(const Rule& rule, const Scalars& step, float grad, f
   for (int k = 0; k < Rule::kState; ++k) state[k].*lane = kept[k];
 }
 
-/// Four numbers of 16 bits, by an access of 8 bytes.
+/// Four 16-bit numbers, with one 8-byte access.
 template <class Number>
 struct alignas(8) FourNumbers {
   Number x, y, z, w;
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     }
     if constexpr (!std::is_same_v<Number, float>) store_four(commons.rounded_weights, i, w);
   }
-  // At most three where all is aligned: unrolling would cost every thread a division and registers.
+  // At most three if everything is aligned; unrolling would cost every thread a division and
+  // registers.
   const UpdateElement<Rule, Grad, Number> element{
       weights, grads, state, rule, step, commons.rounded_weights, unscale};
 #pragma unroll 1

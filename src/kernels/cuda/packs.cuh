@@ -1,4 +1,4 @@
-// Neighbouring numbers that a thread moves by accesses of 16 bytes.
+// Neighbouring numbers that a thread moves with 16-byte accesses.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace barestep {
 
 constexpr int kVectorBytes = 16;
 
-/// kCount numbers, which are one access, or several where they fill more than kVectorBytes.
+/// kCount numbers: one access, or several if they need more than kVectorBytes.
 template <class Number, int kCount>
 struct Pack {
   Number of[kCount];
@@ -23,18 +23,18 @@ template <class Number>
 __device__ __forceinline__ float4 widened(const Pack<Number, 4>& pack) {
   return {float_of(pack.of[0]), float_of(pack.of[1]), float_of(pack.of[2]), float_of(pack.of[3])};
 }
-/// The nearest ones.
+/// Rounds to nearest.
 template <class Number>
 __device__ __forceinline__ Pack<Number, 4> narrowed(float4 values) {
   return {{rounded<Number>(values.x), rounded<Number>(values.y), rounded<Number>(values.z),
            rounded<Number>(values.w)}};
 }
 
-/// As many of the smallest numbers as one access moves.
+/// How many of the smallest of these types one access moves.
 template <class... Numbers>
 constexpr int kPackOf = kVectorBytes / static_cast<int>(std::min({sizeof(Numbers)...}));
 
-/// `from` and `to` lie on kVectorBytes.
+/// `from` and `to` are aligned to kVectorBytes.
 template <int kCount, class Number>
 __device__ __forceinline__ Pack<Number, kCount> load_pack(const Number* from) {
   Pack<Number, kCount> pack;
@@ -52,11 +52,11 @@ __device__ __forceinline__ void store_pack(Number* to, const Pack<Number, kCount
   memcpy(vectors, &pack, sizeof(pack));
 #pragma unroll
   for (std::size_t i = 0; i < sizeof(pack) / kVectorBytes; ++i)
-    __stwb(reinterpret_cast<float4*>(to) + i, vectors[i]);  // a plain store may be taken apart
+    __stwb(reinterpret_cast<float4*>(to) + i, vectors[i]);  // compilers may split plain stores
 }
 
-/// The same one by one where addresses are not kAligned, and only the first `count`: so which
-/// thread has which numbers does not depend on addresses.
+/// The same, but one by one if addresses are not kAligned, and only for the first `count`. So the
+/// assignment of numbers to threads does not depend on addresses.
 template <int kCount, bool kAligned, class Number>
 __device__ __forceinline__ Pack<Number, kCount> load_some(const Number* from,
                                                           std::int64_t count = kCount) {

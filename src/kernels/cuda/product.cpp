@@ -19,21 +19,22 @@ namespace {
 
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(AlgorithmBytes));
 
-constexpr int kCandidates = 16;  // that autotuning times
+constexpr int kCandidates = 16;  // timed by autotuning
 
 std::string library_text() {
   const std::size_t version = cublasLtGetVersion();
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// Whether cuBLASLt applies it to a product as our formula does. It has GELU by tanh too, but
-/// nobody has yet measured on a GPU how close to ours.
+/// Whether cuBLASLt applies the activation as our formula does. It also has GELU by tanh, but how
+/// close that is to ours has not been measured on a GPU.
 bool has_epilogue(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kNone;
 }
 
-/// What is asked of cuBLASLt. An activation that it cannot apply is left to the caller, with the
-/// bias before it; not of 16 bits, where the sum is rounded after the bias.
+/// The part of the op for cuBLASLt. An activation that it does not support is left to the caller,
+/// with the bias before it. With 16 bits the bias is not left, since the sum is rounded after the
+/// bias.
 Gemm library_part_of(const Gemm& op) {
   if (has_epilogue(op.activation)) return op;
   Gemm part = op;
@@ -67,7 +68,7 @@ void set(CudaContext& context, const OwnedPreference& preference,
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// A row-major rows x cols matrix, as cuBLASLt sees its transpose.
+/// A row-major rows x cols matrix; cuBLASLt sees its transpose.
 OwnedLayout new_layout(CudaContext& context, DType type, std::int64_t rows, std::int64_t cols) {
   cublasLtMatrixLayout_t layout = nullptr;
   context.require(
@@ -118,7 +119,7 @@ CudaProductPlan CudaProduct::new_plan(const ProductShape& shape, bool fused) {
   set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, transposed(shape.transpose_a));
   set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(shape, fused));
   if (shape.bias && fused) {
-    // The heuristic looks at the pointer's alignment and reads nothing there.
+    // The heuristic checks the pointer's alignment and reads nothing there.
     const auto stand_in = static_cast<std::uintptr_t>(shape.alignment_bias);
     set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
     set(context_, plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
@@ -148,7 +149,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> CudaProduct::candidates(const Produ
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, shape.alignment_c);
   aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.alignment_c);
   if (shape.type != DType::kF32) {
-    // Parts of a sum are added in fp32, never in 16 bits.
+    // Partial sums are added in fp32, never in 16 bits.
     set(context_, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   }
@@ -241,7 +242,8 @@ bool CudaProduct::choose(const ProductShape& shape, CudaProductPlan& plan) {
     try {
       fastest = fastest_of(offered, computed, plan, library_.get(), context_);
     } catch (const Error& error) {
-      // What nobody asked for does without: the run itself may fit.
+      // Autotuning was not requested explicitly, so the run continues without it; the run itself
+      // may fit.
       if (!is_cache_ || error.code() != ExitCode::kMemory) throw;
     }
   }
@@ -290,7 +292,7 @@ std::optional<BiasActivation> CudaProduct::run(const Gemm& op, const Addresses& 
                       .pre_activation = op.pre_activation};
   if (op.c.size() == 0) return std::nullopt;
   if (shape.k == 0) {
-    // Nothing to add: c is 0, or stays.
+    // Nothing to add: c becomes 0 or stays.
     BARESTEP_REQUIRE(op.beta == 0 || (op.beta == 1 && op.activation == Activation::kNone),
                      "a product of nothing has beta 0 or 1");
     if (op.beta == 0) {
@@ -331,7 +333,7 @@ void CudaProduct::multiply(const Gemm& op, const Addresses& addresses,
 
 namespace {
 
-/// Memory and events of one measurement.
+/// The memory and events of one measurement.
 class ProductBench {
  public:
   ProductBench(const ProductShape& shape, CudaContext& context)
@@ -347,7 +349,7 @@ class ProductBench {
         workspace_(allocate(workspace_bytes(DeviceKind::kCuda))),
         flush_(allocate(cache_bytes_)) {}
 
-  /// The best of a few runs in milliseconds; infinity when the candidate does not run.
+  /// The best of a few runs, in milliseconds; infinity if the candidate cannot run.
   float milliseconds(const cublasLtMatmulAlgo_t& algorithm, const CudaProductPlan& plan,
                      cublasLtHandle_t library) {
     constexpr int kRuns = 5;  // the first also loads the kernel
@@ -405,7 +407,7 @@ class ProductBench {
     void* memory = nullptr;
     context_.require(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc", bytes);
     OwnedDeviceMemory owned(static_cast<std::byte*>(memory));
-    // Small floats, not zeros: a GPU runs faster, because cooler, on zeros.
+    // Small floats, not zeros: with zeros a GPU stays cooler and runs faster.
     constexpr int kByte = 0x3C;
     require(cudaMemsetAsync(memory, kByte, static_cast<std::size_t>(bytes), stream_.get()),
             "cudaMemsetAsync");

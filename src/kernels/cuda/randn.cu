@@ -6,8 +6,8 @@
 namespace barestep {
 namespace {
 
-/// PyTorch's distribution_nullary_kernel, four numbers a draw: thread t draws subsequence t, and
-/// its draws lie one grid's width apart.
+/// PyTorch's distribution_nullary_kernel, four numbers per draw: thread t draws subsequence t, and
+/// the numbers of a draw are one grid's width apart.
 __global__ void __launch_bounds__(kPhiloxThreads)
     randn(float* out, std::int64_t n, const PhiloxState* state) {
   begin_kernel();
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kPhiloxThreads)
   }
 }
 
-/// Behind randn on the same stream, when no thread reads the offset any more.
+/// Queued after randn on the same stream, when no thread reads the offset any more.
 __global__ void advance(PhiloxState* state, std::uint64_t words) {
   begin_kernel();
   state->offset += words;

@@ -5,7 +5,7 @@
 namespace barestep {
 
 void begin_range(std::string_view name) {
-  // Labels are literals: a zero follows them.
+  // Names are string literals, so a zero follows them.
   static_cast<void>(nvtxRangePushA(name.data()));
 }
 

@@ -1,4 +1,4 @@
-// Stands in for NVTX in builds without its headers.
+// Replaces NVTX in builds without its headers.
 #include "kernels/cuda/ranges.h"
 
 namespace barestep {

@@ -1,7 +1,7 @@
-// Kernels that add numbers up: column sums, losses, counts. Orders are fixed; there are no atomics.
+// Kernels that sum: column sums, losses, counts. Orders are fixed; there are no atomics.
 //
-// Sums over everything take two launches: every block writes one partial sum, then one block adds
-// those. Losses add float terms in double, so their order hardly shows.
+// Full sums take two launches: every block writes a partial sum, then one block adds those. Losses
+// add float terms in double, so their order has almost no effect.
 #pragma once
 
 #include "kernels/cuda/elementwise.cuh"
@@ -10,18 +10,19 @@
 
 namespace barestep {
 
-/// Blocks, and so partial sums, at most: what the workspace of a launch holds.
+/// The maximum number of blocks, and so of partial sums: the workspace of a launch holds this many.
 constexpr int kMaxPartials = static_cast<int>(kLaunchWorkspaceBytes / sizeof(double));
 
 constexpr unsigned kAllLanes = 0xffffffffU;
 
-/// The block of sum_rows: threads side by side in a row, and rows.
+/// The block of sum_rows: threads along a row, and rows.
 constexpr int kSumThreads = 8;
 constexpr int kSumRows = 8;
 
 /// out = column sums + beta * out. A thread adds every kSumRows-th row of kCount neighbouring
-/// columns, then the sums of a column are added in the order of its first rows. kAligned: all rows
-/// lie on 16 bytes, and kCount divides their length. Grid: tiles of kSumThreads * kCount columns.
+/// columns; then the sums of a column are added in the order of their first rows. kAligned: all
+/// rows are aligned to 16 bytes and their length is a multiple of kCount. Grid: tiles of
+/// kSumThreads * kCount columns.
 template <int kCount, bool kAligned, class Out, class In>
 __global__ void __launch_bounds__(kSumThreads* kSumRows)
     sum_rows(Out* out, const In* in, std::int64_t rows, std::int64_t cols, float beta) {
@@ -61,7 +62,7 @@ __device__ T warp_sum(T value) {
   return value;
 }
 
-/// The sum over the threads of a block, in its first thread. Call once in a kernel.
+/// The sum over the threads of a block, in its first thread. Call once per kernel.
 static __device__ double block_sum(double value) {
   __shared__ double warps[kBlockWarps];
   value = warp_sum(value);
@@ -72,7 +73,7 @@ static __device__ double block_sum(double value) {
   return value;
 }
 
-/// The sum of the partial sums, in the first thread of the only block.
+/// The sum of the partial sums, in the first thread of a single block.
 static __device__ double total(const double* partials, int count) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) sum += partials[i];
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// By one thread: there is a number for each layer.
+/// One thread is enough: there is one number per layer.
 static __global__ void find_clip_factor(float* factor, const float* squares, std::int64_t n,
                                         double max_norm) {
   begin_kernel();
@@ -115,7 +116,7 @@ static __global__ void find_clip_factor(float* factor, const float* squares, std
   *factor = clip_factor(max_norm, sum);
 }
 
-/// found_inf = 1 where a number is not finite. Many threads may write the same.
+/// found_inf = 1 if a number is not finite. Many threads may write the same value.
 template <int kCount, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     check_finite(std::int64_t n, std::int64_t packs, const Number* in, float* found_inf) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (!finite) *found_inf = 1.0F;
 }
 
-/// By one thread.
+/// A single thread.
 static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const float* found_inf,
                                       std::int32_t* good_steps, std::int32_t* updates) {
   begin_kernel();
@@ -142,7 +143,7 @@ static __global__ void end_loss_scale(UpdateLossScale op, float* scale, const fl
   *updates = numbers.updates;
 }
 
-/// The gradient of `count` neighbouring numbers, and the sum of their terms.
+/// Writes the gradient of `count` neighbouring numbers; returns the sum of their terms.
 template <int kCount, bool kAligned, class Formula, class Number>
 __device__ double pack_of_loss(const LossElement<Formula, Number>& element, std::int64_t first,
                                std::int64_t count) {
@@ -159,8 +160,8 @@ __device__ double pack_of_loss(const LossElement<Formula, Number>& element, std:
   return sum;
 }
 
-/// The gradient, and each block's part of the sum of the terms. A thread has kCount neighbouring
-/// numbers at a time, whether all arrays lie on 16 bytes (kAligned) or not.
+/// The gradient, and each block's part of the sum of the terms. A thread processes kCount
+/// neighbouring numbers at a time, whether or not all arrays are aligned to 16 bytes (kAligned).
 template <int kCount, bool kAligned, class Formula, class Number>
 __global__ void __launch_bounds__(kBlockThreads)
     pointwise_loss(double* partials, std::int64_t n, LossElement<Formula, Number> element) {
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// The largest of a row's logits, NaN if there is one, in every lane of the warp.
+/// The largest of a row's logits, or NaN if there is one, in every lane of the warp.
 template <int kCount, bool kAligned, class Number>
 __device__ float largest_of_row(const Number* x, std::int64_t cols) {
   float largest = float_of(x[0]);
@@ -190,8 +191,8 @@ __device__ float largest_of_row(const Number* x, std::int64_t cols) {
   return largest;
 }
 
-/// One row by one warp: writes the row of grad, returns the row's loss in every lane. A lane has
-/// kCount neighbouring logits at a time; it divides the number of columns.
+/// One row, by one warp: writes the row of grad and returns the row's loss in every lane. A lane
+/// processes kCount neighbouring logits at a time; the number of columns is a multiple of kCount.
 template <int kCount, bool kAligned, class Number>
 __device__ float cross_entropy_row(const CrossEntropyRow<Number>& op, std::int64_t row) {
   constexpr bool kKeeps = CrossEntropyRow<Number>::kKeepsExponentials;
@@ -232,7 +233,7 @@ __device__ float cross_entropy_row(const CrossEntropyRow<Number>& op, std::int64
   return cross_entropy_loss(float_of(x[label]), largest, sum, op.weights, op.cols, shifted);
 }
 
-/// Calls row_value(row) for every row, each by one warp, and adds the values up by block.
+/// Calls row_value(row) for every row, with one warp per row, and adds the values up by block.
 template <class RowValue>
 __device__ void sum_over_rows(double* partials, std::int64_t rows, const RowValue& row_value) {
   double sum = 0;
@@ -254,7 +255,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   });
 }
 
-/// Whether a row's largest logit, the first of equals, is the label's; by one warp, in every lane.
+/// Whether a row's largest logit, the first of equals, is the label's; one warp, result in every
+/// lane.
 template <class Number>
 __device__ bool is_correct_row(const CorrectRow<Number>& op, std::int64_t row) {
   const Number* x = op.logits + row * op.cols;

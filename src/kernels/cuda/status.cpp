@@ -17,7 +17,7 @@ bool is_one_of(cudaError_t status, std::initializer_list<cudaError_t> set) {
   return std::ranges::find(set, status) != set.end();
 }
 
-/// The hardware, the driver or another program took the device away.
+/// Whether hardware, driver or another program took the device away.
 bool is_lost(cudaError_t status) {
   return is_one_of(
       status, {cudaErrorDevicesUnavailable, cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
@@ -31,7 +31,7 @@ bool is_of_architecture(cudaError_t status) {
                             cudaErrorUnsupportedPtxVersion});
 }
 
-/// What a driver says before any work, about itself or about the machine.
+/// Whether this is an error of the driver or the machine, reported before any work.
 bool is_of_driver(cudaError_t status) {
   return is_one_of(status, {cudaErrorInitializationError, cudaErrorStubLibrary,
                             cudaErrorCallRequiresNewerDriver, cudaErrorSystemNotReady,
@@ -40,7 +40,7 @@ bool is_of_driver(cudaError_t status) {
                             cudaErrorMpsMaxClientsReached, cudaErrorMpsMaxConnectionsReached});
 }
 
-/// "13.0" of 13000.
+/// "13.0" for 13000.
 std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
@@ -154,7 +154,7 @@ CudaFailure explain_status(cublasStatus_t status, cudaError_t pending, const Cud
 
 CudaFacts facts_of_process() {
   CudaFacts facts;
-  // Without a driver it succeeds and gives 0.
+  // Without a driver, the call succeeds and returns 0.
   if (cudaDriverGetVersion(&facts.driver_version) != cudaSuccess) facts.driver_version = 0;
   facts.runtime_version = CUDART_VERSION;
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -9,7 +9,7 @@
 namespace barestep {
 namespace {
 
-/// "gemm of 64x1024, 64x1024, 1024x1024": the op and its tensors, what it writes first.
+/// "gemm of 64x1024, 64x1024, 1024x1024": the op and its tensors, written ones first.
 std::string text_of(const DeviceOp& op) {
   std::string text(label_of(op));
   const char* separator = " of ";
@@ -62,7 +62,7 @@ CudaFacts CudaContext::facts(const char* call, std::int64_t asked_bytes) const {
     facts.free_bytes = static_cast<std::int64_t>(free_bytes);
     facts.total_bytes = static_cast<std::int64_t>(total_bytes);
   }
-  // What failed is reported here and by nobody else.
+  // Clears the error, which is reported here and nowhere else.
   static_cast<void>(cudaGetLastError());
   return facts;
 }
@@ -129,8 +129,8 @@ CudaDeviceEvent::CudaDeviceEvent(CudaContext& context, EventUse use)
 }
 
 void CudaDeviceEvent::record(Stream& stream) {
-  // In a capture a plain recording is a mark for other streams of the capture; an external one is
-  // a node that stamps the event at every launch.
+  // In a capture, a plain recording only marks a point for the capture's other streams. An external
+  // recording is a node that timestamps the event at every launch.
   const bool stamps = context_.capturing && use_ == EventUse::kTime;
   const unsigned flags = stamps ? cudaEventRecordExternal : cudaEventRecordDefault;
   if (stamps) static_cast<CudaDeviceStream&>(stream).follows_kernel = false;
@@ -140,14 +140,14 @@ void CudaDeviceEvent::record(Stream& stream) {
 }
 
 bool CudaDeviceEvent::reached() const {
-  // Any thread may ask, and is to open no other GPU by it.
+  // Any thread may ask; without this call it could open another GPU.
   context_.note(cudaSetDevice(context_.ordinal()), "cudaSetDevice");
   const cudaError_t status = cudaEventQuery(handle_.get());
   if (status == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());
     return false;
   }
-  // Where the device failed nothing more will happen: nobody must wait for it.
+  // After a failure nothing more happens on the device, so nothing must wait for it.
   context_.note(status, "cudaEventQuery");
   return true;
 }

@@ -1,8 +1,8 @@
-// Streams, events and graphs of a CUDA device, and what they share: where they run and what failed.
+// Streams, events and graphs of a CUDA device, and their shared state: the device and its errors.
 //
-// A call that fails while work is queued does not throw: its error is noted for check() and
-// synchronize(), and until one of them has thrown it, all streams of the device skip their work.
-// After an error that ends the device for this process every check throws the first one again.
+// A call that fails while work is queued does not throw. Its error is stored for check() and
+// synchronize(); until one of them has thrown it, all streams of the device skip their work. After
+// an error that ends the device for this process, every check throws that first error again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,25 +28,27 @@ class CudaContext {
   [[nodiscard]] int ordinal() const { return ordinal_; }
   [[nodiscard]] const std::string& name() const { return name_; }  // "cuda:0"
 
-  /// Makes it the calling thread's device; before every call that depends on that.
+  /// Makes this the calling thread's device. Call before every call that depends on it.
   void use();
 
-  /// What messages call the last op. Copies, for the op may be gone when the failure shows.
+  /// Sets the op that messages name as the last one. Copies it, since the op may no longer exist
+  /// when the failure is detected.
   void queueing(const DeviceOp& op);
 
-  /// Throws if the call failed; the first error, if one ended the device. Names are static text.
+  /// Throws if the call failed; throws the first error if one ended the device. Names are static
+  /// text.
   void require(cudaError_t status, const char* call, std::int64_t asked_bytes = 0);
   void require(cublasStatus_t status, const char* call);
 
-  /// Notes the error if the call failed. `status` may stand for something that failed earlier.
+  /// Stores the error if the call failed. `status` may belong to earlier work.
   void note(cudaError_t status, const char* call);
   void note(cublasStatus_t status, const char* call);
 
-  /// True from a noted error until check() has thrown it.
+  /// True from the time an error is stored until check() has thrown it.
   [[nodiscard]] bool failed() const;
   void check();
 
-  /// Set while a capture is on.
+  /// True during a capture.
   bool capturing = false;
 
  private:
@@ -58,7 +60,7 @@ class CudaContext {
   int architecture_ = 0;
   bool is_open_ = false;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards all below
   std::optional<DeviceOp> last_op_;
   std::optional<Error> error_;
   bool final_error_ = false;
@@ -82,19 +84,19 @@ class CudaDeviceEvent final : public Event {
   bool recorded_ = false;
 };
 
-/// How a stream's work stands to that of the others.
+/// A stream's priority relative to the others.
 enum class StreamRole {
   kEqual,
-  kFirst,   // its blocks are placed before those of other streams that wait
-  kShares,  // its kernels leave room beside them
+  kFirst,   // its waiting blocks are placed before those of other streams
+  kShares,  // its kernels leave room for others
 };
 
 class CudaDeviceStream final : public Stream {
  public:
-  /// `context` must outlive the stream. Allocates scratch for our kernels, which set_workspace()
-  /// replaces.
+  /// `context` must outlive the stream. Allocates scratch memory for our kernels; set_workspace()
+  /// replaces it.
   explicit CudaDeviceStream(CudaContext& context, StreamRole role = StreamRole::kEqual);
-  /// Finishes what is queued.
+  /// Finishes all queued work.
   ~CudaDeviceStream() override;
   CudaDeviceStream(const CudaDeviceStream&) = delete;
   CudaDeviceStream& operator=(const CudaDeviceStream&) = delete;
@@ -109,8 +111,8 @@ class CudaDeviceStream final : public Stream {
   [[nodiscard]] cudaStream_t handle() const { return handle_.get(); }
   [[nodiscard]] std::span<std::byte> workspace() const { return workspace_; }
   [[nodiscard]] StreamRole role() const { return role_; }
-  /// Whether the last work of a capture is a kernel of ours, after which another one may be
-  /// launched ahead. Whoever queues something else sets it to false.
+  /// Whether the last work of a capture is a kernel of ours, so that another may be launched before
+  /// it ends. Code that queues anything else sets it to false.
   bool follows_kernel = false;
 
  private:

@@ -1,9 +1,9 @@
-// Products grad_y^T x over kDepth rows of the batch that lie in shared memory, for a tile of the
-// weight that a block of kBlockThreads holds in registers.
+// Products grad_y^T x over kDepth rows of the batch in shared memory, for a tile of the weight; the
+// sums are in the registers of a block of kBlockThreads.
 //
-// A product says how large its tile is, which weights a thread has (kSlots times four neighbours in
-// a row), and adds the product of two factors to the thread's sums. Both factors are row-major with
-// kPadBytes after each row, so that no load meets a bank conflict.
+// A product defines the size of its tile and the weights of each thread (kSlots times four
+// neighbours in a row), and adds the product of two factors to the thread's sums. Both factors are
+// row-major with kPadBytes after each row, so that no load has a bank conflict.
 #pragma once
 
 #include "kernels/cuda/grid.cuh"
@@ -12,14 +12,14 @@
 
 namespace barestep {
 
-constexpr int kStripCols = 128;  // columns of every tile
-constexpr int kPadBytes = 32;    // neighbouring rows begin 8 or 24 banks apart
+constexpr int kStripCols = 128;  // of every tile
+constexpr int kPadBytes = 32;    // neighbouring rows start 8 or 24 banks apart
 
-/// Numbers from one row of a factor of kCols columns to the next.
+/// The stride between rows of a factor with kCols columns, in numbers.
 template <class Number, int kCols>
 constexpr int kStride = kCols + kPadBytes / static_cast<int>(sizeof(Number));
 
-/// Neighbours of shared memory, exact in fp32. Aligned to four, or two, numbers.
+/// Loads neighbouring numbers from shared memory, exact in fp32. Aligned to four, or two, numbers.
 template <class Number>
 __device__ __forceinline__ float4 load_four(const Number* from) {
   if constexpr (sizeof(Number) == sizeof(float)) {
@@ -48,14 +48,14 @@ __device__ inline int lane_of_warp() {
   return block_thread() % kWarpThreads;
 }
 
-/// In fp32, by fused multiply-adds. A warp has 32 rows by 32 columns, a thread 8 rows by 4.
+/// In fp32, with fused multiply-adds. A warp computes 32 rows by 32 columns, a thread 8 rows by 4.
 template <int kOfDepth, class OfNumber = float>
 struct FmaProduct {
   using Number = OfNumber;
   static constexpr int kDepth = kOfDepth;
   static constexpr int kRows = 64;
   static constexpr int kSlots = 8;
-  static constexpr int kAhead = 2;  // slots whose weights and moments are loaded in advance
+  static constexpr int kAhead = 2;  // slots whose weights and moments are loaded early
 
   struct Sums {
     float at[kSlots][4] = {};
@@ -92,27 +92,27 @@ struct FmaProduct {
   }
 };
 
-/// x = high + low, where high is the tf32 number nearest to x (Veltkamp 1968) and tf32 holds all
-/// but the last bit of low. x is below 2^114; infinite and larger numbers become NaN.
+/// x = high + low, where high is the tf32 number nearest to x (Veltkamp 1968), and tf32 represents
+/// low except for its last bit. x is below 2^114; infinite and larger numbers become NaN.
 struct SplitTf32 {
   std::uint32_t high, low;
 
   __device__ __forceinline__ explicit SplitTf32(float x) {
-    const float scaled = x * 8193.0F;  // 2^13 + 1: tf32 has 13 bits less than fp32
+    const float scaled = x * 8193.0F;  // 2^13 + 1: tf32 has 13 bits fewer than fp32
     const float nearest = scaled - (scaled - x);
     high = bits_of(nearest);
     low = bits_of(x - nearest);
   }
 };
 
-/// By tensor cores, about as exact as fp32: of (high + low) (high + low) all but low * low is
-/// taken. Numbers of 16 bits are tf32 numbers as they are. Tensor cores round towards zero, so no
-/// more than 8 * kChain rows are added up in them; an fp32 addition takes their sums.
+/// With tensor cores, about as exact as fp32: of (high + low) (high + low), only low * low is
+/// dropped. 16-bit numbers are exact in tf32. Tensor cores round towards zero, so they add up at
+/// most 8 * kChain rows; their sums are then added in fp32.
 ///
-/// A warp has 32 rows by 16 columns, as two by two tiles of mma_tf32. Rows and columns are dealt
-/// out so that factors come by wide loads and a thread ends with four neighbours. Of lane 4g + q:
-///   row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2; its column 2c + j, column c of tile
-///   j.
+/// A warp computes 32 rows by 16 columns as two by two tiles of mma_tf32. Rows and columns are
+/// assigned so that factors are read with wide loads and each thread ends up with four neighbours.
+/// For lane 4g + q: row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2, and its column 2c +
+/// j is column c of tile j.
 template <int kChain = 1, class OfNumber = float>
 struct TensorProduct {
   using Number = OfNumber;
@@ -136,7 +136,7 @@ struct TensorProduct {
     const int q = lane_of_warp() % 4;
     grad_y += q * kStride<Number, kRows> + 4 * g;
     x += q * kStride<Number, kStripCols> + warp_of_block() * 16 + 2 * g;
-// More of it in a row costs registers that are not there.
+// More unrolling would need more registers than there are.
 #pragma unroll 2
     for (int first = 0; first < kDepth; first += kMmaDepth * kChain) {
       Sums part;
