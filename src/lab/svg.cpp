@@ -424,8 +424,8 @@ class Drawing {
                        : rectangle(place - size / 2, end, size, begin - end, style);
   }
 
-  /// The value of a single bar. For a stack, the parts that are too thin to be seen, or the sum if
-  /// all are too thin or many are.
+  /// The value of a single bar. For a stack, the parts that are too thin to be seen, or their
+  /// number and sum if they are many; if all parts are too thin, only the sum.
   [[nodiscard]] std::string text_beside(std::size_t category) const {
     constexpr double kThin = 0.006;  // share of the axis, about 3 pixels
     constexpr std::size_t kMostNamed = 2;

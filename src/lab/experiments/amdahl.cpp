@@ -10,7 +10,7 @@
 namespace barestep {
 namespace {
 
-/// The share of the course's exercise.
+/// The serial share in the course's exercise.
 constexpr double kExercise = 0.3;
 
 std::vector<Case> amdahl_cases(const Setting& setting) {
@@ -21,7 +21,7 @@ std::vector<Case> amdahl_cases(const Setting& setting) {
   return cases;
 }
 
-/// Fitted round by round, to the ranks within the cores.
+/// Fitted in each round, to the ranks within the cores.
 Estimate fitted_share(const Results& results, const std::vector<std::string>& keys) {
   std::vector<Series> series = steps_of(results, keys);
   std::vector<double> shares;
