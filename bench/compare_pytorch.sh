@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# bench/compare_pytorch.sh [--newest] [options of compare_pytorch.py]: how much faster a step of the
-# practical is with mlp_single than under PyTorch, on this machine. Takes the installed PyTorch
-# (PYTHON=/usr/bin/python3), or with --newest installs the newest one, gigabytes of it, in a virtual
-# environment outside the repository. --help names the options.
+# bench/compare_pytorch.sh [--newest] [options of compare_pytorch.py]: the speed of a step of the
+# practical with mlp_single relative to PyTorch, on this machine. Uses the installed PyTorch
+# (PYTHON=/usr/bin/python3); with --newest, it installs the newest one, several gigabytes, in a
+# virtual environment outside the repository. --help lists the options.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 python=${PYTHON:-/usr/bin/python3}

@@ -130,8 +130,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
       longest.names.front(), percent_text(longest.share), percent_text(equal));
 }
 
-/// How close the longest ops, and those nearest to it, run to the machine's roof; needs measured
-/// rates.
+/// How close to the machine's roof the longest op and the nearest op run; needs measured rates.
 void add_roofline(const Results& results, Findings& findings) {
   const std::vector<RooflinePoint> points =
       results.card ? roofline_points(results.at("profiled"), *results.card)
