@@ -2,8 +2,8 @@
 // Writes JSON to the file.
 //
 //   arithmetic: roots and quotients whose bits differ from the compiler's; every root is tried.
-//   gradients: the largest error, in 2^-24 times the sum of the terms' magnitudes, of the product in
-//     fp32 and of 3xTF32 whose tensor cores sum 8, 16 or 64 rows.
+//   gradients: the largest error, in 2^-24 times the sum of the terms' magnitudes, of the product
+//     in fp32 and of 3xTF32 whose tensor cores sum 8, 16 or 64 rows.
 //   time: a layer's milliseconds by product and by blocks per multiprocessor, next to a copy that
 //     moves as many bytes.
 #include <cuda_runtime.h>

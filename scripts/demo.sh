@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/demo.sh [options of mlp_single]: installs what is missing, builds mlp_single and trains the
-# practical's baseline on the best device there is. From the second run on it trains at once.
+# scripts/demo.sh [options of mlp_single]: installs what is missing, builds mlp_single, and trains
+# the practical's baseline on the best device available. From the second run on, it trains
+# immediately.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
