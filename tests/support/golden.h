@@ -59,7 +59,7 @@ struct Golden {
   GoldenValues initial;               // only the tiny files and ce_tiny
   std::vector<GoldenStep> each_step;  // only the tiny files and ce_tiny
   double clip_norm;                   // only the clip_ files
-  std::vector<double> norms;          // of all gradients before clipping, one per step; clip_ files only
+  std::vector<double> norms;          // before clipping, one per step; clip_ files only
 
   /// The parameter with this name; throws std::out_of_range if there is none.
   [[nodiscard]] const GoldenParameter& parameter(const std::string& name) const;

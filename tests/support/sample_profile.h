@@ -73,7 +73,7 @@ class SampleProfile {
   [[nodiscard]] const std::vector<ProfiledStep>& steps() const { return steps_; }
   [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
 
-  /// Properties of the model, except its input.
+  /// The flops of the model in a step; its input has none.
   [[nodiscard]] std::int64_t flops_of_step() const {
     std::int64_t flops = 0;
     for (const Node& node : program_->nodes()) flops += cost_of(node.op).flops;
