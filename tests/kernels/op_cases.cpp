@@ -488,7 +488,7 @@ void add_reductions(CaseList& list, const Shape& s) {
                                       .kind = kind};
           },
           [&](Memory& memory) {
-            for (float& output : memory.values(op.output)) output *= 3;  // beyond Huber's transition
+            for (float& output : memory.values(op.output)) output *= 3;  // beyond Huber's corner
             if (!takes_labels(kind)) return;
             for (std::int32_t& label : memory.values<std::int32_t>(op.target)) {
               label = static_cast<std::int32_t>(list.random()() % 2);
