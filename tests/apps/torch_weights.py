@@ -1,9 +1,9 @@
-"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: weights between barestep and PyTorch.
+"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: exchanges weights between barestep and PyTorch.
 
-Loads OURS, a safetensors file of mlp_single's, into the practical's model by load_state_dict, and prints
-its loss and accuracy on the idx files; writes THEIRS, fresh weights of that model, and prints theirs.
-Exits with 77 where PyTorch is not installed. The format is read and written here, by its specification,
-so that nothing else need be installed.
+Loads OURS, a safetensors file of mlp_single, into the practical's model by load_state_dict, and prints its
+loss and accuracy on the idx files. Writes new weights of that model to THEIRS, and prints their loss and
+accuracy. Exits with 77 if PyTorch is not installed. Reads and writes the format here, by its specification,
+so nothing else needs to be installed.
 """
 import gzip
 import json

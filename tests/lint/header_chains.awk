@@ -1,7 +1,7 @@
-# header_chains.awk <header...>, run where the headers' paths begin: prints every header once, in chains,
-# a chain to a line. In a chain each header is included, directly or by others, by the next one. So one
-# source that includes a chain in its order shows of each of its headers that it compiles alone: what
-# stands before it is what it includes itself.
+# header_chains.awk <header...>, run in the folder that the headers' paths are relative to: prints
+# every header once, in chains, one chain per line. In a chain, each header is included by the next
+# one, directly or indirectly. So a single source that includes a chain in order checks that each of
+# its headers compiles alone: everything before a header is included by that header anyway.
 FNR == 1 { headers[++count] = FILENAME }
 /^[ \t]*#[ \t]*include[ \t]*"/ {
   split($0, part, "\"")
@@ -18,7 +18,8 @@ function close_over(header, from,   names, n, i) {
   }
 }
 
-# Of the headers that are in no chain yet, the one that includes most; with `by`, of those that it includes.
+# The header with the most includes among those in no chain yet; with `by`, only among those it
+# includes.
 function largest(by,   i, best) {
   best = ""
   for (i = 1; i <= count; i++) {
