@@ -1,5 +1,5 @@
-// all_reduce: how long a sum over all ranks takes, by size, as nccl-tests' all_reduce_perf prints
-// it.
+// all_reduce: measures a sum over all ranks by size, and prints the table of nccl-tests'
+// all_reduce_perf.
 //
 //   mpirun -np 2 build/all_reduce mpi       MPI in host memory
 //   mpirun -np 2 build/all_reduce staged    MPI for GPUs, through pinned memory
@@ -36,7 +36,7 @@ constexpr int kWarmup = 3;
 constexpr double kSecondsPerSize = 0.2;
 constexpr int kMostRepetitions = 1000;
 
-/// Seconds of one call, the mean over all ranks, which all do the same number.
+/// Seconds of one call, as the mean over all ranks; all ranks make the same number of calls.
 class Timer {
  public:
   Timer(Communicator& ranks, Device& device)
@@ -45,7 +45,8 @@ class Timer {
         memory_(device.allocate(kMostBytes, MemoryKind::kDevice)),
         addresses_({memory_}),
         stream_(device.new_stream("comm")) {
-    // Sums stay what they are: neither infinite nor so small that the processor is slow.
+    // Zeros keep sums unchanged: neither infinite nor denormal, which would slow the processor
+    // down.
     const DeviceOp zeros = Fill{.out = Tensor{0, 0, 1, kMostBytes / 4}};
     device.prepare(zeros);
     device.run(zeros, addresses_, *stream_, {});
@@ -92,7 +93,7 @@ void measure(Communicator& ranks, Device& device, const std::string& transport) 
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)\n",
         ranks.size(), transport, device.info().model);
   }
-  std::vector<Collective> collectives;  // keep their addresses, by which communicators know them
+  std::vector<Collective> collectives;  // not moved: communicators identify collectives by address
   for (std::int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= 2) {
     collectives.emplace_back(AllReduce{.tensors = {Tensor{0, 0, 1, bytes / 4}}});
   }
@@ -102,7 +103,7 @@ void measure(Communicator& ranks, Device& device, const std::string& transport) 
     ranks.prepare(collective);
     const double seconds = timer.seconds_of(collective);
     const double algorithm = static_cast<double>(tensor.bytes()) / seconds / 1e9;
-    // What a ring moves over each link, by nccl-tests' doc/PERFORMANCE.md.
+    // Bytes that a ring moves over each link, by nccl-tests' doc/PERFORMANCE.md.
     const double bus = algorithm * 2 * (ranks.size() - 1) / ranks.size();
     if (!prints) continue;
     fmt::print("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7.2f}  {:>6.2f}  {:>6.2f}\n",

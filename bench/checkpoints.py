@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains with checkpoints and prints what each costs; bench/checkpoints.sh calls it.
+"""Trains with checkpoints and prints the cost of each; called by bench/checkpoints.sh.
 
   checkpoints.py MLP_SINGLE MLP_DDP
 """
@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 
-EVERY = 150  # steps from one checkpoint to the next, in whose second half nothing is written
+EVERY = 150  # steps between checkpoints; nothing is written in the second half
 CHECKPOINTS = 12
 DEFAULT_INTERVAL_S = 600
 MODEL = ["--device", "cpu", "--dim", "1024", "--depth", "6"]
 
 
 def records_of(command):
-    """Of rank 0's steps, and the size of a checkpoint."""
+    """Rank 0's steps, and the size of a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         subprocess.run([*command, *MODEL, "--steps", str(EVERY * (CHECKPOINTS + 1)), "--metrics",
@@ -30,7 +30,7 @@ def records_of(command):
 
 
 def costs_of(records):
-    """Of each checkpoint: the wait for it, and by how much it made the steps after it longer."""
+    """For each checkpoint: the wait for it, and the increase of the steps after it."""
     costs = []
     for first in range(EVERY, len(records), EVERY):
         steps = [each["step_time_s"] + each["between_s"] for each in records[first:first + EVERY]]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bench/checkpoints.sh: what a checkpoint costs the steps of a run, alone and with two ranks of
-# --scheme zero1. Keeps the figures in bench/results/<machine>/checkpoints.txt. Run it on a machine that
-# does nothing else.
+# bench/checkpoints.sh: the cost of checkpoints in a run's steps, on one process and with two ranks
+# of --scheme zero1. Keeps the figures in bench/results/<machine>/checkpoints.txt. Run it on an
+# otherwise idle machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build

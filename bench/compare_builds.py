@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""compare_builds.py BEFORE AFTER [ROUNDS]: the median step of two builds of mlp_single, in turns.
+"""compare_builds.py BEFORE AFTER [ROUNDS]: compares the median step of two builds of mlp_single.
 
-Each round runs both, the first one alternating; the ratio of a round is after / before. Prints the
-median ratio and the interval of order statistics that holds the true median with at least 95 %.
+Each round runs both builds, alternating which one is first; the ratio of a round is after / before. Prints
+the median ratio and the interval of order statistics that contains the true median with a probability of at
+least 95 %.
 """
 import re
 import statistics

@@ -49,7 +49,7 @@ def parse():
 
 
 def allocators():
-    """Allocators that are installed, by name; and glibc's told to keep what it has."""
+    """Installed allocators by name, and glibc's with settings that keep its memory."""
     found = {"glibc, memory kept": {"MALLOC_MMAP_THRESHOLD_": "4294967296",
                                     "MALLOC_TRIM_THRESHOLD_": "4294967296",
                                     "MALLOC_TOP_PAD_": "268435456"}}
@@ -61,7 +61,7 @@ def allocators():
 
 
 def settings(options):
-    """What PyTorch is tried with: (name, environment, arguments)."""
+    """The settings of PyTorch to try: (name, environment, arguments)."""
     plain = ("as it comes", {}, [])
     if options.settings == "plain":
         return [plain]
@@ -127,7 +127,7 @@ def load():
 
 
 def best_setting(options, case):
-    """Tries every setting twice; returns the fastest one and what all of them took at best."""
+    """Tries every setting twice; returns the fastest one and the best time of each."""
     tried = []
     for setting in settings(options):
         try:
@@ -144,7 +144,7 @@ def best_setting(options, case):
 
 
 def steps_for(options, dim, depth, batch):
-    """About half a second, so that rounds are near to each other in time."""
+    """A number of steps that takes about half a second, so the runs of a round are close in time."""
     return options.steps or max(15, min(400, int(1.2e9 / (dim * dim * depth * batch))))
 
 

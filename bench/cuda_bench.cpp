@@ -1,7 +1,7 @@
-// barestep_cuda_bench: single ops on a GPU, each beside the best that the same process measured:
-// memory against a copy from device memory to device memory, products against the larger of their
-// bytes by that copy and their flops by a large product; and whole steps, against the floors of
-// their ops one after the other. Google Benchmark's options.
+// barestep_cuda_bench: single ops on a GPU, each next to the best that the same process measured.
+// Memory ops are compared with a copy in device memory, products with the larger of two times:
+// their bytes at the rate of that copy, and their flops at the rate of a large product. Whole steps
+// are compared with the sum of the floors of their ops. Takes Google Benchmark's options.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -22,14 +22,14 @@ namespace {
 
 constexpr std::int64_t kBatch = 64;
 
-/// What benchmarks take a precision by.
+/// The precisions, in the order of a benchmark's argument.
 constexpr Precision kPrecisions[] = {Precision::kFp32, Precision::kTf32, Precision::kBf16};
 
 Precision precision_of(const benchmark::State& state, std::size_t argument) {
   return kPrecisions[state.range(argument)];
 }
 
-/// The first GPU, in one precision, with a stream and memory of its own.
+/// The first GPU, in one precision, with its own stream and memory.
 class Gpu {
  public:
   /// `floats` of device memory filled with normal numbers. Throws Error(kMemory).
@@ -48,7 +48,7 @@ class Gpu {
     state_.dtype = DType::kU8;
     const PhiloxState state{.seed = 1, .offset = 0};
     device_->copy(addresses_.at<std::byte>(state_), &state, sizeof(state), *stream_);
-    // A GPU runs faster, because cooler, on zeros.
+    // With zeros, a GPU stays cooler and runs faster.
     if (floats > 0) run(randn({0, 4 * taken_, 1, floats}));
     stream_->synchronize();
   }
@@ -59,7 +59,7 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  /// The next numbers, on 256 bytes.
+  /// The next numbers, aligned to 256 bytes.
   Tensor take(std::int64_t rows, std::int64_t cols) {
     const Tensor tensor{0, 4 * taken_, rows, cols};
     taken_ += padded(rows * cols);
@@ -68,12 +68,12 @@ class Gpu {
   }
   static constexpr std::int64_t padded(std::int64_t floats) { return (floats + 63) / 64 * 64; }
 
-  /// The next numbers of a type; of normal numbers.
+  /// The next numbers of a type, filled with normal numbers.
   Tensor take(std::int64_t rows, std::int64_t cols, DType type) {
     const Tensor floats = take(rows, cols);
     if (type == DType::kF32) return floats;
     const Tensor rounded{0, floats.offset_bytes, rows, cols, type};
-    // By way of other memory: a cast is not done in place.
+    // Through other memory, since a cast does not work in place.
     const Tensor staging{0, 4 * (floats_ - padded(rows * cols)), rows, cols};
     run(Copy{.to = staging, .from = floats});
     run(Cast{.to = rounded, .from = staging});
@@ -87,7 +87,7 @@ class Gpu {
   void prepare(const DeviceOp& op) { device_->prepare(op); }
   void run(const DeviceOp& op) { device_->run(op, addresses_, *stream_, {}); }
 
-  /// Seconds on the device's clock that `times` calls of body() take, for one of them.
+  /// Seconds per call of body(), measured over `times` calls on the device's clock.
   double seconds_of(int times, const std::function<void()>& body) {
     begin_->record(*stream_);
     for (int i = 0; i < times; ++i) body();
@@ -96,7 +96,7 @@ class Gpu {
     return end_->seconds_since(*begin_) / times;
   }
 
-  /// The shortest of some tries.
+  /// The shortest of several tries.
   double shortest(const std::function<void()>& body) {
     constexpr int kTries = 10;
     double best_s = HUGE_VAL;
@@ -120,12 +120,12 @@ class Gpu {
   Tensor state_;
 };
 
-/// As the fake runtime's.
+/// True for the fake runtime's GPU.
 bool is_small(const DeviceInfo& gpu) {
   return gpu.total_bytes < std::int64_t{4} << 30;
 }
 
-/// Bytes a second, read and written, of a copy of 2 GiB, or less on a small GPU.
+/// Bytes per second, read and written, of a copy of 2 GiB, or less on a small GPU.
 double copy_bandwidth() {
   static const double bandwidth = [] {
     const DeviceInfo info = Gpu(Precision::kFp32, 0).info();
@@ -138,7 +138,7 @@ double copy_bandwidth() {
   return bandwidth;
 }
 
-/// Flops a second of a square product.
+/// Flops per second of a square product.
 double product_rate(Precision precision) {
   static std::map<Precision, double> rates;
   double& rate = rates[precision];
@@ -154,14 +154,14 @@ double product_rate(Precision precision) {
   return rate;
 }
 
-/// How often an op is queued between two events: so that what an event costs does not count.
+/// Number of calls queued between two events, large enough to make the cost of an event negligible.
 int calls_for(double bytes) {
   constexpr double kLargeBytes = 1e9;
   return static_cast<int>(std::clamp(kLargeBytes / bytes, 1.0, 50.0));
 }
 
-/// Times the iterations of a benchmark; returns the median of one call of body(). Its error is what
-/// the benchmark is skipped for.
+/// Times the iterations of a benchmark; returns the median time of one call of body(). An error
+/// skips the benchmark.
 double time_on_gpu(benchmark::State& state, Gpu& gpu, double bytes,
                    const std::function<void()>& body) {
   const int calls = calls_for(bytes);
@@ -174,7 +174,7 @@ double time_on_gpu(benchmark::State& state, Gpu& gpu, double bytes,
   return times.empty() ? HUGE_VAL : median(std::move(times));
 }
 
-/// An op that is bound by memory.
+/// A memory-bound op.
 void time_memory_op(benchmark::State& state, Gpu& gpu, const DeviceOp& op) {
   const auto bytes = static_cast<double>(cost_of(op).bytes);
   const double seconds = time_on_gpu(state, gpu, bytes, [&] { gpu.run(op); });
@@ -189,14 +189,14 @@ void cuda_copy(benchmark::State& state) {
   time_memory_op(state, gpu, Copy{.to = gpu.take(1, n), .from = gpu.take(1, n)});
 }
 
-/// Writes only.
+/// Only writes.
 void cuda_fill(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   Gpu gpu(Precision::kFp32, Gpu::padded(n));
   time_memory_op(state, gpu, Fill{.out = gpu.take(1, n), .value = 1});
 }
 
-/// Reads next to only.
+/// Reads almost nothing.
 void cuda_sum_rows(benchmark::State& state) {
   const std::int64_t cols = state.range(0) / kBatch;
   Gpu gpu(Precision::kFp32, Gpu::padded(kBatch * cols) + Gpu::padded(cols));
@@ -243,7 +243,7 @@ void cuda_linear_adam(benchmark::State& state) {
   time_memory_op(state, gpu, op);
 }
 
-/// Against a copy: what of it is arithmetic.
+/// Compared with a copy, which shows the cost of the arithmetic.
 void cuda_randn(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   Gpu gpu(Precision::kFp32, Gpu::padded(n));
@@ -266,7 +266,7 @@ void cuda_product(benchmark::State& state) {
   const std::int64_t dim = state.range(1);
   const Precision precision = precision_of(state, 2);
   const DType type = type_of(precision);
-  // As many weights as are no longer in a cache when their turn comes again.
+  // Enough weights that each has left the cache before it is used again.
   const std::int64_t weights =
       std::max<std::int64_t>(2, (std::int64_t{128} << 20) / (4 * dim * dim));
   Gpu gpu(precision, (weights + 1) * dim * dim + 2 * kBatch * dim + Gpu::padded(dim));
@@ -305,7 +305,7 @@ class StepTimes final : public TrainObserver {
   std::vector<double> wall_s;
 };
 
-/// Weights that cost no time to make, between -1/sqrt(dim) and that, as nn.Linear has them.
+/// Weights between -1/sqrt(dim) and 1/sqrt(dim), as in nn.Linear, but cheap to generate.
 FlatWeights quick_weights(const StepPrograms& programs, std::int64_t dim) {
   FlatWeights weights(
       static_cast<std::size_t>(programs.spec().model.layout.bytes() / bytes_of(DType::kF32)));
@@ -318,11 +318,11 @@ FlatWeights quick_weights(const StepPrograms& programs, std::int64_t dim) {
   return weights;
 }
 
-/// Where the steps of cuda_step update.
+/// How the steps of cuda_step update.
 enum StepUpdate { kSeparate, kFused, kFusedBeside };
 
-/// Seconds that the ops of a step take at least, one after the other: its bytes by a copy, or its
-/// flops by a large product.
+/// Lower bound of the seconds of a step's ops, one after the other: an op's bytes at the rate of a
+/// copy, or its flops at the rate of a large product.
 double least_step_s(const Program& step, Precision precision) {
   double seconds = 0;
   for (const Node& node : step.nodes()) {
@@ -370,7 +370,7 @@ void cuda_step(benchmark::State& state) {
 
 using Run = void (*)(benchmark::State&);
 
-/// Whatever the device refuses is why that benchmark is left out.
+/// Skips a benchmark that the device refuses, with the reason.
 void guarded(benchmark::State& state, Run run) {
   try {
     run(state);
@@ -403,7 +403,7 @@ void add_all() {
   std::vector<std::pair<std::int64_t, std::int64_t>> models{{8192, 6}, {1024, 2}};
   if (is_small(Gpu(Precision::kFp32, 0).info())) models = {{32, 3}};
   for (const auto& [dim, depth] : models) {
-    // No update of two layers has an input gradient beside it.
+    // With two layers, no update runs alongside an input gradient.
     const std::vector<std::int64_t> updates =
         depth > 2 ? std::vector<std::int64_t>{kSeparate, kFused, kFusedBeside}
                   : std::vector<std::int64_t>{kSeparate, kFused};

@@ -1,8 +1,8 @@
 // barestep_cuda_epilogues [file]: what cuBLASLt offers on this GPU for the three products of a
-// Linear(DIM, DIM), by precision and by what is done to the result inside the product: how many
-// algorithms, how long the first of them takes and the best of them. Writes JSON to the file.
+// Linear(DIM, DIM), by precision and by epilogue: the number of algorithms, the time of the first
+// one and of the best one. Writes JSON to the file.
 //
-// Layouts are those of kernels/cuda/product.h: our row-major matrices as cuBLASLt's column-major
+// Layouts are those of kernels/cuda/product.h: our row-major matrices are cuBLASLt's column-major
 // transposes.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -36,8 +36,8 @@ struct Epilogue {
   const char* product;
   const char* name;
   cublasLtEpilogue_t value;
-  bool has_bias;  // or a gradient of one
-  bool has_mask;  // which outputs were above zero
+  bool has_bias;  // or a bias gradient
+  bool has_mask;  // of the outputs that were above zero
 };
 constexpr Epilogue kEpilogues[] = {
     {"forward", "none", CUBLASLT_EPILOGUE_DEFAULT, false, false},
@@ -62,7 +62,7 @@ OwnedDeviceMemory allocate(CudaContext& context, std::size_t bytes) {
   return owned;
 }
 
-/// Operands large enough for every product that is asked about, and the clock.
+/// Operands large enough for every product in question, and the clock.
 struct Bench {
   Bench(CudaContext& gpu, std::size_t dim, std::size_t batch)
       : context(gpu),
@@ -118,7 +118,7 @@ class Product {
     result_ = is_weight_gradient ? bench.weight.get() : bench.output.get();
   }
 
-  /// The heuristic's algorithms, best first; none where there is no such product.
+  /// The heuristic's algorithms, best first; empty if there is no such product.
   std::vector<cublasLtMatmulAlgo_t> algorithms() {
     cublasLtMatmulPreference_t made = nullptr;
     bench_.context.require(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
@@ -141,7 +141,7 @@ class Product {
     return algorithms;
   }
 
-  /// The shortest of some runs with none of the operands in the cache; infinity if it does not run.
+  /// The shortest of several runs with no operand in the cache; infinity if it does not run.
   float milliseconds(const cublasLtMatmulAlgo_t& algorithm) {
     constexpr int kRuns = 4;  // the first also loads the kernel
     float best = HUGE_VALF;
@@ -199,7 +199,7 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {8192, 64, true}, {1024, 64, true}, {8192, 32, false}, {8192, 128, false}, {8192, 256, false}};
 
-/// All times of one row; those of candidates that do not run are infinity.
+/// All times of one row; infinity for candidates that do not run.
 nlohmann::json row_of(Bench& bench, const Shape& shape, const Type& type,
                       const Epilogue& epilogue) {
   Product product(bench, type, epilogue, shape.dim, shape.batch);
@@ -211,7 +211,7 @@ nlohmann::json row_of(Bench& bench, const Shape& shape, const Type& type,
   std::vector<float> times;
   for (const auto& algorithm : algorithms) times.push_back(product.milliseconds(algorithm));
   const auto best = std::min_element(times.begin(), times.end());
-  // JSON has no infinity: such a first one is null.
+  // JSON has no infinity, so a first algorithm that does not run is null.
   row["first_ms"] = times.front();
   row["best_ms"] = *best;
   row["best"] = best - times.begin();

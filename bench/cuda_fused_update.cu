@@ -1,11 +1,10 @@
-// barestep_cuda_fused_update [file]: what only a GPU can say about the fused update. Writes JSON to
-// the file.
+// barestep_cuda_fused_update [file]: properties of the fused update that only a GPU can show.
+// Writes JSON to the file.
 //
 //   arithmetic: roots and quotients whose bits differ from the compiler's; every root is tried.
 //   gradients: the largest error, in 2^-24 times the sum of the terms' magnitudes, of the product
-//   in
-//     fp32 and of 3xTF32 whose tensor cores add up 8, 16 or 64 rows.
-//   time: a layer's milliseconds by product and by blocks on a multiprocessor, beside a copy that
+//     in fp32 and of 3xTF32 whose tensor cores sum 8, 16 or 64 rows.
+//   time: a layer's milliseconds by product and by blocks per multiprocessor, next to a copy that
 //     moves as many bytes.
 #include <cuda_runtime.h>
 
@@ -29,7 +28,7 @@ void must(cudaError_t status, const char* call) {
   std::exit(1);
 }
 
-/// Of the device; freed at the end of the process.
+/// Allocates device memory; it is freed at the end of the process.
 template <class T>
 T* allocate(std::int64_t count) {
   T* memory = nullptr;
@@ -45,7 +44,7 @@ T read(const T* from) {
   return value;
 }
 
-/// Words that look random (splitmix64).
+/// Pseudorandom words (splitmix64).
 __device__ std::uint64_t hash(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
@@ -70,7 +69,7 @@ __global__ void count_other_roots(unsigned long long* count) {
   }
 }
 
-/// Numbers from 2^-70 to 2^70 by numbers from 2^-48 to 2^48.
+/// Quotients of numbers from 2^-70 to 2^70 and numbers from 2^-48 to 2^48.
 __global__ void count_other_quotients(unsigned long long* count, std::int64_t trials) {
   for (std::int64_t i = grid_thread(); i < trials; i += grid_threads()) {
     const std::uint64_t words = hash(static_cast<std::uint64_t>(i));
@@ -84,7 +83,8 @@ __global__ void count_other_quotients(unsigned long long* count, std::int64_t tr
   }
 }
 
-/// The largest error of grads [out][in] into `worst`, whose bits are ordered as its values are.
+/// Stores the largest error of grads [out][in] in `worst`; its bits have the same order as its
+/// values.
 __global__ void find_worst_error(LinearAdamArrays<float> a, unsigned* worst) {
   for (std::int64_t i = grid_thread(); i < a.out * a.in; i += grid_threads()) {
     double sum = 0;
@@ -129,7 +129,7 @@ struct Layer {
   }
 };
 
-/// Any op of Adam's with PyTorch's defaults but for beta1.
+/// Constants of Adam, with PyTorch's defaults except for beta1.
 struct Constants {
   double beta1, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;

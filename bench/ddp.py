@@ -1,4 +1,4 @@
-"""Runs mlp_ddp with one and more ranks of one thread and prints a table; bench/ddp.sh calls it."""
+"""Runs mlp_ddp with one and several ranks of one thread each and prints a table; called by bench/ddp.sh."""
 
 import json
 import os
@@ -16,7 +16,7 @@ BATCH = 64
 
 
 def steps_of(program, ranks, dim, depth, overlap):
-    """Rank 0's step times of one run in seconds, and of them what communication cost."""
+    """Rank 0's step times of one run in seconds, and the part that is communication."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         command = ["mpirun", "-np", str(ranks), program, "--device", "cpu", "--threads", "1",

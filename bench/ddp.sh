@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bench/ddp.sh: ranks against one rank on the CPU, the same threads for each, with and without overlap,
-# and the time of sums over ranks. Keeps the figures in bench/results/<machine>/ddp.txt. Run it on a
-# machine that does nothing else.
+# bench/ddp.sh: several ranks compared with one on the CPU, with the same number of threads each,
+# with and without overlap, and the time of sums over ranks. Keeps the figures in
+# bench/results/<machine>/ddp.txt. Run it on an otherwise idle machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# bench/faults.sh: how jobs of ranks end when one fails, on one machine under mpirun, between two hosts
-# that are network namespaces, and under a Slurm of its own (tests/faults/). Keeps the tables in
-# bench/results/<machine>/faults.txt. The last two need root; what cannot be run here says so.
+# bench/faults.sh: how jobs of several ranks end when one fails: on one machine under mpirun,
+# between two hosts that are network namespaces, and under a private Slurm (tests/faults/). Keeps
+# the tables in bench/results/<machine>/faults.txt. The last two need root; anything that cannot run
+# here is reported.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build
 
-# What bench/machine.py prints, where there may be no Python.
+# Prints the same as bench/machine.py, for machines without Python.
 machine() {
   local model
   model=$(grep -m 1 '^model name' /proc/cpuinfo | sed 's/^[^:]*: //') || model=$(uname -m)

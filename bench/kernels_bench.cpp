@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBatch = 64;
 
-/// A pool, a product and the ops that run on them.
+/// A thread pool, a product, and the ops that run on them.
 struct Machine {
   ThreadPool pool{setting().threads};
   std::unique_ptr<Product> product = make_product(setting().gemm);
@@ -24,7 +24,7 @@ void adam(benchmark::State& state) {
   DeviceMemory memory(4 * n + 128);
   const Adam op{memory.take(1, n), memory.take(1, n), memory.take(1, n), memory.take(1, n),
                 memory.take(1, 2)};
-  // In the same memory, at the same time: it covers what Adam does.
+  // In the same memory and at the same time, so it has the same conditions as Adam.
   const double best = in_place_bandwidth(machine.pool, memory.floats(), 4 * n, 7);
   const auto run = [&] { machine.ops.run(op, memory.addresses()); };
   run();
@@ -40,7 +40,7 @@ BENCHMARK(adam)->Arg(2'099'200)->Arg(67'141'632)->UseManualTime()->Unit(benchmar
 void product(benchmark::State& state) {
   const auto direction = static_cast<Direction>(state.range(0));
   const std::int64_t dim = state.range(1);
-  // As many weights as are no longer in a cache when their turn comes again.
+  // Enough weights that each has left the cache before it is used again.
   const std::int64_t weights =
       std::max<std::int64_t>(2, (std::int64_t{64} << 20) / (4 * dim * dim));
   Machine machine;

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Times an epoch of training from files under PyTorch's DataLoader and with mlp_single, in turns;
-bench/loading.sh calls it.
+"""Times an epoch of training from files under PyTorch's DataLoader and with mlp_single, in turn; called by
+bench/loading.sh.
 
-The model is 784-512-512-10 with ReLU, cross-entropy and Adam, batch 64, shuffled. Of an epoch all
-steps count, with the wait for their batches, and no evaluation. PyTorch runs with every way to load
-that may help; its best is the one compared. The first epoch is warm-up, but counts in the time to
-95 % test accuracy.
+The model is 784-512-512-10 with ReLU, cross-entropy and Adam, batch 64, shuffled. All steps of an epoch
+count, including the wait for their batches, but no evaluation. PyTorch runs with every way of loading that
+may help; its best is compared. The first epoch is warm-up, but counts in the time to 95 % test accuracy.
 
   loading.py MLP_SINGLE PYTHON         the table
   loading.py --torch WAY X Y EPOCHS    one run of PyTorch; prints a JSON object
@@ -40,7 +39,7 @@ def read_numbers(x, y):
 
 
 def loader_of(way, x, y):
-    """DataLoader over single samples, or over whole batches that a BatchSampler draws."""
+    """A DataLoader over single samples, or over whole batches drawn by a BatchSampler."""
     from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
     data = TensorDataset(x, y)
     if way == "whole batches":
@@ -125,7 +124,7 @@ def compare(name, program, python, x, y, epochs):
 
 
 def generate(folder):
-    """60,000 samples of MNIST's shape, which no model learns."""
+    """60,000 samples in MNIST's shape that no model can learn."""
     subprocess.run([sys.argv[2], "-c", "import numpy, sys\n"
                     "random = numpy.random.default_rng(0)\n"
                     "numpy.save(sys.argv[1] + '/x.npy', random.random((60000, 784), numpy.float32))\n"

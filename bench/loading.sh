@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench/loading.sh: an epoch from files with mlp_single beside PyTorch's DataLoader, on the CPU. Keeps the
-# figures in bench/results/<machine>/loading.txt. Run it on a machine that does nothing else.
+# bench/loading.sh: an epoch from files with mlp_single and with PyTorch's DataLoader, on the CPU.
+# Keeps the figures in bench/results/<machine>/loading.txt. Run it on an otherwise idle machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build

@@ -1,4 +1,4 @@
-"""What results of this machine are filed under; prints it."""
+"""Prints the name under which results of this machine are filed."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ import re
 
 
 def machine():
-    """A folder name: processor and number of cores."""
+    """A folder name: the processor and the number of cores."""
     info = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"model name\s*: (.*)", info)
     name = f"{model.group(1) if model else platform.machine()} {len(os.sched_getaffinity(0))} cores"

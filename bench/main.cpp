@@ -1,4 +1,4 @@
-// barestep_bench: Google Benchmark's options, and --threads=N and --gemm=PROVIDER before them.
+// barestep_bench takes --threads=N and --gemm=PROVIDER, followed by Google Benchmark's options.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 namespace barestep::bench {
 namespace {
 
-/// Takes an option of ours; false for anything else.
+/// Parses one of our own options; false for anything else.
 bool take_option(std::string_view argument) {
   constexpr std::string_view kThreads = "--threads=";
   constexpr std::string_view kGemm = "--gemm=";
@@ -33,7 +33,7 @@ bool take_option(std::string_view argument) {
   return false;
 }
 
-/// What figures depend on, beside the code.
+/// Prints what the figures depend on, apart from the code.
 void describe_machine() {
   ThreadPool pool(setting().threads);
   const auto product = make_product(setting().gemm);

@@ -42,7 +42,7 @@ DeviceMemory::DeviceMemory(std::int64_t floats)
           memory_device().allocate(floats * std::int64_t{sizeof(float)}, MemoryKind::kDevice))),
       floats_(floats),
       addresses_({reinterpret_cast<std::byte*>(memory_)}) {
-  // Numbers of ordinary size, so that nothing is denormal.
+  // Numbers of ordinary size, so none is denormal.
   for (std::int64_t i = 0; i < floats; ++i) {
     memory_[i] = static_cast<float>(i * 2654435761 % 1024 + 1) / 1024;
   }
@@ -81,7 +81,7 @@ double product_peak(ThreadPool& pool, Product& product) {
 }
 
 double arithmetic_peak(ThreadPool& pool) {
-  // Enough independent sums to keep every unit busy, few enough for the registers.
+  // Enough independent sums to keep every unit busy, but few enough for the registers.
   constexpr int kSums = 12 * 16;
   constexpr int kRounds = 200'000;
   const double best_s = shortest(5, [&] {

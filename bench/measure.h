@@ -1,5 +1,5 @@
-// What the benchmarks share: timing, the products of a linear layer, and the loops that say what
-// this machine can do at best.
+// Functions shared by the benchmarks: timing, the products of a linear layer, and loops that
+// measure the best this machine can do.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -17,14 +17,14 @@
 
 namespace barestep::bench {
 
-/// What the benchmarks run with; from the command line.
+/// Settings of the benchmarks, from the command line.
 struct Setting {
   int threads = 2;
   GemmProvider gemm = GemmProvider::kAuto;
 };
 Setting& setting();
 
-/// Seconds that one call of body() takes.
+/// Seconds of one call of body().
 template <class Body>
 double seconds_of(const Body& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -45,7 +45,7 @@ double time_iterations(benchmark::State& state, const Body& body) {
   return median(std::move(times));
 }
 
-/// Memory of the CPU device: in huge pages, as a run has it.
+/// Memory of the CPU device, in huge pages, as in a run.
 class DeviceMemory {
  public:
   explicit DeviceMemory(std::int64_t floats);
@@ -55,7 +55,7 @@ class DeviceMemory {
 
   /// Buffer 0.
   [[nodiscard]] const Addresses& addresses() const { return addresses_; }
-  /// The next `rows` x `cols` numbers, on 64 bytes.
+  /// The next `rows` x `cols` numbers, aligned to 64 bytes.
   Tensor take(std::int64_t rows, std::int64_t cols);
   [[nodiscard]] float* floats() const { return memory_; }
 
@@ -69,8 +69,8 @@ class DeviceMemory {
 /// A product of a linear layer.
 enum Direction { kForward, kInputGradient, kWeightGradient };
 
-/// The product of a layer in one direction. `x` and `y` are its input and output, or the gradients
-/// with respect to them; the forward product has bias and ReLU in it.
+/// The product of a layer in one direction. `x` and `y` are its input and output, or their
+/// gradients; the forward product includes bias and ReLU.
 inline Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y,
                            const Tensor& weight, const Tensor& bias) {
   if (direction == kForward) {
@@ -85,21 +85,21 @@ inline Gemm linear_product(Direction direction, const Tensor& x, const Tensor& y
   return {.c = weight, .a = y, .b = x, .transpose_a = true};
 }
 
-/// Bytes a second, read and written, of x = a x + b over `count` floats; the best of `tries`.
+/// Bytes per second, read and written, of x = a x + b over `count` floats; the best of `tries`.
 double in_place_bandwidth(ThreadPool& pool, float* x, std::int64_t count, int tries);
 
-/// Flops a second of a 1024 x 1024 x 1024 product; the best of some tries. What the library and the
-/// processor can do together where nothing but arithmetic counts.
+/// Flops per second of a 1024 x 1024 x 1024 product; the best of several tries. The best that
+/// library and processor can reach when only arithmetic counts.
 double product_peak(ThreadPool& pool, Product& product);
 
-/// Flops a second of fused multiply-adds on registers; the best of some tries.
+/// Flops per second of fused multiply-adds on registers; the best of several tries.
 double arithmetic_peak(ThreadPool& pool);
 
-/// Nanoseconds for a cache line to go to another core and back: which cores a virtual machine got
-/// decides much of what a small step takes. 0 with one thread.
+/// Nanoseconds for a cache line's round trip to another core. The cores that a virtual machine got
+/// strongly affect the time of a small step. 0 with one thread.
 double ping_pong_ns(ThreadPool& pool);
 
-/// For each whole step that was measured, what its ops took. Empty if none was. In step_bench.cpp.
+/// The times of the ops of each whole step that was measured. Empty if none was. In step_bench.cpp.
 std::string op_tables();
 
 }  // namespace barestep::bench

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""ncu_step.py <log>: what ncu counted in one training step, as JSON: its kernels in order with their
-time and the bytes that they moved through device memory, and the sums.
+"""ncu_step.py <log>: ncu's counts for one training step, as JSON: its kernels in order, with their time and
+the bytes they moved through device memory, and the sums.
 
-The log is what this wrote (scripts/gpu_check.sh):
+The log is the output of (scripts/gpu_check.sh):
   ncu --csv --print-units base --log-file <log> --metrics \
     dram__bytes_read.sum,dram__bytes_write.sum,gpu__time_duration.sum <program>
-A step is what lies between the last two launches of the kernel of Adam, the last one included.
+A step is everything between the last two launches of the Adam kernel, including the last one.
 """
 
 import csv

@@ -1,5 +1,6 @@
-"""What comparisons in rounds share: the interval of a figure, and whether a machine was too noisy for
-a verdict. In each round every way runs once; a figure, such as a ratio, is taken once per round.
+"""Functions shared by comparisons in rounds: the interval of a figure, and whether a machine was too noisy
+for a verdict. In each round, every variant runs once; a figure, such as a ratio, is computed once per
+round.
 """
 
 import math
@@ -12,7 +13,7 @@ LARGEST_WIDTH = 0.5  # of an interval, as a share of the figure
 
 
 def cut_of(n):
-    """How many of n sorted figures lie outside a 95 % interval of their median, at either end."""
+    """The number of n sorted figures outside a 95 % interval of their median, at either end."""
     cut = 0
     while 2 * sum(math.comb(n, k) for k in range(cut + 1)) / 2**n <= 0.05:
         cut += 1
@@ -20,14 +21,14 @@ def cut_of(n):
 
 
 def median_of(figures):
-    """The middle one; of two middle ones the geometric mean, so that a ratio's inverse fits."""
+    """The middle value; of two middle values the geometric mean, so a ratio's inverse is consistent."""
     ordered = sorted(figures)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else math.sqrt(ordered[half - 1] * ordered[half])
 
 
 def summary(figures):
-    """Median and interval by order statistics; null ends below six figures, which have none."""
+    """Median and interval by order statistics; the ends are null below six figures, which have none."""
     ordered = sorted(figures)
     cut = cut_of(len(ordered))
     return {"median": median_of(ordered), "low": ordered[cut] if cut >= 0 else None,
@@ -35,8 +36,8 @@ def summary(figures):
 
 
 class LostTime:
-    """What this process loses to others from start() on: the share of time that the busiest threads
-    waited for a core, and what the host took from the machine."""
+    """What this process loses to others from start() on: the share of time that the busiest threads waited
+    for a core, and the time that the host took from the machine."""
 
     def start(self):
         self.begin = self.read()
@@ -60,20 +61,20 @@ class LostTime:
                 ran, waited, _ = (task / "schedstat").read_text().split()
                 threads[task.name] = (int(ran), int(waited))
             except (OSError, ValueError):
-                pass  # the thread has ended, or the kernel does not tell
+                pass  # the thread has ended, or the kernel does not report it
         words = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
         stolen_s = int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 else 0
         return threads, stolen_s
 
 
 def lost_share(record):
-    """Of a record as LostTime and --metrics write it."""
+    """The lost share in a record of LostTime or --metrics."""
     cores = max(1, min(record["busy_threads"], len(os.sched_getaffinity(0))))
     return record["waited_share"] + record["stolen_s"] / (record["wall_s"] * cores)
 
 
 def least_lost(run, tries=3):
-    """Runs again what lost too much; of several, the run that lost least, whatever its time."""
+    """Repeats a run that lost too much; of several runs, returns the one that lost least, however slow."""
     runs = []
     for _ in range(tries):
         runs.append(run())
@@ -83,7 +84,7 @@ def least_lost(run, tries=3):
 
 
 def why_invalid(rounds, figures):
-    """Why these rounds, each a list of what its runs lost, bear no verdict; empty if they do."""
+    """Why these rounds, each a list of its runs' losses, allow no verdict; empty if they do."""
     disturbed = sum(max(lost) > LARGEST_LOST for lost in rounds)
     if 4 * disturbed > len(rounds):
         share = statistics.median(max(lost) for lost in rounds)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# bench/run.sh [options of barestep_bench]: builds and runs the benchmarks, five times each in random
-# order, and keeps the figures in bench/results/<machine>/. Run it on a machine that does nothing else.
+# bench/run.sh [options of barestep_bench]: builds and runs the benchmarks, five times each in
+# random order, and keeps the figures in bench/results/<machine>/. Run it on an otherwise idle
+# machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build

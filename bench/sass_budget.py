@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What our kernels cost an H200, calculated from their machine code: no GPU is asked.
+"""The cost of our kernels on an H200, calculated from their machine code without a GPU.
 
     bench/sass_budget.py [--check] [--nvcc PATH] [--cuobjdump PATH] [--json FILE]
 
-The kernels of src/kernels/cuda/linear_adam.cuh are compiled for sm_90 and their straight path through one
-tile is counted: of two ways at a branch the one with fewer slow paths (CALL) and marks of rare places
-(PMTRIG), then the longer one. A layer of 8192 x 8192 at a batch of 64 then takes each of the machine's
-parts the time that is printed; the longest bounds the kernel. Rates and the part of the tensor peak are
-constants below, published or assumed, so every figure is calculated, not measured.
+The kernels of src/kernels/cuda/linear_adam.cuh are compiled for sm_90, and the instructions on their
+straight path through one tile are counted: at a branch, the way with fewer slow paths (CALL) and marks of
+rare places (PMTRIG) is taken, then the longer one. The printed times are those that a layer of 8192 x 8192
+at a batch of 64 takes on each part of the machine; the longest bounds the kernel. Rates and the share of
+the tensor peak are constants below, published or assumed, so every figure is calculated, not measured.
 
-Flat kernels, which only move numbers, are listed by their 16-byte accesses and by the bytes on the way
-that a multiprocessor's threads make.
+Flat kernels, which only move numbers, are listed with their 16-byte accesses and with the bytes that a
+multiprocessor's threads have in flight.
 
---check fails where issue takes more of the memory's time than LIMIT says, a product's loop spills, or a
-flat kernel spills or lacks an access of 16 bytes.
-Exit: 0; 1 where a check failed or the code is not as expected; 77 where nvcc or cuobjdump is missing.
+--check fails if issue takes more of the memory's time than LIMIT allows, a product's loop spills, or a flat
+kernel spills or lacks a 16-byte access. Exit: 0; 1 if a check failed or the code is not as expected; 77 if
+nvcc or cuobjdump is missing.
 """
 import argparse
 import json
@@ -29,15 +29,16 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYER, BATCH = 8192, 64
 
-# An H200. Cycles of a scheduler that one warp's instruction takes of its pipe: CUDA programming guide,
-# throughput of compute capability 9.0 (128 FFMA, 64 integer and logic, 16 MUFU a clock and multiprocessor).
+# An H200. Cycles of a scheduler that an instruction of one warp occupies its pipe: CUDA programming
+# guide, throughput of compute capability 9.0 (128 FFMA, 64 integer and logic, 16 MUFU per clock and
+# multiprocessor).
 MULTIPROCESSORS, SCHEDULERS, GHZ = 132, 4, 1.98
 SHARED_BYTES, REGISTERS, WARPS = 227 * 1024, 65536, 64
-MEMORY_TB_S = 4.3  # what a copy reaches
+MEMORY_TB_S = 4.3  # reached by a copy
 L2_TB_S = 5.5  # assumed
-MMA_PART = 0.62  # of the tensor peak that mma.sync reaches; assumed
-LATENCY_NS = 800  # of a load from memory under load; assumed
-BYTES_PER_WEIGHT = 24  # weight and two moments, read and written; of 16 bits also the rounded weight
+MMA_PART = 0.62  # share of the tensor peak that mma.sync reaches; assumed
+LATENCY_NS = 800  # of a load from memory on a busy GPU; assumed
+BYTES_PER_WEIGHT = 24  # weight and two moments, read and written; with 16 bits also the rounded weight
 PIPES = {
     "FMA": ({"FFMA": 1, "FADD": 1, "FMUL": 1, "IMAD": 2}),
     "ALU": dict.fromkeys(
@@ -47,9 +48,9 @@ PIPES = {
     "tensor": {"HMMA": 4 / MMA_PART},
 }
 
-# name, product, rows and depth of its tile, its instruction, how many of them a warp and chunk takes,
-# slots loaded ahead, the part of the time in which they are on their way, limit of issue / memory, bytes of a
-# number of its factors.
+# name, product, rows and depth of its tile, its instruction, the number of them per warp and chunk,
+# slots loaded ahead, the share of the time that they are in flight, limit of issue / memory, bytes
+# of a number of its factors.
 KERNELS = [
     ("fp32 FMA", "FmaProduct<64>", 64, 64, "FFMA", 64 * 32, 2, 0.7, 0.70, 4),
     ("3xTF32, sums of 8", "TensorProduct<1>", 32, 64, "HMMA", 8 * 12, 4, 0.6, 0.55, 4),
@@ -58,7 +59,7 @@ KERNELS = [
 ]
 COLS, PAD_BYTES, THREADS = 128, 32, 256
 
-# name, kernel, its threads, 16-byte loads and stores of a thread's pack, those of them that are loads at once.
+# name, kernel, its threads, 16-byte loads and stores of a thread's pack, number of loads at once.
 FLAT = [
     ("ReLU's gradient, fp32", "each_element<4>(std::int64_t, std::int64_t, ActivationGradElement<Relu, float>)", 256, 2, 1),
     ("ReLU's gradient, bf16", "each_element<8>(std::int64_t, std::int64_t, ActivationGradElement<Relu, Bf16>)", 256, 2, 1),
@@ -106,7 +107,7 @@ def skip(what):
 
 
 def find_cuobjdump(nvcc):
-    """Of $CUOBJDUMP, beside nvcc, in PATH, or the one that Triton brings with the PyTorch of $PYTHON."""
+    """The cuobjdump of $CUOBJDUMP, next to nvcc, in PATH, or in the Triton of $PYTHON's PyTorch."""
     beside = pathlib.Path(os.path.realpath(shutil.which(nvcc))).parent / "cuobjdump"
     triton = "import triton; print(triton.__path__[0])"
     asked = subprocess.run([os.environ.get("PYTHON", "/usr/bin/python3"), "-c", triton], capture_output=True, text=True)
@@ -160,7 +161,7 @@ class Code:
         return sum(1 for i in self.path if loop[0] <= i <= loop[1] and self.name(i) == name)
 
     def of_a_tile(self, instruction, needed):
-        """Names and times of what a warp issues for a tile, and the loop of the product."""
+        """Names and times of what a warp issues per tile, and the product's loop."""
         if not self.loops:
             fail("the kernel has no loop over tiles")
         tiles = max(self.loops, key=lambda loop: loop[1] - loop[0])
@@ -169,7 +170,7 @@ class Code:
             fail(f"the product is {len(inner)} loops")
         product = inner[0]
         found = self.within(product, instruction)
-        # What is left of the epilogue's own FFMAs lies outside the loop.
+        # The epilogue's own FFMAs are the ones outside the loop.
         if needed % found != 0:
             fail(f"{found} {instruction} in the product's loop do not divide {needed}")
         counts = {}
@@ -199,7 +200,7 @@ def compile_kernel(nvcc, source, cubin):
 
 
 def bytes_needed():
-    """Of a multiprocessor, on their way from memory, so that its latency is hidden."""
+    """Bytes in flight from memory per multiprocessor that hide the latency."""
     return MEMORY_TB_S * 1e12 / 2 * LATENCY_NS * 1e-9 / MULTIPROCESSORS
 
 
@@ -229,7 +230,7 @@ def budget(kernel, nvcc, cuobjdump, work):
     for pipe, cycles in PIPES.items():
         times[pipe] = ms(sum(n * cycles.get(op.split(".")[0], 0) for op, n in counts.items()))
     times["shared memory"] = ms(4 * wavefronts(counts))
-    factors = size * BATCH / COLS  # bytes of grad_y for a weight
+    factors = size * BATCH / COLS  # bytes of grad_y per weight
     times["L2"] = weights * (factors + moved / 2) / L2_TB_S / 1e9
     flight = 48 * ahead * THREADS * blocks * part
     return {
@@ -247,11 +248,11 @@ def flat_budget(kernel, nvcc, cuobjdump, work):
     done = compile_kernel(nvcc, source, cubin)
     text = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True).stdout
     code = {part.split("\n", 1)[0].strip(): part for part in text.split("Function :")[1:]}
-    wanted = re.split("[<(]", signature)[0] + "I"  # a template, as it is mangled
+    wanted = re.split("[<(]", signature)[0] + "I"  # a template, as mangled
     found = [mangled for mangled in code if wanted in mangled]
     if len(found) != 1:
         fail(f"{len(found)} kernels are {signature}")
-    # ptxas names a kernel, then says what it takes.
+    # ptxas prints a kernel's name, then its resources.
     own, sass = done.stderr.split(f"entry function '{found[0]}'")[1], code[found[0]]
     registers = int(re.search(r"Used (\d+) registers", own)[1])
     blocks = min(WARPS * 32 // threads, REGISTERS // (threads * -(-registers // 8) * 8), 32)

@@ -41,7 +41,7 @@ def parse():
 
 
 class Torch:
-    """A worker process; `error` says why it is of no use any more."""
+    """A worker process; `error` says why it can no longer be used."""
 
     def __init__(self, options, variant):
         self.variant = variant
@@ -60,7 +60,7 @@ class Torch:
         self.lines.put(None)
 
     def ask(self, seconds, **order):
-        """The answer, or {"error"}. A worker that does not answer in time is given up."""
+        """The answer, or {"error"}. A worker that does not answer in time is ended."""
         if self.error:
             return {"error": self.error}
         try:
@@ -108,7 +108,7 @@ def run_barestep(options, case, arguments, seconds):
 
 
 def cases(options):
-    """In order of importance."""
+    """The cases, in order of importance."""
     if options.small:
         shapes = [(64, 2, 16, 2), (32, 2, 8, 2)]
     else:
@@ -132,7 +132,7 @@ def largest_difference(a, b):
 
 
 def compare(options, workers, case):
-    """One case: all the rounds, the ratios, and how far the losses lie apart."""
+    """Runs one case: all rounds, the ratios, and the difference of the losses."""
     order = {key: case[key] for key in ("dim", "depth", "batch", "tf32", "steps", "warmup")}
     runs = {way: lambda way=way: workers[way].ask(150, do="train", **order) for way in case["ways"]}
     runs["barestep"] = lambda: run_barestep(options, case, [], 60)
@@ -168,7 +168,7 @@ def compare(options, workers, case):
 
 
 def compare_randn(options, worker):
-    """Whether torch.randn's numbers are the CUDA device's, to the bit; by a test of ours."""
+    """Whether torch.randn's numbers match the CUDA device's to the bit, by one of our tests."""
     with tempfile.TemporaryDirectory() as folder:
         for seed in (0, 1):
             answer = worker.ask(60, do="randn", seed=seed, sizes=[64 * 8192, 64 * 1024, 33],
@@ -195,7 +195,7 @@ def text_of(outcome):
 
 
 def failures_of(report):
-    """What is wrong, in words."""
+    """A description of what is wrong."""
     wrong = []
     compared = [c for c in report["cases"] if "largest_loss_difference" in c]
     if not compared:

@@ -13,7 +13,7 @@
 namespace barestep::bench {
 namespace {
 
-/// All steps' times of one kind of op, in the order of their first node.
+/// The times in all steps of one kind of op, in the order of their first node.
 struct OpRow {
   std::string label;
   double flops = 0, bytes = 0;
@@ -30,7 +30,7 @@ std::map<std::string, double>& peaks() {
   return peaks;
 }
 
-/// Adds up what the ops of each step take, by phase and label.
+/// Sums the times of the ops of each step, by phase and label.
 class OpTimes final : public StepProfiler, public TrainObserver {
  public:
   explicit OpTimes(const Program& program) {
@@ -98,7 +98,7 @@ double median_step_s(const TrainConfig& config, Device& device) {
   return median(times.wall_s);
 }
 
-/// What the ops of a step take by themselves, added up; only those whose label begins so.
+/// The sum of the times of a step's ops; only those whose label begins with `label`.
 double median_ops_s(const TrainConfig& config, Device& device, const std::string& label = "") {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   OpTimes ops(programs.train().program);
@@ -114,7 +114,7 @@ double median_ops_s(const TrainConfig& config, Device& device, const std::string
   return seconds;
 }
 
-/// Median step time and, from a run of its own, the times of its ops.
+/// Median step time and, from a separate run, the times of its ops.
 void step(benchmark::State& state) {
   const TrainConfig config = practical(state.range(0), state.range(1));
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
@@ -152,9 +152,9 @@ void step(benchmark::State& state) {
 BENCHMARK(step)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime()->Unit(
     benchmark::kMillisecond);
 
-/// The fused update's step against the separate one's and against its products alone, in rounds
-/// whose order turns: medians over the rounds, with intervals that hold the median of nine with 96
-/// %.
+/// The fused update's step compared with the separate update's and with its own products, in rounds
+/// of rotating order: medians over the rounds, with intervals that contain the median of nine with
+/// a probability of 96 %.
 void updates(benchmark::State& state) {
   constexpr int kRounds = 9;
   const TrainConfig separate = practical(state.range(0), state.range(1));

@@ -23,7 +23,7 @@ class Worker:
         self.device = torch.device(device)
         self.cuda = self.device.type == "cuda"
         self.weights = {}
-        self.kept = (None, None)  # the case that was last prepared at length, and its step
+        self.kept = (None, None)  # the most recent case that took long to prepare, and its step
 
     def synchronize(self):
         if self.cuda:
@@ -41,7 +41,7 @@ class Worker:
         return {}
 
     def model(self, dim, depth):
-        """With the weights of seed 0, and PyTorch's generators after drawing them."""
+        """Loads the weights of seed 0, with PyTorch's generators in the state after drawing them."""
         torch.manual_seed(0)
         if (dim, depth) not in self.weights:
             model = nn.Sequential(*(part for _ in range(depth)
@@ -78,7 +78,7 @@ class Worker:
         return self.captured(step) if self.variant == "graph" else step
 
     def captured(self, step):
-        """The step as one CUDA graph; its first steps, eager ones, are lost in the losses."""
+        """The step as one CUDA graph; its first, eager steps do not appear in the losses."""
         still = {}
 
         def run(x, y):
@@ -137,7 +137,7 @@ def main():
         order = json.loads(line)
         try:
             answer = getattr(worker, order["do"])(order)
-        except Exception as error:  # whatever PyTorch throws: this variant cannot do that here
+        except Exception as error:  # whatever PyTorch raises: this variant cannot do that here
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         print("answer " + json.dumps(answer), flush=True)
 

@@ -1,4 +1,4 @@
-// What a layer's weight gradient and its step of Adam take one after the other, as one op, and the
+// Times of a layer's weight gradient and Adam step, one after the other and as one op, and of the
 // parts of both.
 #include <atomic>
 #include <string>
@@ -16,7 +16,7 @@ enum Part { kProduct, kProductByTiles, kAdam, kSeparate, kFused };
 constexpr const char* kNames[] = {"product", "product by tiles, left in the cache", "adam",
                                   "product, then adam", "fused"};
 
-/// One layer of a model: its weight, moments and, where it is stored, gradient.
+/// One layer of a model: its weight, moments and, if it is stored, its gradient.
 struct Layer {
   LinearAdam fused;
   Gemm product;
@@ -44,7 +44,7 @@ Layer take_layer(DeviceMemory& memory, std::int64_t dim, const Tensor& grad_y, c
   return {fused, product, adam};
 }
 
-/// The products of the fused op's tiles, without what follows them.
+/// Only the products of the fused op's tiles.
 void multiply_tiles(const Layer& layer, const Addresses& addresses, const Product& product,
                     ThreadPool& pool) {
   const std::int64_t dim = layer.fused.weight.rows;
@@ -103,7 +103,7 @@ void weight_update(benchmark::State& state) {
   state.counters["ns/param"] = 1e9 * seconds / static_cast<double>(dim * dim);
   state.SetLabel(kNames[part]);
 }
-// The layers of the two models that whole steps are compared with.
+// The layers of the two models used in comparisons of whole steps.
 BENCHMARK(weight_update)
     ->ArgsProduct({{kProduct, kProductByTiles, kAdam, kSeparate, kFused}, {1024}, {2}})
     ->ArgsProduct({{kProduct, kProductByTiles, kAdam, kSeparate, kFused}, {2048}, {4}})

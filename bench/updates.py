@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs mlp_single with both updates and PyTorch in turn and prints a table; bench/updates.sh calls it.
+"""Runs mlp_single with both updates and PyTorch in turn and prints a table; called by bench/updates.sh.
 
   updates.py MLP_SINGLE PYTHON    whole steps
   updates.py --layers             the table of the benchmark's JSON on standard input
@@ -15,14 +15,14 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent
-MODELS = {(1024, 2): 40, (2048, 4): 12}  # and the steps of a run
+MODELS = {(1024, 2): 40, (2048, 4): 12}  # with the steps of a run
 ROUNDS = 5
 BATCH = 64
 THREADS = 2
 
 
 def barestep(program, dim, depth, steps, update):
-    """Records of the steps after warm-up."""
+    """Records of the steps after the warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics.jsonl"
         subprocess.run([program, "--device", "cpu", "--threads", str(THREADS), "--dim", str(dim),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bench/updates.sh: a step with Adam inside the weight gradients beside one with Adam after them and
-# beside PyTorch's, on the CPU, and what a layer's update takes by itself. Keeps the figures in
-# bench/results/<machine>/updates.txt. Run it on a machine that does nothing else.
+# bench/updates.sh: steps with Adam inside the weight gradients, with Adam after them, and with
+# PyTorch, on the CPU, and the time of a single layer's update. Keeps the figures in
+# bench/results/<machine>/updates.txt. Run it on an otherwise idle machine.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 build=$here/../build

@@ -20,7 +20,7 @@ COLOURS = {"data wait": "#9d755d", "host to device": "#d8b5a5", "forward": "#4c7
 
 
 def account(path):
-    """The parts of a step in ms, in the order in which they are printed, and the wall time."""
+    """The parts of a step in ms, in printed order, and the wall time."""
     with open(path, encoding="utf-8") as file:
         text = file.read().split("Account of a step, mean\n", 1)[1]
     parts = []

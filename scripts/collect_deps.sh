@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# scripts/collect_deps.sh: copies what barestep is built and tested with from the packages installed
-# here into .deps/, a few megabytes. A copy of the source tree with that folder builds on a machine
-# that has a compiler, CMake, Ninja and no network, and nvcc where CUDA is wanted. CMake takes .deps/
-# before anything else; to build with this machine's packages again, remove it.
+# scripts/collect_deps.sh: copies what barestep needs for its build and tests from the packages
+# installed here into .deps/, a few megabytes. A copy of the source tree with that folder builds on
+# a machine that has a compiler, CMake and Ninja but no network; CUDA also needs nvcc. CMake uses
+# .deps/ before anything else; remove it to build with this machine's packages again.
 #
-# Headers and sources are fit for any machine. Two things are libraries of this machine's
-# architecture: zlib, which is linked statically, and Google Benchmark, which may be missing.
+# Headers and sources work on any machine. Two libraries are for this machine's architecture: zlib,
+# which is linked statically, and Google Benchmark, which may be missing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 new=$root/.deps.new
@@ -16,8 +16,8 @@ if ! command -v dpkg-query >/dev/null; then
   exit 69
 fi
 
-# collect <package> <pattern> <prefix> <folder>: copies the files of a package whose whole paths match
-# the pattern to .deps/<folder>/, each under its path without the prefix.
+# collect <package> <pattern> <prefix> <folder>: copies the files of a package whose full paths
+# match the pattern to .deps/<folder>/, each under its path without the prefix.
 collect() {
   local package=$1 pattern=$2 prefix=$3 folder=$4 file to count=0
   while read -r file; do
@@ -40,7 +40,7 @@ for package in libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-d
 done
 collect zlib1g-dev '.*/libz\.a' '.*/' lib
 collect libbenchmark1debian '.*/libbenchmark\.so\.[0-9.]+' '.*/' lib
-# The name that programs look for when they start, as the library itself says it.
+# The library's soname, which programs look for when they start.
 mv "$new"/lib/libbenchmark.so.* "$new/lib/libbenchmark.so.1debian"
 collect googletest '/usr/src/googletest/[^/]*/(src|include)/.*\.(cc|h)' /usr/src/googletest/ googletest
 dpkg-query -W libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev libbenchmark-dev \

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors, config,
-# card, study, peaks) with libFuzzer under the address and undefined-behaviour sanitizers, RUNS executions each (default
-# 10000000), one target per core. What reached new code joins tests/fuzz/corpus/TARGET.tar.gz, which
-# every test run replays; a finding lies in build/fuzz/findings. Prints a line per target and fails on a finding.
+# scripts/fuzz.sh [RUNS [TARGET...]]: fuzzes the readers of users' files (idx, npy, safetensors,
+# config, card, study, peaks) with libFuzzer under the address and undefined-behaviour sanitizers,
+# RUNS executions each (default 10000000), one target per core. Inputs that reached new code are
+# added to tests/fuzz/corpus/TARGET.tar.gz, which every test run replays; findings are in
+# build/fuzz/findings. Prints a line per target and fails on a finding.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 runs=${1:-10000000}
@@ -24,7 +25,7 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BU
 cmake --build "$build" --target $(printf 'fuzz_%s ' "${targets[@]}") >"$build/build.log" ||
   { cat "$build/build.log"; exit 1; }
 
-# The same inputs always make the same file.
+# The same inputs always produce the same file.
 pack() {  # <folder> <file>
   find "$1" -type f -printf '%P\0' | sort -z |
     tar -C "$1" --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=0644 --null --files-from=- -cf - |
@@ -40,7 +41,7 @@ fuzz() {  # <target>
   if [ -e "$packed" ]; then tar -xzf "$packed" -C "$corpus"; fi
   "$build/fuzz_$target" -runs="$runs" -max_len=4096 -timeout=10 -rss_limit_mb=4096 -verbosity=1 \
     -print_final_stats=1 -artifact_prefix="$findings/$target-" "$grown" "$corpus" >"$log" 2>&1 || status=$?
-  # The smallest set of inputs that reaches all that is reached.
+  # The smallest set of inputs with the same coverage.
   "$build/fuzz_$target" -merge=1 "$corpus" "$grown" >>"$log" 2>&1 || true
   pack "$corpus" "$packed"
   awk -v target="$target" -v status=$status '

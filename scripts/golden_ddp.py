@@ -15,8 +15,8 @@ from golden_runs import Mlp, by_name
 
 
 class DdpRun:
-    """One run: every rank draws the numbers of all and takes its rows, or draws its own from a
-    stream seeded with seed + rank. Notes each rank's loss of each step, and the last parameters."""
+    """One run: every rank draws the numbers of all ranks and takes its rows, or draws its own from a stream
+    seeded with seed + rank. Records each rank's loss per step, and the final parameters."""
 
     def __init__(self, world, layers, batch, steps, seed, per_rank_seed=False):
         self.world, self.layers, self.batch = world, layers, batch
@@ -62,7 +62,7 @@ class DdpRun:
 
 
 def bucket_lists():
-    """Lists of sizes in bytes, limits, and the buckets PyTorch makes of them."""
+    """Lists of sizes in bytes, limits, and the buckets that PyTorch makes of them."""
     draw = random.Random(0)
     cases = []
     for _ in range(60):
@@ -75,7 +75,7 @@ def bucket_lists():
 
 
 def sampler_shares():
-    """What DistributedSampler gives each rank, in two epochs."""
+    """The indices that DistributedSampler gives each rank, over two epochs."""
     cases = []
     for samples, world in ((10, 1), (10, 2), (10, 3), (11, 4), (3, 4), (30, 4)):
         for epoch in (0, 1):

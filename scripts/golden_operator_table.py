@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/operator_table_{cpu,cuda}.txt: tables by the installed PyTorch (1.13), from
-events whose times and flops are made up. tests/profiler/operator_table_test.cpp has the same rows."""
+"""Writes tests/golden/operator_table_{cpu,cuda}.txt: tables by the installed PyTorch (1.13), from events
+with invented times and flops. tests/profiler/operator_table_test.cpp has the same rows."""
 
 import pathlib
 
 from torch.autograd.profiler_util import EventList, FunctionEvent
 
-# name, the host's and the device's microseconds of each call, flops of each call
+# name, the host's and the device's microseconds per call, flops per call
 OPS = [
     ("copy", [0.5, 0.75], [2.25, 2.5], 0),
     ("gemm", [1234.5, 1100.25, 999.75], [920.0, 2084.0, 1000.125], 134_217_728),

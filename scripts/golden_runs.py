@@ -14,7 +14,7 @@ OPTIMIZERS = {
 
 
 class Mlp(torch.nn.Module):
-    """Linear and ReLU in turn; its parameters are net.0.weight, net.0.bias, net.2.weight, ..."""
+    """Alternating Linear and ReLU; the parameters are net.0.weight, net.0.bias, net.2.weight, ..."""
 
     def __init__(self, layers, last_relu):
         super().__init__()
@@ -32,7 +32,7 @@ def by_name(model, values):
 
 
 def everything(model, optimizer, x, out):
-    """All numbers of one step, after it."""
+    """All numbers of one step, recorded after it."""
     parameters = list(model.parameters())
     step = {
         "x": numbers(x),

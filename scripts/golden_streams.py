@@ -1,4 +1,4 @@
-"""What PyTorch's CPU generator draws, for the golden file rng_cpu."""
+"""The numbers that PyTorch's CPU generator draws, for the golden file rng_cpu."""
 
 import numpy
 import torch
@@ -20,7 +20,7 @@ DRAWS = {"rand": torch.rand, "randn": torch.randn, "randperm": torch.randperm}
 
 
 def words(seed, count):
-    """Whole 32-bit words: a random float64 shows all bits of every second one."""
+    """Whole 32-bit words: a random float64 contains all bits of every second one."""
     torch.manual_seed(seed)
     draws = torch.rand(count, dtype=torch.float64).numpy() * 2.0**53
     return (draws.astype(numpy.uint64) & numpy.uint64(0xFFFFFFFF)).astype(numpy.uint32)
@@ -44,7 +44,7 @@ def uniform(seed, low, high, size):
 
 
 def calls(seed, sequence):
-    """One generator, several draws."""
+    """Several draws from one generator."""
     torch.manual_seed(seed)
     return [{"draw": draw, "size": n, "xxh3": xxh3(DRAWS[draw](n))} for draw, n in sequence]
 
@@ -67,7 +67,7 @@ def stream(seed):
         "rand_8": first_values(seed, torch.rand, 8),
         "randn_8": first_values(seed, torch.randn, 8),
         "randn_40": first_values(seed, torch.randn, 40),
-        # After each randn, 4 of rand show where the generator stands.
+        # After each randn, 4 values of rand show the generator's position.
         "randn_then_rand": [calls(seed, [("randn", size), ("rand", 4)]) for size in SIZES],
         "rand": [calls(seed, [("rand", size)]) for size in SIZES],
         "interleaved": [calls(seed, sequence) for sequence in INTERLEAVED],
@@ -79,7 +79,7 @@ def stream(seed):
 
 
 def untempered(word):
-    """The state word from which MT19937 makes this output."""
+    """The state word from which MT19937 produces this output."""
     word ^= word >> 18
     word ^= (word << 15) & 0xEFC60000
     half = word
@@ -92,18 +92,18 @@ def untempered(word):
 
 
 def generator_about_to_draw(outputs):
-    """Puts words that seeds hardly ever lead to into torch's generator."""
+    """Puts words into torch's generator that seeds almost never produce."""
     torch.manual_seed(0)
     state = torch.get_rng_state()
     raw = state.numpy()
     raw[8:12].view(numpy.int32)[0] = 624  # words left
-    raw[16:24].view(numpy.uint64)[0] = 0  # the next one
+    raw[16:24].view(numpy.uint64)[0] = 0  # index of the next word
     raw[24:24 + 8 * len(outputs)].view(numpy.uint64)[:] = [untempered(word) for word in outputs]
     torch.set_rng_state(state)
 
 
 def normal_edges():
-    """randn of the smallest and largest radii, about the borders of octants and of the logarithm."""
+    """randn of the smallest and largest radii, around the borders of octants and of the logarithm."""
     root_half = round((1 - 0.5**0.5) * 2**24)
     radii = [0, 1, 2**23, root_half - 1, root_half, root_half + 1, 2**24 - 2, 2**24 - 1]
     angles = [(octant * 2**21 + offset) % 2**24 for octant in range(8) for offset in (-1, 0, 1)]

@@ -1,4 +1,4 @@
-"""How golden files write tensors."""
+"""The format in which golden files store tensors."""
 
 import numpy
 import xxhash
@@ -14,7 +14,7 @@ def xxh3(tensor):
 
 
 def numbers(tensor):
-    """The values, flat, as decimals that read back to the same float32, also by way of a double."""
+    """The values, flat, as decimals that read back to the same float32, even through a double."""
     array = tensor.detach().contiguous().numpy().reshape(-1)
     values = [float(str(value)) for value in array]
     if numpy.array(values, dtype=numpy.float32).tobytes() != array.tobytes():

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [steps] [pytorch] [bench] [profile]:
-# everything that needs a GPU, in stages that can run alone; without a name all of them run.
+# scripts/gpu_check.sh [--rehearse] [--seconds N] [build] [test] [sanitize] [steps] [pytorch]
+# [bench] [profile]: everything that needs a GPU, in stages that can run separately; without names,
+# all of them run.
 #
 #   build     configures and builds for this GPU's architecture, in build/gpu
 #   test      ctest's labels gpu and unit
 #   sanitize  compute-sanitizer's four tools on small shapes
-#   steps     whole steps beside the floor of their ops: updates apart, fused and beside backward, eager and
-#             as graphs, in fp32, tf32 and bf16
-#   pytorch   the same losses and random numbers as PyTorch, and both programs' step times side by side
-#   bench     copy bandwidth, ops against it, what cuBLASLt fuses, what the fused update's kernels reach
-#             and how exact they are, chosen against timed algorithms
-#   profile   bytes per step and time per kernel by ncu, and nsys, where they are
+#   steps     whole steps next to the floor of their ops: separate updates, fused and alongside backward, eager
+#             and as graphs, in fp32, tf32 and bf16
+#   pytorch   the same losses and random numbers as PyTorch, and the step times of both programs
+#   bench     copy bandwidth, ops compared with it, what cuBLASLt fuses, the speed and accuracy of the fused
+#             update's kernels, chosen algorithms compared with timed ones
+#   profile   bytes per step and time per kernel by ncu, and nsys, if they are installed
 #
-# A stage ends within a limit of its own, all of them within --seconds (540), and what fails or is
-# skipped stops no other. A table comes last. Results go to one JSON file, beside a log, in $OUT, or in
-# bench/results/<machine>/ where that is not set, or in build/logs/ where there is no GPU. COMMIT names
-# the commit where git is not there.
+# Each stage has its own time limit, all together have --seconds (540), and a failed or skipped
+# stage does not stop the others. A table is printed last. Results go to one JSON file, next to a
+# log, in $OUT; if that is not set, in bench/results/<machine>/, or in build/logs/ if there is no
+# GPU. COMMIT names the commit on machines without git.
 #
-# Without a GPU every stage is skipped. With --rehearse those that can run on the CPU do, at small
-# shapes, so that this script is tested where it is written.
+# Without a GPU, every stage is skipped. With --rehearse, the stages that can run on the CPU do,
+# with small shapes, so this script can be tested where it is developed.
 #
-# Exit: 0; 1 where a stage failed or there was no time for it; 69 where every stage was skipped.
+# Exit: 0; 1 if a stage failed or ran out of time; 69 if every stage was skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
@@ -33,7 +34,7 @@ usage() {
   exit 2
 }
 
-# A stage runs in a process of its own, so that it can be ended.
+# A stage runs in its own process, so it can be ended.
 if [ "${1:-}" = --stage ]; then
   work=$2
   "stage_$3"
@@ -77,7 +78,7 @@ trap 'rm -rf "$work"' EXIT
 # run_stage <name>: leaves <name>.state, .why, .seconds and .fields in the work folder.
 run_stage() {
   local name=$1 begin=$SECONDS limit=${limits[$1]} left=$((seconds - SECONDS)) status=0 state
-  if [ $rehearse = 1 ]; then limit=$((10 * limit)); fi  # where it is written may be slow
+  if [ $rehearse = 1 ]; then limit=$((10 * limit)); fi  # the development machine may be slow
   if [ "$left" -lt "$limit" ]; then limit=$left; fi
   echo "=== $name" >>"$log"
   : >"$work/$name.fields"
@@ -106,7 +107,7 @@ run_stage() {
   if [ ! -s "$work/$name.why" ]; then echo "exit $status; see the log" >"$work/$name.why"; fi
 }
 
-# The JSON file, whole or not at all. It is written after each stage.
+# The JSON file, written atomically after each stage.
 write_results() {
   local name separator=""
   {

@@ -1,9 +1,10 @@
-# The stages of gpu_check.sh, which sources it. A stage says in one line how it went (said) and may
-# add fields to its part of the JSON (field). Its return code is 0, 1, or 69 where it is skipped.
+# The stages of gpu_check.sh, which sources this file. A stage describes its result in one line
+# (said) and may add fields to its part of the JSON (field). It returns 0, 1, or 69 if it is
+# skipped.
 
 build=${GPU_BUILD:-$root/build/gpu}
 
-quoted() {  # a string of JSON
+quoted() {  # a JSON string
   local text=${1//\\/\\\\}
   text=${text//\"/\\\"}
   text=${text//$'\n'/\\n}
@@ -16,14 +17,14 @@ said() { sed -E 's/^ +| +$//g' <<<"$1" >"$work/${FUNCNAME[1]#stage_}.why"; }
 # field <stage> <name> <JSON>
 field() { printf ', "%s": %s' "$2" "$3" >>"$work/$1.fields"; }
 
-# file_field <stage> <name> <file>: the file's JSON, if it is there and whole.
+# file_field <stage> <name> <file>: adds the file's JSON, if the file exists and is complete.
 file_field() {
   if [ -s "$3" ] && "$python" -m json.tool "$3" "$3.checked" 2>/dev/null; then
     field "$1" "$2" "$(cat "$3.checked")"
   fi
 }
 
-# collect <stage>: adds what its programs wrote, also where the stage was ended.
+# collect <stage>: adds the results of its programs, even if the stage was ended.
 collect() {
   case $1 in
     pytorch) file_field pytorch comparison "$work/side.json" ;;
@@ -37,7 +38,7 @@ collect() {
   esac
 }
 
-# What other stages need: nvcc's folder in PATH, the Python that has torch.
+# Needed by other stages: nvcc's folder in PATH, and the Python that has torch.
 find_tools() {
   local folder
   for folder in /usr/local/cuda/bin /usr/local/nvidia/bin; do
@@ -47,8 +48,8 @@ find_tools() {
   export python=${PYTHON:-python3}
 }
 
-# Names the CUPTI of the Python packages where the loader finds none, as a user of those would: without it
-# profiles would be by CUDA events, and nothing here would try CUPTI.
+# Points to the CUPTI of the Python packages if the loader finds none, as their users would;
+# otherwise profiles would use CUDA events, and nothing here would test CUPTI.
 find_cupti() {
   if [ -z "${BARESTEP_CUPTI:-}" ]; then
     BARESTEP_CUPTI=$("$python" - <<'END'
@@ -72,7 +73,7 @@ END
   if [ -n "$BARESTEP_CUPTI" ]; then export BARESTEP_CUPTI; else unset BARESTEP_CUPTI; fi
 }
 
-# Sets gpu, driver, architecture, machine, and no_gpu to why there is none.
+# Sets gpu, driver, architecture and machine; sets no_gpu to the reason if there is no GPU.
 find_gpu() {
   local line name=""
   gpu="" driver="" architecture="" no_gpu=""
@@ -95,7 +96,7 @@ find_gpu() {
   export gpu driver architecture no_gpu machine
 }
 
-# Where nvcc has no cuBLAS beside it, the Python packages' is taken. Sets cuda_options.
+# If nvcc has no cuBLAS next to it, uses that of the Python packages. Sets cuda_options.
 find_cublas() {
   local wheels
   cuda_options=()
@@ -109,7 +110,7 @@ print(next(p for r in nvidia.__path__ for p in glob.glob(r + "/cu1[0-9]")))' 2>/
   cuda_options=("-DCMAKE_LIBRARY_PATH=$wheels/lib")
 }
 
-# built <target...>: configures if that was not done, and builds.
+# built <target...>: configures if that is still needed, and builds.
 built() {
   local options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DBARESTEP_LINT=OFF)
   if [ ! -f "$build/build.ninja" ]; then
@@ -138,7 +139,7 @@ stage_build() {
     return 1
   fi
   configured=$((SECONDS - begin))
-  # What other stages need comes first; an error in one program leaves the others.
+  # Targets that other stages need come first; an error in one program does not stop the others.
   ninja -C "$build" -k 0 mlp_single
   for target in cuda_parity_test barestep_cuda_bench barestep_cuda_epilogues barestep_cuda_fused_update barestep_bench; do
     if has_target "$target"; then ninja -C "$build" -k 0 "$target"; fi
@@ -181,18 +182,18 @@ stage_test() {
   [ $all_failed = 0 ] && [ $all_passed -gt 0 ]
 }
 
-# sanitized <tool> <name> <command...>: in the background; leaves <tool>.<name>.log.
+# sanitized <tool> <name> <command...>: runs in the background; writes <tool>.<name>.log.
 sanitized() {
   local tool=$1 name=$2 options=()
   shift 2
-  # Calls that the libraries try and that fail are no matter; ours check what they return.
+  # Calls that the libraries try and that fail do not matter; our code checks what its calls return.
   if [ "$tool" = memcheck ]; then options=(--report-api-errors no); fi
   timeout --kill-after=5 100 compute-sanitizer --tool "$tool" --print-limit 20 "${options[@]}" "$@" \
     >"$work/$tool.$name.log" 2>&1 &
 }
 
-# A reading is of our kernels where a line names one of them. The libraries' kernels may be more than
-# racecheck and initcheck understand, so only memcheck and synccheck count those as failures.
+# A report counts as ours if one of its lines names one of our kernels. racecheck and initcheck may
+# not understand the libraries' kernels, so only memcheck and synccheck count those as failures.
 stage_sanitize() {
   local tool name log summary all ours line="" bad=0 seen=0
   local test=$build/tests/cuda_parity_test
@@ -242,7 +243,7 @@ stage_pytorch() {
   if ! "$python" -c 'import torch' 2>/dev/null; then said "$python has no PyTorch"; return 69; fi
   if ! built mlp_single >/dev/null; then said "mlp_single was not built"; return 1; fi
   if has_target cuda_parity_test; then built cuda_parity_test >/dev/null; fi
-  # A case takes a minute where PyTorch compiles.
+  # A case takes a minute if PyTorch compiles.
   "$python" "$root/bench/side_by_side.py" --build "$build" "${where[@]}" --output "$work/side.json" \
     --seconds $((stage_seconds > 160 ? stage_seconds - 80 : stage_seconds / 2)) 2>&1 | tee "$work/side.log"
   status=${PIPESTATUS[0]}
@@ -250,7 +251,7 @@ stage_pytorch() {
   return "$status"
 }
 
-# step_ms <option...>: mlp_single's median step at 8192 x 6 in milliseconds.
+# step_ms <option...>: mlp_single's median step at 8192 x 6, in milliseconds.
 step_ms() {
   timeout 60 "$build/mlp_single" --device cuda --dim 8192 --depth 6 --steps 25 --log-every 25 "$@" |
     tee /dev/stderr | sed -nE 's/.*Step time .*p50 ([0-9.e-]+)s.*/\1/p' | awk '{ printf "%.4f", 1000 * $1 }'
@@ -291,7 +292,8 @@ END
   return $status
 }
 
-# Whole steps in every precision: updates apart, fused, and fused beside backward; eager and as graphs.
+# Whole steps in every precision: separate updates, fused, and fused alongside backward; eager and
+# as graphs.
 stage_steps() {
   local status=0
   if [ -n "$no_gpu" ]; then said "$no_gpu"; return 69; fi

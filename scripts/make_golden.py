@@ -46,7 +46,7 @@ def parse_arguments():
     return arguments
 
 
-# The settings count when the libraries load, hence before the imports.
+# The settings take effect when the libraries load, so they are set before the imports.
 ARGUMENTS = parse_arguments()
 SETTINGS = fixed_settings(ARGUMENTS.core)
 if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
@@ -68,7 +68,7 @@ torch.set_num_threads(1)
 
 
 def made_with():
-    """The settings of this process, as the libraries report them."""
+    """The settings of this process, as reported by the libraries."""
     torch.mm(torch.ones(8, 8), torch.ones(8, 8))
     maps = pathlib.Path("/proc/self/maps").read_text()
     libraries = {line.split()[-1] for line in maps.splitlines() if re.search(r"/lib\w*blas", line)}
@@ -98,7 +98,7 @@ def square(dim, depth):
 
 
 def all_files():
-    """Name to the function that makes the content."""
+    """Maps each name to the function that produces the content."""
     files = {"rng_cpu": rng_cpu}
     for seed in (0, 1):
         for dim, depth, batch in ((256, 3, 16), (1024, 2, 64)):
@@ -128,7 +128,7 @@ def all_files():
 
 
 def compact(value, depth=0):
-    """JSON in which each list of plain values stands on one line."""
+    """JSON with each list of plain values on one line."""
     if isinstance(value, dict):
         inner = ",\n".join(f'{" " * (depth + 1)}{json.dumps(key)}: {compact(item, depth + 1)}'
                            for key, item in value.items())
@@ -140,7 +140,7 @@ def compact(value, depth=0):
 
 
 def differences(old, new, place=""):
-    """The places where two JSON values differ, as text."""
+    """The differences between two JSON values, as text."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in list(old) + [key for key in new if key not in old]:
             missing = object()
@@ -157,7 +157,7 @@ def differences(old, new, place=""):
 
 
 def check(path, text):
-    """Prints how the committed file differs; true if it does not."""
+    """Prints how the committed file differs; true if it does not differ."""
     if not path.exists():
         print(f"{path.name}: not there")
         return False

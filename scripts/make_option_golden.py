@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/options/*.json: short training runs of a newest PyTorch, one for each choice
-of an option, for the tests to compare with within float32's rounding.
+"""Writes tests/golden/options/*.json: short training runs of the newest PyTorch, one for each choice of an
+option, which the tests compare with within float32's rounding.
 
-A run is told by the arguments of mlp_single that ask for the same, so a new choice is one line
-here. The files hold the data of those runs that read files, the loss of every step and the
-weights after the last.
+A run is described by the equivalent arguments of mlp_single, so a new choice is one line here. The files
+hold the data of runs that read files, the loss of every step, and the final weights.
 
   scripts/make_option_golden.py            write every file
   scripts/make_option_golden.py gelu       write the files whose names contain one of these words
@@ -34,7 +33,7 @@ ACTIVATIONS = {
 
 
 class Lion(torch.optim.Optimizer):
-    """Chen et al. 2023, algorithm 2, as PyTorch would write it."""
+    """Chen et al. 2023, algorithm 2, written as PyTorch would."""
 
     def __init__(self, parameters, lr, betas=(0.9, 0.99), weight_decay=0.0):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
@@ -53,7 +52,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def philox4x32_10(counter, key):
-    """The ten rounds of Salmon et al. 2011 on one counter of four words, with a key of two."""
+    """The ten rounds of Salmon et al. 2011 on one counter of four words, with a two-word key."""
     word = (1 << 32) - 1
     for _ in range(10):
         products = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
@@ -64,8 +63,8 @@ def philox4x32_10(counter, key):
 
 
 class Dropout(torch.nn.Module):
-    """torch.nn.Dropout with masks by seed, step, layer, row of the step and column. It holds what it
-    follows, so that the names of weights are those without it."""
+    """torch.nn.Dropout with masks by seed, step, layer, row of the step and column. It contains the module
+    that it follows, so the names of weights are the same as without it."""
 
     def __init__(self, activation, rate, layer):
         super().__init__()
@@ -88,7 +87,7 @@ class Dropout(torch.nn.Module):
 
 
 class Run:
-    """One training run. `arguments` are those of mlp_single beside the common ones."""
+    """One training run. `arguments` are mlp_single's, in addition to the common ones."""
 
     def __init__(self, arguments, layers=(6, 9, 8, 4), steps=8, activation="relu", lr=1e-2,
                  loss_of=torch.nn.MSELoss(), optimizer=torch.optim.Adam,
@@ -115,10 +114,10 @@ class Run:
         return ["--batch-size", str(BATCH), "--steps", str(self.steps)]
 
     def after_step(self, step, model):
-        """What there is to do after a step."""
+        """Called after each step."""
 
     def record(self):
-        """What the file holds beside losses and weights."""
+        """The contents of the file apart from losses and weights."""
         return {}
 
     def __call__(self):
@@ -150,7 +149,7 @@ class Run:
 
 
 class FileRun(Run):
-    """Two epochs of samples from files, the last quarter of which is the test set."""
+    """Two epochs over samples from files, the last quarter of which is the test set."""
 
     TRAIN, TEST, BATCH, EPOCHS = 24, 8, 6, 2
 
@@ -161,7 +160,7 @@ class FileRun(Run):
         self.x = torch.randn(samples, self.layers[0], generator=generator)
         self.y = target(samples, self.layers[-1], generator)
         self.shuffle = shuffle
-        self.inputs = self.x  # of the model
+        self.inputs = self.x  # the model's input
         if standardize:
             self.x = 3 * self.x + torch.arange(float(self.layers[0]))
             deviations, means = torch.std_mean(self.x[:self.TRAIN], 0, correction=0)
@@ -223,7 +222,7 @@ def all_runs():
     runs = {f"activation_{name}": Run(["--activation", name], activation=name)
             for name in ACTIVATIONS}
     runs["loss_mse"] = FileRun(["--loss", "mse"], numbers)
-    # Its gradients cancel, and Adam would make steps of what rounding leaves.
+    # SGD, because its gradients cancel and Adam would turn rounding errors into full steps.
     runs["loss_l1"] = FileRun(["--loss", "l1", "--optimizer", "sgd"], numbers,
                               loss_of=torch.nn.L1Loss(), optimizer=torch.optim.SGD)
     runs["loss_huber"] = FileRun(["--loss", "huber"], numbers, loss_of=torch.nn.HuberLoss())
@@ -257,7 +256,7 @@ def all_runs():
             ("lion", ["lion"], Lion),
             ("lion_all", ["lion", "--betas", "0.8,0.95", "--weight-decay", "0.1"],
              partial(Lion, betas=(0.8, 0.95), weight_decay=0.1))):
-        # tanh has no flat places, where gradients are 0 and signs are rounding's.
+        # tanh has no flat regions, in which gradients are 0 and rounding decides the signs.
         runs[f"optimizer_{name}"] = Run(["--activation", "tanh", "--optimizer"] + arguments,
                                         activation="tanh", optimizer=optimizer)
     rates = optim.lr_scheduler

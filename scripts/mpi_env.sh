@@ -1,12 +1,12 @@
-# . scripts/mpi_env.sh: what Open MPI 4 needs in containers and on small machines, so that
-# `mpirun -np 4 ./mlp_ddp` works as typed. Source it; it exports and prints nothing.
+# . scripts/mpi_env.sh: settings that Open MPI 4 needs in containers and on small machines, so that
+# `mpirun -np 4 ./mlp_ddp` works as typed. To be sourced; it exports and prints nothing.
 
-# Root is the usual user of a container.
+# In a container, the user is usually root.
 export OMPI_ALLOW_RUN_AS_ROOT=1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# More ranks than cores are allowed, wait politely (busy waiting there costs a scheduler tick per
-# message), and are not bound to one core, which their worker threads would have to share.
+# More ranks than cores are allowed. They yield while they wait (busy waiting would cost a scheduler
+# tick per message), and are not bound to one core, which their worker threads would have to share.
 export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_hwloc_base_binding_policy=none
@@ -14,13 +14,13 @@ export OMPI_MCA_hwloc_base_binding_policy=none
 # Reading another process's memory needs a capability that containers lack.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 
-# A job looks for Omni-Path and its kin through libraries that take a fifth of a second to find none:
-# not where the kernel knows of no such adapter.
+# A job searches for Omni-Path and similar adapters through libraries that take a fifth of a second
+# to find none. This is turned off if the kernel lists no such adapter.
 if [ -z "$(find /sys/class/infiniband /sys/class/cxi -mindepth 1 2>/dev/null)" ]; then
   export OMPI_MCA_mtl="${OMPI_MCA_mtl:-^psm,psm2,ofi}"
 fi
 
-# A lost host is noticed within a minute instead of eight.
+# A lost host is detected within a minute instead of eight.
 export OMPI_MCA_oob_tcp_keepalive_time=30
 export OMPI_MCA_oob_tcp_keepalive_intvl=5
 export OMPI_MCA_oob_tcp_keepalive_probes=3

@@ -1,10 +1,11 @@
-# For the scripts beside it, which source it: steps that log what they do and are short on the screen.
+# To be sourced by the other scripts here: steps that log their output and print little on the
+# screen.
 
 logs=$root/build/logs
 mkdir -p "$logs"
 
-# logged <name> <command...>: runs it with its output in build/logs/<name>.log. If it fails, shows the
-# end of that log.
+# logged <name> <command...>: runs the command with its output in build/logs/<name>.log. If it
+# fails, prints the end of that log.
 logged() {
   local log=$logs/$1.log
   shift
@@ -15,8 +16,8 @@ logged() {
   return "$status"
 }
 
-# progress: copies its input, and shows on descriptor 3 how far a build or a test run has come, in steps of
-# 10 %, from the counts "[3/155]" of ninja and "3/1790 Test" of ctest.
+# progress: copies its input, and shows on descriptor 3 how far a build or a test run has come, in
+# steps of 10 %, based on ninja's counts "[3/155]" and ctest's "3/1790 Test".
 exec 3>&1
 progress() {
   local line shown=0 percent
@@ -31,8 +32,8 @@ progress() {
   done
 }
 
-# configured <preset> <build folder> [<option>...]: configures it, afresh if the folder was made for another
-# place.
+# configured <preset> <build folder> [<option>...]: configures it, from scratch if the folder was
+# made for another location.
 configured() {
   local cache=$root/$2/CMakeCache.txt
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$cache"; then
@@ -41,8 +42,8 @@ configured() {
   logged "configure_$1" cmake -S "$root" --preset "$1" "${@:3}"
 }
 
-# Prints "passed failed skipped" of a file that ctest --output-junit wrote. A test that did not run
-# is skipped only if it said so itself; one whose program is missing has failed.
+# Prints "passed failed skipped" of a file written by ctest --output-junit. A test that did not run
+# counts as skipped only if it reported so itself; a test whose program is missing has failed.
 count_tests() {
   awk '
     /^\t<testcase / {

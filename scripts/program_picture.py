@@ -26,7 +26,7 @@ READERS = [("order()", "src/core/order.cpp", "who waits for whom"), ("check()", 
 
 
 def nodes(path):
-    """Number, phase, lane, op and the numbers of the nodes of this step that each waits for."""
+    """Number, phase, lane, op, and the numbers of the nodes in the same step that it waits for."""
     found = []
     for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
         match = re.match(r" *(\d+)  (\w+) +(\d+|-)  (\w+) +(\w+) ", line)

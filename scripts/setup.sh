@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# scripts/setup.sh [--tests]: installs what barestep is built with, by Debian package name, as far as
-# it is missing; with --tests also what only its tests and benchmarks need. Quiet; running it again
-# does nothing. Needs root or sudo only when something is missing.
+# scripts/setup.sh [--tests]: installs the Debian packages that barestep's build needs and that are
+# missing; with --tests, also those that only its tests and benchmarks need. Prints little; running
+# it again does nothing. Needs root or sudo only if something is missing.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build ccache pkg-config zlib1g-dev libfmt-dev nlohmann
 case "${1:-}" in
   "") ;;
   --tests)
-    # clang-tidy needs omp.h of libomp-dev; sanitizers take the names of functions from llvm's symbolizer.
+    # clang-tidy needs omp.h of libomp-dev; sanitizers get function names from llvm's symbolizer.
     packages+=(libbenchmark-dev clang libclang-rt-dev lld llvm clang-format clang-tidy libomp-dev)
     ;;
   *)
@@ -29,7 +29,8 @@ look() {
   mapfile -t missing < <(printf '%s\n' "${packages[@]}" | grep -vxF -e "$installed")
 }
 
-# Without apt: goes on if the tools are there. What libraries are missing, the configure says.
+# Without apt, continues if the tools are installed. CMake reports missing libraries when it
+# configures.
 without_apt() {
   local tool
   echo "setup: apt-get is not here; barestep needs these packages, as Debian names them:" >&2
@@ -48,8 +49,8 @@ install() {
     --no-install-recommends -o DPkg::Lock::Timeout=120 "${missing[@]}"
 }
 
-# The package lists are fetched only if the install fails with the lists that are there. A source of
-# packages that does not answer is no matter as long as the packages come from another one.
+# The package lists are fetched only if the install fails with the existing ones. A package source
+# that does not respond does not matter if the packages come from another one.
 update_and_install() {
   "${as_root[@]}" apt-get update --quiet -o DPkg::Lock::Timeout=120 || true
   install

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# scripts/test.sh [--all]: installs what is missing, makes the optimised build and runs its tests. With
-# --all also the checks of style, the tests that take long or measure time, every test again with the
-# address and undefined-behaviour sanitizers, and those of threads with the thread sanitizer; CI runs that.
-# The last line reads `N passed, N failed, N skipped`; a phase that could not be built counts as failed.
+# scripts/test.sh [--all]: installs what is missing, makes the optimised build and runs its tests.
+# With --all, also runs the style checks, the tests that take long or measure time, every test again
+# with the address and undefined-behaviour sanitizers, and the threading tests with the thread
+# sanitizer, as in CI. The last line reads `N passed, N failed, N skipped`; a phase that could not
+# be built counts as failed.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd -P)
 . "$root/scripts/phase.sh"
@@ -14,16 +15,16 @@ case "$*" in
     exit 2
     ;;
 esac
-# Some tests wait more than they work; those that measure run alone.
+# Some tests wait more than they compute; those that measure run alone.
 jobs=$(($(nproc) + 1))
-# Code for two architectures of GPUs is enough to test with; a user's build makes it for all.
+# Two GPU architectures are enough for testing; a user's build targets all of them.
 export CUDAARCHS=${CUDAARCHS-"80;90"}
 passed=0
 failed=0
 skipped=0
 
-# Sanitizers do not start where the kernel spreads addresses more than they expect, so
-# their builds run without address randomisation where that can be had.
+# Sanitizers do not start if the kernel randomises addresses more than they expect, so their builds
+# run without address randomisation if possible.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
 
@@ -33,7 +34,7 @@ finish() {
   exit 0
 }
 
-# phase <title> <command...>: prints the title, then how it went and the seconds it took.
+# phase <title> <command...>: prints the title, then the result and the seconds it took.
 phase() {
   local title=$1 begin=$SECONDS
   shift
@@ -48,12 +49,12 @@ phase() {
   fi
 }
 
-# need <title> <command...>: a phase that is no test. If it fails, that counts as one failure.
+# need <title> <command...>: a phase that is not a test. A failure counts as one failed test.
 need() {
   phase "$@" || { failed=$((failed + 1)); return 1; }
 }
 
-# Clang compiles instrumented code, and tests, sooner than GCC, and warns of other things.
+# Clang compiles instrumented code and tests faster than GCC, and has different warnings.
 configure() {  # <preset>
   local clang
   clang=$(command -v clang++ || true)
@@ -63,15 +64,15 @@ configure() {  # <preset>
   esac
 }
 
-# The preset tsan builds nothing but the test programs with the label tsan. More compilers than cores, as
-# ninja would start, only take the caches from each other.
+# The preset tsan builds only the test programs with the label tsan. Ninja's default of more
+# compilers than cores would only make them evict each other's caches.
 build() {  # <preset>
   cd "$root" && "${fixed_addresses[@]}" cmake --build --preset "$1" --parallel "$(nproc)" 2>&1 | progress
 }
 
-# Begins to configure and build a tree while another one is tested, with what the tests leave of the cores:
-# many wait more than they work. What fails here is told by built, which does it again. Bash would keep
-# Ctrl-C from what runs in the background.
+# Starts to configure and build a tree while another one is tested, on the idle time of the cores:
+# many tests mostly wait. built runs it again and reports failures. Bash would keep Ctrl-C from
+# background processes.
 building=
 build_ahead() {  # <preset>
   {
@@ -88,7 +89,8 @@ built() {  # <preset>
   configure "$1" && logged "build_$1" build "$1"
 }
 
-# Runs tests of a tree and adds them up. Shows what the failed ones printed, and which were skipped.
+# Runs tests of a tree and adds up the results. Shows the output of failed tests, and lists skipped
+# ones.
 run_tests() {  # <test or measure> <preset> <ctest's options that choose them>...
   local log=$logs/$1_$2.log results=$logs/$1_$2.xml status=0 ok bad left
   rm -f "$results"
@@ -106,7 +108,7 @@ run_tests() {  # <test or measure> <preset> <ctest's options that choose them>..
   return 1
 }
 
-# Builds a tree and tests it, but for the tests that measure.
+# Builds a tree and tests it, except for the tests that measure.
 trees=()
 tree() {  # <preset> [<preset of the tree that is built next>]
   need "build $1" built "$1" || return 0
@@ -123,9 +125,9 @@ if [ -z "$all" ]; then
 fi
 tree release asan
 tree asan tsan
-# Its tests are of threads that wait for each other.
+# The tests in tsan have threads that wait for each other.
 jobs=$((2 * $(nproc) + 1))
 tree tsan
-# Those that measure have the machine for themselves.
+# Tests that measure run alone on the machine.
 for each in "${trees[@]}"; do phase "measure $each" run_tests measure "$each" -L timed || true; done
 finish

@@ -16,7 +16,7 @@ namespace {
 
 using StateDocument = nlohmann::ordered_json;
 
-/// Tensors of one kind: the weights, or what an optimizer keeps of each.
+/// A group of tensors of one kind: the weights, or one part of the optimizer's state.
 struct TensorGroup {
   std::string name;
   std::string dtype;
@@ -24,7 +24,7 @@ struct TensorGroup {
   bool is_whole = true;
 };
 
-/// "optimizer.exp_avg" of "optimizer.exp_avg.net.0.weight", "net" of "net.0.weight".
+/// Maps "optimizer.exp_avg.net.0.weight" to "optimizer.exp_avg", and "net.0.weight" to "net".
 std::string group_of(const std::string& name) {
   const std::size_t net = name.find(".net.");
   if (net != std::string::npos) return name.substr(0, net);
@@ -52,7 +52,7 @@ std::vector<TensorGroup> groups_of(const CheckpointReader& file, std::string& da
   return groups;
 }
 
-/// The settings that a run was given, or that differ from none.
+/// The settings that the run was given and that are not "none".
 std::string settings_text(const StateDocument& settings) {
   TextTable table({{""}, {""}});
   for (const auto& [name, value] : settings.items()) {

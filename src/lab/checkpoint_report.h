@@ -1,4 +1,4 @@
-// What a checkpoint's file holds, in words, for people who wonder which run it is of.
+// Describes a checkpoint file in words, for people who want to know which run it belongs to.
 #pragma once
 
 #include <filesystem>
@@ -7,12 +7,12 @@
 namespace barestep {
 
 struct CheckpointReport {
-  std::string text;     // tables of the run, of what decides its numbers, and of the tensors
-  std::string damaged;  // the first tensor that is not what was written; empty for none
+  std::string text;     // tables of the run, of the settings behind its numbers, of the tensors
+  std::string damaged;  // the first tensor that differs from what was written; empty if none does
 };
 
-/// Reads the whole file and checks every tensor. Throws Error: kNoInput when it cannot be opened,
-/// kBadData when it is no checkpoint of a training run, kInputOutput when reading fails. Blocks.
+/// Reads the whole file and checks every tensor. Throws Error: kNoInput if it cannot be opened,
+/// kBadData if it is not a checkpoint of a training run, kInputOutput if reading fails. Blocks.
 CheckpointReport report_on_checkpoint(const std::filesystem::path& path);
 
 }  // namespace barestep

@@ -34,7 +34,7 @@
 namespace barestep {
 namespace {
 
-/// The sentences, then each table.
+/// The sentences, followed by the tables.
 std::string text_of(const std::vector<std::string>& sentences, const Findings& findings) {
   std::string text;
   for (const std::string& sentence : sentences) text += fmt::format("  {}\n", sentence);
@@ -50,7 +50,7 @@ std::string text_of(const std::vector<std::string>& sentences, const Findings& f
   return text;
 }
 
-/// A table of published numbers beside ours.
+/// A table of published numbers next to ours.
 std::string text_of(const std::vector<PublishedNumber>& numbers) {
   TextTable table(
       {{"what"}, {"published", Align::kRight}, {"ours", Align::kRight}, {"is"}, {"address"}});
@@ -61,7 +61,8 @@ std::string text_of(const std::vector<PublishedNumber>& numbers) {
   return table.text(2);
 }
 
-/// `all` leaves out what cannot run here, and says so; a name that is given must run.
+/// `all` skips, with a message, the experiments that cannot run here; an experiment given by name
+/// must run.
 std::vector<const Experiment*> experiments_named(const std::vector<std::string>& names) {
   std::vector<const Experiment*> wanted;
   const bool has_mpirun = !find_on_path("mpirun").empty();
@@ -83,7 +84,7 @@ std::vector<const Experiment*> experiments_named(const std::vector<std::string>&
   return wanted;
 }
 
-/// On a terminal one line that changes, else a line for each start.
+/// On a terminal, one line that is rewritten; otherwise one line per start.
 void show_progress(const StudyProgress& progress) {
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   const std::string left =
@@ -149,7 +150,8 @@ MachineCard measured_card(const StudyIdentity& identity, const std::filesystem::
                        }});
 }
 
-/// Before anything is measured. What GPUs have free, their trainers ask.
+/// Checks memory before anything is measured. On GPUs, the trainers check the free memory
+/// themselves.
 void require_memory(const Study& study, const std::vector<const Experiment*>& wanted,
                     std::optional<std::int64_t> stated) {
   if (stated) {
@@ -172,7 +174,7 @@ std::filesystem::path scratch_folder() {
   return temporary / fmt::format("mlp_lab-{}", ::getpid());
 }
 
-/// The card must not replace one of the programs that measure it.
+/// The card must not overwrite one of the programs that measure it.
 void require_card_output(const std::filesystem::path& output,
                          const std::filesystem::path& programs) {
   if (output.empty()) return;
@@ -322,7 +324,7 @@ void measure_rank(const RankRatesOptions& options) {
     write_rank_rates(*self, *self, *device, options.quick, options.output);
     return;
   }
-  // As mlp_ddp joins its ranks: NCCL where each has a GPU of its own, MPI elsewhere.
+  // Like mlp_ddp: NCCL if each rank has its own GPU, MPI otherwise.
   const MpiRank place = join_mpi();
   Communicator& ranks = *place.communicator;
   if (options.device == "cpu") {

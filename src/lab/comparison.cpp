@@ -20,7 +20,7 @@ std::string capitalised(std::string text) {
   return text;
 }
 
-/// "6.0 % less", "3.0 % more": of a ratio of times.
+/// "6.0 % less", "3.0 % more", from a ratio of times.
 std::string more_text(double ratio) {
   return fmt::format("{} {}", percent_text(std::abs(ratio - 1)), ratio < 1 ? "less" : "more");
 }
@@ -29,7 +29,7 @@ bool is_within(const Estimate& ratio, double margin) {
   return 1 / margin < ratio.low && ratio.high < margin;
 }
 
-/// The interval lies on one side of 1, and only the number of comparisons forbids the word.
+/// The interval lies on one side of 1, and only the number of comparisons prevents the verdict.
 std::string chance_sentence(const Comparison& comparison, const std::string& b,
                             const std::string& a, const std::string& noun) {
   const bool faster = comparison.ratio.high < 1;

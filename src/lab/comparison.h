@@ -1,5 +1,5 @@
-// What may be said about a comparison: the one place that decides between faster, slower, no
-// difference that matters, and indistinguishable. Every sentence of a report asks it.
+// The verdict on a comparison: the only place that decides between faster, slower, no difference
+// that matters, and indistinguishable. Every sentence of a report uses it.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace barestep {
 
-/// Differences of less are called small: a ratio between 1 / 1.05 and 1.05.
+/// Smaller differences are called small: ratios between 1 / 1.05 and 1.05.
 constexpr double kDefaultMargin = 1.05;
 
-/// The chance of a false word, over all comparisons that a sentence chose from.
+/// The probability of a false verdict, over all comparisons that a sentence chose from.
 constexpr double kSignificance = 0.05;
 
 enum class Word {
@@ -27,62 +27,64 @@ enum class Word {
 /// "faster", "slower", "no difference beyond the margin", "indistinguishable".
 std::string_view name_of(Word word);
 
-/// Of the ratio of two times, and its sign test's p adjusted for all comparisons that were examined
-/// at. Faster (slower) where p is at most 5 % and the interval lies below (above) 1; else no
-/// difference where it lies within the margin (two one-sided tests); else undecided.
+/// The verdict on the ratio of two times, given its sign test's p, adjusted for all comparisons
+/// that were examined. Faster (slower) if p is at most 5 % and the interval is below (above) 1;
+/// otherwise no difference if the interval is within the margin (two one-sided tests); otherwise
+/// undecided.
 Word word_of(const Estimate& ratio, double p_holm, double margin);
 
-/// Seconds of something by round, under the key of a case.
+/// Seconds by round, under the key of a case.
 struct Series {
   std::string key{};
   std::vector<double> seconds{};
 };
 
-/// Of the times of `b` against those of `a`, round by round.
+/// Compares the times of `b` with those of `a`, round by round.
 struct Comparison {
   std::string a{};
   std::string b{};
   Estimate ratio{};  // b's time / a's time
   double p = 1;      // of the sign test
   double p_holm = 1;
-  std::size_t compared = 1;  // comparisons that p_holm counts
+  std::size_t compared = 1;  // number of comparisons that p_holm adjusts for
   std::size_t rounds = 0;
-  std::size_t faster_rounds = 0;  // in which b was faster
+  std::size_t faster_rounds = 0;  // rounds in which b was faster
   double margin = kDefaultMargin;
   Word word = Word::kUndecided;
 
   [[nodiscard]] bool is_faster() const { return word == Word::kFaster; }
   [[nodiscard]] bool is_slower() const { return word == Word::kSlower; }
-  /// How many times as fast b is.
+  /// The speed of b relative to a.
   [[nodiscard]] Estimate speed() const { return reciprocal(ratio); }
 };
 
-/// Each of `others` against `reference`, as one family: p is adjusted over all of them. Rounds
-/// that one of a pair lacks do not count; each pair has one at least.
+/// Compares each of `others` with `reference`, as one family: p is adjusted over all of them.
+/// Rounds that only one of a pair has are skipped; each pair must share at least one.
 std::vector<Comparison> compare(const Series& reference, std::span<const Series> others,
                                 double margin = kDefaultMargin);
 Comparison compare(const Series& a, const Series& b, double margin = kDefaultMargin);
 
-/// Makes one family of comparisons with different references, where a sentence chooses from them.
+/// Turns comparisons with different references into one family, for sentences that choose from
+/// them.
 void adjust_together(std::span<Comparison> comparisons);
 
-/// A sentence. `b` and `a` say where a step, or another `noun`, is made, in lower case: "with two
-/// ranks", "with one rank". "With two ranks a step is faster than with one rank: 1.85x (1.80x to
-/// 1.91x) as fast."
+/// A sentence. `b` and `a` describe the conditions of a step, or of another `noun`, in lower case:
+/// "with two ranks", "with one rank" give "With two ranks a step is faster than with one rank:
+/// 1.85x (1.80x to 1.91x) as fast."
 std::string sentence_of(const Comparison& comparison, const std::string& b, const std::string& a,
                         const std::string& noun = "step");
 
-/// The fastest of several, and those that is unclear from it.
+/// The fastest of several, and those that cannot be distinguished from it.
 struct Fastest {
-  std::size_t place = 0;             // of the least median
+  std::size_t place = 0;             // index of the least median
   std::vector<Comparison> others{};  // the others against it, in their order
-  std::vector<std::size_t> ties{};   // places of those that are not slower, itself first
+  std::vector<std::size_t> ties{};   // indices of those that are not slower, itself first
 
   [[nodiscard]] bool is_alone() const { return ties.size() == 1; }
 };
 Fastest fastest_of(std::span<const Series> all, double margin = kDefaultMargin);
 
-/// Whether a figure lies above a border, as far as its interval says.
+/// Whether an estimate lies above a border; open if its interval does not decide it.
 enum class Side { kAbove, kBelow, kOpen };
 Side side_of(const Estimate& estimate, double border);
 
@@ -92,24 +94,24 @@ struct PartSeries {
   std::vector<double> values{};
 };
 
-/// The largest part. `share` is above one half of the whole for a bottleneck.
+/// The largest part; a bottleneck if `share` is above one half of the whole.
 struct LargestPart {
-  std::vector<std::string> names{};  // the largest, then those that is unclear from it
+  std::vector<std::string> names{};  // the largest, then those that cannot be distinguished from it
   Estimate share{};                  // of the first
 
   [[nodiscard]] bool is_alone() const { return names.size() == 1; }
   [[nodiscard]] bool is_most() const { return side_of(share, 0.5) == Side::kAbove; }
 };
 
-/// By the differences of each round, so that what all parts share cancels out. At least one part.
+/// Compares differences within each round, which cancels what all parts share. At least one part.
 LargestPart largest_of(std::span<const PartSeries> parts);
 
 /// "the bottleneck is X: 90.1 % (89.0 % to 91.2 %) of a step", "the largest part of a step is X:
 /// ...", "the largest parts of a step are X (...) and Y, which are indistinguishable"; `whole` is
-/// "a step". Bottleneck only for more than half of it.
+/// "a step". A part is called the bottleneck only above half of the whole.
 std::string largest_text(const LargestPart& largest, const std::string& whole);
 
-/// a op b, round by round, as many rounds as both have.
+/// a op b, round by round, for as many rounds as both have.
 template <class Op>
 std::vector<double> by_round(std::span<const double> a, std::span<const double> b, const Op& op) {
   std::vector<double> all;

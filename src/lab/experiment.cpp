@@ -18,7 +18,7 @@
 namespace barestep {
 namespace {
 
-/// Version 1.0; the elements begin at a multiple of 64 bytes.
+/// Writes NPY version 1.0; the elements begin at a multiple of 64 bytes.
 std::string npy_header(std::int64_t rows, std::int64_t dim, const char* type) {
   std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}",
                                  type, rows, dim);
@@ -49,7 +49,7 @@ std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
   return numbers;
 }
 
-/// Which of the first ten numbers of a row is the largest: something to be learned.
+/// The index of the largest of a row's first ten numbers: a class that can be learned.
 std::vector<std::int32_t> classes_of(std::span<const float> x, std::int64_t dim) {
   constexpr std::int64_t kClasses = 10;
   std::vector<std::int32_t> classes;
@@ -116,7 +116,7 @@ Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& op
   setting.steps = options.steps.value_or(setting.steps);
   setting.recompute = options.recompute.value_or(setting.recompute);
   setting.ranks = options.ranks;
-  // As many batches as the longest experiment that reads data needs to differ.
+  // Enough different batches for the longest experiment that reads data.
   setting.data_rows = std::max(setting.data_rows, 4 * setting.batch_size);
   return setting;
 }
@@ -129,7 +129,8 @@ Workload base_workload(const Setting& setting) {
   workload.config.training.steps = setting.steps;
   workload.config.training.recompute = setting.recompute;
   workload.config.device.device = setting.on_gpu ? "cuda" : "cpu";
-  // What experiments take apart and hold against PyTorch: a product, then an update.
+  // Experiments break a step down and compare it with PyTorch's, so products and updates are
+  // separate.
   if (!setting.on_gpu) workload.config.training.update = Update::kSeparate;
   return workload;
 }

@@ -1,8 +1,8 @@
-// An experiment: what to measure, and one function from the measurements to its answers.
+// An experiment: the cases to measure, and one function from the measurements to the answers.
 //
-// The answers are computed from numbers alone, so tests give each experiment made-up measurements
-// with opposite outcomes and a tie, and check what its sentences say. Answers leave out ranks and
-// devices beyond the cores.
+// The answers depend only on the numbers, so tests give each experiment invented measurements with
+// opposite outcomes and a tie, and check its sentences. Answers leave out ranks and devices beyond
+// the cores.
 #pragma once
 
 #include <cstdint>
@@ -22,37 +22,37 @@
 
 namespace barestep {
 
-/// Writes x.npy and y.npy, `rows` x `dim` numbers between -1 and 1 each, and classes.npy, a class
-/// for each row of x, into the folder, which is made; unless they are there already. Throws Error:
-/// kCannotCreate, kInputOutput.
+/// Creates the folder and writes x.npy and y.npy, each `rows` x `dim` numbers between -1 and 1, and
+/// classes.npy, one class per row of x, unless they exist already. Throws Error: kCannotCreate,
+/// kInputOutput.
 void make_data_set(const std::filesystem::path& folder, std::int64_t rows, std::int64_t dim);
 
-/// Makes a run read such a folder: its --data.
+/// Makes a run read such a folder, as --data does.
 void read_data_set(DataConfig& data, const std::filesystem::path& folder);
-/// The same with the classes for targets.
+/// The same with the classes as targets.
 void read_classes(DataConfig& data, const std::filesystem::path& folder);
 
-/// Values given in place of a setting's own; nothing is left as it is. Each holds where
-/// an experiment does not vary it itself.
+/// Values that replace a setting's own; an empty one keeps it. Each applies unless an experiment
+/// varies it itself.
 struct SettingOptions {
   std::optional<std::int64_t> dim{};
   std::optional<std::int64_t> depth{};
   std::optional<std::int64_t> batch_size{};
   std::optional<std::int64_t> steps{};
   std::optional<std::int64_t> recompute{};  // segments
-  std::vector<int> ranks{};                 // that scale: ascending, 1 among them
+  std::vector<int> ranks{};                 // for scaling: ascending, 1 included
 
   friend bool operator==(const SettingOptions&, const SettingOptions&) = default;
 };
 
-/// As on the command line of `mlp_lab run`: " --dim 512 --ranks 1,2"; empty for none.
+/// As options on the command line of `mlp_lab run`: " --dim 512 --ranks 1,2"; empty for none.
 std::string text_of(const SettingOptions& options);
 
-/// What experiments are run with.
+/// The conditions that experiments run under.
 struct Setting {
-  bool quick = false;  // a few seconds, for a look
+  bool quick = false;  // a few seconds, for a first look
   bool on_gpu = false;
-  int units = 1;                 // GPUs, or cores
+  int units = 1;                 // GPUs or cores
   std::filesystem::path data{};  // folder of the data set that experiments read
   std::int64_t data_rows = 4096;
   std::int64_t dim = 1024;
@@ -60,51 +60,51 @@ struct Setting {
   std::int64_t batch_size = 64;
   std::int64_t steps = 30;
   std::int64_t recompute = 1;  // segments
-  std::vector<int> ranks{};    // that scale; empty: 1, 2, 4, ... as rank_counts() has them
-  int starts = 9;              // of each case; fewer than 6 have no interval
+  std::vector<int> ranks{};    // for scaling; empty: 1, 2, 4, ... as in rank_counts()
+  int starts = 9;              // per case; fewer than 6 give no interval
   double margin = kDefaultMargin;
 };
 
 Setting new_setting(bool quick, bool on_gpu, int units, const SettingOptions& options = {});
 
-/// The run that an experiment varies: mlp_single on one device, all its threads.
+/// The run that an experiment varies: mlp_single on one device with all its threads.
 Workload base_workload(const Setting& setting);
 
-/// `ranks` of mlp_ddp, each with its own device or core.
+/// mlp_ddp with `ranks` ranks, each with its own device or core.
 Workload ddp_workload(const Setting& setting, int ranks);
 
-/// `devices` of mlp_dp.
+/// mlp_dp with `devices` devices.
 Workload dp_workload(const Setting& setting, int devices);
 
-/// With `beyond_cores` as the workload says.
+/// Sets `beyond_cores` from the workload.
 Case new_case(const Setting& setting, std::string key, Workload workload);
 
 struct Results {
   Setting setting;
-  std::string name{};                        // of the experiment
+  std::string name{};                        // the experiment's
   std::vector<Measurement> cases;            // in the order of the experiment's list
-  std::optional<MachineCard> card{};         // the machine's, where its rates were measured
-  std::vector<SimulatedStep> predictions{};  // of the cases by that card; none without
+  std::optional<MachineCard> card{};         // the machine's, if its rates were measured
+  std::vector<SimulatedStep> predictions{};  // of the cases, by that card; empty without one
 
   /// Throws Error(kBug) if there is none.
   [[nodiscard]] const Measurement& at(std::string_view key) const;
 
-  /// Starts that every case has.
+  /// The number of starts that every case has.
   [[nodiscard]] std::size_t rounds() const;
 
-  /// Step times of one case, or times per sample where the batches differ.
+  /// Step times of one case, or times per sample if the batch sizes differ.
   [[nodiscard]] Series steps_of(std::string_view key) const;
   [[nodiscard]] Series samples_of(std::string_view key) const;
 
-  /// Step times of `b` against those of `a`.
+  /// Step times of `b` compared with those of `a`.
   [[nodiscard]] Comparison compare(std::string_view a, std::string_view b) const;
   /// Each of `keys` against `reference`, as one family.
   [[nodiscard]] std::vector<Comparison> compare(std::string_view reference,
                                                 std::span<const std::string> keys) const;
 };
 
-/// Empty, or why nothing may be concluded from times: "INVALID: ...". Too few rounds, or a case
-/// that is in trouble (measurement.h).
+/// Empty, or why the times allow no conclusion: "INVALID: ...". The reason is too few rounds, or a
+/// case with trouble (measurement.h).
 std::string verdict_of(const Results& results);
 
 struct Experiment {
@@ -115,13 +115,13 @@ struct Experiment {
   Findings (*conclude)(const Results& results);
   bool needs_mpi = false;
   bool reads_data = false;
-  bool needs_pytorch = false;  // so it is run only where it is asked for
+  bool needs_pytorch = false;  // so it runs only if requested
 };
 
 /// All, in the order of the course that docs/lab.md names.
 std::span<const Experiment> experiments();
 
-/// Throws Error(kUsage), which names the nearest one, if there is none of this name.
+/// Throws Error(kUsage), with the nearest name, if no experiment has this name.
 const Experiment& experiment_of(std::string_view name);
 
 }  // namespace barestep

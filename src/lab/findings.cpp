@@ -7,7 +7,7 @@
 namespace barestep {
 namespace {
 
-/// `text` writes a number.
+/// `text` formats a number.
 template <class Text>
 std::string interval_text(const Estimate& estimate, const Text& text) {
   if (!estimate.has_interval()) return text(estimate.median);

@@ -1,5 +1,5 @@
-// What an experiment comes to: sentences, comparisons, tables and plots, as data; and how sentences
-// and tables write numbers: three digits and a unit.
+// The results of an experiment as data: sentences, comparisons, tables and plots. Also how
+// sentences and tables write numbers: three digits and a unit.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ struct FindingTable {
 struct PlotPoint {
   double x = 0;
   double y = 0;
-  double low = 0;  // ends of the error bar; both y where there is none
+  double low = 0;  // ends of the error bar; both equal y if there is none
   double high = 0;
 };
 
-/// A point with its error bar where it has an interval, `scale` applied.
+/// A point, with an error bar if it has an interval; `scale` multiplies both.
 inline PlotPoint plot_point(double x, const Estimate& y, double scale = 1) {
   const bool has = y.has_interval();
   return {x, scale * y.median, scale * (has ? y.low : y.median), scale * (has ? y.high : y.median)};
@@ -36,7 +36,7 @@ inline PlotPoint plot_point(double x, double y) {
 
 enum class SeriesStyle { kMarked, kLine, kDashed, kMarks };
 
-/// Something that lasts, in a row of a timeline.
+/// A time span in a row of a timeline.
 struct PlotSpan {
   std::size_t row = 0;
   double begin = 0;
@@ -50,22 +50,22 @@ struct PlotSeries {
   std::vector<PlotSpan> spans{};
 };
 
-/// Lines over numbers, or, with `categories`, bars: series stacked on each category, the x of a
-/// point being the number of its category. A timeline has a row for each category, and spans.
+/// Lines over numbers, or, with `categories`, bars: the series are stacked on each category, and a
+/// point's x is the index of its category. A timeline has a row for each category, and spans.
 struct Plot {
   std::string title{};
   std::string x_label{};
   std::string y_label{};
-  bool log_x = false;  // marks at the x of the points, where they are few
-  bool log_y = false;  // of lines; all y above 0
+  bool log_x = false;  // ticks at the x of the points, if they are few
+  bool log_y = false;  // for lines; all y above 0
   bool is_timeline = false;
   std::vector<std::string> categories{};
   std::vector<PlotSeries> series{};
 };
 
 struct Findings {
-  std::vector<std::string> sentences{};  // the answers about times, first the main one
-  std::vector<std::string> facts{};      // about bytes, splits and losses, which no noise touches
+  std::vector<std::string> sentences{};  // the answers about times, the main one first
+  std::vector<std::string> facts{};      // about bytes, splits and losses, which have no noise
   std::vector<Comparison> comparisons{};
   std::vector<FindingTable> tables{};
   std::vector<Plot> plots{};
@@ -74,7 +74,7 @@ struct Findings {
 /// "12.3 ms (12.1 ms to 12.9 ms)"; without an interval "12.3 ms".
 std::string time_text(const Estimate& seconds);
 
-/// "1.85x"; of an interval "1.85x (1.80x to 1.91x)".
+/// "1.85x"; with an interval "1.85x (1.80x to 1.91x)".
 std::string factor_text(double factor);
 std::string factor_text(const Estimate& factor);
 

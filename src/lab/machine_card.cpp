@@ -21,7 +21,7 @@ double number(std::int64_t count) {
   return static_cast<double>(count);
 }
 
-/// log y at log x between the points next to it; beyond them, the last one's.
+/// log y at log x, interpolated between the neighbouring points; outside them, the last one's.
 double interpolated(const std::map<double, double>& log_y, double log_x) {
   const auto above = log_y.lower_bound(log_x);
   if (above == log_y.begin()) return above->second;
@@ -51,7 +51,7 @@ OpSize size_of(const DeviceOp& op) {
                  },
                  [&](const auto& other) {
                    std::string name(label_of(Op(op)));
-                   // An update from the factors of the gradient is a product in the first place.
+                   // An update from the factors of the gradient is mainly a product.
                    if constexpr (requires { other.grad_y; }) {
                      return product(std::move(name), other.x.rows, other.x.cols, other.grad_y.cols);
                    } else {
@@ -63,7 +63,7 @@ OpSize size_of(const DeviceOp& op) {
 }
 
 double op_s(const OpSize& size, std::span<const OpRate> rates) {
-  std::map<double, std::map<double, double>> by_rows;  // logarithms all
+  std::map<double, std::map<double, double>> by_rows;  // all logarithms
   for (const OpRate& each : rates) {
     if (each.op != size.op) continue;
     by_rows[std::log(each.rows)][std::log(each.width)] = std::log(each.rate);
@@ -80,25 +80,25 @@ namespace {
 
 using nlohmann::json;
 
-/// Far more than any machine here; keeps products of sizes small.
+/// Far more than any machine here; keeps products of sizes small enough.
 constexpr int kMostRanks = 1 << 20;
 
 constexpr std::int64_t kMostCardBytes = std::int64_t{16} << 20;
 
-// What no machine exceeds, so that sums of these figures are numbers that mean something.
+// Beyond any machine's figures, so sums of accepted figures stay meaningful.
 constexpr double kMostCardSeconds = 1e3;
 constexpr double kMostSize = 1e15;
-constexpr double kLeastRate = 1;  // flops or bytes a second
+constexpr double kLeastRate = 1;  // flops or bytes per second
 constexpr double kMostRate = 1e21;
 constexpr double kMostContention = 1e6;
 constexpr std::int64_t kMostMultiprocessors = 1 << 20;
 
-/// Bytes that cross each link of a ring, as a multiple of what is reduced.
+/// Bytes that cross each link of a ring, as a multiple of the bytes reduced.
 double bus_factor(int ranks) {
   return 2.0 * (ranks - 1) / ranks;
 }
 
-/// What rates of other ops count is bytes.
+/// Whether an op's rate counts flops; other rates count bytes.
 bool counts_flops(const std::string& op) {
   return op.starts_with(Gemm::kLabel) || op == LinearAdam::kLabel;
 }
@@ -115,7 +115,7 @@ int card_ranks(const JsonValue& from, int least) {
   return static_cast<int>(from.whole(least, kMostRanks));
 }
 
-/// Seconds by bytes.
+/// Reads seconds by bytes.
 std::vector<std::pair<double, double>> points_of(const JsonValue& table) {
   constexpr double kLeastSeconds = 1e-9;
   std::vector<std::pair<double, double>> points;
@@ -144,7 +144,7 @@ std::string value_of(const AllReduceTable& table) {
   return fmt::format("{}, {}", bus_text(least_bytes, least_s, table.ranks), most);
 }
 
-/// Reads {"value": ..., "source": ...}, and keeps both as people read them.
+/// Reads {"value": ..., "source": ...}, and keeps both in readable form.
 class CardReader {
  public:
   CardReader(const JsonValue& card, std::vector<StatedRate>& stated)
@@ -173,7 +173,7 @@ class CardReader {
     }
     if (!has(group, "all_reduce")) return rates;
     const JsonValue tables = card_.at(group).at("all_reduce");
-    // Of one rank count, or of several.
+    // For one rank count, or for several.
     for (const JsonValue& table : tables.is_array() ? tables.items() : std::vector{tables}) {
       rates.tables.push_back(table_of(group, table, rates.tables));
     }
@@ -215,7 +215,7 @@ class CardReader {
   std::vector<StatedRate>& stated_;
 };
 
-/// Of each op its range over all sizes.
+/// For each op, the range of its rates over all sizes.
 void state_load(const MachineLoad& load, const std::string& source,
                 std::vector<StatedRate>& stated) {
   const std::string of =
@@ -288,17 +288,17 @@ double latency_s(const LinkRates& rates, int ranks, int node_ranks) {
   return rates.latency_s + rates.hop_s * 2 * std::log2(std::max(nodes, 2.0));
 }
 
-/// Bytes a second on the bus once bytes move, at one point of a table.
+/// Bytes per second on the bus after the latency, at one point of a table.
 double bandwidth_at(const LinkRates& rates, const AllReduceTable& table, std::size_t point,
                     int node_ranks) {
   const auto& [bytes, seconds] = table.seconds_by_bytes[point];
-  // A message that costs hardly more than the latency says little of the bandwidth.
+  // A message that costs hardly more than the latency gives little information about bandwidth.
   const double moving =
       std::max(seconds - latency_s(rates, table.ranks, node_ranks), 0.05 * seconds);
   return bytes * bus_factor(table.ranks) / moving;
 }
 
-/// Within the sizes of a table; beyond them the last one's.
+/// For sizes within a table; outside them, the last point's.
 double bandwidth_within(const LinkRates& rates, const AllReduceTable& table, double bytes,
                         int node_ranks) {
   std::map<double, double> log_bandwidths;
@@ -309,7 +309,7 @@ double bandwidth_within(const LinkRates& rates, const AllReduceTable& table, dou
   return std::exp(interpolated(log_bandwidths, std::log(bytes)));
 }
 
-/// Beyond its sizes a table of few follows the one of most.
+/// Outside its own sizes, a table follows the table with the most sizes.
 double bandwidth_of(const LinkRates& rates, const AllReduceTable& table, double bytes,
                     int node_ranks) {
   const double least = table.seconds_by_bytes.front().first;
@@ -331,7 +331,7 @@ double bandwidth(const LinkRates& rates, double bytes, int ranks, int node_ranks
   return std::exp(interpolated(log_bandwidths, std::log(ranks)));
 }
 
-/// Between two points linear in the bytes, beyond the last in proportion to them.
+/// Linear in the bytes between two points; beyond the last, proportional to the bytes.
 double seconds_at(const std::vector<std::pair<double, double>>& points, double bytes) {
   const auto above = std::ranges::lower_bound(points, bytes, {}, &std::pair<double, double>::first);
   if (above == points.begin()) return points.front().second;
@@ -381,7 +381,7 @@ int MachineCard::most_ranks() const {
 }
 
 const LinkRates& MachineCard::links_of(int ranks) const {
-  // Without a network ranks beyond the node share it, as those beyond the cores do.
+  // Without a network, ranks beyond the node share it, as ranks beyond the cores do.
   const bool in_node = ranks <= node_ranks || !has_network;
   return in_node ? node : network;
 }

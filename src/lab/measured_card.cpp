@@ -60,19 +60,19 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine
 
 namespace {
 
-/// What one rank measures of its device and of its links, while all ranks do the same.
+/// What one rank measures of its device and its links while all ranks do the same.
 struct RankRates {
   std::vector<OpRate> rates{};
-  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; none of one rank
-  /// How much longer all-reduces and products take at once than one after the other: ranks that
-  /// share cores with their communication wait for each other's turn. 1 for one rank.
+  std::vector<std::pair<double, double>> all_reduce{};  // seconds by bytes; empty with one rank
+  /// How much longer all-reduces and products take at once than one after the other, since ranks
+  /// that share cores with their communication wait for a turn. 1 with one rank.
   double contention = 1;
 };
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kNumbers = kMemoryBytes / 4;
-/// Ops are timed in batches of which the median counts: short ones, so that a moment in which the
-/// machine does something else spoils few, and at least so many.
+/// Ops are timed in batches, and the median batch counts. Batches are short, so that a brief
+/// disturbance spoils few of them, and there are at least this many.
 constexpr double kBatchSeconds = 1e-3;
 constexpr int kBatches = 5;
 constexpr int kReducedBatches = 15;
@@ -80,7 +80,7 @@ constexpr double kContendedSeconds = 0.02;
 constexpr int kLayers = 6;
 constexpr std::int64_t kMostReducedBytes = std::int64_t{32} << 20;
 
-/// Tensors in the measured memory, one after the other, from the beginning again at its end.
+/// Places tensors in the measured memory one after the other, and starts over at its end.
 class Tensors {
  public:
   explicit Tensors(std::int64_t first) : next_(first) {}
@@ -97,7 +97,7 @@ class Tensors {
   std::int64_t next_;
 };
 
-/// Seconds of ops and collectives, in memory for the time of the measurement.
+/// Times ops and collectives in memory that is held during the measurement.
 class RankBench {
  public:
   RankBench(Communicator& ranks, Communicator& transport, Device& device, bool quick)
@@ -108,14 +108,14 @@ class RankBench {
         ops_(device, kMemoryBytes, "rates"),
         collectives_(device.new_stream("reduced rates")) {}
 
-  /// Seconds of one op while the same goes on in all ranks: median of some batches.
+  /// Seconds of one op while all ranks run the same one: median of several batches.
   double seconds_of(const std::vector<DeviceOp>& ops) {
     for (const DeviceOp& op : ops) device_.prepare(op);
     run(ops, 1);
     const double once_s = run(ops, 2) / 2;
     const auto times = static_cast<std::size_t>(std::clamp(kBatchSeconds / once_s, 1.0, 1e4));
     ranks_.barrier();
-    // All go on for as long as any other, so that none measures a machine that is idle already.
+    // All ranks continue until the same time, so none measures a machine that is already idle.
     const double end_s = now_s() + seconds_;
     std::vector<double> batches;
     while (batches.size() < kBatches || now_s() < end_s) {
@@ -124,7 +124,7 @@ class RankBench {
     return median(batches);
   }
 
-  /// Seconds of one of the collectives, the mean of all ranks.
+  /// Seconds of one of the collectives, as the mean over all ranks.
   double seconds_of(const std::vector<std::unique_ptr<Collective>>& collectives) {
     for (const auto& each : collectives) transport_.prepare(*each);
     const double once_s = mean_of_ranks(run(collectives, 3) / 3);
@@ -137,7 +137,7 @@ class RankBench {
     return mean_of_ranks(median(batches));
   }
 
-  /// Time of collectives and ops on two streams against that of one after the other.
+  /// Time of collectives and ops on two streams, relative to one after the other.
   double contention_of(const std::vector<std::unique_ptr<Collective>>& collectives,
                        const std::vector<DeviceOp>& ops) {
     const double collective_s = seconds_of(collectives);
@@ -160,7 +160,7 @@ class RankBench {
   }
 
  private:
-  /// Seconds on the device of `count` of them, in turn from where the last call ended.
+  /// Device seconds of `count` ops, taken in turn from where the last call ended.
   double run(const std::vector<DeviceOp>& ops, std::size_t count) {
     return ops_.seconds_of([&] {
       for (std::size_t i = 0; i < count; ++i) ops_.run(ops[next_++ % ops.size()]);
@@ -236,7 +236,7 @@ DeviceOp fused_update(Tensors& weights, Tensors& activations, std::int64_t rows,
                     .scalars = activations.take(1, 2)};
 }
 
-/// Weights after what four activations take, in as many layers as fit.
+/// Places weights after the memory of four activations, in as many layers as fit.
 std::vector<DeviceOp> products_of(MakeOp make, std::int64_t rows, std::int64_t width, int tensors) {
   const std::int64_t activations_end = 4 * (rows + 1) * width;
   const std::int64_t layer = tensors * (width + 1) * (width + 16);
@@ -275,7 +275,7 @@ void measure_products(RankBench& bench, const Device& device, bool quick,
   }
 }
 
-/// Ops that are bound by memory, by how many numbers they go through.
+/// Memory-bound ops over this many numbers.
 std::vector<DeviceOp> ops_over(std::int64_t count) {
   constexpr std::int64_t kCols = 256;
   const std::int64_t rows = std::max<std::int64_t>(1, count / kCols);
@@ -308,7 +308,7 @@ std::vector<DeviceOp> ops_over(std::int64_t count) {
 }
 
 void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates) {
-  // Where caches end, rates depend on the size most.
+  // Where caches end, rates depend on the size most strongly.
   std::vector<std::int64_t> counts = {1 << 12, 1 << 16, 1 << 20, kNumbers / 5};
   if (!quick) {
     counts = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 6 << 20, kNumbers / 5};
@@ -316,7 +316,7 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   for (const std::int64_t count : counts) {
     for (const DeviceOp& op : ops_over(count)) {
       OpSize size = size_of(op);
-      // So much of a batch no model has.
+      // No model has that many numbers in a batch.
       const bool is_state = size.op == "adam" || size.op == "copy";
       if (!is_state && count > 1 << 21) continue;
       rates.push_back(
@@ -325,8 +325,8 @@ void measure_other_ops(RankBench& bench, bool quick, std::vector<OpRate>& rates)
   }
 }
 
-/// On gradients as cold as in training, each at another place. They keep their addresses, by which
-/// communicators know them.
+/// All-reduces over gradients as cold as in training, each in another place. Held by pointer,
+/// because communicators identify collectives by address.
 std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
   std::vector<std::unique_ptr<Collective>> all;
   Tensors gradients(0);
@@ -338,11 +338,11 @@ std::vector<std::unique_ptr<Collective>> all_reduces_of(std::int64_t bytes) {
   return all;
 }
 
-/// Rates of products by batch and width, of the optimizer and other ops by their bytes, and times
-/// of an all-reduce by size. All ranks call it; `ranks` begins every measurement on all of them at
-/// once, `transport` carries the sums. An op runs on one after another of several tensors, as many
-/// as a model of six layers has, so that weights are as cold as in training. Takes some tens of
-/// milliseconds for each size, fewer sizes if `quick`, and 128 MiB of device memory, given back.
+/// Measures the rates of products by batch and width, those of the optimizer and other ops by their
+/// bytes, and times of an all-reduce by size. All ranks call it; `ranks` starts every measurement
+/// on all of them at once, `transport` carries the sums. An op runs in turn on several tensors, as
+/// many as a model of six layers has, so weights are as cold as in training. Takes some tens of
+/// milliseconds per size, fewer sizes if `quick`, and 128 MiB of device memory, which it frees.
 /// Throws Error(kMemory). Blocks.
 RankRates measure_rank(Communicator& ranks, Communicator& transport, Device& device, bool quick) {
   RankBench bench(ranks, transport, device, quick);
@@ -368,13 +368,13 @@ constexpr int kMostMeasuredRanks = 16;
 constexpr int kMostTries = 3;
 constexpr std::int64_t kMostRatesBytes = std::int64_t{16} << 20;
 
-/// One device with all cores, and ranks with one each; on GPUs ranks alone.
+/// One device with all cores, and ranks with one core each; on GPUs, only ranks.
 std::vector<MachineLoad> loads_of(const CardRequest& request) {
   const int units = request.on_gpu ? request.machine.gpus : request.machine.cores;
   std::vector<MachineLoad> loads;
   if (!request.on_gpu && units > 1) loads.push_back({.ranks = 1, .threads = units});
   const bool has_mpirun = !find_on_path("mpirun").empty();
-  // Two ranks on a single core are measured too: there is no other way to know the link.
+  // Two ranks on a single core are measured too: nothing else gives the link's rate.
   const int most = request.on_gpu ? units : std::max(units, 2);
   for (int ranks = 1; ranks <= std::min(most, kMostMeasuredRanks); ranks *= 2) {
     if (ranks == 1 || has_mpirun) {
@@ -389,7 +389,7 @@ std::string text_of(const MachineLoad& load) {
                      load.threads > 1 ? fmt::format(" with {} threads", load.threads) : "");
 }
 
-/// Fills in what the ranks measure. Returns what others took of the cores meanwhile.
+/// Fills in what the ranks measure. Returns the share of the cores that others used meanwhile.
 double measure_rates(const CardRequest& request, MachineLoad& load) {
   const std::filesystem::path file = request.scratch / "rank-rates.json";
   std::vector<std::string> command;
@@ -420,7 +420,7 @@ double measure_rates(const CardRequest& request, MachineLoad& load) {
   return others_share;
 }
 
-/// A model of nearly no work: what is left is launches and the host.
+/// A model with almost no work, so that only launches and the host's time remain.
 Workload tiny_workload(const CardRequest& request, const MachineLoad& load, std::int64_t depth) {
   const bool is_single = load.ranks == 1 && (load.threads != 1 || find_on_path("mpirun").empty());
   Workload workload{.trainer = is_single ? TrainerKind::kSingle : TrainerKind::kDdp,
@@ -456,13 +456,14 @@ void measure_host(const CardRequest& request, MachineCard& card, MachineLoad& lo
   load.host_s = std::max(0.0, shallow_s - rest_s);
 }
 
-/// What cards without loads have too: of large products and copies, of the load with most threads.
+/// Fills in the figures that cards without loads have too: from large products and copies, at the
+/// load with the most threads.
 void summarise(MachineCard& card) {
   const MachineLoad& first = card.loads.front();
   for (const OpRate& each : first.rates) {
     double* best = each.op.starts_with("gemm") ? &card.flops_per_s : nullptr;
     if (best != nullptr) *best = std::max(*best, each.rate);
-    // The largest copy, which no cache holds.
+    // The largest copy, which fits in no cache.
     if (each.op == "copy") card.memory_bytes_per_s = each.rate;
   }
   card.launch_s = first.launch_s;

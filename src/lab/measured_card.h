@@ -1,4 +1,4 @@
-// The machine that a study runs on, and its card, from measurements.
+// The machine that a study runs on, and its measured card.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace barestep {
 
 struct Machine {
   std::string processor{};
-  int cores = 1;  // that this process may use
+  int cores = 1;  // available to this process
   std::int64_t memory_bytes = 0;
-  std::string gpu{};  // empty: none
+  std::string gpu{};  // empty if there is none
   int gpus = 0;
-  std::string system{};  // kernel and its version
+  std::string system{};  // kernel name and version
 
   friend bool operator==(const Machine&, const Machine&) = default;
 };
@@ -34,24 +34,24 @@ std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine
 struct CardRequest {
   Machine machine{};
   bool on_gpu = false;
-  bool quick = false;                // fewer sizes, for less long
+  bool quick = false;                // fewer sizes, to take less time
   std::filesystem::path programs{};  // folder of mlp_lab and the trainers
-  std::filesystem::path scratch{};   // is made and removed
+  std::filesystem::path scratch{};   // created and removed
   std::function<void(const std::string& what)> on_progress = [](const std::string&) {};
 };
 
-/// Measures one device with all its threads, and 1, 2, 4, ... ranks at once, as many as there are
-/// cores or GPUs, at most 16; only one where there is no mpirun. Each rank is an
-/// `mlp_lab measure-rank`, see write_rank_rates(); what a launch and a step cost the host comes
-/// from steps of the trainers on a model that is one number wide. A load during which others
-/// disturbed the machine is measured again, up to twice, unless quick. Blocks for about half a
-/// minute. Throws Error as run_workload() does.
+/// Measures one device with all its threads, and 1, 2, 4, ... ranks at once, up to the number of
+/// cores or GPUs and at most 16; without mpirun, only one. Each rank is an `mlp_lab measure-rank`,
+/// see write_rank_rates(). The host's cost of a launch and of a step comes from steps of the
+/// trainers on a model that is one number wide. A load that other programs disturbed is measured
+/// again, up to twice, unless quick. Blocks for about half a minute. Throws Error as run_workload()
+/// does.
 MachineCard measure_card(const CardRequest& request);
 
-/// What measure_card() has each rank do: measures the rates of ops and the times of an all-reduce,
-/// on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds for each
-/// size, and 128 MiB of device memory, given back. Throws Error(kMemory), and as replace_file()
-/// does. Blocks.
+/// What each rank runs for measure_card(): measures the rates of ops and the times of an
+/// all-reduce, on all ranks at once; rank 0 writes them to `file`. Takes some tens of milliseconds
+/// per size, and 128 MiB of device memory, which it frees. Throws Error(kMemory), and as
+/// replace_file() does. Blocks.
 void write_rank_rates(Communicator& ranks, Communicator& transport, Device& device, bool quick,
                       const std::filesystem::path& file);
 

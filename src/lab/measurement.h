@@ -1,4 +1,4 @@
-// All starts of one case of an experiment, and what they come to.
+// All starts of one case of an experiment, and the figures computed from them.
 #pragma once
 
 #include <cstddef>
@@ -15,63 +15,62 @@ namespace barestep {
 
 /// One thing to measure.
 struct Case {
-  std::string key;  // names it among the cases of its experiment, and its files
+  std::string key;  // names the case within its experiment, and its files
   Workload workload{};
-  bool beyond_cores = false;          // more threads than cores, so it says nothing about scaling
-  bool hash_weights = false;          // the weights at the end are wanted
-  bool record_ops = false;            // and the time of each op
+  bool beyond_cores = false;          // more threads than cores: no evidence about scaling
+  bool hash_weights = false;          // record the weights at the end
+  bool record_ops = false;            // record the time of each op
   std::int64_t checkpoint_every = 0;  // steps; 0: no checkpoints
 };
 
-/// A start that lost more of its time to others than this is disturbed. It finds 91 % of the starts
-/// that are more than 10 % slow, and condemns 11 % of the good ones on a shared host (measured on
-/// one host, with one thread and 160 starts).
+/// A start that lost more of its time than this to other programs is disturbed. On a shared host,
+/// the limit finds 91 % of the starts that are more than 10 % slow, and rejects 11 % of the good
+/// ones (measured on one host, with one thread and 160 starts).
 constexpr double kDisturbingShare = 0.25;
 
-/// Figures `by start` are computed once for each start, in the order of rounds, over its steady
-/// steps.
+/// Figures `by start` are computed once per start, in the order of rounds, over its steady steps.
 class Measurement {
  public:
-  /// At least one start. Warm-up is found here, by the step times of rank 0.
+  /// At least one start. The constructor determines the warm-up from rank 0's step times.
   Measurement(Case what, std::vector<Start> starts);
 
   [[nodiscard]] const Case& what() const { return what_; }
   [[nodiscard]] const Workload& workload() const { return what_.workload; }
   [[nodiscard]] const std::vector<Start>& starts() const { return starts_; }
 
-  /// As the trainer resolved it, JSON on one line; empty for PyTorch's scripts.
+  /// The configuration as the trainer resolved it, JSON on one line; empty for PyTorch's scripts.
   [[nodiscard]] const std::string& configuration() const { return starts_.front().configuration; }
 
-  /// Median of the steps by start; rank 0's are what the trainers print.
+  /// Median step time by start; rank 0's is what the trainers print.
   [[nodiscard]] std::vector<double> step_s_by_start(int rank = 0) const;
   [[nodiscard]] std::vector<double> sample_s_by_start() const;
-  /// 0 for a phase that the trainer does not know.
+  /// 0 for a phase that the trainer does not have.
   [[nodiscard]] std::vector<double> phase_s_by_start(std::string_view phase, int rank = 0) const;
-  /// Of the phases together, in the median step of the rank.
+  /// The share of these phases together in the median step of the rank.
   [[nodiscard]] std::vector<double> share_by_start(std::span<const std::string_view> phases,
                                                    int rank = 0) const;
-  /// Of the host, until a step's work was queued.
+  /// Host time until a step's work was queued.
   [[nodiscard]] std::vector<double> queued_s_by_start() const;
-  /// 95th percentile of the steps above their median, as a share of it.
+  /// How far the 95th percentile of the steps exceeds their median, relative to the median.
   [[nodiscard]] std::vector<double> spread_by_start() const;
-  /// Standard deviation of the steps; divided by their mean, the coefficient of variation.
+  /// Standard deviation of the steps; variation_by_start() divides it by their mean.
   [[nodiscard]] std::vector<double> deviation_s_by_start() const;
   [[nodiscard]] std::vector<double> variation_by_start() const;
-  /// Of all steps, warm-up included.
+  /// Total of all steps, warm-up included.
   [[nodiscard]] std::vector<double> total_s_by_start() const;
 
-  /// Of its own recording, where the case asks for it: each op's median over the starts, the
-  /// longest first.
+  /// The case's recorded ops, if it records them: each op's median over the starts, the longest
+  /// first.
   [[nodiscard]] std::vector<OpTime> ops() const;
 
   [[nodiscard]] const Estimate& step_s() const { return step_s_; }
   [[nodiscard]] Estimate samples_per_s() const;
-  /// Medians of the starts'.
+  /// Medians over the starts' medians.
   [[nodiscard]] double phase_s(std::string_view phase, int rank = 0) const;
   [[nodiscard]] double step_s_of(int rank) const;
 
-  /// Over the steady steps of all starts, without an interval. A 99th percentile says something
-  /// from 299 steps on.
+  /// Over the steady steps of all starts, without an interval. A 99th percentile is meaningful from
+  /// 299 steps on.
   [[nodiscard]] double p95_s() const;
   [[nodiscard]] double p99_s() const;
   [[nodiscard]] double slowest_s() const;
@@ -83,17 +82,17 @@ class Measurement {
   [[nodiscard]] std::size_t warmup_steps() const { return warmup_; }
   [[nodiscard]] std::size_t steady_steps() const;
   [[nodiscard]] std::size_t outliers() const;
-  /// As drift_of() says of the steady steps.
+  /// drift_of() of the steady steps.
   [[nodiscard]] double drift() const;
-  /// The most that any start lost to others.
+  /// The largest share of time that any start lost to other programs.
   [[nodiscard]] double lost_share() const;
   [[nodiscard]] std::size_t disturbed_starts() const;
-  /// Empty, or why the figures must not be trusted: too many disturbed starts, or an interval
-  /// wider than half the figure. Ranks beyond the cores are not asked for the latter.
+  /// Empty, or why the figures must not be trusted: too many disturbed starts, or an interval wider
+  /// than half the figure. The interval is not checked for ranks beyond the cores.
   [[nodiscard]] std::string trouble() const;
 
  private:
-  /// `take` is given a start and returns the values of its steps.
+  /// `take` receives a start and returns the values of its steps.
   template <class Take>
   [[nodiscard]] std::vector<double> medians_by_start(const Take& take) const;
   [[nodiscard]] std::vector<double> pooled_s() const;

@@ -19,7 +19,7 @@ double roof_at(const MachineCard& card, double flops_per_byte) {
   return std::min(card.flops_per_s, card.memory_bytes_per_s * flops_per_byte);
 }
 
-/// The work of all nodes of a program that an op's time is of.
+/// The work of all nodes of a program that an op's time covers.
 Cost cost_of_op(const Program& program, const OpTime& op) {
   Cost cost;
   for (const Node& node : program.nodes()) {
@@ -30,7 +30,7 @@ Cost cost_of_op(const Program& program, const OpTime& op) {
   return cost;
 }
 
-/// When the last of what a node waits for is done.
+/// When the last of a node's dependencies is done.
 double ready_s(const Node& node, const SimulatedStep& step) {
   double ready = 0;
   for (const Wait& wait : node.waits) {

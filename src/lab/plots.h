@@ -1,4 +1,4 @@
-// Plots of one step: its roofline, and when its buckets are reduced.
+// Plots of one step: its roofline, and the times when its buckets are reduced.
 #pragma once
 
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace barestep {
 
-/// A point of the roofline: an op of one phase and layer, as often as a step has it.
+/// A point of the roofline: an op of one phase and layer, with all its occurrences in a step.
 struct RooflinePoint {
   std::string op;
   double flops_per_byte = 0;
   double flops_per_s = 0;
-  double share_of_roof = 0;  // of what the machine's products and memory allow
+  double share_of_roof = 0;  // share of what the machine's products and memory allow
 };
 
-/// The ops that a case recorded and that compute anything, the longest first. Work is the
-/// program's, time is measured.
+/// The ops that a case recorded and that compute anything, the longest first. The work comes from
+/// the program, the time is measured.
 std::vector<RooflinePoint> roofline_points(const Measurement& each, const MachineCard& card);
 
-/// They, below the machine's roof (Williams, Waterman and Patterson 2009).
+/// Plots these points below the machine's roof (Williams, Waterman and Patterson 2009).
 Plot roofline_plot(const std::vector<RooflinePoint>& points, const MachineCard& card);
 
-/// A simulated step of a rank: what it computes, and a row for each collective with the time from
+/// A simulated step of a rank: its computation, and a row for each collective with the time from
 /// when its data are ready until its turn comes, and the time it takes.
 Plot timeline_plot(const Workload& workload, const SimulatedStep& step, std::string title);
 

@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::int64_t kLargestWidth = 1 << 17;
 
-/// What is no further apart is a tie: the model is not that exact.
+/// Smaller differences are a tie: the model is not more accurate than this.
 constexpr double kTie = 0.01;
 
 constexpr std::string_view kDataParallelName = "data-parallel";
@@ -31,7 +31,7 @@ std::string_view scheme_of_model(const PredictedModel& model) {
   return model.data_parallel ? kDataParallelName : name_of(model.scheme);
 }
 
-/// What one of several is called.
+/// The noun for one rank or device.
 std::string_view noun_of(const PredictedModel& model) {
   return model.data_parallel ? "device" : "rank";
 }
@@ -48,7 +48,7 @@ bool two_ranks_pay(const PredictedModel& model, const MachineCard& card) {
   return samples_per_s(model, card, 2) > (1 + kTie) * samples_per_s(model, card, 1);
 }
 
-/// The least size, by halving from the largest, down to which two ranks always pay; 0 if they do
+/// The least size down to which, halving from the largest, two ranks always pay off; 0 if they do
 /// not at the largest.
 std::int64_t pays_from(PredictedModel model, const MachineCard& card,
                        std::int64_t PredictedModel::*size, std::int64_t least,
@@ -139,7 +139,7 @@ void require_ranks(const PredictedModel& model, const MachineCard& card,
   }
 }
 
-/// "2, 4 and 8 ranks", of those that `holds` is true for.
+/// "2, 4 and 8 ranks": those for which `holds` is true.
 template <class Holds>
 std::string counts_text(const std::vector<PredictedRate>& rates, std::string_view noun,
                         Holds holds) {
@@ -184,7 +184,7 @@ Workload workload_of(const PredictedModel& model, const MachineCard& card, int r
   config.parallel.scheme = model.scheme;
   config.injected.delay_ms = model.delay_ms;
   if (ranks > 1) config.injected.slow_rank = model.slow_rank;
-  // A rank of the CPU has a core.
+  // On the CPU, each rank has one core.
   if (!card.on_gpu) config.device.threads = 1;
   return workload;
 }
@@ -242,7 +242,7 @@ std::string title_of(const PredictedModel& model, const MachineCard& card) {
   return fmt::format("{}, on {}", title, card.name);
 }
 
-/// Bytes of a step's largest exchange; 0 where nothing is exchanged.
+/// Bytes of a step's largest exchange; 0 if it exchanges nothing.
 double largest_exchange(const Program& step) {
   double most = 0;
   for (const Node& node : step.nodes()) {
@@ -253,8 +253,8 @@ double largest_exchange(const Program& step) {
   return most;
 }
 
-/// With as many bytes as any of the machine's tables holds, which is where bandwidth is highest,
-/// and with `bytes`.
+/// The row for the largest size in any of the machine's tables, where bandwidth is highest, and for
+/// `bytes`.
 std::vector<std::string> communication_row(const MachineCard& card, int ranks, double bytes) {
   const LinkRates& links = card.links_of(ranks);
   double most = 0;
@@ -287,7 +287,7 @@ FindingTable communication_table(const PredictedModel& model, const MachineCard&
   return table;
 }
 
-/// Device 0's products, each shape once.
+/// The products of device 0, each shape once.
 FindingTable products_table(const PredictedModel& model, const MachineCard& card,
                             const std::vector<int>& ranks) {
   FindingTable table{.title = "Simulated: products by shape",
@@ -356,7 +356,7 @@ Findings predict_scaling(const PredictedModel& model, const MachineCard& card,
                                .log_x = true,
                                .log_y = true,
                                .series = {ideal, simulated}}}};
-  // Where a higher rank is the slow one, two have none.
+  // If the slow rank has a higher number, a run with two ranks does not include it.
   if (!model.slow_rank || model.slow_rank->rank < 2) {
     findings.sentences.push_back("Simulated: " + pays_sentence(model, card));
   }
@@ -371,17 +371,18 @@ namespace {
 
 constexpr double kGoal = 0.1;
 
-/// What simulator and account both report for a step.
+/// The phases that both the simulator and the account report for a step.
 constexpr std::array kComparedPhases = {Phase::kInjected,  Phase::kForward,  Phase::kLoss,
                                         Phase::kRecompute, Phase::kBackward, Phase::kReduce,
                                         Phase::kOptimizer};
 
 struct Deviation {
   std::string name;
-  double more_s = 0;  // predicted than measured
+  double more_s = 0;  // predicted minus measured
 };
 
-/// The part of a step that is predicted worst; the rest is what is in no phase.
+/// The part of a step with the largest prediction error; time outside all phases counts as one
+/// part.
 Deviation worst_part(const Measurement& measured, const SimulatedStep& predicted) {
   Deviation worst;
   double rest_s = predicted.step_s - measured.step_s().median;
@@ -406,7 +407,7 @@ std::string difference_text(double seconds) {
   return fmt::format("{}{}", seconds >= 0 ? "+" : "", time_text(seconds));
 }
 
-/// Cases that run the same command line, against which one prediction stands.
+/// Cases that run the same command line, all compared with one prediction.
 struct DistinctPrediction {
   std::vector<std::pair<const Results*, std::size_t>> cases{};
 
@@ -417,7 +418,7 @@ struct DistinctPrediction {
     return cases.front().first->predictions[cases.front().second];
   }
   [[nodiscard]] bool beyond_cores() const { return measured(0).what().beyond_cores; }
-  /// (predicted - measured) / measured, of the median of what the cases measured.
+  /// (predicted - measured) / measured, with the median over the cases as the measurement.
   [[nodiscard]] double error() const {
     std::vector<double> all_s;
     for (std::size_t i = 0; i < cases.size(); ++i) all_s.push_back(measured(i).step_s().median);
@@ -438,7 +439,7 @@ std::vector<DistinctPrediction> distinct_predictions(const std::vector<const Res
   return distinct;
 }
 
-/// How often which part is the worst of a prediction that misses the goal.
+/// How often each part is the worst one in predictions that miss the goal.
 std::string cause_sentence(const std::vector<const Results*>& all) {
   std::map<std::string, int> causes;
   int misses = 0;

@@ -86,7 +86,7 @@ void add_buckets(std::vector<PublishedNumber>& all) {
     std::vector<std::int64_t> limits;
     const char* tensors;
   };
-  // Its two other tests mix floats and doubles; gradients here are floats.
+  // PyTorch's two other tests mix floats and doubles; gradients here are floats.
   for (const Buckets& each : {Buckets{"DDP buckets of 100, 200, 100, 50 floats, limit 400 B",
                                       {400, 800, 400, 200},
                                       {400},
@@ -100,7 +100,7 @@ void add_buckets(std::vector<PublishedNumber>& all) {
   }
 }
 
-/// Linear(20, 1) on 2048 samples, 32 in a step of each of 8 ranks.
+/// Linear(20, 1) on 2048 samples, with 32 per step on each of 8 ranks.
 void add_epoch(std::vector<PublishedNumber>& all) {
   TrainConfig config;
   config.model.layers = {20, 1};
@@ -117,8 +117,8 @@ void add_epoch(std::vector<PublishedNumber>& all) {
                       std::to_string(Schedule(config.training, programs).steps()), kDdpTestCase));
 }
 
-/// What PyTorch's caching allocator takes for a tensor: blocks of 512 bytes; from 10 MiB on cut
-/// from pieces of 2 MiB, and not cut where less than 1 MiB would be left
+/// Memory that PyTorch's caching allocator takes for a tensor: blocks of 512 bytes. From 10 MiB on
+/// they are cut from pieces of 2 MiB, and not cut if less than 1 MiB would remain
 /// (c10/cuda/CUDACachingAllocator.cpp).
 std::int64_t block_bytes(std::int64_t bytes) {
   constexpr std::int64_t kMib = 1 << 20;
@@ -128,7 +128,7 @@ std::int64_t block_bytes(std::int64_t bytes) {
   return piece - block > kMib ? block : piece;
 }
 
-/// Of the gradients of `layers` equal layers, reduced last layer first and bias first.
+/// Buckets of the gradients of `layers` equal layers, reduced last layer first and bias first.
 std::vector<std::int64_t> ddp_bucket_bytes(int layers, std::int64_t weight, std::int64_t bias) {
   std::vector<std::int64_t> sizes;
   for (int i = 0; i < layers; ++i) sizes.insert(sizes.end(), {bias, weight});
@@ -149,7 +149,7 @@ void add_zero_bytes(std::vector<PublishedNumber>& all) {
   for (const std::int64_t bytes : ddp_bucket_bytes(kRecipeLayers, kWeight, kBias)) {
     buckets += block_bytes(bytes);
   }
-  // The last bucket, of one layer, fits a block that is cached already, and takes no whole pieces.
+  // The last bucket, of one layer, fits a block that is already cached, and takes no whole pieces.
   buckets -= block_bytes(kWeight + kBias) - (kWeight + kBias + 511) / 512 * 512;
   const std::int64_t before = 2 * model + buckets;
   const std::int64_t temporaries = 2 * weight;
@@ -179,7 +179,7 @@ double simulated_s(const TrainConfig& config, const MachineCard& card, int ranks
       .step_s;
 }
 
-/// Beside it stands what the simulator says, which is no measurement.
+/// A published number next to the simulator's, which is not a measurement.
 PublishedNumber cited(std::string what, std::string published, const std::string& simulated,
                       std::string_view how, std::string address) {
   return {.what = std::move(what),
@@ -188,7 +188,7 @@ PublishedNumber cited(std::string what, std::string published, const std::string
           .address = std::move(address)};
 }
 
-/// How a simulated number came about where the card was made from some of the published ones.
+/// How a simulated number was obtained if the card was fitted to some of the published ones.
 constexpr const char* kFitted = "fitted to it";
 constexpr const char* kPredicted = "predicted by the fit";
 constexpr const char* kOfBoth = "of a fitted step and a predicted one";
@@ -205,8 +205,8 @@ void add_v100_run(std::vector<PublishedNumber>& all, std::int64_t batch, const c
   const double one_s = simulated_s(config, card, 1);
   config.data.batch_size = 2 * batch;
   const double two_s = simulated_s(config, card, 2);
-  // The card's rate of products is of one GPU's step at the large batch, its bandwidth of the step
-  // of two at the small one.
+  // The card's product rate comes from one GPU's step at the large batch, its bandwidth from the
+  // step of two GPUs at the small batch.
   const bool is_large = batch > 256;
   const auto what = [&](const char* of) {
     return fmt::format("two V100, {}, batch {} on each", of, batch);
@@ -245,7 +245,7 @@ PublishedNumber zero_recipe_sum() {
   NoOutput silent;
   trainer.run(silent);
   FlatWeights weights = trainer.weights();
-  // The recipe adds all parameters up as one tensor, whose broadcasting counts a bias once a row.
+  // The recipe adds all parameters into one tensor; by broadcasting, each bias counts once per row.
   const ParameterLayout& layout = programs.steps().spec().model.layout;
   double sum = 0;
   for (int layer = 0; layer < kRecipeLayers; ++layer) {
@@ -274,7 +274,7 @@ std::vector<PublishedNumber> cited_numbers() {
   all.push_back(cited("150 steps of the AMP recipe in fp32, batch 4096", "7.738 s",
                       time_text(kSteps * simulated_s(amp, load_card("a100-nvlink"), 1)),
                       "on an A100", kAmpRun));
-  // Adam reads four numbers and writes three for each parameter.
+  // Adam reads four numbers and writes three per parameter.
   constexpr double kParameters = 10 * 1024.0 * 1024;
   const double adam_s = 28 * kParameters / load_card("a100-nvlink").memory_bytes_per_s;
   for (const auto& [what, published] : {std::pair{"eager", "747 us"}, {"compiled", "392 us"}}) {

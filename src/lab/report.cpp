@@ -21,7 +21,7 @@ using nlohmann::json;
 
 constexpr const char* kPredictionTitle = "Prediction against measurement";
 
-/// An end is null without an interval.
+/// The ends are null if there is no interval.
 json json_of_estimate(const Estimate& estimate) {
   json all = {{"median", estimate.median}, {"low", nullptr}, {"high", nullptr}};
   if (!estimate.has_interval()) return all;
@@ -30,7 +30,7 @@ json json_of_estimate(const Estimate& estimate) {
   return all;
 }
 
-/// Without a word where nothing may be concluded.
+/// Without a verdict if no conclusion is allowed.
 json json_of_comparison(const Comparison& each, bool valid) {
   return {{"a", each.a},
           {"b", each.b},
@@ -466,7 +466,7 @@ table{font-size:7pt;break-inside:avoid}th,td{padding:.12rem .25rem}
 
 constexpr std::string_view kNoBreak = "\u00a0";
 
-/// "12.3 ms" and "5 %" stay on one line.
+/// Keeps "12.3 ms" and "5 %" on one line.
 bool is_unit(std::string_view word) {
   static constexpr std::array<std::string_view, 29> kUnits = {
       "s",     "ms",    "us",     "ns",      "%",       "B",       "KiB",       "MiB",
@@ -545,7 +545,7 @@ std::string html_section(const Report& report, const ReportSection& section) {
   return text + "</pre></details>\n</section>\n";
 }
 
-/// A row of the summary: a plot in small, what was asked, the answer and the verdict.
+/// A row of the summary: a small plot, the question, the answer and the verdict.
 std::string summary_row(const std::string& name, const std::string& title,
                         const std::string& answer, const std::string& verdict,
                         const Findings& findings) {
@@ -555,7 +555,7 @@ std::string summary_row(const std::string& name, const std::string& title,
                      plot, name, html_text(title), html_text(answer), verdict);
 }
 
-/// Every experiment with its main answer in a line, on a page of paper.
+/// Every experiment with its main answer in one line, on one page of paper.
 std::string html_summary(const Report& report, const Findings& prediction) {
   std::string text = "<section id=\"summary\">\n<h2>Summary</h2>\n<p class=\"machine\">";
   for (const auto& [name, value] : report.environment) {

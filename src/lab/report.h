@@ -1,4 +1,4 @@
-// A study as files that people and programs read.
+// A study as files for people and programs.
 #pragma once
 
 #include <filesystem>
@@ -21,58 +21,59 @@ struct ReportSection {
 
 struct Report {
   std::vector<std::pair<std::string, std::string>> environment;
-  std::string options;  // of mlp_lab run, that reproduce it: " --quick"
+  std::string options;  // options of mlp_lab run that reproduce it: " --quick"
   double margin = kDefaultMargin;
   std::vector<ReportSection> sections;
 
-  /// Those of valid sections: a prediction is held against nothing that was disturbed.
+  /// Only of valid sections: predictions are not compared with disturbed measurements.
   [[nodiscard]] std::vector<const Results*> results() const;
 };
 
-/// Concludes every experiment that the study has measured. Differences within `margin`, a ratio
-/// above 1, are called small. Throws Error(kNoInput) if there is none.
+/// Draws the conclusions of every experiment that the study has measured. Differences within
+/// `margin`, a ratio above 1, are called small. Throws Error(kNoInput) if there is none.
 Report report_of(const Study& study, double margin = kDefaultMargin);
 
-/// How statistics were made, in sentences.
+/// Explains the statistical methods, in sentences.
 std::vector<std::string> method_sentences(double margin);
 
-/// The answers of a section: sentences about times, in place of which an invalid section says
-/// "No conclusion: " and why; then facts.
+/// The answers of a section: sentences about times, then facts. An invalid section has "No
+/// conclusion: " and the reason in place of the sentences about times.
 std::vector<std::string> answers_of(const ReportSection& section);
 
-/// Of an invalid section: "INVALID. No conclusion: ...", which pages set apart, and the answers
-/// without it; of a valid one these are all.
+/// For an invalid section, invalid_line() is "INVALID. No conclusion: ...", which pages show
+/// separately, and shown_answers() the remaining answers; for a valid one shown_answers() are all.
 std::string invalid_line(const ReportSection& section);
 std::vector<std::string> shown_answers(const ReportSection& section);
 
-/// "mlp_lab run NAME": what reproduces a section.
+/// The command that reproduces a section: "mlp_lab run NAME".
 std::string command_of(const Report& report, const ReportSection& section);
 
-/// The table that every experiment has: step times of all cases, what steps they are of, and what
-/// was predicted, where it was.
+/// The table that every experiment has: a row per case with its step times, its starts and steps,
+/// and the prediction if there is one.
 FindingTable step_table(const Results& results);
 
-/// How the starts went: outliers, drift, starts that were made again, time lost to others.
+/// Describes the quality of the starts: outliers, drift, repeated starts, time lost to other
+/// programs.
 std::string quality_sentence(const Results& results);
 
-/// The configuration of each case by its name, a line each: "batch-32: {...}".
+/// The configuration of each case by its name, one line each: "batch-32: {...}".
 std::string configurations_of(const ReportSection& section);
 
 std::string markdown_of(const Report& report);
 std::string markdown_table(const FindingTable& table);
 
-/// One page without a script: contents, a summary that fits a sheet of paper, then the sections.
+/// One page without scripts: contents, a summary that fits on a sheet of paper, then the sections.
 std::string html_of(const Report& report);
 
-/// With &, <, > and quotes as HTML writes them, and no line break between a number and its unit.
+/// Escapes &, <, > and quotes for HTML, and puts no line break between a number and its unit.
 std::string html_text(std::string_view text);
 
 std::string csv_of(const Report& report);
 
-/// As docs/results.schema.json says.
+/// In the format of docs/results.schema.json.
 std::string json_of(const Report& report);
 
-/// Name of the file of a plot of a section, or of "prediction", which report.md shows:
+/// File name of a plot of a section, or of "prediction", as used in report.md:
 /// "plots/amdahl-1.svg".
 std::string plot_file(const std::string& section, std::size_t number);
 

@@ -57,7 +57,7 @@ struct OutputPipe {
   int write_end = -1;
 };
 
-/// This process's environment with `more` appended; the pointers are valid as long as both are.
+/// This process's environment with `more` appended; the pointers are valid as long as both exist.
 std::vector<char*> environment_with(const std::vector<std::string>& more) {
   std::vector<char*> all;
   for (char** each = environ; *each != nullptr; ++each) all.push_back(*each);
@@ -69,7 +69,7 @@ std::vector<char*> environment_with(const std::vector<std::string>& more) {
   return all;
 }
 
-/// In a process group of its own, so that all of mpirun's can be ended at once.
+/// In its own process group, so that all processes of mpirun can be ended at once.
 pid_t start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
             const OutputPipe& out, const OutputPipe& err) {
   posix_spawn_file_actions_t actions;
@@ -110,7 +110,7 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-/// A trainer that is asked to end still has things to say, which must not block it.
+/// Closes the pipes first: a trainer that is being ended may still print, and must not block on it.
 [[noreturn]] void give_up(pid_t child, OutputPipe& out, OutputPipe& err) {
   ::kill(-child, SIGTERM);
   OutputPipe::close_end(out.read_end);
@@ -178,7 +178,7 @@ std::string whole_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// posix_spawn takes a path.
+/// posix_spawn does not search PATH.
 std::string path_of_python(const std::string& python) {
   return python.find('/') == std::string::npos ? find_on_path(python) : python;
 }
@@ -198,7 +198,7 @@ std::vector<std::string> command_of(const Case& what, const Programs& programs) 
   return command;
 }
 
-/// The trainer's own error, which is the first line that says so.
+/// The trainer's own error: the text after the first "error: ", or the first line.
 std::string error_line(const std::string& err) {
   const std::size_t place = err.find("error: ");
   if (place == std::string::npos) return err.substr(0, err.find('\n'));
@@ -214,7 +214,7 @@ std::string error_line(const std::string& err) {
         .remedy = "the measurements made so far are kept"});
 }
 
-/// Adapters that MPI reaches through PSM or libfabric, as far as the kernel knows.
+/// Whether the kernel lists adapters that MPI uses through PSM or libfabric.
 bool has_fabric() {
   for (const char* const folder : {"/sys/class/infiniband", "/sys/class/cxi"}) {
     std::error_code missing;
@@ -227,7 +227,7 @@ bool has_fabric() {
 
 namespace {
 
-/// The weights that an evaluation loads are trained once, by the same program.
+/// The weights that an evaluation loads are trained once before, by the same program.
 void train_for_evaluation(const Case& what, const Programs& programs) {
   constexpr std::int64_t kEpochs = 5;
   const std::filesystem::path weights = what.workload.config.output.load;
@@ -301,7 +301,7 @@ Start run_workload(const Case& what, const Programs& programs,
   if (what.hash_weights) command.insert(command.end(), {"--save", weights.string()});
   if (what.record_ops) command.insert(command.end(), {"--trace", trace.string()});
   const std::filesystem::path checkpoints = scratch / "checkpoints";
-  std::filesystem::remove_all(checkpoints);  // of another start
+  std::filesystem::remove_all(checkpoints);  // left by another start
   if (what.checkpoint_every > 0) {
     command.insert(command.end(), {"--checkpoint", checkpoints.string(), "--checkpoint-every",
                                    std::to_string(what.checkpoint_every)});

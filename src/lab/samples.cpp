@@ -10,13 +10,13 @@
 namespace barestep {
 namespace {
 
-constexpr double kErrorShare = 0.05;  // of intervals that miss
+constexpr double kErrorShare = 0.05;  // share of intervals that miss the median
 constexpr std::size_t kFewestStarts = 6;
 constexpr std::size_t kWindow = 5;  // steps
 
 /// P(Binomial(count, 1/2) <= most).
 double binomial_below(std::size_t count, std::size_t most) {
-  double term = std::exp2(-static_cast<double>(count));  // of 0
+  double term = std::exp2(-static_cast<double>(count));  // probability of 0
   double sum = term;
   for (std::size_t i = 1; i <= std::min(most, count); ++i) {
     term *= static_cast<double>(count - i + 1) / static_cast<double>(i);
@@ -25,7 +25,7 @@ double binomial_below(std::size_t count, std::size_t most) {
   return sum;
 }
 
-/// Whether so many of all starts are enough to agree: all of them, but one may differ from 9 on.
+/// Whether this many of all starts count as agreement: all of them, or all but one from 9 on.
 bool agree(std::size_t agreeing, std::size_t starts) {
   return starts >= kFewestStarts && agreeing + (starts >= 9 ? 1 : 0) >= starts;
 }
@@ -167,7 +167,7 @@ double amdahl_speed_up(double serial, double ranks) {
 
 double serial_fraction(std::span<const SpeedUp> speed_ups) {
   BARESTEP_REQUIRE(!speed_ups.empty(), "a serial fraction needs a speed-up");
-  // t - 1/n = s (1 - 1/n), a line through the origin.
+  // t - 1/n = s (1 - 1/n) is a line through the origin.
   double xy = 0, xx = 0;
   for (const SpeedUp& each : speed_ups) {
     const double x = 1 - 1.0 / each.ranks;

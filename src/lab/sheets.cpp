@@ -75,7 +75,7 @@ SheetTable table(std::string title, std::vector<std::string> columns, std::size_
   return {.table = {.title = std::move(title), .columns = std::move(columns)}, .given = given};
 }
 
-/// The course's model on simulated hardware, by number of ranks or devices.
+/// Simulates the course's model on hardware that is not here, by number of ranks or devices.
 SheetTable simulated_scaling(const PredictedModel& model, const std::string& what) {
   const MachineCard card = load_card(kCard);
   SheetTable rows = table(fmt::format("Simulated: {} of {} x {}, batch {}, on {}", what, model.dim,
@@ -313,8 +313,8 @@ std::vector<SheetTable> model_tables(const SheetRuns& runs) {
           simulated_scaling({.dim = 8192, .depth = 8}, "DDP")};
 }
 
-/// From which batch on the products of a layer take longer than its gradients' all-reduce: 6 B D^2
-/// flops against 4 D^2 bytes, of which a ring of two passes all.
+/// The batch from which a layer's products take longer than its gradients' all-reduce: 6 B D^2
+/// flops against 4 D^2 bytes, all of which pass through a ring of two.
 std::string compute_bound(const SheetRuns&) {
   const MachineCard card = load_card(kCard);
   const double bytes = 4.0 * 8192 * 8192;
@@ -377,7 +377,7 @@ std::vector<SheetTask> homework1_tasks() {
   };
 }
 
-/// Task 5 and its parts.
+/// Task 5 with its parts.
 std::vector<SheetTask> homework1_task5() {
   return {
       {"5A. 10 ms before backward",

@@ -14,23 +14,23 @@
 namespace barestep {
 
 enum class SheetCopy {
-  kFilled,  // for whoever measured
-  kBlank,   // the students' cells and answers are empty
-  kKey,     // the teacher's: filled, and what a good answer has
+  kFilled,  // for the person who measured
+  kBlank,   // the students' cells and answers are left empty
+  kKey,     // the teacher's: filled, with the contents of a good answer
 };
 
-/// What a sheet asks of its measurements.
+/// Gives a sheet access to its measurements.
 class SheetRuns {
  public:
-  /// `report` must outlive it, and hold the experiments of the sheet.
+  /// `report` must outlive this object and contain the experiments of the sheet.
   explicit SheetRuns(const Report& report) : report_(report) {}
 
   [[nodiscard]] const Results& of(std::string_view experiment) const;
   [[nodiscard]] const Findings& findings(std::string_view experiment) const;
-  /// A sentence about times by its place, or why there is no conclusion.
+  /// The sentence about times at this index, or why there is no conclusion.
   [[nodiscard]] std::string sentence(std::string_view experiment, std::size_t place) const;
   [[nodiscard]] std::string fact(std::string_view experiment, std::size_t place) const;
-  /// What `conclude` says of the measurements, or why there is no conclusion.
+  /// The result of `conclude` for the measurements, or why there is no conclusion.
   [[nodiscard]] std::string concluded(
       std::string_view experiment,
       const std::function<std::string(const Results& results)>& conclude) const;
@@ -43,13 +43,13 @@ class SheetRuns {
 
 struct SheetQuestion {
   const char* question;
-  const char* formula;  // or the rule that the answer goes by
+  const char* formula;  // or the rule behind the answer
   std::function<std::string(const SheetRuns& runs)> answer;
   const char* key;  // what a good answer has
 };
 
-/// Of a table, the first `given` columns are the sheet's own and stay on a blank copy. Simulated
-/// ones say so in their title.
+/// The first `given` columns of a table are fixed and stay on a blank copy. The title of a
+/// simulated table says that it is simulated.
 struct SheetTable {
   FindingTable table{};
   std::size_t given = 1;
@@ -71,7 +71,7 @@ struct Sheet {
 
 std::span<const Sheet> sheets();
 
-/// Throws Error(kUsage), which names the nearest one, if there is none of this name.
+/// Throws Error(kUsage), with the nearest name, if no sheet has this name.
 const Sheet& sheet_of(std::string_view name);
 
 /// As Markdown.

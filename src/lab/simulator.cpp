@@ -21,7 +21,7 @@ bool is_pause(const Node& node) {
   return device_op != nullptr && std::holds_alternative<Delay>(*device_op);
 }
 
-/// One step, from event to event.
+/// Simulates one step, event by event.
 class Simulation {
  public:
   Simulation(const Program& program, const std::function<double(const Node&)>& seconds,
@@ -53,7 +53,7 @@ class Simulation {
     std::vector<LaneId> lanes{};
     bool is_done = false;
   };
-  /// The nodes of a lane, in their order; `next` is its first that is not done.
+  /// The nodes of a lane, in order; `next` is the first that is not done.
   struct Queue {
     std::vector<std::size_t> nodes{};
     std::size_t next = 0;
@@ -82,7 +82,7 @@ class Simulation {
     }
   }
 
-  /// What each node that runs does in a second, of its work.
+  /// Work that each running node does per second.
   struct Speeds {
     double kernels = 1;
     double collectives = 1;
@@ -108,7 +108,7 @@ class Simulation {
     return std::holds_alternative<Collective>(node.op) ? speeds.collectives : speeds.kernels;
   }
 
-  /// To the end of whatever ends first.
+  /// Advances to the next end of a node.
   void advance() {
     const Speeds now = speeds();
     std::size_t first = running_.front();
@@ -213,7 +213,7 @@ double roofline_s(const DeviceOp& op, const MachineCard& card, Precision precisi
                   static_cast<double>(cost.bytes) / card.memory_bytes_per_s);
 }
 
-/// Seconds of an op by the rate of another kind where its own was not measured: memory's.
+/// Seconds of an op; if its kind was not measured, by the rate of copies.
 double measured_s(const DeviceOp& op, const MachineLoad& load) {
   const OpSize size = size_of(op);
   const double own_s = op_s(size, load.rates);
@@ -228,7 +228,8 @@ double device_op_s(const DeviceOp& op, const MachineCard& card, const MachineLoa
   return std::max(measured_s(op, *load), load->launch_s) + delay_s(op);
 }
 
-/// Devices of one process, in their common memory: a copy for each, or a sum of each on the root.
+/// A collective between devices of one process in their shared memory: a copy for each device, or a
+/// sum of each on the root.
 double in_memory_s(const Collective& collective, const Tensor& tensor, std::size_t devices,
                    const MachineCard& card, const MachineLoad* load) {
   const Tensor row{tensor.buffer, tensor.offset_bytes, 1, tensor.size(), tensor.dtype};
@@ -243,17 +244,17 @@ double collective_s(const Collective& collective, const MachineCard& card, int r
                     const MachineLoad* load) {
   const auto& tensors = std::visit(
       [](const auto& op) -> const std::vector<Tensor>& { return op.tensors; }, collective);
-  // Of all devices of one process where it has several, of all ranks where it has one.
+  // Among all devices of one process if it has several, otherwise among all ranks.
   if (tensors.size() > 1 && !card.on_gpu) {
     return in_memory_s(collective, tensors.front(), tensors.size(), card, load);
   }
   const double all = all_reduce_s(card, static_cast<double>(tensors.front().bytes()),
                                   std::max(static_cast<int>(tensors.size()), ranks));
-  // A broadcast or a reduction to one moves half of what both together do.
+  // A broadcast or a reduce to one rank moves half the bytes of an all-reduce.
   return std::holds_alternative<AllReduce>(collective) ? all : all / 2;
 }
 
-/// So many lanes of one process run at full speed.
+/// The number of lanes of one process that run at full speed at once.
 double lanes_at_once(const Workload& workload, const MachineCard& card) {
   const auto cores = static_cast<double>(card.node_ranks);
   if (card.on_gpu || workload.trainer == TrainerKind::kSingle) {
@@ -262,7 +263,7 @@ double lanes_at_once(const Workload& workload, const MachineCard& card) {
   return workload.trainer == TrainerKind::kDdp ? cores / workload.ranks : cores;
 }
 
-/// Of a copy that crosses a link between GPUs; nothing of other ops.
+/// The bytes of a copy that crosses a link between GPUs; nothing for other ops.
 std::optional<double> bytes_between_gpus(const Program& program, const DeviceOp& op,
                                          const MachineCard& card) {
   const auto* copy = std::get_if<Copy>(&op);

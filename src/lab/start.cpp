@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr const char* kRunRecords = "records of a run";
 constexpr const char* kRecordsRemedy = "remove the file and run the study again";
 
-// What no run exceeds.
+// Beyond the figures of any run.
 constexpr double kMostRunSeconds = 1e9;
 constexpr double kMostFigure = 1e300;
 constexpr std::int64_t kMostRunRanks = 1 << 20;
@@ -68,7 +68,7 @@ void append_record(const JsonValue& record, RankSteps& steps) {
 
 std::string configuration_of(const JsonValue& from) {
   const JsonValue configuration = from.at("configuration");
-  std::ignore = configuration.members();  // it is an object
+  std::ignore = configuration.members();  // checks that it is an object
   return configuration.json();
 }
 
@@ -213,7 +213,7 @@ double lost_share(std::span<const LostTime> ranks, int cores, bool beyond_cores)
     threads += rank.busy_threads;
     if (rank.wall_s > 0) stolen = std::max(stolen, rank.stolen_s / rank.wall_s);
   }
-  // Steal is counted over all cores, busy or not.
+  // Steal is counted over all cores, busy or idle.
   const double used = std::clamp(threads, 1.0, static_cast<double>(std::max(cores, 1)));
   return std::min(1.0, (beyond_cores ? 0 : waited) + stolen / used);
 }

@@ -106,7 +106,7 @@ StudyIdentity read_identity(const std::filesystem::path& folder) {
           .version = from.at("version").text()};
 }
 
-/// What the study in a folder is of, if it is not this one.
+/// How the study in a folder differs from this one; empty if it does not.
 std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
   if (there.quick != here.quick) {
     return there.quick ? "with --quick" : "without --quick";
@@ -128,7 +128,7 @@ std::string difference(const StudyIdentity& there, const StudyIdentity& here) {
 void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   const std::filesystem::path path = folder / "study.json";
   if (std::filesystem::exists(path)) {
-    // One that was refused before it measured anything leaves nothing to clean up.
+    // A study that was refused before it measured anything leaves nothing to clean up.
     const bool has_results =
         std::filesystem::exists(folder / "runs") || std::filesystem::exists(folder / kCardFile);
     const std::string other = difference(read_identity(folder), identity);
@@ -140,7 +140,8 @@ void adopt(const std::filesystem::path& folder, const StudyIdentity& identity) {
   write_text(path, json_of_identity(identity).dump(1) + "\n");
 }
 
-/// There and back: cases that are compared alternate, so that a drift of the machine meets all.
+/// Forward, then backward: cases to be compared alternate, so a drift of the machine affects all of
+/// them.
 std::vector<std::size_t> order_of_start(std::size_t cases, int start) {
   std::vector<std::size_t> order(cases);
   for (std::size_t i = 0; i < cases; ++i) order[i] = start % 2 == 0 ? i : cases - 1 - i;
@@ -199,7 +200,8 @@ void Study::make(const Job& job, const Programs& programs) const {
   Start best;
   for (int attempt = 1; attempt <= kMostAttempts; ++attempt) {
     Start start = run_workload(job.what, programs, scratch);
-    // The one that lost least, whatever its time: a start is never dropped for being slow.
+    // Keeps the attempt that lost the least time to others, however long it took: a start is never
+    // dropped for being slow.
     if (attempt == 1 || start.lost_share < best.lost_share) best = std::move(start);
     best.attempts = attempt;
     if (best.lost_share <= kDisturbingShare) break;

@@ -1,9 +1,9 @@
-// A study: experiments, run in a folder that keeps every start, so that one that was stopped goes
-// on where it stopped.
+// A study: experiments run in a folder that keeps every start, so an interrupted study continues
+// where it stopped.
 //
-// The folder holds study.json (what the study is of), machine.json (the rates of its machine),
-// runs/EXPERIMENT/CASE.START.json (the steps of each start) and data/ (the data sets that were
-// read).
+// The folder holds study.json (the description of the study), machine.json (the rates of its
+// machine), runs/EXPERIMENT/CASE.START.json (the steps of each start) and data/ (the data sets
+// used).
 #pragma once
 
 #include <cstdint>
@@ -35,42 +35,43 @@ struct StudyIdentity {
 };
 
 struct StudyProgress {
-  int done = 0;  // starts, those of earlier calls included
+  int done = 0;  // starts, including those of earlier calls
   int total = 0;
-  double left_s = 0;   // 0: not known yet
+  double left_s = 0;   // 0: not yet known
   std::string what{};  // "amdahl: ranks-2, start 1 of 4"
 };
 
 class Study {
  public:
-  /// Makes the folder, or goes on with the study in it; no other program can until this object is
-  /// gone. Throws Error: kCannotCreate if it cannot be written, kTryAgain if another program is at
-  /// it, kConfiguration if it holds something else, or a study of another machine, build or length.
-  /// `starts` of each case are made; 0 for the setting's own number.
+  /// Creates the folder, or continues the study in it; locks it against other programs for the
+  /// lifetime of this object. Throws Error: kCannotCreate if the folder cannot be written,
+  /// kTryAgain if another program uses it, kConfiguration if it holds something else, or a study of
+  /// another machine, build or length. Makes `starts` starts of each case; 0: the setting's own
+  /// number.
   Study(std::filesystem::path folder, StudyIdentity identity, int starts = 0);
 
-  /// Of a study that was made somewhere, to be reported on. Throws Error(kNoInput) if there is none
-  /// in the folder, kBadData if its file is damaged.
+  /// Opens a study made elsewhere, for reports. Throws Error(kNoInput) if the folder has none,
+  /// kBadData if its file is damaged.
   static Study open(std::filesystem::path folder);
 
-  /// Throws Error(kMemory) when a run that is missing needs more than `free_bytes` (see
-  /// step_programs.h).
+  /// Throws Error(kMemory) if a missing run needs more than `free_bytes` (see step_programs.h).
   void require_memory(const std::vector<const Experiment*>& wanted, std::int64_t free_bytes) const;
 
-  /// Makes every start that is missing, in an order in which cases alternate: A B B A. A start
-  /// during which others disturbed the machine is made again, up to twice. Blocks for long. Throws
-  /// Error when a run fails, in its words and with its code; kTryAgain when it was stopped.
+  /// Makes every missing start, in an order that alternates cases: A B B A. A start disturbed by
+  /// other programs is repeated up to twice. Blocks for a long time. Throws Error with the run's
+  /// message and code if a run fails; kTryAgain if stopped.
   void run(const std::vector<const Experiment*>& wanted, const Programs& programs,
            const std::function<void(const StudyProgress&)>& on_progress);
 
-  /// The experiments whose cases all have a start.
+  /// The experiments in which every case has a start.
   [[nodiscard]] std::vector<const Experiment*> measured() const;
 
-  /// Reads every start there is of each case, counted from 0 without a gap, and predicts them where
-  /// there is a card.
+  /// Reads all starts of each case, counted from 0 without a gap, and predicts the cases if there
+  /// is a card.
   [[nodiscard]] Results results_of(const Experiment& experiment) const;
 
-  /// The rates of its machine (measured_card.h). Throws Error(kBadData) if the file is damaged.
+  /// The rates of the study's machine (measured_card.h). Throws Error(kBadData) if the file is
+  /// damaged.
   [[nodiscard]] std::optional<MachineCard> card() const;
   void keep_card(const MachineCard& card) const;
 
@@ -94,7 +95,7 @@ class Study {
   std::filesystem::path folder_;
   StudyIdentity identity_;
   int starts_ = 0;
-  std::unique_ptr<FolderLock> lock_;  // null where it is only read
+  std::unique_ptr<FolderLock> lock_;  // null if the folder is only read
 };
 
 }  // namespace barestep

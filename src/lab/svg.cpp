@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-// Okabe and Ito's colours, which people with colour blindness tell apart, and a few more.
+// Okabe and Ito's colours, which colour-blind people can distinguish, and a few more.
 constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
                                  "#b8a800", "#777777", "#7b3294", "#882255", "#1b3a5c"};
 
@@ -23,8 +23,8 @@ struct PlotPart {
   std::size_t colour;
 };
 
-/// What has the same colour in every plot, in the order of legends: phases of a step, parts of
-/// memory, and what a line is.
+/// Parts that have the same colour in every plot, in the order of legends: phases of a step, parts
+/// of memory, and kinds of lines.
 constexpr std::array<PlotPart, 28> kParts = {{{"waiting for data", 4},
                                               {"injected delay", 6},
                                               {"forward", 0},
@@ -54,13 +54,13 @@ constexpr std::array<PlotPart, 28> kParts = {{{"waiting for data", 4},
                                               {"steady state", 7},
                                               {"roof, measured here", 7}}};
 
-/// The place among the parts; their number for a name that is none.
+/// The index among the parts; their number if the name is not a part.
 std::size_t rank_of_part(std::string_view name) {
   const auto* const found = std::ranges::find(kParts, name, &PlotPart::name);
   return static_cast<std::size_t>(found - kParts.begin());
 }
 
-/// The colour of each series: a part's own, else one that no other series has.
+/// The colour of each series: a part's own, otherwise one that no other series has.
 std::vector<std::size_t> colours_of(const std::vector<PlotSeries>& all) {
   std::set<std::size_t> taken;
   for (const PlotSeries& series : all) {
@@ -82,10 +82,10 @@ std::vector<std::size_t> colours_of(const std::vector<PlotSeries>& all) {
   return colours;
 }
 
-/// From numbers to places, on one axis.
+/// Maps numbers to positions on one axis.
 struct Axis {
   double low = 0, high = 1;
-  double from = 0, to = 1;  // places of the ends
+  double from = 0, to = 1;  // positions of the ends
   bool is_log = false;
 
   [[nodiscard]] double at(double value) const {
@@ -94,7 +94,7 @@ struct Axis {
   }
 };
 
-/// How wide a text is, about: fonts differ.
+/// The approximate width of a text: fonts differ.
 double width_of(std::string_view text) {
   constexpr double kLetter = 6.7;
   return kLetter * static_cast<double>(text.size());
@@ -125,8 +125,8 @@ std::string value_text(double value) {
   return value >= 1000 ? number_text(value) : fmt::format("{:.3g}", value);
 }
 
-/// 1, 2 and 5 times powers of ten, or where they are many powers alone, from at most `low` to at
-/// least `high`, which are above 0.
+/// 1, 2 and 5 times powers of ten, or only the powers if there are many, from at most `low` to at
+/// least `high`, both above 0.
 std::vector<double> decade_marks(double low, double high) {
   constexpr double kManyDecades = 3;
   const double first = std::floor(std::log10(low)), last = std::ceil(std::log10(high));
@@ -192,13 +192,13 @@ class Drawing {
     return widest;
   }
 
-  /// Whether labels below bars would run into each other.
+  /// Whether labels below bars would overlap.
   [[nodiscard]] bool has_wide_labels() const {
     constexpr double kAll = kFullWidth - 90;
     return widest_label() + 8 > kAll / static_cast<double>(plot_.categories.size());
   }
 
-  /// In lines below the title, in the order of the parts.
+  /// Places it in lines below the title, in the order of the parts.
   void place_legend() {
     if (!has_words_ || plot_.series.size() < 2) return;
     std::vector<std::size_t> order(plot_.series.size());
@@ -228,7 +228,7 @@ class Drawing {
     }
     width_ = kFullWidth;
     constexpr double kRow = 28, kLines = 250, kMostLabel = 280;
-    double beside = 0;  // of the frame, to its left
+    double beside = 0;  // width to the left of the frame
     for (const double mark : value_marks_) beside = std::max(beside, width_of(mark_text(mark)));
     left_ = has_rows_ ? kMargin + 8 + std::min(widest_label(), kMostLabel) : 34 + beside;
     right_ = kFullWidth - kMargin;
@@ -238,7 +238,7 @@ class Drawing {
     height_ = bottom_ + (label_below().empty() ? 30 : 50);
   }
 
-  /// What stands below the frame.
+  /// The axis label below the frame.
   [[nodiscard]] const std::string& label_below() const {
     return is_bars_ && has_rows_ ? plot_.y_label : plot_.x_label;
   }
@@ -264,7 +264,7 @@ class Drawing {
     return least;
   }
 
-  /// Bars of very different length are readable on a logarithmic axis alone.
+  /// Bars of very different lengths are only readable on a logarithmic axis.
   [[nodiscard]] bool has_log_values() const {
     constexpr double kVeryDifferent = 30;
     if (!is_bars_) return plot_.log_y;
@@ -283,7 +283,7 @@ class Drawing {
     values_.is_log = has_log_values();
     if (values_.is_log) {
       value_marks_ = most > 0 ? decade_marks(least_value(), most) : std::vector<double>{1, 10};
-      // A bar of the least value would have no length.
+      // The bar of the least value would otherwise have no length.
       if (is_bars_) value_marks_.insert(value_marks_.begin(), value_marks_.front() / 2);
       values_.low = value_marks_.front();
     } else {
@@ -322,7 +322,7 @@ class Drawing {
     if (places_.low == places_.high) places_.high = places_.low + 1;
   }
 
-  /// Whether marks at all points would run into each other.
+  /// Whether marks at all points would overlap.
   [[nodiscard]] bool are_crowded() const {
     constexpr double kApart = 1.05;
     if (xs_.size() < 2) return false;
@@ -332,7 +332,7 @@ class Drawing {
            }) != xs_.end();
   }
 
-  /// A mark, unless its text would run into the one before it, which ends at `end`.
+  /// A mark, unless its text would overlap the one before it, which ends at `end`.
   void draw_mark_below(double x, const std::string& text, double& end) {
     const double half = width_of(text) / 2;
     if (x - half < end + 4) return;
@@ -424,10 +424,10 @@ class Drawing {
                        : rectangle(place - size / 2, end, size, begin - end, style);
   }
 
-  /// The value of a single bar; of a stack the parts that are too thin to be seen, or, where none
-  /// is seen or they are many, what they come to.
+  /// The value of a single bar. For a stack, the parts that are too thin to be seen, or their
+  /// number and sum if they are many; if all parts are too thin, only the sum.
   [[nodiscard]] std::string text_beside(std::size_t category) const {
-    constexpr double kThin = 0.006;  // of the axis, about 3 pixels
+    constexpr double kThin = 0.006;  // share of the axis, about 3 pixels
     constexpr std::size_t kMostNamed = 2;
     std::vector<std::string> thin;
     double sum = 0;

@@ -22,11 +22,11 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// A rank's processes, arrows and calls are numbered above those of the ranks before it.
+// The ids of a rank's processes, arrows and calls are offset, so they follow those of lower ranks.
 constexpr std::int64_t kProcesses = 10'000'000;
 constexpr std::int64_t kArrows = 1'000'000'000;
 
-// Far more than any trace has; keeps sums of these small.
+// Far more than any trace has; keeps sums of these small enough.
 constexpr std::int64_t kMostTraceRanks = 1 << 20;
 constexpr std::int64_t kMostNumber = std::int64_t{1} << 53;
 constexpr std::int64_t kMostTraceUs = 1'000'000'000'000'000;
@@ -60,7 +60,7 @@ struct RankTrace {
   std::int64_t base_ns = 0;
 };
 
-/// Throws std::out_of_range.
+/// The number, if it is within the limits; otherwise throws std::out_of_range.
 std::int64_t within(const OrderedJson& value, std::int64_t least, std::int64_t most) {
   const auto number = value.get<double>();
   if (!(number >= static_cast<double>(least) && number <= static_cast<double>(most))) {
@@ -89,7 +89,7 @@ RankTrace read_trace(const std::filesystem::path& path) {
   return trace;
 }
 
-/// Moves an event to its rank's rows and to the common time.
+/// Moves an event to its rank's rows and to the common time axis.
 void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns) {
   const std::int64_t later_ns = trace.base_ns - base_ns;
   const std::string phase = event.at("ph").get<std::string>();
@@ -123,7 +123,7 @@ void move_event(OrderedJson& event, const RankTrace& trace, std::int64_t base_ns
   }
 }
 
-/// `name` is the whole's.
+/// `name` is the name of the merged trace.
 std::string merged(std::span<const std::filesystem::path> paths, const std::string& name) {
   std::vector<RankTrace> traces;
   std::set<std::int64_t> ranks;

@@ -22,7 +22,7 @@ std::string_view program_of(const Workload& workload) {
 
 namespace {
 
-/// The arguments of practical.py, which takes no others.
+/// The arguments of practical.py, which has no other options.
 std::vector<std::string> arguments_of_script(const Workload& workload) {
   const char* trainer = workload.trainer == TrainerKind::kSingle         ? "single"
                         : workload.trainer == TrainerKind::kDataParallel ? "data-parallel"
@@ -95,7 +95,7 @@ std::vector<DeviceMemory> planned_memory(const Workload& workload) {
 void require_memory(const Workload& workload, std::int64_t free_bytes) {
   if (workload.pytorch) return;
   const WorkloadPrograms programs(workload);
-  // Ranks and devices take turns on the GPUs, so the first has most of them.
+  // Ranks and devices are spread over the GPUs in turn, so the first GPU has the most.
   const int places = workload.on_gpu ? workload.gpus : 1;
   MemoryPool pool{.name = workload.on_gpu ? "a GPU" : "this machine",
                   .kind = workload.on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu,

@@ -1,4 +1,4 @@
-// A run of one of the trainers: what is measured, planned and predicted.
+// A run of one of the trainers, to be measured, planned and predicted.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct Workload {
   TrainerKind trainer = TrainerKind::kSingle;
   int ranks = 1;  // processes of mlp_ddp, devices of mlp_dp
   bool on_gpu = false;
-  int gpus = 1;          // there are; more devices of mlp_dp take turns on them
+  int gpus = 1;          // available GPUs; further devices of mlp_dp share them
   bool pytorch = false;  // runs pytorch/practical.py in place of our trainer
   TrainConfig
       config{};  // the configuration that the trainer receives; the batch is that of all ranks
@@ -26,7 +26,7 @@ struct Workload {
   [[nodiscard]] std::int64_t dim() const { return config.model.dim.value(); }
   [[nodiscard]] std::int64_t depth() const { return config.model.depth.value(); }
   [[nodiscard]] std::int64_t batch_size() const { return config.data.batch_size; }
-  /// Samples of a whole step, all ranks together.
+  /// Samples of a whole step over all ranks.
   [[nodiscard]] std::int64_t step_samples() const {
     return batch_size() * config.training.accumulate;
   }
@@ -37,24 +37,24 @@ struct Workload {
   friend bool operator==(const Workload&, const Workload&) = default;
 };
 
-/// Its program, or "practical.py".
+/// Name of its program, or "practical.py".
 std::string_view program_of(const Workload& workload);
 
-/// The options of the trainer, or of the script, without its name.
+/// The options of the trainer or the script, without the program name.
 std::vector<std::string> arguments_of(const Workload& workload);
 
-/// What a person types: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
+/// The command line as a person would type it: `mpirun -np 2 mlp_ddp --dim 1024 ...`.
 std::string command_line_of(const Workload& workload);
 
-// The programs that a workload would run, and the memory of their plan; nothing is allocated.
+// The programs that a workload would run, and the memory of their plan. Allocates nothing.
 
 class WorkloadPrograms {
  public:
-  /// Of one rank of mlp_ddp; other trainers have rank 0 alone.
+  /// The programs of one rank of mlp_ddp; other trainers have only rank 0.
   explicit WorkloadPrograms(const Workload& workload, int rank = 0);
 
-  /// Of any model. `ranks` are processes or devices, the batch that of all. Throws what validate()
-  /// throws.
+  /// The programs of any model. `ranks` is the number of processes or devices; the batch is that of
+  /// all. Throws as validate() does.
   WorkloadPrograms(const TrainConfig& asked, TrainerKind trainer, int ranks, DeviceKind kind,
                    int rank = 0);
 
@@ -67,18 +67,18 @@ class WorkloadPrograms {
   std::unique_ptr<StepPrograms> steps_;
 };
 
-/// Of one device, in its own memory.
+/// The memory of one device.
 struct DeviceMemory {
   std::int64_t bytes = 0;
   EnumArray<Category, std::int64_t> by_category{};
 };
 
-/// By device of mlp_single and mlp_dp; of mlp_ddp that of one rank, the first.
+/// By device for mlp_single and mlp_dp; for mlp_ddp only that of the first rank.
 std::vector<DeviceMemory> planned_memory(const Workload& workload);
 
-/// Throws Error(kMemory), with a size that fits, when the workload needs more than `free_bytes`: of
-/// the machine, which all ranks and devices on the CPU share, or of its fullest GPU. A run of
-/// PyTorch's has no plan and is not checked.
+/// Throws Error(kMemory), with a size that fits, if the workload needs more than `free_bytes`: of
+/// the machine's memory, shared by all ranks and devices on the CPU, or of its fullest GPU's. A run
+/// of PyTorch has no plan and is not checked.
 void require_memory(const Workload& workload, std::int64_t free_bytes);
 
 }  // namespace barestep

@@ -1,4 +1,4 @@
-// Bad npy and safetensors files of samples, and what must be answered.
+// Bad npy and safetensors files of samples, and the expected error lines.
 #include <utility>
 
 #include "apps/bad_input_cases.h"

@@ -1,4 +1,4 @@
-// Bad config files, and what must be answered.
+// Bad config files, and the expected error lines.
 #include "apps/bad_input_cases.h"
 
 namespace barestep {

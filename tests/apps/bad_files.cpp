@@ -1,4 +1,4 @@
-// Bad files, the command lines that name them, and what must be answered.
+// Bad files, command lines that name them, and the expected error lines.
 #include <sys/stat.h>
 
 #include <limits>
@@ -15,7 +15,7 @@ constexpr int kU8 = 0x08, kI8 = 0x09, kI32 = 0x0C, kF32 = 0x0D;
 
 using Arguments = std::vector<std::string>;
 
-/// Four images of 2 x 2 pixels in three classes, if nothing else is wrong.
+/// Four images of 2 x 2 pixels in three classes, unless the test makes something else wrong.
 Arguments classes(const std::string& x, const std::string& y) {
   return {"--data", "idx:" + x + "," + y, "--layers",     "4,3",
           "--loss", "cross-entropy",      "--batch-size", "2"};
@@ -39,7 +39,7 @@ Arguments small(const Arguments& more) {
       {"--dim", "8", "--depth", "1", "--steps", "3", "--warmup", "0", "--gemm", "reference"}, more);
 }
 
-/// A safetensors file: the header, then so many bytes of values.
+/// A safetensors file: the header, then this many bytes of values.
 std::string safetensors(const std::string& header, std::size_t bytes) {
   std::string length(8, '\0');
   length[0] = static_cast<char>(header.size());

@@ -1,4 +1,4 @@
-// Bad input to mlp_single, and what it must answer.
+// Bad input to mlp_single, and the expected error lines.
 #pragma once
 
 #include <filesystem>
@@ -8,15 +8,15 @@
 namespace barestep {
 
 struct BadInput {
-  int case_number;  // of the list of bad inputs in docs; a case may need several rows
+  int case_number;  // number in the list of bad inputs in docs; a case may need several rows
   std::vector<std::string> arguments;
   int exit_code;
-  std::string line;     // all of stderr, after "mlp_single: error: "
-  std::string file{};   // content of run.json in the working directory; none if empty
-  bool trains = false;  // refused only after steps were printed
+  std::string line;     // the whole of stderr, after "mlp_single: error: "
+  std::string file{};   // content of run.json in the working directory; no file if empty
+  bool trains = false;  // refused only after some steps
 };
 
-// How the lines about widths, seeds and batch sizes end.
+// The ends of the lines about widths, seeds and batch sizes.
 inline const std::string kNeedsWidths =
     "; give 2 to 10001 widths from 1 to 16777216, as 784,512,10";
 inline const std::string kNeedsSeed =
@@ -28,16 +28,16 @@ std::vector<BadInput> bad_profiling();
 std::vector<BadInput> bad_updates();
 std::vector<BadInput> bad_config_files();
 
-/// Those about files; they name what write_bad_files() writes.
+/// Cases about files; they name the files written by write_bad_files().
 std::vector<BadInput> bad_files();
 
-/// The same about npy and safetensors files of samples, and write_bad_arrays().
+/// The same for npy and safetensors files of samples, with write_bad_arrays().
 std::vector<BadInput> bad_arrays();
 void write_bad_arrays(const std::filesystem::path& folder);
 
 std::vector<BadInput> bad_evaluations();
 
-/// Fills a folder with files that are wrong in one way each, and with some that are right.
+/// Fills a folder with files that each have one fault, and with some correct files.
 void write_bad_files(const std::filesystem::path& folder);
 
 }  // namespace barestep

@@ -10,7 +10,7 @@ const std::string kNeedsKey =
 const std::string kNothing =
     ": there is nothing to profile for; give --profile too, or leave it out";
 
-/// A value that is out of place is case 3, a run that has no such steps too.
+/// Values out of range are case 3, and so are runs without the requested steps.
 BadInput bad(std::vector<std::string> arguments, int exit_code, std::string line) {
   return {3, std::move(arguments), exit_code, std::move(line)};
 }

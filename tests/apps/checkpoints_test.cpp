@@ -1,5 +1,5 @@
-// Runs that are cut off and go on, as typed: losses, weights and metrics are those of a run that
-// was never cut.
+// Runs that are interrupted and resumed by typed commands: losses, weights and metrics are the same
+// as those of an uninterrupted run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using testing::UnorderedElementsAre;
 
 const Arguments kRandomRun = {"--dim",     "16", "--depth",      "2", "--device", "cpu",
                               "--threads", "1",  "--batch-size", "8"};
-/// Epochs of four steps, the last of which is smaller, and evaluations.
+/// Epochs of four steps, the last one smaller, and evaluations.
 const Arguments kFiles = {"--data", "idx:x.idx,y.idx", "--layers", "6,12,4",       "--batch-size",
                           "8",      "--device",        "cpu",      "--test-split", "0.25"};
 
@@ -169,7 +169,7 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
                  "checkpoint and 1 here");
   expect_refused(kRandomRun + steps(2) + Arguments{"--no-zero-grad"},
                  "--no-zero-grad is not given in the checkpoint and given here");
-  // A schedule that ends with the run, whose length decides every step.
+  // The schedule ends with the run, so the run's length affects every step.
   ASSERT_EQ(
       single(kRandomRun + steps(4) + Arguments{"--lr-schedule", "cosine", "--checkpoint", "cosine"})
           .exit_code,
@@ -180,7 +180,7 @@ TEST_F(CheckpointedRuns, OfAnotherRunAreRefusedWithWhatDiffers) {
                "checkpoint 'cosine/step-000000004.safetensors': is of another run: the number of "
                "steps of --lr-schedule is 4 in the checkpoint and 6 here; give the options of that "
                "run, or start a new one from its weights with --load");
-  // The same options, and one byte of the data.
+  // The same options, but one byte of the data differs.
   ASSERT_EQ(
       single(kFourEpochs + Arguments{"--checkpoint", "f", "--time-limit", "0.001s"}).exit_code, 75);
   std::string data = bytes("x.idx");
@@ -285,7 +285,7 @@ TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
   const Arguments best = {"--checkpoint", "c", "--checkpoint-best", "--lr", "0.5"};
   const auto result = single(kFourEpochs + best);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  // The epoch with the smallest test loss.
+  // The epoch with the lowest test loss.
   std::istringstream lines(result.out);
   double least = 1e9;
   std::int64_t epoch = 0;
@@ -295,7 +295,7 @@ TEST_F(CheckpointedRuns, KeepTheBestByTestLossToo) {
     epoch = std::stoll(each[1]);
   }
   EXPECT_THAT(names_in("c/best"), ElementsAre(fmt::format("step-{:09}.safetensors", 4 * epoch)));
-  // A run that goes on knows which was best.
+  // A resumed run still knows which checkpoint was the best.
   ASSERT_EQ(single(kFiles + epochs(5) + best + Arguments{"--resume"}).exit_code, 0);
   EXPECT_EQ(names_in("c/best").size(), 1U);
 }
@@ -332,7 +332,7 @@ TEST_F(CheckpointedRuns, GoOnInPyTorch) {
   }
 }
 
-/// Of samples that are standardized the same, since they are those of the training.
+/// The samples are standardized in the same way, with the mean and deviation of the training set.
 TEST_F(CheckpointedRuns, HaveTheTestLossOfTheirWeightsEvaluatedAlone) {
   const Arguments command = kFiles + Arguments{"--standardize"};
   const auto trained = single(command + epochs(2) + Arguments{"--save", "w"});
@@ -380,7 +380,7 @@ TEST_F(CheckpointedRuns, RefuseOptionsThatDoNotFit) {
 }
 
 TEST_F(CheckpointedRuns, OutliveADiskThatIsFull) {
-  // A file grows to 4 KiB and no further, as on a full disk.
+  // A file cannot grow beyond 4 KiB, as on a full disk.
   const auto result = run_process(
       Arguments{"/bin/bash", "-c", "ulimit -f 4; exec \"$@\"", "bash", MLP_SINGLE} + kRandomRun +
           steps(6) + Arguments{"--checkpoint", "c", "--checkpoint-every", "3"},
@@ -447,7 +447,7 @@ TEST_F(CheckpointedRuns, GoOnToTheBitAfterASignal) {
   }
 }
 
-/// A learning rate so large that the test loss grows at once.
+/// With such a large learning rate, the test loss grows immediately.
 TEST_F(CheckpointedRuns, EndEarlyWhereAnUndisturbedOneDoes) {
   const Arguments command =
       kFiles + epochs(50) + Arguments{"--lr", "0.5", "--optimizer", "sgd", "--early-stop", "3"};
@@ -457,7 +457,7 @@ TEST_F(CheckpointedRuns, EndEarlyWhereAnUndisturbedOneDoes) {
                                        "smaller test loss than [0-9.]+\n"));
   const std::size_t losses_of_whole = losses("of_whole").size();
   EXPECT_LT(losses_of_whole, 200);
-  // Cut after each epoch, between evaluations that count.
+  // Interrupted after each epoch, between the evaluations that --early-stop counts.
   const Arguments resumes = {"--checkpoint", "c", "--resume", "--metrics", "m", "--save", "rest"};
   int starts = 0;
   for (int code = 75; code == 75; ++starts) {
@@ -521,7 +521,7 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
 
 class KilledRuns : public CheckpointedRuns {
  protected:
-  /// Ends a run by kill -9 at any moment, starts it again until it is complete, and so on.
+  /// Ends a run by kill -9 at random moments and restarts it until it is complete, this many times.
   void kill(int times) {
     const Arguments command = kFiles + epochs(100) + Arguments{"--log-every", "7"};
     ASSERT_EQ(single(command + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);

@@ -1,4 +1,4 @@
-// The real mlp_single, as a user meets it.
+// The real mlp_single, as a user runs it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 const std::string kProgram = MLP_SINGLE;
-// By plain loops, since oneDNN takes longer to start than such a run lasts. Their peaks are those
-// of the runs of training_test.cpp, measured once for all.
+// With plain loops, because starting oneDNN takes longer than such a run. The peaks are those of
+// the runs in training_test.cpp, measured once for all tests.
 const std::vector<std::string> kOneStep = {"--dim", "8",      "--depth",   "1",         "--steps",
                                            "1",     "--gemm", "reference", "--threads", "1"};
 
@@ -135,7 +135,7 @@ TEST_F(MlpSingle, WarnsOfALossScaleThatLeavesGradientsBelowFp16) {
   EXPECT_EQ(notes("dynamic:1", "33"), "");
 }
 
-/// The cases of the list of bad inputs that can happen to a program that trains on one device.
+/// The cases in the list of bad inputs that are possible in a program that trains on one device.
 TEST(BadInputs, CoverEveryCaseThatCanHappen) {
   std::set<int> covered = {
       11,  // MlpSingle.TellsWhenTheCommandLineWinsOverTheConfigFile
@@ -158,7 +158,7 @@ TEST_F(MlpSingle, ParsesEveryOptionThatHelpNames) {
       "--no-last-relu", "--batch-size",      "4",        "--gemm", "reference"};
   const std::vector<std::string> sgd =
       kOneStep + std::vector<std::string>{"--optimizer", "sgd", "--momentum", "0.9"};
-  // What shows each option in a run; weights are saved before they are loaded.
+  // For each option, a run that shows it; weights are saved before they are loaded.
   const std::map<std::string, std::vector<std::string>> runs = {
       {"dim", {"--dim", "8", "--depth", "1", "--steps", "1"}},
       {"depth", kOneStep},

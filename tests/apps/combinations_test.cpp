@@ -1,5 +1,5 @@
-// Every pair of the options of mlp_ddp: the ranks train what one rank alone does, or the run is
-// refused. Ranks are threads of this process.
+// Every pair of the options of mlp_ddp: the ranks train the same model as a single rank, or the run
+// is refused. Ranks are threads of this process.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@
 namespace barestep {
 namespace {
 
-/// What can be given to mlp_ddp, each level as typed after mpirun. A new option is a new line.
-/// The ranks stand with the scheme, so that every option meets every scheme on every number of
-/// ranks: what goes wrong between ranks needs more than one.
+/// The options of mlp_ddp, each level as typed after mpirun. A new option is a new line. Ranks and
+/// scheme form one factor, so every option meets every scheme with every number of ranks: faults
+/// between ranks need more than one rank.
 const std::vector<Factor>& options() {
   static const std::vector<Factor> all = {
       {"-np 1 --scheme ddp", "-np 2 --scheme ddp", "-np 3 --scheme ddp", "-np 4 --scheme ddp",
@@ -44,7 +44,8 @@ const std::vector<Factor>& options() {
       {"--optimizer adam", "--optimizer adamw", "--optimizer sgd --momentum 0.9",
        "--optimizer adamw --amsgrad", "--optimizer rmsprop --momentum 0.5 --eps 0.1",
        "--optimizer adagrad", "--optimizer lion --weight-decay 0.1"},
-      // Of 12, 1 to 4 ranks have equal shares. 7 leaves a last batch of 1 of the training set.
+      // 1 to 4 ranks have equal shares of 12. A batch size of 7 leaves a last batch of 1 in the
+      // training set.
       {"--global-batch-size 12", "--global-batch-size 10", "--global-batch-size 7"},
       {"--activation relu", "--activation gelu", "--activation tanh"},
       {"", "--dropout 0.3"},
@@ -64,8 +65,8 @@ const std::vector<Factor>& options() {
   return all;
 }
 
-/// Two options that are refused together, whatever else is given, and what is then told. `beside`
-/// is what they need not to be refused for something else first.
+/// Two options that are refused together, whatever the other options are, and the error text.
+/// `beside` are options they need so that nothing else is refused first.
 struct Refusal {
   const char* one;
   const char* other;
@@ -169,8 +170,8 @@ bool may_meet(const std::string& a, const std::string& b) {
   return refusal_of(a, b) == nullptr;
 }
 
-/// 36 samples to train with and 12 to test with, or 48: of both, 1 to 4 ranks have equal shares.
-/// Where they have not, ranks train on the first samples once more, as PyTorch's do.
+/// 36 samples for training and 12 for testing, or 48: 1 to 4 ranks have equal shares of both. If
+/// they do not, ranks train on the first samples again, as in PyTorch.
 constexpr std::uint32_t kSamples = 48;
 constexpr std::uint32_t kFeatures = 6;
 constexpr std::uint32_t kTargets = 4;
@@ -178,7 +179,7 @@ constexpr const char* kSame =
     "--no-last-relu --steps 8 --lr 0.01 --device cpu --threads 1 "
     "--gemm reference --bucket-mib 0.0002";
 
-constexpr std::int64_t kFirstBucket = 100;  // bytes; --bucket-mib is as small
+constexpr std::int64_t kFirstBucket = 100;  // bytes; --bucket-mib is just as small
 
 struct RankCase {
   int ranks = 1;
@@ -189,7 +190,7 @@ class Combinations : public TempDirTest {
  protected:
   void SetUp() override;
 
-  /// What the case's command line asks for, as mlp_ddp reads it.
+  /// The configuration of the case's command line, as mlp_ddp reads it.
   [[nodiscard]] RankCase parsed(const std::string& command) const;
 };
 
@@ -233,7 +234,7 @@ RankCase Combinations::parsed(const std::string& command) const {
   return run;
 }
 
-/// As mlp_ddp finds it before it trains: by the options alone, then by the programs.
+/// The error that mlp_ddp finds before it trains: from the options alone, then from the programs.
 std::optional<Error> error_of(const RankCase& run, int rank) {
   const TrainConfig& config = run.config;
   try {
@@ -252,7 +253,7 @@ std::optional<Error> error_of(const RankCase& run, int rank) {
   }
 }
 
-/// Whether the run is refused, by all ranks alike, and by one line.
+/// Whether the run is refused, by all ranks in the same way, with one line.
 std::optional<std::string> refused(const RankCase& run) {
   const std::optional<Error> first = error_of(run, 0);
   for (int rank = 1; rank < run.ranks; ++rank) {
@@ -276,21 +277,21 @@ std::string command_of(const Case& levels) {
   return command;
 }
 
-/// A gradient is a sum over ranks where one rank has a sum over rows, so both are rounded in other
-/// places: by some 1e-7 in a loss and in a tensor of weights after these few steps. Wrong numbers
-/// differ by 1e-4 and more.
+/// A gradient is a sum over ranks instead of a single rank's sum over rows, so rounding differs: by
+/// about 1e-7 in a loss or a tensor of weights after these few steps. Wrong numbers differ by 1e-4
+/// and more.
 constexpr double kBound = 1e-6;
-/// Gradients that were rounded to bf16 are within 1/256 (parallel/schemes/ddp.h), and so are
-/// losses. Where a gradient nearly cancels, that is all of it, and Adam's step goes elsewhere.
+/// Gradients rounded to bf16 are within 1/256 (parallel/schemes/ddp.h), and so are losses. If a
+/// gradient nearly cancels, only rounding remains, and Adam's step goes elsewhere.
 constexpr double kBf16Bound = 1.0 / 256;
 constexpr double kBf16WeightBound = 1.0 / 64;
 
 void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
-  // Of 16 bits, each rank's gradients are rounded before they are added to the others'.
+  // With 16 bits, each rank's gradients are rounded before the sum over ranks.
   const bool bf16 =
       run.config.parallel.bf16_gradients || type_of(run.config.device.precision) != DType::kF32;
   const double bound = bf16 ? kBf16Bound : kBound;
-  ASSERT_EQ(rank.losses.size(), one.losses.size());  // with those of evaluations
+  ASSERT_EQ(rank.losses.size(), one.losses.size());  // including those of evaluations
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(rank.losses[i], one.losses[i], bound * one.losses[i]) << "loss " << i;
   }
@@ -304,7 +305,7 @@ void expect_near(const Trained& rank, const Trained& one, const RankCase& run) {
       bf16 ? kBf16WeightBound : kBound);
 }
 
-/// When buckets are reduced and updated changes no bit of what was rounded to bf16.
+/// The time at which buckets are reduced and updated does not change any bit of the bf16 results.
 void expect_bits_of_plain_ddp(const std::vector<Trained>& all, const RankCase& run) {
   TrainConfig plain;
   plain.parallel.bf16_gradients = run.config.parallel.bf16_gradients;
@@ -329,7 +330,8 @@ TEST_F(Combinations, TrainWhatOneRankDoes) {
   }
 }
 
-/// What is left of a run after `steps` of it: losses, with those of evaluations, and the end.
+/// The rest of a run after `steps` of it: losses, including those of evaluations, and the end
+/// state.
 void expect_tail(const Trained& rest, const Trained& whole) {
   ASSERT_LE(rest.losses.size(), whole.losses.size());
   const auto skipped = static_cast<std::ptrdiff_t>(whole.losses.size() - rest.losses.size());
@@ -337,8 +339,8 @@ void expect_tail(const Trained& rest, const Trained& whole) {
   EXPECT_EQ(rest.parameters, whole.parameters);
 }
 
-/// Whether the state is taken after a step that was known before, or as soon as somebody asks, of
-/// runs in which the next step's data may be there already.
+/// The state is taken after a step that was set before, or as soon as a request comes, in runs in
+/// which the next step's data may already be loaded.
 TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
   std::int64_t number = 0;
   for (const Case& levels : cover_pairs(options(), may_meet).cases) {
@@ -371,8 +373,8 @@ TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
   }
 }
 
-/// The ranks and schemes that a run is on one after the other, two steps each. Sums are rounded in
-/// other places there: by some 1e-7.
+/// The ranks and schemes that a run uses in turn, two steps each. The different order of sums
+/// changes results by about 1e-7.
 TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
   const std::vector<std::vector<std::string>> worlds = {
       {"-np 1 --scheme ddp", "-np 4 --scheme ddp", "-np 3 --scheme ddp"},
@@ -413,7 +415,7 @@ TEST_F(Combinations, AreRefusedInOneLineOrElseTrain) {
   for (const Case& levels : set.cases) {
     const std::string command = command_of(levels);
     SCOPED_TRACE(command);
-    std::vector<std::string> told;  // what it may be refused for
+    std::vector<std::string> told;  // possible reasons for a refusal
     for (std::size_t a = 0; a < levels.size(); ++a) {
       for (std::size_t b = a + 1; b < levels.size(); ++b) {
         if (const Refusal* refusal = refusal_of(levels[a], levels[b])) {
@@ -436,7 +438,7 @@ TEST_F(Combinations, AreRefusedForTwoOptionsAlone) {
   }
 }
 
-/// How many pairs of levels there are, and how many of them the cases have.
+/// Number of pairs of levels, and how many of them the cases contain.
 std::pair<std::size_t, std::size_t> pairs_in(const std::vector<Factor>& factors,
                                              const std::vector<Case>& cases) {
   std::size_t all = 0;
@@ -474,7 +476,7 @@ TEST(CoveringSet, TellsThePairsThatNoCaseCanHave) {
     return a + b != "ae" && a + b != "cf";
   };
   const CoveringSet set = cover_pairs({{"a", "b"}, {"c", "d"}, {"e", "f"}}, may_meet);
-  // a leaves f of the last two, which c does not go with.
+  // a leaves only f of the last factor, and f is not allowed with c.
   EXPECT_THAT(set.impossible, testing::ElementsAre(testing::Pair("a", "c"), testing::Pair("a", "e"),
                                                    testing::Pair("c", "f")));
   EXPECT_THAT(set.cases, testing::UnorderedElementsAre(testing::ElementsAre("a", "d", "f"),

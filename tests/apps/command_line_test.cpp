@@ -116,7 +116,7 @@ TEST(CommandLine, ParsesTheExamplesOfHelp) {
       std::vector<std::string> arguments;
       for (std::string word; words >> word;) {
         arguments.push_back(word);
-        if (word == program) arguments.clear();  // what starts it is mpirun's
+        if (word == program) arguments.clear();  // the words before it start it under mpirun
       }
       EXPECT_NO_THROW(validate(parse_command_line(trainer, arguments).config, trainer)) << line;
     }

@@ -1,4 +1,4 @@
-// Jobs of many ranks that are cut off and go on, on the same ranks and on others.
+// Jobs of several ranks that are interrupted and resumed, on the same ranks and on others.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -149,7 +149,7 @@ TEST_F(CheckpointedJobs, RefuseAFolderThatOneHostSeesAlone) {
 }
 
 TEST_F(CheckpointedJobs, OutliveADiskThatIsFullForOneRank) {
-  // A file of the last rank grows to 16 MiB, which is enough for MPI, and no further.
+  // A file of the last rank cannot grow beyond 16 MiB, which is enough for MPI.
   file("limited", "#!/bin/bash\n[ $OMPI_COMM_WORLD_RANK = 2 ] && ulimit -f 16384\nexec \"$@\"\n");
   const Arguments job = {
       "--dim",   "1024", "--scheme",           "zero1", "--global-batch-size", "6",
@@ -172,11 +172,11 @@ TEST_F(CheckpointedJobs, PlanWhatEachRankWrites) {
     return ddp(ranks, {"--plan", "--checkpoint", "c", "--scheme", "zero1"}).out;
   };
   EXPECT_THAT(planned(1), ContainsRegex("\n    checkpoint +11,776 B "));
-  // A third of the numbers, and the random stream.
+  // A third of the numbers, and the state of the random stream.
   EXPECT_THAT(planned(3), ContainsRegex("\n    checkpoint +7,424 B "));
 }
 
-/// With stand-ins for srun and scontrol: the job starts as often as it is queued again.
+/// With replacements for srun and scontrol: the job starts once for each time it is queued.
 class QueuedJobs : public CheckpointedJobs {
  protected:
   void SetUp() override {
@@ -213,7 +213,7 @@ TEST_F(QueuedJobs, GoOnUntilTheyAreDone) {
 TEST_F(QueuedJobs, AreNotQueuedAgainWhenNoStepIsMade) {
   const Arguments job = {"--global-batch-size", "6", "--steps", "4"};
   std::filesystem::create_directory(folder() / "checkpoints");
-  // Another run has the folder, and ours ends with 75.
+  // Another run uses the folder, so ours ends with 75.
   const auto start_in_vain = [&] {
     return shell(fmt::format(
         "PATH=$PWD:$PATH MLP_DDP='{}' SLURM_JOB_ID=7 exec flock checkpoints bash '{}' {}", MLP_DDP,

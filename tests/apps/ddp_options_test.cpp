@@ -1,4 +1,4 @@
-// What mlp_ddp says about options that it cannot follow.
+// Messages of mlp_ddp about options that it cannot follow.
 #include <gtest/gtest.h>
 
 #include <string>

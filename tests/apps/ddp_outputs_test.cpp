@@ -1,4 +1,4 @@
-// What the ranks of mlp_ddp made is kept, whatever happens to their other outputs.
+// The results of mlp_ddp's ranks are kept even if other outputs fail.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ const std::string kRanksRun = " --device cpu --threads 1 --dim 8 --depth 1 --sav
 
 class RanksOutputs : public TempDirTest {
  protected:
-  /// A line of bash after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  /// Runs a line of bash after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult bash(const std::string& line) {
     const std::string script =
         fmt::format(". '{}' && ln -sf '{}' mlp_ddp && ln -sf /dev/full full && {}",
@@ -45,7 +45,7 @@ struct UnevenEvaluation {
 
 class UnevenRanks : public RanksOutputs, public ::testing::WithParamInterface<UnevenEvaluation> {};
 
-/// Their parts of the test set make different numbers of batches.
+/// The ranks' shares of the test set have different numbers of batches.
 TEST_P(UnevenRanks, SaveTheirWeightsAndTellOfTheirCommunication) {
   const auto [ranks, batch, test_split] = GetParam();
   const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(, UnevenRanks,
                            return fmt::format("{}RanksOf{}", info.param.ranks, info.param.batch);
                          });
 
-/// A step holds all of its communication, however often ranks evaluate in between.
+/// All communication belongs to a step, however often ranks evaluate in between.
 TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
   constexpr int kEpochs = 2;
   constexpr int kSteps = kEpochs * 1143;
@@ -81,7 +81,8 @@ TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
       "--metrics m",
       data, data, kEpochs));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  // Seven divides the 8001 rows that three ranks take of 8000, so all steps are alike but warm-up.
+  // Seven divides the 8001 rows that three ranks make of 8000, so all steps except warm-up are
+  // equal.
   EXPECT_THAT(result.out,
               HasSubstr(fmt::format("\nCommunication of a step, mean of {} steps and 3 ranks\n",
                                     kSteps - 5)));
@@ -94,7 +95,7 @@ TEST_F(RanksOutputs, TheAccountOfEpochsIsWithinTheirSteps) {
   EXPECT_LE(std::stod(waiting[1]), 2 * 1e3 * total_s / static_cast<double>(records.size()));
 }
 
-/// Rank 0 alone finds that its disk is full.
+/// Only rank 0 finds that its disk is full.
 TEST_F(RanksOutputs, AFullDiskUnderTheMetricsCostsARunNothingElse) {
   const auto result = bash("exec mpirun -np 2 ./mlp_ddp" + kRanksRun +
                            "--steps 300 --log-every 100 --metrics full");
@@ -116,7 +117,7 @@ TEST_F(RanksOutputs, WeightsThatCannotBeWrittenCostNoReport) {
   EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 4 steps and 2 ranks\n"));
 }
 
-/// Only the rank that writes the weights knows, while the others are on their way to the report.
+/// Only the rank that writes the weights detects it, while the others continue to the report.
 TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
   const auto result = bash(
       "exec mpirun -np 2 ./mlp_ddp --device cpu --dim 8 --depth 1 --optimizer adamw --lr 1e38 "
@@ -126,7 +127,7 @@ TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));
 }
 
-/// Of mlp_ddp itself: mpirun kills a job whose output nobody reads.
+/// mlp_ddp's own exit code: mpirun kills a job whose output is not read.
 TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
   const auto alone =
       bash("./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1; exit ${PIPESTATUS[0]}");
@@ -168,7 +169,7 @@ TEST_F(RanksOutputs, TheFirstRankWritesTensorBoardsEvents) {
   EXPECT_EQ(files, 1);
 }
 
-/// The step is that of training: batches of evaluation do not count.
+/// The step named is a training step: evaluation batches do not count.
 TEST_F(RanksOutputs, AStoppedRunNamesTheTrainingStepAfterWhichItEnded) {
   const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
   const auto result = bash(fmt::format(

@@ -1,4 +1,4 @@
-// The real mlp_ddp, as a user starts it: mpirun after scripts/mpi_env.sh.
+// The real mlp_ddp, started like a user does: mpirun after scripts/mpi_env.sh.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ int count(const std::string& text, const std::string& part) {
 
 class MlpDdp : public TempDirTest {
  protected:
-  /// A shell line after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
+  /// Runs a shell line after scripts/mpi_env.sh, with ./mlp_ddp in its folder.
   ProcessResult shell(const std::string& line) {
     const std::string script =
         fmt::format(". '{}' && ln -sf '{}' mlp_ddp && {}", BARESTEP_MPI_ENV, MLP_DDP, line);
@@ -55,7 +55,7 @@ class MlpDdp : public TempDirTest {
     return run_process(Arguments{MLP_DDP} + on_cpu(arguments), {.working_directory = folder()});
   }
 
-  /// All weights a run saved, in the file's order.
+  /// All weights that a run saved, in the file's order.
   std::vector<float> weights(const std::string& name) {
     const std::string bytes = read_file(folder() / name);
     std::uint64_t header = 0;
@@ -89,7 +89,7 @@ TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
     EXPECT_THAT(result.out, StartsWith(fmt::format("{} rank{}, ", ranks, ranks == 1 ? "" : "s")));
     EXPECT_EQ(count(result.out, "| Step time: "), 6) << "only rank 0 prints";
     EXPECT_LT(relative_distance(weights("w"), one), 1e-6);
-    // Each rank's record of each step; the weighted mean of own losses is the loss.
+    // Each rank's record of each step; the loss is the weighted mean of the ranks' own losses.
     const std::vector<json> steps = records("m.jsonl");
     ASSERT_EQ(steps.size(), static_cast<std::size_t>(6 * ranks));
     double mean = 0;
@@ -137,7 +137,7 @@ TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
   EXPECT_EQ(files.size(), 1U);
 }
 
-/// What thread ranks are tested for at length, under MPI and as typed.
+/// Thread ranks test this thoroughly; here it runs under MPI, as typed.
 TEST_F(MlpDdp, ReducesGradientsAsBf16WithHalfTheBytesAndTheSameBitsOnAllRanks) {
   const Arguments run = {"--dim", "300", "--depth", "2", "--steps", "6", "--warmup", "2"};
   const auto fp32 = mpirun(2, run + Arguments{"--metrics", "fp32"});
@@ -163,7 +163,7 @@ TEST_F(MlpDdp, ReducesGradientsAsBf16WithHalfTheBytesAndTheSameBitsOnAllRanks) {
   EXPECT_THAT(explained.out, HasSubstr(" in bf16 "));
 }
 
-/// The device sends its records itself, but not of graphs: events tell then.
+/// The device sends its own records, but not for graphs; there, events give the times.
 TEST_F(MlpDdp, NamesTheRankThatIsLateInGraphsToo) {
   const auto result = mpirun(2, {"--dim", "32", "--depth", "2", "--steps", "12", "--warmup", "2",
                                  "--slow-rank", "1:20", "--graph"});
@@ -216,7 +216,7 @@ TEST_F(MlpDdp, TellsAnErrorOfAllRanksOnce) {
   EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
 }
 
-// The ranks of a host share its figures: one of them looks.
+// The ranks of a host share its figures, so only one of them reads them.
 TEST_F(MlpDdp, LooksAtTheHostOnce) {
   const auto result = mpirun(
       2, {"--dim", "16", "--depth", "1", "--steps", "6", "--monitor", "--metrics", "m.jsonl"});
@@ -253,7 +253,7 @@ TEST_F(MlpDdp, RefusesRanksThatAreToldDifferentThings) {
   EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
 }
 
-/// Another seed and optimizer, other samples in a file of the same size, another library for
+/// Another seed and optimizer, different samples in a file of the same size, another library for
 /// products.
 TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
   std::vector<std::uint8_t> numbers(16);
@@ -273,7 +273,7 @@ TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
                                         "products is .* on rank 0 and reference on rank 1; give "));
 }
 
-/// As if Slurm started them without its PMI: each is alone.
+/// As if Slurm started them without its PMI: each process is alone.
 TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
   const std::string copies = "SLURM_STEP_NUM_TASKS=2 ./mlp_ddp --device cpu --dim 8";
   const auto first = shell("SLURM_PROCID=0 " + copies);
@@ -304,8 +304,8 @@ TEST_F(MlpDdp, UnderTorchrunSaysHowToStartRanks) {
       shell("RANK=0 WORLD_SIZE=1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1").exit_code, 0);
 }
 
-/// mpirun ends the others within two seconds, which a rank may need to start on a busy machine:
-/// then it is tried again.
+/// mpirun ends the others within two seconds, which a rank on a busy machine may need just to
+/// start; then the test tries again.
 TEST_F(MlpDdp, TellsThatARankDiedBeforeItCouldSpeak) {
   ProcessResult result;
   for (int attempt = 0; attempt < 5 && result.err.find("mlp_ddp: error:") == std::string::npos;
@@ -319,7 +319,7 @@ TEST_F(MlpDdp, TellsThatARankDiedBeforeItCouldSpeak) {
                                         "MPI, and the launcher is ending the job; see "));
 }
 
-/// On a busy machine the start may take longer than the limit: then a longer one is tried.
+/// On a busy machine, the start may take longer than the limit; then the test tries a longer one.
 TEST_F(MlpDdp, BlamesTheSlowRankAndNotTheOneThatWaits) {
   ProcessResult result;
   for (const char* const limit : {"2", "10", "30"}) {
@@ -344,7 +344,7 @@ TEST_F(MlpDdp, GoesOnWithoutAFlightBoard) {
                     "or directory; only mpirun will report a rank that dies\n$"));
 }
 
-/// USR1 goes to all ranks by way of mpirun, TERM here to one of them alone.
+/// mpirun passes USR1 to all ranks; here TERM goes to only one of them.
 TEST_F(MlpDdp, AskedToStopAllRanksEndBehindTheSameStep) {
   for (const char* const signal : {"kill -USR1 $job", "pkill -TERM -P $job -n"}) {
     SCOPED_TRACE(signal);
@@ -408,7 +408,7 @@ TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
   single(Arguments(evaluation.begin(), evaluation.begin() + 11) +
          Arguments{"--epochs", "2", "--save", "w"});
   const std::string table = single(evaluation + Arguments{"--batch-size", "4"});
-  // Rows have one scale each, so they do not depend on who else is in a batch.
+  // Each row has its own scale, so results do not depend on the other rows of the batch.
   const std::string row = table.substr(table.find("\nint8 ") + 1, 42);
   ASSERT_THAT(row, ContainsRegex("^int8 +4 +[0-9.]+ +[0-9.]+% "));
   const std::string end = table.substr(table.find("\nint8: "));

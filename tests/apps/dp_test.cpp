@@ -85,7 +85,7 @@ TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
            "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 6 to 8, 2 devices, each "));
-  // Two layers, of both devices: five products of each in each of three steps.
+  // Two layers on two devices: five products on each device in each of three steps.
   EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 30 "));
   EXPECT_THAT(result.out, ContainsRegex("\n +broadcast +[0-9.]+% "));
   EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step, mean of 3\n"));
@@ -138,7 +138,7 @@ TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
 }
 
 TEST_F(MlpDp, ShowsTheRowsOfASmallerLastBatch) {
-  class_run(folder());  // 30 samples to train with
+  class_run(folder());  // 30 samples for training
   const auto result = run({"--devices", "cpu,cpu,cpu", "--data", "idx:x.idx,y.idx", "--layers",
                            "6,4", "--no-last-relu", "--loss", "cross-entropy", "--test-split",
                            "0.25", "--batch-size", "26", "--epochs", "1", "--show-split"});
@@ -156,12 +156,12 @@ TEST_F(MlpDp, EndsWithTheLoadOfEachDevice) {
   EXPECT_THAT(result.out, StartsWith("3 devices: cpu:0 22 rows on 1 thread, cpu:1 22 rows on 1 "
                                      "thread, cpu:2 20 rows on 1 thread\nExchange by copies and "
                                      "sums in their common memory\n"));
-  // Two layers of 64 x 64 and 64 numbers, out of device 0 to two others and back.
+  // Two layers of 64 x 64 and 64 numbers, from device 0 to two others and back.
   EXPECT_THAT(result.out,
               ::testing::ContainsRegex("\n  broadcast +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
   EXPECT_THAT(result.out,
               ::testing::ContainsRegex("\n  reduce +[0-9.]+ ms +[0-9.]+ % +65.00 KiB  "));
-  // Of 42 rows of 64 numbers, x and a gradient there, outputs back.
+  // For 42 rows of 64 numbers: x and a gradient to the other devices, outputs back.
   EXPECT_THAT(result.out,
               ::testing::ContainsRegex("\n  scatter +[0-9.]+ ms +[0-9.]+ % +21.00 KiB  "));
   EXPECT_THAT(result.out,
@@ -202,7 +202,7 @@ TEST_F(MlpDp, TakesTheCpusItMayUseForThoseOfTheMachine) {
   EXPECT_THAT(result.out, HasSubstr("\nOversubscribed: 2 threads on 1 core\n"));
 }
 
-/// On a busy machine the start may take longer than the limit: then a longer one is tried.
+/// On a busy machine, the start may take longer than the limit; then the test tries a longer one.
 TEST_F(MlpDp, ThatHangsEndsWithOneLine) {
   ProcessResult result;
   for (const char* const limit : {"0.5", "5", "20"}) {
@@ -373,7 +373,7 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
       {"--version"},
       {"--help"},
   };
-  std::set<std::string> covered = {"autotune"};  // a GPU's: refused below
+  std::set<std::string> covered = {"autotune"};  // needs a GPU: refused below
   for (const Arguments& arguments : runs) {
     for (const std::string& argument : arguments) {
       if (argument.starts_with("--")) covered.insert(argument.substr(2));

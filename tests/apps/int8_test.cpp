@@ -1,5 +1,5 @@
-// --evaluate-only --precision int8: the table beside fp32, what it keeps of a trained classifier,
-// and what is refused.
+// --evaluate-only --precision int8: the table compared with fp32, the accuracy of a trained
+// classifier, and the refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A row of the table of a classifier.
+/// A row of a classifier's table.
 struct Int8Row {
   std::string precision;
   int batch_size = 0;
@@ -90,13 +90,13 @@ TEST_F(Int8OfMnist, KeepsTheAccuracyOfATrainedClassifierAndAllButAFewAnswers) {
       EXPECT_EQ(fp32.changed, "-");
       EXPECT_LE(std::stoi(int8.changed), 10);
       EXPECT_EQ(fp32.weights, "2,678,824");  // 669,706 parameters
-      // A byte a weight, and for each output a bias, a sum and a scale, or one scale a layer.
+      // One byte per weight, and for each output a bias, a sum and a scale, or one scale per layer.
       EXPECT_EQ(int8.weights, std::string(scheme) == "torch" ? "676,956" : "681,080");
     }
   }
 }
 
-/// A classifier of a few samples with weights in "w".
+/// A classifier trained on a few samples, with weights in "w".
 class SmallInt8 : public Int8 {
  protected:
   void SetUp() override {

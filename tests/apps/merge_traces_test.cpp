@@ -1,4 +1,4 @@
-// mlp_lab merge-traces, as a user meets it.
+// mlp_lab merge-traces, as a user runs it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ class MergeTraces : public TempDirTest {
     return run_process(arguments, {.working_directory = folder()});
   }
 
-  /// The sample's trace as that of a rank which began `late_ns` after rank 0.
+  /// The sample's trace as if from a rank that began `late_ns` after rank 0.
   static std::string trace_of_rank(int rank, std::int64_t late_ns) {
     const TraceContext context{.program = "mlp_ddp",
                                .version = "0",

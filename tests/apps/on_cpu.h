@@ -1,4 +1,5 @@
-// What the programs' tests expect does not depend on whether there is a GPU: they train on the CPU.
+// The results that the programs' tests expect must not depend on a GPU, so the programs train on
+// the CPU.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 namespace barestep {
 
-/// The arguments, after --device cpu unless they name a device.
+/// The arguments, preceded by --device cpu unless they name a device.
 inline std::vector<std::string> on_cpu(std::vector<std::string> arguments) {
   if (std::ranges::find(arguments, "--device") == arguments.end()) {
     arguments.insert(arguments.begin(), {"--device", "cpu"});

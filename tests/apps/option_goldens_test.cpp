@@ -1,5 +1,5 @@
-// Short runs with one option each against PyTorch's (scripts/make_option_golden.py), alone and on
-// ranks, which are threads of this process.
+// Short runs with one option each compared with PyTorch's (scripts/make_option_golden.py), alone
+// and with several ranks, which are threads of this process.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -51,7 +51,7 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
     }
   }
 
-  /// What mlp_ddp makes of the golden's arguments and `more`.
+  /// The configuration that mlp_ddp reads from the golden file's arguments and `more`.
   [[nodiscard]] TrainConfig config(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments = golden_.at("arguments");
     std::ranges::replace(arguments, "--batch-size", "--global-batch-size");
@@ -64,7 +64,7 @@ class OptionGolden : public TempDirTest, public testing::WithParamInterface<std:
     return parse_command_line(TrainerKind::kDdp, arguments).config;
   }
 
-  /// Those of steps and, after each epoch, of the test set.
+  /// The losses of steps and, after each epoch, of the test set.
   [[nodiscard]] std::vector<double> losses() const {
     const std::vector<double> steps = golden_.at("losses");
     if (!golden_.contains("evaluations")) return steps;

@@ -1,4 +1,4 @@
-// What training made is kept, whatever happens to the other outputs of mlp_single and mlp_dp.
+// The results of training are kept even if other outputs of mlp_single and mlp_dp fail.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ constexpr std::uintmax_t kWeightsBytes = 72 * 4;
 
 class Outputs : public TempDirTest {
  protected:
-  /// A line of bash, with ./mlp_single, ./mlp_dp and ./mlp_lab in its folder.
+  /// Runs a line of bash, with ./mlp_single, ./mlp_dp and ./mlp_lab in its folder.
   ProcessResult bash(const std::string& line) {
     const std::string script = fmt::format("ln -sf '{}' '{}' '{}' . && ln -sf /dev/full full && {}",
                                            MLP_SINGLE, MLP_DP, MLP_LAB, line);
@@ -71,7 +71,7 @@ TEST_P(OutputsOf, AReaderThatGoesAwayCostsARunNothingElse) {
   expect_weights();
 }
 
-/// Of a run of a thousand hours.
+/// The run would take a thousand hours.
 TEST_P(OutputsOf, WithoutAReaderARunThatWritesNoFileEnds) {
   const auto result = bash(fmt::format(
       "./{} --device cpu --dim 8 --depth 1 --steps 1000000000 --delay-ms 4 | head -n 1; exit "
@@ -90,7 +90,7 @@ TEST_P(OutputsOf, AFullDiskUnderStdoutCostsARunNothingElse) {
   expect_weights();
 }
 
-/// The note: the command line wins over the config file.
+/// The note says that the command line overrides the config file.
 TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
   file("run.json", R"({"steps": 2})");
   const std::string noted = fmt::format("./{}{}--config run.json --steps 3", GetParam(), kRun);
@@ -99,7 +99,7 @@ TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
   const auto result = bash("exec " + noted + " 2>/dev/full");
   EXPECT_EQ(result.exit_code, 0) << result.out;
   expect_weights();
-  // And whatever --device auto has to say.
+  // The same for messages of --device auto.
   const auto automatic = bash(
       fmt::format("exec ./{} --device auto --dim 8 --depth 1 --steps 2 --save weights 2>/dev/full",
                   GetParam()));
@@ -107,7 +107,7 @@ TEST_P(OutputsOf, ANoteThatNobodyCanReadEndsNoRun) {
   expect_weights();
 }
 
-/// One signal ends the run after the current step; the steps are said in the metrics.
+/// A signal ends the run after the current step; the metrics record the steps.
 TEST_P(OutputsOf, SignalsEndARunAfterTheCurrentStep) {
   for (const char* const signal : {"INT", "TERM", "USR1"}) {
     for (const int log_every : {1, 7}) {
@@ -129,7 +129,7 @@ TEST_P(OutputsOf, SignalsEndARunAfterTheCurrentStep) {
   }
 }
 
-/// A step that lasts ten minutes.
+/// A step that takes ten minutes.
 TEST_P(OutputsOf, ASecondSignalEndsARunAtOnce) {
   for (const auto& [signal, number] : {std::pair("INT", 2), std::pair("TERM", 15)}) {
     const auto result = bash(fmt::format(
@@ -141,7 +141,7 @@ TEST_P(OutputsOf, ASecondSignalEndsARunAtOnce) {
   }
 }
 
-/// timeout(1) signals its child, and then its process group; here during warm-up.
+/// timeout(1) signals its child and then its process group; here this happens during warm-up.
 TEST_P(OutputsOf, TheSameSignalTwiceInARowIsOneRequest) {
   const auto result =
       bash(fmt::format("timeout 2 ./{}{}--steps 1000000000 --warmup 1000 "
@@ -202,7 +202,7 @@ TEST_F(Outputs, AFullDiskUnderTheMetricsOfAnEvaluationCostsItNothingElse) {
   EXPECT_THAT(result.out, StartsWith("w of 512 samples\n"));
 }
 
-/// A note comes first; without the memory that it needs, nothing is run.
+/// The note comes first; the memory is too small, so nothing runs.
 TEST_F(Outputs, ANoteThatNobodyCanReadDoesNotEndTheLab) {
   const auto result =
       bash("PATH=/nowhere exec ./mlp_lab run all --device cpu --quick --memory 1KiB 2>/dev/full");

@@ -1,4 +1,4 @@
-// mlp_ddp with --profile and --trace: a trace of each rank, on one clock.
+// mlp_ddp with --profile and --trace: one trace per rank, on a common clock.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class ProfiledRanks : public TempDirTest {
 
 const Arguments kTwoLayers = {"--layers", "12,16,9", "--global-batch-size", "10"};
 
-/// When a rank was at the collectives of its trace, in seconds of Unix time, by step and size.
+/// When a rank was in the collectives of its trace, in seconds of Unix time, by step and size.
 std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> collectives_of(
     const std::string& text) {
   const json trace = json::parse(text);
@@ -80,7 +80,7 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
   // The loss and one bucket, each in three steps.
   EXPECT_THAT(result.out, ContainsRegex("\n +all_reduce +[0-9.]+% .* 6 "));
   EXPECT_THAT(result.out, HasSubstr("\nAccount of a profiled step, mean of 3\n"));
-  // The account of communication listens to the same records.
+  // The account of communication uses the same records.
   EXPECT_THAT(result.out, HasSubstr("\nCommunication of a step, mean of 7 steps and 2 ranks\n"));
 
   const auto unpacked = run_process({"/bin/gzip", "-d", "t.rank0.json.gz", "t.rank1.json.gz"},
@@ -104,7 +104,8 @@ TEST_F(ProfiledRanks, WriteATraceEachAndRankZeroTellsOfItsSteps) {
   EXPECT_THAT(broken_rules_of_merged(text("all.json")), IsEmpty());
 }
 
-/// An all-reduce cannot end on a rank before it began on every other: clocks that differ would.
+/// An all-reduce cannot end on a rank before it began on every other; with different clocks it
+/// would.
 TEST_F(ProfiledRanks, TellOfAFirstStepThatHasAProgramOfItsOwn) {
   const auto result =
       run(kTwoLayers + Arguments{"--first-bucket", "whole", "--steps", "12", "--profile",
@@ -113,7 +114,7 @@ TEST_F(ProfiledRanks, TellOfAFirstStepThatHasAProgramOfItsOwn) {
   EXPECT_THAT(result.out, HasSubstr("\nProfile of the steps 0 to 2, rank 0 of 2, "));
   EXPECT_THAT(result.out, ContainsRegex("\n +gemm +[0-9.]+% .* 15 "));
   EXPECT_THAT(result.out, ContainsRegex("\n +all_reduce +[0-9.]+% .* 6 "));
-  std::map<std::int64_t, int> collectives;  // of each step; the last one closes the trace
+  std::map<std::int64_t, int> collectives;  // in each step; the last one closes the trace
   for (const auto& [key, times] : collectives_of(text("t.rank0.json"))) ++collectives[key.first];
   EXPECT_THAT(collectives, ElementsAre(Pair(0, 2), Pair(1, 2), Pair(2, 2), Pair(3, 2)));
 }
@@ -136,7 +137,7 @@ TEST_F(ProfiledRanks, ShowCollectivesAtTheSameTime) {
   });
 }
 
-/// Captured, collectives are known by their first step; their records tell which one it was.
+/// A captured collective is named after its first step; its records give the actual step.
 TEST_F(ProfiledRanks, TellTheStepsOfCollectivesInAGraph) {
   const auto result = run(kTwoLayers + Arguments{"--steps", "12", "--graph", "--profile-steps",
                                                  "6:9", "--trace", "t.json"});
@@ -202,7 +203,7 @@ TEST_F(ProfiledRanks, HaveTheLossesOfARunWithoutProfiling) {
   EXPECT_EQ(losses("profiled", {"--profile", "--trace", "t.json"}), plain);
 }
 
-/// Both count communication that computation hides, and time without either.
+/// Both count the communication that computation hides, and the time with neither.
 TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
   const auto result = run({"--dim", "64", "--depth", "3", "--bucket-mib", "0.02", "--steps", "12",
                            "--profile", "--profile-steps", "6:9", "--trace", "t.json"});
@@ -226,7 +227,7 @@ TEST_F(ProfiledRanks, AreToHolisticTraceAnalysisWhatTheyAreToUs) {
   const json& first = ranks[0];
   const double span = first.at("span");
   const auto expect_near = [&](int group, double theirs_percent) {
-    // Ours is printed with one decimal.
+    // Our output has one decimal.
     EXPECT_NEAR(std::stod(ours[static_cast<std::size_t>(group)]), theirs_percent,
                 0.01 * theirs_percent + 0.06);
   };

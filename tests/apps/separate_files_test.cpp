@@ -1,4 +1,4 @@
-// Files whose names a run derives from those it is given.
+// Files whose names a run derives from given names.
 #include <gtest/gtest.h>
 
 #include "support/arguments.h"

@@ -1,7 +1,7 @@
-// What an account of steps promises, on real runs: every scheme, one by one and in rows, eager and
-// as graphs, marked by records and by events. Ranks are threads of this process.
+// The guarantees of an account of steps, checked on real runs: every scheme, step by step and in
+// rows, eager and as graphs, timed by records and by events. Ranks are threads of this process.
 //
-// The witness is a listener between devices and the runner, which keeps every node's own record.
+// The reference is a listener between devices and the runner that keeps every node's own record.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -39,9 +39,9 @@
 namespace barestep {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of sums of times
+constexpr double kRounding = 1e-9;  // in sums of times
 
-/// Who tells the runner when its work ran.
+/// The source of the runner's times for its work.
 enum class MarkedBy { kRecords, kEvents, kEventsOfAWrongClock };
 
 /// Every record of a rank, by program, node and device, in the order of steps.
@@ -58,7 +58,7 @@ class Records {
     const std::lock_guard lock(mutex_);
     spans_.clear();
   }
-  /// Of the program's step number `turn`; nothing where no record came.
+  /// The record in the program's step number `turn`; nothing if there was none.
   [[nodiscard]] std::optional<Span> of(int program, NodeId node, int device,
                                        std::size_t turn) const {
     const std::lock_guard lock(mutex_);
@@ -72,8 +72,8 @@ class Records {
   std::map<std::tuple<int, NodeId, int>, std::vector<Span>> spans_;
 };
 
-/// An event that measures time. Those of a wrong clock take so long to be recorded that the host
-/// takes them to be reached earlier than they are.
+/// An event that measures time. With a wrong clock, recording takes so long that the host believes
+/// the event was reached earlier than it was.
 class HeardEvent final : public Event {
  public:
   HeardEvent(std::unique_ptr<Event> inner, bool is_slow)
@@ -93,7 +93,7 @@ class HeardEvent final : public Event {
   bool is_slow_;
 };
 
-/// A CPU device that is listened to. One that is marked by events says that it is a GPU.
+/// A CPU device with a listener. If it is timed by events, it presents itself as a GPU.
 class HeardDevice final : public ForwardingDevice, public RecordSink {
  public:
   HeardDevice(Device& inner, Records& records, MarkedBy by)
@@ -121,10 +121,10 @@ class HeardDevice final : public ForwardingDevice, public RecordSink {
   Records& records_;
   MarkedBy by_;
   RecordSink* sink_ = nullptr;
-  int slow_events_ = 0;  // the next ones, which are the clock's
+  int slow_events_ = 0;  // the next events, which set the clock
 };
 
-/// The same of a communicator of ranks.
+/// The same for a communicator of ranks.
 class HeardCommunicator final : public ForwardingCommunicator, public RecordSink {
  public:
   HeardCommunicator(Communicator& inner, Records& records, MarkedBy by)
@@ -148,13 +148,13 @@ class HeardCommunicator final : public ForwardingCommunicator, public RecordSink
   RecordSink* sink_ = nullptr;
 };
 
-/// Checks each finished step of a rank, of training and of evaluation.
+/// Checks each finished step of a rank, in training and in evaluation.
 class Promises final : public TrainObserver {
  public:
   Promises(const Trainer& trainer, const Records& records, MarkedBy by)
       : trainer_(trainer), records_(records), by_(by) {}
 
-  /// How long the observer looks at an evaluation.
+  /// How long the observer spends on an evaluation.
   double evaluation_pause_s = 0;
 
   void on_batch() override {
@@ -188,7 +188,7 @@ class Promises final : public TrainObserver {
  private:
   [[nodiscard]] const Timeline& timeline() const { return trainer_.runner().timeline(); }
 
-  /// Of the difference between two times.
+  /// The error of the difference between two times.
   [[nodiscard]] double clock_error_s() const {
     return by_ == MarkedBy::kRecords ? 0 : 2 * trainer_.runner().clock_error_s() + kRounding;
   }
@@ -205,7 +205,7 @@ class Promises final : public TrainObserver {
       const NodeRun& run = step.plan->runs()[i];
       const Span& span = step.spans[i];
       SCOPED_TRACE(fmt::format("the run that begins with node {}", run.first));
-      // Input may be fetched after the work of the step before.
+      // Input may be fetched after the work of the previous step.
       const bool fetched_ahead = run.phase == Phase::kData && previous != nullptr;
       const double first_s = run.phase != Phase::kData ? host.start_s
                              : fetched_ahead           ? previous->host.queued_s
@@ -263,8 +263,8 @@ class Promises final : public TrainObserver {
     }
   }
 
-  /// Runs begin and end as their first and last nodes do, and the main lane's own work is that of
-  /// its nodes, with nothing of it outside of the wall.
+  /// Runs begin with their first node and end with their last one, and the main lane's own work is
+  /// that of its nodes and lies within the wall time.
   void check_against_records() {
     const StepTimeline& step = *timeline().at(0);
     const Program& program = step.plan->program();
@@ -279,7 +279,7 @@ class Promises final : public TrainObserver {
       SCOPED_TRACE(fmt::format("the run that begins with node {}", run.first));
       const auto first = records_.of(number, run.first, run.lane.device, turn);
       const auto last = records_.of(number, run.last, run.lane.device, turn);
-      if (run.is_collective && run.parts.size() > 1) continue;  // which is no op of a device
+      if (run.is_collective && run.parts.size() > 1) continue;  // which is no single device op
       ASSERT_TRUE(first && last) << "a node told nothing";
       expect_marks(step.spans[i], {.begin_s = first->begin_s, .end_s = last->end_s});
       if (run.lane == kMainLane && run.phase != Phase::kData) {
@@ -305,7 +305,7 @@ class Promises final : public TrainObserver {
     }
   }
 
-  /// Seconds of the main lane's runs and of their nodes, by phase.
+  /// Seconds of the main lane's runs, and of their nodes, by phase.
   void expect_own_work(const EnumArray<Phase, double>& runs_s,
                        const EnumArray<Phase, double>& nodes_s) const {
     EnumArray<Phase, double> own_s{};
@@ -340,7 +340,7 @@ class Promises final : public TrainObserver {
 /// A run as typed: "mlp_ddp -np 2 --scheme zero1".
 struct Typed {
   TrainerKind program = TrainerKind::kSingle;
-  int ranks = 0;  // 0: the program has none
+  int ranks = 0;  // 0: the program has no ranks
   TrainConfig config;
 
   explicit Typed(const std::string& command) {
@@ -372,7 +372,8 @@ struct Typed {
   }
 };
 
-/// What the program would refuse: as typed, by the options together, or by their programs.
+/// Whether the program would refuse the run: by its options as typed, combined, or by their
+/// programs.
 std::optional<Typed> unless_refused(const std::string& command) {
   try {
     Typed typed(command);
@@ -395,7 +396,7 @@ struct Checked {
   std::int64_t steps = 0, steps_in_rows = 0, evaluations = 0;
 };
 
-/// One process of a run, with every step checked. `ranks` is null where the program has none.
+/// One process of a run, with every step checked. `ranks` is null for programs without ranks.
 Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
                       double evaluation_pause_s) {
   const TrainConfig& config = typed.config;
@@ -432,7 +433,7 @@ Checked check_process(const Typed& typed, MarkedBy by, Communicator* ranks,
   return {promises.steps(), promises.steps_in_rows(), promises.evaluations()};
 }
 
-/// What each process of the run came to, which is the same of all.
+/// The result of each process of the run; all are the same.
 Checked check_run(const Typed& typed, MarkedBy by, const std::string& name,
                   double evaluation_pause_s = 0) {
   if (typed.ranks == 0) return check_process(typed, by, nullptr, evaluation_pause_s);
@@ -490,7 +491,7 @@ TEST_P(StepAccounts, AddUpToWallsThatTileTheRunAndAgreeWithTheNodes) {
         for (const auto& [by, name] : kMarks) {
           const Checked checked = check_run(*typed, by, command + name);
           EXPECT_EQ(checked.steps, 12);
-          // The first step is awaited, so the row begins with the second.
+          // The host waits for the first step, so the row begins with the second.
           EXPECT_EQ(checked.steps_in_rows, typed->config.training.log_every == 1 ? 0 : 10);
           ++runs;
         }
@@ -506,7 +507,7 @@ INSTANTIATE_TEST_SUITE_P(, StepAccounts, testing::ValuesIn(kSchemes),
 
 class EvaluationsBetweenSteps : public TempDirTest {};
 
-/// Of four epochs with an observer that takes its time over each evaluation.
+/// Four epochs with an observer that spends time on each evaluation.
 TEST_F(EvaluationsBetweenSteps, BelongToNoTrainingStep) {
   class_run(folder());  // writes the files
   constexpr const char* kFiles =
@@ -530,7 +531,8 @@ TEST_F(EvaluationsBetweenSteps, BelongToNoTrainingStep) {
         // Three batches of 8 samples and one of 6.
         EXPECT_EQ(checked.steps, 4 * 4);
         EXPECT_EQ(checked.evaluations, 4);
-        // In a row: all but the first of each epoch, and the second of all, which awaits the first.
+        // In a row: all steps except the first of each epoch and the second of the run, which waits
+        // for the first.
         EXPECT_EQ(checked.steps_in_rows, typed.config.training.log_every == 1 ? 0 : 4 * 3 - 1);
         if (HasFailure()) return;
       }

@@ -1,8 +1,7 @@
-"""torch_checkpoint.py CHECKPOINT STEPS: PyTorch goes on from a checkpoint of mlp_single's.
+"""torch_checkpoint.py CHECKPOINT STEPS: PyTorch continues from a checkpoint of mlp_single.
 
-Loads weights, Adam's memory and the random stream of a run on random data without a last ReLU, makes
-STEPS more steps with batches of 8, and prints their losses. Exits with 77 where PyTorch is not
-installed.
+Loads the weights, Adam's state and the random stream of a run on random data without a last ReLU, trains
+STEPS more steps with batches of 8, and prints their losses. Exits with 77 if PyTorch is not installed.
 """
 import re
 import sys

@@ -1,4 +1,4 @@
-"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: weights between barestep and PyTorch.
+"""torch_weights.py LAYERS IMAGES LABELS OURS THEIRS: exchanges weights between barestep and PyTorch.
 
 Loads OURS, a safetensors file of mlp_single's, into the same model in PyTorch by load_state_dict, and prints
 its loss and accuracy on the idx files; writes THEIRS, fresh weights of that model, and prints theirs.

@@ -1,4 +1,4 @@
-// Weights go to PyTorch and come from it, by load_state_dict and --load, and mean the same there.
+// Weights move to PyTorch and back, by load_state_dict and --load, and give the same results there.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -31,7 +31,7 @@ class TorchWeights : public TempDirTest {
     return run_process(Arguments{MLP_SINGLE} + kMnist + arguments, {.working_directory = folder()});
   }
 
-  /// The row of --evaluate-only's table says what PyTorch said: "0.123456789 94.50%".
+  /// The row of --evaluate-only's table matches PyTorch's: "0.123456789 94.50%".
   void expect_same(const std::string& file, const std::string& torch) {
     std::istringstream words(torch);
     double loss = 0;

@@ -42,7 +42,7 @@ class Training : public TempDirTest {
     return run_process(Arguments{MLP_SINGLE} + on_cpu(arguments), {.working_directory = folder()});
   }
 
-  /// Standard output of a run that must succeed and complain of nothing.
+  /// Standard output of a run that must succeed without messages on stderr.
   std::string output_of(const Arguments& arguments) {
     const ProcessResult result = run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -50,7 +50,7 @@ class Training : public TempDirTest {
     return result.out;
   }
 
-  /// What --metrics wrote.
+  /// The file written by --metrics.
   std::vector<nlohmann::json> records(const std::string& name) {
     return records_of(read_file(folder() / name));
   }
@@ -62,7 +62,7 @@ class Training : public TempDirTest {
   }
 };
 
-/// The rates of a table's rows, and the sentences after it.
+/// The rates in a table's rows, and the sentences after it.
 TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   const std::string out =
       output_of(kSmall + Arguments{"--steps", "40", "--warmup", "2", "--profile", "--profile-steps",
@@ -83,7 +83,7 @@ TEST_F(Training, ProfilesItsStepsByOpLayerAndPhase) {
   EXPECT_THAT(out, ContainsRegex("\nThe bottleneck is [a-z ]+: [0-9.]+ % of a step, "));
   EXPECT_THAT(out, ContainsRegex("\nBackward takes [0-9.]+ times as long as forward: "));
   EXPECT_THAT(out, ContainsRegex("\nA step does [0-9.]+ GFLOP/s, [0-9.]+ % of the "));
-  // 38 steps after warm-up, less 10 profiled ones and the one before them: 27 make 6 groups.
+  // 38 steps after warm-up, minus 10 profiled ones and the one before them: 27 steps make 6 groups.
   EXPECT_THAT(out, ContainsRegex("\nProfiling adds .* \\(95 % interval .*, 6 groups of steps "));
 
   EXPECT_THAT(out,
@@ -168,7 +168,7 @@ TEST_F(Training, KeepsNoPeaksThatWereMeasuredOnABusyMachine) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "barestep" / "peaks.tsv"));
 }
 
-/// One step more than was asked for, which readers that drop the last one drop.
+/// One more step than requested; readers that drop the last one drop this one.
 TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
   const std::string out = output_of(
       kSmall + Arguments{"--steps", "20", "--profile-steps", "10:13", "--trace", "trace.json"});
@@ -184,7 +184,7 @@ TEST_F(Training, WritesATraceThatKeepsItsReadersRules) {
   EXPECT_THAT(broken_rules(read_file(folder() / "graph.json")), testing::IsEmpty());
 }
 
-/// What is recorded until then shows what a run was at when it went wrong.
+/// The steps recorded so far show what a run was doing when it diverged.
 TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
   const Arguments diverges = kSmall + Arguments{"--steps", "20", "--lr", "1e30"};
   const auto result = run(diverges + Arguments{"--profile-steps", "0:5", "--trace", "t.json"});
@@ -206,7 +206,7 @@ TEST_F(Training, ThatDivergesWritesTheTraceOfTheStepsBefore) {
   EXPECT_THAT(run(diverges).err, ContainsRegex("^mlp_single: error: "));
 }
 
-/// The run itself is not lost: its summary is told and its weights are saved before.
+/// The run itself is not lost: its summary is printed and its weights are saved first.
 TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
   std::filesystem::create_symlink("/dev/full", folder() / "full.json");
   const auto result = run(
@@ -219,7 +219,7 @@ TEST_F(Training, WithAFullDiskSaysSoOfTheTraceBehindItsSummaryAndItsWeights) {
   EXPECT_TRUE(std::filesystem::exists(folder() / "weights.safetensors"));
 }
 
-/// A step of this model has 40 nodes, and there is room for 2^18 records of a kind.
+/// A step of this model has 40 nodes, and there is room for 2^18 records of each kind.
 TEST_F(Training, OfTenThousandProfiledStepsSaysForWhichThereWasNoRoom) {
   const std::string out = output_of({"--dim", "4", "--depth", "5", "--batch-size", "4", "--threads",
                                      "1", "--gemm", "reference", "--steps", "10010", "--log-every",
@@ -267,7 +267,7 @@ TEST_F(Training, WatchedByAMonitorHasTheSameLosses) {
   EXPECT_THAT(trace, HasSubstr(R"({"ph":"C","name":"host busy_percent")"));
 }
 
-/// Four numbers a step after the file's version; what they look like is event_file_test's.
+/// Four numbers per step after the file's version; event_file_test checks their format.
 TEST_F(Training, WritesEventFilesForTensorBoard) {
   output_of(kSmall + Arguments{"--steps", "3", "--tensorboard", "runs"});
   const auto file = *std::filesystem::directory_iterator(folder() / "runs");
@@ -277,7 +277,7 @@ TEST_F(Training, WritesEventFilesForTensorBoard) {
   }
 }
 
-/// PyTorch reaches 96.2 and 96.3 % in five epochs; under a sanitizer there is time for one.
+/// PyTorch reaches 96.2 and 96.3 % in five epochs; under a sanitizer there is only time for one.
 TEST_F(Training, OfMnistReachesTheAccuracyOfPyTorch) {
   const std::string data = std::string(BARESTEP_TEST_DATA) + "/mnist/t10k-";
   const std::string out = output_of(
@@ -347,7 +347,7 @@ TEST_F(Training, PlansWhatRecomputationSavesAndCosts) {
   EXPECT_THAT(output_of(deep), testing::Not(HasSubstr("Recomputation")));
 }
 
-/// The plan of fewer segments than the one that is named does not fit.
+/// The plan with fewer segments than the suggested number does not fit.
 TEST_F(Training, NamesTheCheapestSegmentsThatFitTheMemory) {
   const Arguments deep = {"--plan", "--dim", "1024", "--depth", "64", "--batch-size", "16384"};
   const auto with = [&](const char* segments, const char* memory) {
@@ -402,7 +402,8 @@ TEST_F(Training, ExplainsAStep) {
   EXPECT_THAT(both, HasSubstr("544 parameters\n"));
 }
 
-/// With all that the device and the defaults decided; so it is a config file of the same run.
+/// Includes everything that the device and the defaults decided, so it works as a config file of
+/// the run.
 TEST_F(Training, BeginsMetricsWithTheConfigurationOfTheRun) {
   output_of(kSmall + Arguments{"--steps", "3", "--optimizer", "adamw", "--metrics", "m.jsonl"});
   const nlohmann::json all = configuration_of(read_file(folder() / "m.jsonl"));
@@ -416,7 +417,7 @@ TEST_F(Training, BeginsMetricsWithTheConfigurationOfTheRun) {
   EXPECT_GE(all.at("threads"), 1);
   const auto losses_before = losses("m.jsonl");
   nlohmann::json given = all;
-  given.erase("device");  // which every run of these tests is given
+  given.erase("device");  // set for every run in these tests
   file("run.json", given.dump());
   output_of({"--config", "run.json"});
   EXPECT_EQ(configuration_of(read_file(folder() / "m.jsonl")), all);
@@ -493,8 +494,8 @@ TEST_F(Training, SavesNothingWhenItsLastUpdateDiverges) {
   EXPECT_TRUE(names().empty());
 }
 
-/// Everything that needs no device is checked before one is touched: on a machine without this GPU
-/// another mistake is named first.
+/// Everything that needs no device is checked before a device is opened: on a machine without this
+/// GPU, other mistakes are reported first.
 TEST_F(Training, ChecksEverythingElseBeforeTheDevice) {
   const Arguments gpu = {"--device", "cuda:63", "--dim", "8", "--depth", "1"};
   EXPECT_EQ(run(gpu).exit_code, 69);

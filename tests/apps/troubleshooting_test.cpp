@@ -1,4 +1,4 @@
-// docs/troubleshooting.md lists the error lines of the tables of bad input, and is made from them:
+// docs/troubleshooting.md lists the error lines of the tables of bad input. To regenerate it, run
 // BARESTEP_WRITE_DOCS=1 build/tests/programs_test --gtest_filter='Troubleshooting.*'
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kMark = "<!-- made by tests/apps/troubleshooting_test.cpp -->\n";
 
-/// One line for errors that differ in the value alone. Values that no page can show are left out.
+/// One line for errors that differ only in the value. Values that a page cannot show are left out.
 std::string lines_of(const std::vector<BadInput>& cases) {
   constexpr std::size_t kLongest = 400;
   static const std::regex kValue("'[^']*'");

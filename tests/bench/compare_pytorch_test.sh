@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# compare_pytorch_test.sh <source root> <build folder>: the comparison runs, writes what it found, and
-# both programs train to the same losses.
+# compare_pytorch_test.sh <source root> <build folder>: the comparison runs and writes its results,
+# and both programs train to the same losses.
 set -euo pipefail
 python=${PYTHON:-/usr/bin/python3}
 "$python" -c "import torch" 2>/dev/null || { echo "no PyTorch here"; exit 77; }
@@ -20,7 +20,7 @@ for figure in comparison["figures"].values():
 assert max(each["largest_loss_difference"] for each in comparison["rounds"]) <= 5e-7, comparison
 END
 
-# What is refused, and in which words.
+# Refusals and their messages.
 if python3 "$1/bench/compare_pytorch.py" --pairs 5 2>"$results/err"; then exit 1; fi
 grep -q "argument --pairs: fewer than 6 have no interval" "$results/err"
 if python3 "$1/bench/compare_pytorch.py" --python /bin/false --build "$2" --settings plain \

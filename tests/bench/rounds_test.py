@@ -6,14 +6,14 @@ import sys
 sys.path.insert(0, sys.argv[1] + "/bench")
 import rounds  # noqa: E402
 
-# How many order statistics are cut: the tables of the sign test.
+# The number of order statistics to cut: the tables of the sign test.
 assert [rounds.cut_of(n) for n in (5, 6, 8, 9, 11, 12, 14, 15)] == [-1, 0, 0, 1, 1, 2, 2, 3]
 nine = rounds.summary([40.30, 40.34, 39.88, 38.82, 39.89, 40.35, 55.88, 38.30, 41.52])
 assert (nine["median"], nine["low"], nine["high"]) == (40.30, 38.82, 41.52), nine
 six = rounds.summary([6.00, 6.04, 5.89, 5.73, 14.04, 6.07])
 assert abs(six["median"] - 6.0199668) < 1e-7 and (six["low"], six["high"]) == (5.73, 14.04), six
 
-# A disturbed run is made again, twice at most; the least lost one counts, however slow.
+# A disturbed run is repeated, at most twice; the run that lost least counts, however slow it was.
 runs = iter([{"lost": 0.9, "ms": 1}, {"lost": 0.3, "ms": 3}, {"lost": 0.5, "ms": 2}, {"lost": 0, "ms": 4}])
 assert rounds.least_lost(lambda: next(runs))["ms"] == 3
 assert rounds.least_lost(lambda: next(runs))["ms"] == 4

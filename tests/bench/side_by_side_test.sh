@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# side_by_side_test.sh <source root> <build folder>: on the CPU, at shapes where it takes seconds, both
-# programs train to the same losses, and what goes wrong is said and kept in the file.
+# side_by_side_test.sh <source root> <build folder>: on the CPU, at shapes that take seconds, both
+# programs train to the same losses, and errors are printed and recorded in the file.
 set -euo pipefail
 python=${PYTHON:-/usr/bin/python3}
 "$python" -c "import torch" 2>/dev/null || { echo "no PyTorch here"; exit 77; }
@@ -25,7 +25,7 @@ for case in result["cases"]:
                for case_rounds in [2]), case
 END
 
-# A program that trains to other losses: the sixth loss is off by more than a millionth.
+# A program with different losses: the sixth loss is off by more than a millionth.
 mkdir "$results/wrong"
 cat >"$results/wrong/mlp_single" <<END
 #!/bin/sh

@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// Notes what is allocated, and refuses the allocation of a kind it is told to refuse.
+/// Records allocations, and refuses one of a given kind on request.
 class NotingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;

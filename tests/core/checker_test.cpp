@@ -1,5 +1,5 @@
-// order() and check() judge each other: what order() leaves must be clean, and without any one of
-// its waits it must not be.
+// order() and check() test each other: check() must find nothing after order(), and must find a
+// violation without any one of order()'s waits.
 #include "core/checker.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,8 @@ std::string all_violations(const Program& program) {
   return text;
 }
 
-/// Deletes each wait in turn; returns how many there are and reports those nobody misses.
+/// Deletes each wait in turn; returns the number of waits and reports those whose deletion is not
+/// found.
 int expect_every_deletion_found(Program program) {
   int waits = 0;
   for (NodeId id = 0; id < program.size(); ++id) {
@@ -42,7 +43,7 @@ int expect_every_deletion_found(Program program) {
   return waits;
 }
 
-/// Unordered, it has violations; ordered, it has none and every wait is needed.
+/// Without order() there are violations; with it there are none, and every wait is needed.
 void expect_ordered_minimally(SampleProgram sample) {
   EXPECT_FALSE(check(sample.program).empty());
   order(sample.program);
@@ -192,8 +193,8 @@ TEST(Checker, LetsALaneOfACollectiveGoOnWhenItsOwnPartIsDone) {
   program.add({DeviceOp{Fill{first}}, 0, Lane::kComm, Phase::kForward});
   EXPECT_THAT(check(program), IsEmpty());
 
-  // The lane of device 0 knows nothing about the part of device 1; the next step's collective
-  // starts after both lanes.
+  // The lane of device 0 has no order with the part of device 1; the next step's collective starts
+  // after both lanes.
   program.add({DeviceOp{Fill{second}}, 0, Lane::kComm, Phase::kForward});
   EXPECT_THAT(check(program), ElementsAre(Violation{0, 2, 0}));
 }

@@ -20,7 +20,7 @@ CpuSet cpus(std::initializer_list<std::size_t> numbers) {
   return set;
 }
 
-/// A made-up root folder with the files of cgroups.
+/// An artificial root folder with the files of cgroups.
 class CpuQuota : public TempDirTest {
  protected:
   void add(const std::string& path, const std::string& text) {

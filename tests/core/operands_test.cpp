@@ -75,7 +75,7 @@ bool is_refused(const Op& op) {
   }
 }
 
-/// How often the op's list has a symbol.
+/// How often a symbol occurs in the op's list.
 std::ptrdiff_t count_of(const std::vector<Operand>& operands, char symbol) {
   return std::ranges::count(operands, symbol, &Operand::rows) +
          std::ranges::count(operands, symbol, &Operand::cols);
@@ -108,12 +108,12 @@ TEST(OperandsOf, LeavesOutWhatAnOpDoesWithout) {
   EXPECT_EQ(operands_of(op).back().name, "bias");
 }
 
-// The rules of validate() say in words what the list says in symbols: neither says more.
+// validate()'s rules and the list of symbols must agree: neither is stricter.
 TEST(OperandsOf, HoldsAllThatIsRefusedOfShapesAndNothingElse) {
   for (const Op& op : one_of_each()) {
     const std::vector<Operand> operands = operands_of(op);
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      if (operands[i].name == "state") continue;  // its size is its generator's
+      if (operands[i].name == "state") continue;  // its size depends on its generator
       SCOPED_TRACE(testing::Message() << label_of(op) << ": " << operands[i].name);
       const auto is_bound = [&](char symbol) {
         return symbol != '*' && (!std::isalpha(symbol) || count_of(operands, symbol) > 1);

@@ -122,7 +122,7 @@ TEST(CostOf, CountsByHandWhatEachOpDoes) {
       {DeviceOp{decaying(adam(100), false)}, {1500, 7 * 100 * 4 + 2 * 4}},
       {DeviceOp{decaying(adam(100), true)}, {1400, 7 * 100 * 4 + 3 * 4}},
       {DeviceOp{clipped(adam(100))}, {1400, 7 * 100 * 4 + 3 * 4}},
-      // A step each for 20 weights and 4 biases, and what their gradients take.
+      // Updates of 20 weights and 4 biases, and the cost of their gradients.
       {DeviceOp{linear_adam()},
        {24 * 13 + 2 * 4 * 5 * 7 + 4 * 7, (6 * 24 + 7 * 4 + 7 * 5 + 2) * 4}},
       {DeviceOp{SumSquares{f32(0, 1, 1), f32(1, 1, 5)}}, {10, 6 * 4}},
@@ -184,7 +184,7 @@ struct RuleCase {
   std::string text;
 };
 
-/// A valid op with one thing changed.
+/// A valid op with one change.
 template <class Kind, class Change>
 Op broken(Kind op, Change change) {
   change(op);

@@ -59,7 +59,7 @@ TEST_F(Order, LetsAWaitOfAnotherLaneCoverAnother) {
   const Tensor b = tensor("b");
   add(Fill{a}, Lane::kCopy);
   add(Copy{b, a}, Lane::kCompute);
-  add(Copy{a, b}, Lane::kComm);  // follows node 0 through node 1
+  add(Copy{a, b}, Lane::kComm);  // ordered after node 0 through node 1
   order(program_);
   EXPECT_THAT(waits(2), ElementsAre(Wait{1, 0}));
 }

@@ -29,7 +29,7 @@ void replace_with(const fs::path& path, std::string_view a, std::string_view b =
   replace_file(path, parts);
 }
 
-/// Files may not grow beyond `bytes` while this lives: the way a disk gets full, for root too.
+/// Limits files to `bytes` while this object exists: simulates a full disk, even for root.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -51,7 +51,7 @@ class FileSizeLimit {
 
 class Output : public TempDirTest {
  protected:
-  /// Paths that cannot be created, with the reason; for root too.
+  /// Paths that cannot be created, even by root, with the reason.
   struct Uncreatable {
     fs::path path;
     std::string reason;
@@ -214,8 +214,8 @@ TEST_F(Output, ReplaceKeepsTheOldFileWhenTheDiskIsFull) {
   EXPECT_THAT(names(), ElementsAre("weights"));
 }
 
-/// Devices are reached through links in the test's folder: a rename by mistake, as root, then
-/// replaces the link and not the machine's device.
+/// Devices are opened through links in the test's folder, so a rename by mistake, as root, would
+/// replace the link and not the machine's device.
 TEST_F(Output, ReplaceWritesDirectlyIntoADevice) {
   const fs::path null = folder() / "null";
   const fs::path full = folder() / "full";
@@ -291,7 +291,7 @@ TEST_F(Output, AFolderIsRefusedWhereItCannotBeMadeAndElseMadeWithThoseAboveIt) {
 
 class Gzip : public TempDirTest {
  protected:
-  /// What zlib's own reader finds in it.
+  /// The contents as read by zlib itself.
   std::string unpacked(const std::vector<std::byte>& packed) {
     const auto path = file("x.gz", {reinterpret_cast<const char*>(packed.data()), packed.size()});
     const gzFile input = gzopen(path.c_str(), "rb");

@@ -1,6 +1,6 @@
-// The host's Philox streams against known answers. The golden file is a prediction, made by an
-// independent model that agrees with every published output of real GPUs we know of; the numbers of
-// a notebook are among them.
+// The host's Philox streams compared with known answers. The golden file is a prediction by an
+// independent model that agrees with every published output of real GPUs we know of, including the
+// numbers in a notebook.
 #include "core/philox.h"
 
 #include <gmock/gmock.h>
@@ -103,8 +103,8 @@ TEST(PhiloxRandn, PrintsWhatAGpuPrintedForSeed0) {
   for (std::size_t i = 0; i < numbers.size(); ++i) EXPECT_NEAR(numbers[i], printed[i], 5.1e-5F);
 }
 
-// https://github.com/pytorch/pytorch/issues/143086: the last three of 9,483,264 numbers with
-// seed 1.
+// https://github.com/pytorch/pytorch/issues/143086: the last three of 9,483,264 numbers with seed
+// 1.
 TEST(PhiloxRandn, PrintsWhatAnH100AndAnA100PrintedFarIntoTheStream) {
   std::vector<float> numbers(9'483'264);
   PhiloxState h100{.seed = 1};

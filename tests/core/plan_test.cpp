@@ -44,7 +44,7 @@ TEST(MemoryPlan, RoundsUpSlotsAndKeepsKindsAndDevicesApart) {
   EXPECT_EQ(plan.buffer_bytes(x), 512);
 }
 
-/// Each slot lies inside its allocation, on a boundary, and no two share a byte.
+/// Each slot lies inside its allocation, is aligned, and shares no byte with another.
 void expect_disjoint(const Buffers& buffers, bool pinned, int device) {
   const MemoryPlan plan(buffers);
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;

@@ -17,7 +17,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// One layer of 2 inputs and 3 outputs that learns nothing but its weight.
+/// One layer with 2 inputs and 3 outputs that learns only its weight.
 TEST(Explain, PrintsTheWholeStepAsATable) {
   Buffers buffers;
   const auto data = [&](const char* name, std::int64_t cols, bool pinned) {

@@ -145,7 +145,7 @@ TEST_F(ProductChoicesFile, RefusesDamageOfEveryKind) {
   expect_refused("[1, 2]", damaged);
   expect_refused(std::string(100'000, '['), damaged);
   expect_refused(std::string((1 << 20) + 1, ' '), "is larger than 1 MiB");
-  // Every truncation but that of the last line break.
+  // Every truncation except that of the last line break.
   for (std::size_t size = 0; size + 2 < good.size(); size += 7) {
     expect_refused(good.substr(0, size), damaged);
   }

@@ -53,7 +53,7 @@ std::vector<std::uint32_t> golden_bits(const json& hexadecimals) {
   return result;
 }
 
-// A seed as a user writes it: -1 means 2^64 - 1.
+// A seed as typed by a user: -1 means 2^64 - 1.
 std::uint64_t parse_seed(const std::string& text) {
   return text.starts_with('-') ? static_cast<std::uint64_t>(std::stoll(text)) : std::stoull(text);
 }
@@ -65,7 +65,7 @@ std::uint64_t drawn_hash(TorchGenerator& generator, const std::string& draw, std
   return xxh3(generator.randperm(static_cast<std::int64_t>(size)));
 }
 
-// The streams of eight seeds that PyTorch drew.
+// The streams of eight seeds, as drawn by PyTorch.
 class GoldenStreams : public ::testing::Test {
  protected:
   GoldenStreams() : file_(json::parse(std::ifstream(golden_path("rng_cpu")))) {}
@@ -77,7 +77,7 @@ class GoldenStreams : public ::testing::Test {
     return TorchGenerator(parse_seed(stream.at("seed")));
   }
 
-  // Draws call by call and compares; `sequences` are lists of calls on a fresh generator each.
+  // Draws and compares call by call; each of `sequences` is a list of calls on a new generator.
   void expect_draws(const char* sequences) const {
     for (const json& stream : streams()) {
       for (const json& calls : stream.at(sequences)) {
@@ -182,7 +182,7 @@ TEST_F(GoldenStreams, HaveTheSameNormalNumbersAtTheEdges) {
   EXPECT_EQ(bits(numbers), bits(edges.at("randn").get<std::vector<float>>()));
 }
 
-// Makes the initial parameters of a golden training run, and compares them.
+// Makes the initial parameters of a golden training run and compares them.
 void expect_initial(const Golden& golden, TorchGenerator& generator) {
   for (std::size_t i = 0; i < golden.parameters.size(); i += 2) {
     const GoldenParameter& weight = golden.parameters[i];
@@ -344,7 +344,7 @@ TEST(InitLinear, RefusesAWeightThatDoesNotFitTheBias) {
 }
 
 TEST(TorchGenerator, DrawsOnFromItsState) {
-  // After nothing, within a block of words, at its end, and after a normal number that is cached.
+  // Before any draw, within a block of words, at its end, and with a cached normal number.
   for (const std::size_t words : {0U, 3U, 624U, 625U}) {
     TorchGenerator generator(7);
     for (std::size_t i = 0; i < words; ++i) generator.next();
@@ -359,8 +359,9 @@ TEST(TorchGenerator, DrawsOnFromItsState) {
   }
 }
 
-/// As PyTorch 1.13.1 lays it out: the words left in the block at byte 8, the place of the next one
-/// at 16, the words as 64 bits each from 24 on, a cached normal at 5024 and whether there is one.
+/// In PyTorch 1.13.1's layout: the number of words left in the block at byte 8, the index of the
+/// next one at 16, the words as 64 bits each from 24 on, a cached normal at 5024 and whether there
+/// is one.
 TEST(TorchGenerator, HasTheStateOfPyTorch) {
   TorchGenerator generator(0);
   static_cast<void>(drawn_randn(generator, 1));  // four words

@@ -1,4 +1,4 @@
-// A valid op of each kind, to be looked at or broken.
+// A valid op of each kind, for tests to inspect or break.
 #pragma once
 
 #include "core/ops.h"
@@ -6,7 +6,7 @@
 
 namespace barestep::sample_ops {
 
-/// Every tensor in a buffer of its own, told apart by `id`.
+/// Every tensor has its own buffer, identified by `id`.
 inline Tensor f32(BufferId id, std::int64_t rows, std::int64_t cols) {
   return {id, 0, rows, cols};
 }

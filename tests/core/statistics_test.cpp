@@ -1,4 +1,4 @@
-// The expected figures were computed with NumPy 1.24: mean, std(ddof=1), percentile.
+// The expected figures come from NumPy 1.24: mean, std(ddof=1), percentile.
 #include "core/statistics.h"
 
 #include <gtest/gtest.h>

@@ -24,7 +24,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// With its elements.
+/// Opens the file and loads its elements.
 ArrayFile read_idx(const std::filesystem::path& path) {
   ArrayFile array = open_idx(path);
   array.load();
@@ -37,7 +37,7 @@ class Idx : public TempDirTest {
   void expect_round_trip(ElementType type, int code, const std::vector<T>& elements) {
     const auto count = static_cast<std::uint32_t>(elements.size());
     const std::string bytes = idx_bytes(code, {count}, elements);
-    // Compressed, they are in memory at once; else when they are asked for.
+    // Compressed elements are in memory immediately; others only after load().
     for (const std::string& stored : {bytes, gzipped(bytes)}) {
       const ArrayFile array = read_idx(file("a.idx", stored));
       ASSERT_EQ(array.type(), type);
@@ -109,7 +109,7 @@ TEST_F(Idx, ReadsArraysOfManyChunks) {
   EXPECT_EQ(std::memcmp(array.elements().data(), data.data(), data.size()), 0);
 }
 
-/// Sums and first values were taken from the files with NumPy.
+/// The sums and first values were computed from the files with NumPy.
 TEST(IdxOfMnist, HoldsTheTenThousandTestDigits) {
   const std::filesystem::path folder = BARESTEP_TEST_DATA "/mnist";
   const ArrayFile images = read_idx(folder / "t10k-images-idx3-ubyte.gz");
@@ -180,7 +180,7 @@ TEST_F(Idx, RefusesGzipDataCutInItsMiddle) {
 }
 
 TEST_F(Idx, RefusesGzipDataCutAtTheirEndWhateverTheirSize) {
-  // Around zlib's buffers and around the pieces that are read.
+  // Sizes around zlib's buffers and around the pieces that are read.
   for (const std::size_t size : {1'000U, 262'136U, 262'143U, 300'000U, 1'048'575U, 1'048'576U,
                                  1'048'577U, 2'097'152U, 3'000'000U, 4'194'304U}) {
     const std::string packed =
@@ -224,7 +224,7 @@ TEST_F(Idx, SaysThatAFileMayNotBeRead) {
 }
 
 TEST(IdxOfABrokenDisk, ReportsTheReason) {
-  // Address 0 of a process cannot be read, so the file opens and its first read fails.
+  // Address 0 of a process cannot be read, so the file opens but its first read fails.
   expect_error(ExitCode::kInputOutput, "reading idx file '/proc/self/mem': Input/output error",
                [] { read_idx("/proc/self/mem"); });
 }
@@ -269,7 +269,7 @@ class Npy : public TempDirTest {
   }
 };
 
-/// What numpy.save (1.24) writes for numpy.array([[1, 2], [3, 4.5]], '<f4'), byte for byte.
+/// The exact bytes that numpy.save (1.24) writes for numpy.array([[1, 2], [3, 4.5]], '<f4').
 TEST_F(Npy, ReadsWhatNumPyWrites) {
   std::string bytes("\x93NUMPY\x01\x00v\x00", 10);
   bytes += "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";

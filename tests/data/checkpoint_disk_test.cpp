@@ -1,4 +1,4 @@
-// Checkpoints on disks that fail at any call, and on disks that lose power at any moment.
+// Checkpoints on disks that fail in any call, and on disks that lose power at any time.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -30,14 +30,14 @@ class CheckpointsOnABadDisk : public TempDirTest {
  protected:
   [[nodiscard]] fs::path dir() const { return folder() / "run/checkpoints"; }
 
-  /// Empty where there is none.
+  /// Empty if there is none.
   [[nodiscard]] static std::string newest_in(const fs::path& folder) {
     const auto found = newest_whole_checkpoint(folder, no_skips);
     return found ? text_of(found->image) : "";
   }
 
-  /// Whatever is to be seen in the folder is a whole checkpoint; a program that was killed may
-  /// leave hidden files to its successor.
+  /// Every visible file in the folder is a complete checkpoint; a program that was killed may leave
+  /// hidden files to the next one.
   static void expect_only_whole(const fs::path& folder, bool was_killed) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (was_killed && entry.path().filename().string().starts_with('.')) continue;
@@ -45,16 +45,16 @@ class CheckpointsOnABadDisk : public TempDirTest {
     }
   }
 
-  /// Writes steps 100 and 200, then 300 with `fault`, then 400. Returns whether the fault came to
-  /// pass. Empties the folder.
+  /// Writes steps 100 and 200, then 300 with `fault`, then 400. Returns whether the fault occurred.
+  /// Empties the folder.
   bool survives(const FaultyDisk::Fault& fault);
 
-  /// The least step that a run could go on from after a loss of power while it wrote steps 100 to
-  /// 400, minus the last that was acknowledged; -1 where a file was not whole.
+  /// The lowest step that a run could resume from after a power cut while it wrote steps 100 to
+  /// 400, minus the last acknowledged step; -1 if a file was not complete.
   std::int64_t most_lost(int keep, RecordingDisk::Obeys obeys);
 };
 
-/// What the error of a call of this name says.
+/// The error text for a call with this name.
 std::string expected_words(const std::string& call, int error) {
   const std::string why = std::strerror(error);
   if (call == "create") return "step-000000300.safetensors': cannot be created: " + why;
@@ -77,7 +77,7 @@ bool CheckpointsOnABadDisk::survives(const FaultyDisk::Fault& fault) {
       EXPECT_EQ(newest_in(dir()), text_of(image_of(300)));
     } catch (const Error& error) {
       const std::string call = faulty.calls().at(fault.at);
-      if (fault.kind == FaultyDisk::Kind::kDeath) throw;  // nobody is left to hear of it
+      if (fault.kind == FaultyDisk::Kind::kDeath) throw;  // the program is dead and reports nothing
       EXPECT_EQ(error.code(), ExitCode::kInputOutput);
       EXPECT_THAT(error.what(), StartsWith("checkpoint '" + dir().string()));
       EXPECT_THAT(error.what(), HasSubstr(expected_words(call, fault.error)));
@@ -124,7 +124,7 @@ TEST_F(CheckpointsOnABadDisk, AreLeftAsTheyWereByAProgramThatIsKilledAtAnyCall) 
   }
 }
 
-/// Puts a disk's files into a folder of the real one.
+/// Copies a disk's files into a folder of the real one.
 void make(const RecordingDisk::State& state, const fs::path& folder) {
   fs::remove_all(folder);
   fs::create_directories(folder);

@@ -1,4 +1,4 @@
-// What a checkpoint's file holds, and what becomes of files that are damaged or foreign.
+// The contents of a checkpoint file, and the handling of damaged or foreign files.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ class Checkpoints : public TempDirTest {
     for (const int step : steps) checkpoints.write(image_of(step));
   }
 
-  /// The step of the newest whole one; each line about a skipped one is added to `skipped`.
+  /// The step of the newest complete checkpoint; adds each line about a skipped one to `skipped`.
   std::int64_t newest() {
     const auto found = newest_whole_checkpoint(
         folder(), [this](const std::string& why) { skipped_.push_back(why); });
@@ -42,8 +42,8 @@ class Checkpoints : public TempDirTest {
     return found->image.step;
   }
 
-  /// The file of step 400 with these bytes is skipped in one line that ends with `why`, and refused
-  /// with the same line; step 200 is taken.
+  /// The file of step 400 with these bytes is skipped with one line that ends with `why`, and
+  /// refused with the same line; step 200 is used.
   void expect_skipped(const std::string& bytes, const std::string& why) {
     write_file(path_of(400), bytes);
     skipped_.clear();
@@ -170,7 +170,7 @@ TEST_F(Checkpoints, WithAnyBitTurnedAreSkippedInOneLine) {
     SCOPED_TRACE(bit);
     std::string bytes = whole;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
-    expect_skipped(bytes, "");  // what it says depends on the bit
+    expect_skipped(bytes, "");  // the text depends on the bit
     if (HasFailure()) return;
   }
 }
@@ -206,7 +206,7 @@ TEST_F(Checkpoints, OfOtherProgramsAreSkippedInOneLine) {
   expect_skipped(read_file(folder() / "a"),
                  "': is a safetensors file, but no checkpoint; name a file that --checkpoint has "
                  "written");
-  // As a program writes it that reads and writes our metadata, in an order of its own.
+  // As written by a program that reads our metadata and writes it in a different order.
   const auto parts = safetensors_parts({}, {{"format", "barestep checkpoint 1"}});
   expect_skipped(parts.head, "': its header was changed; use the original");
 }

@@ -58,7 +58,7 @@ TEST_F(DatasetFiles, GathersPixelsAsFractionsAndLabelsInTheAskedOrder) {
   EXPECT_THAT(y, ElementsAre(0, 1, 0));
 }
 
-// Of the training set alone: of 1, 2, 6 the mean is 3 and the variance 14 / 3.
+// From the training set only: the mean of 1, 2, 6 is 3 and the variance 14 / 3.
 TEST_F(DatasetFiles, HaveMeanZeroAndDeviationOneWhenStandardized) {
   const std::string x = idx_bytes<float>(kF32, {4, 2}, {1, 5, 2, 5, 6, 5, 100, 7});
   const std::string y = idx_bytes<float>(kF32, {4, 1}, {1, 2, 3, 4});
@@ -109,7 +109,7 @@ TEST_F(DatasetFiles, GathersOtherTypesAsTheyAre) {
 }
 
 TEST_F(DatasetFiles, StayWhereTheyAreWhenMemoryIsTooSmallForThem) {
-  std::vector<float> x(3 * 5000);  // rows longer than what is read at a time
+  std::vector<float> x(3 * 5000);  // rows longer than one read
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 7;
   const std::string x_bytes = idx_bytes<float>(kF32, {3, 5000}, x);
   const std::string y_bytes = idx_bytes<double>(kF64, {3, 2}, {1, 2, 3, 4, 5, 6});
@@ -138,7 +138,7 @@ TEST_F(DatasetFiles, ThatStayWhereTheyAreAreLookedThroughAsTheyAreGathered) {
                [&] { data.gather(std::array<std::int64_t, 1>{1}, x.data(), &y); });
 }
 
-/// What --data names, for two features and one target or three classes.
+/// The files of --data, for two features and one target or three classes.
 struct Source {
   DataKind kind = DataKind::kIdx;
   std::filesystem::path x, y;
@@ -171,7 +171,7 @@ TEST_F(DatasetFiles, OfSeveralShardsFollowEachOtherByName) {
   file("x-0.npy", npy_bytes<float>("<f4", "1, 2", {1, 2}));
   file("x-1.npy", npy_bytes<float>("<f4", "0, 2", {}));
   file("x-2.npy", npy_bytes<float>("<f4", "2, 2", {3, 4, 5, 6}));
-  // The labels are cut elsewhere.
+  // The labels are split into files differently.
   file("y-0.npy", npy_bytes<std::uint8_t>("|u1", "2,", {2, 0}));
   file("y-1.npy", npy_bytes<std::uint8_t>("|u1", "1,", {1}));
   const Source source{DataKind::kNpy, folder() / "x-*.npy", folder() / "y-*.npy"};
@@ -278,7 +278,7 @@ TEST_F(DatasetFiles, TellTheVarianceOfTheLastTargets) {
   const std::string x = idx_bytes<float>(kF32, {4, 1}, {0, 0, 0, 0});
   const std::string y = idx_bytes<float>(kF32, {4, 2}, {9, 9, 1, 10, 2, 10, 6, 13});
   const Dataset data = load(x, y, {1, 2}, LossKind::kMse);
-  // Of 1, 2, 6 it is 14 / 3, of 10, 10, 13 it is 2.
+  // The variance of 1, 2, 6 is 14 / 3, that of 10, 10, 13 is 2.
   EXPECT_DOUBLE_EQ(data.target_variance(3), (14.0 / 3 + 2) / 2);
   EXPECT_EQ(data.target_variance(1), 0);
   EXPECT_EQ(load(kTwoImages, kTwoLabels, {3, 2}, LossKind::kCrossEntropy).target_variance(2), 0);
@@ -318,7 +318,7 @@ TEST_F(DatasetFiles, AreRefusedWhenMissing) {
                [&] { load_dataset(config, widths, LossKind::kMse); });
 }
 
-/// The bits were computed with NumPy: pixels.astype(float32) / float32(255).
+/// The bits come from NumPy: pixels.astype(float32) / float32(255).
 TEST(DatasetOfMnist, HasPixelsAsNumPyDividesThem) {
   const std::filesystem::path folder = BARESTEP_TEST_DATA "/mnist";
   const DataConfig config{.kind = DataKind::kIdx,

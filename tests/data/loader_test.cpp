@@ -25,7 +25,7 @@ TrainConfig with_workers(TrainConfig config, int workers, int prefetch = 2) {
   return config;
 }
 
-/// What every batch of a run holds, training and evaluation, one after the other.
+/// The contents of every batch of a run, training and evaluation, one after the other.
 std::vector<float> samples_of(const TrainConfig& config, int rank = 0, int ranks = 1) {
   TrainerHarness run(config);
   StepSpec spec = run.programs->spec();
@@ -83,7 +83,7 @@ TEST_F(LoaderOfFiles, GoesOnAtTheStartOfTheOrderBehindItsEnd) {
 TEST_F(LoaderOfFiles, KeepsTheOrderOfTheFilesWithoutShuffling) {
   const TrainConfig config = number_run(folder());
   const Dataset dataset = load_dataset(config.data, config.model.layers, config.model.loss);
-  // Of rank 1 of 2, and after the end from the start again.
+  // For rank 1 of 2; after the end, it continues from the start.
   const std::vector<std::int64_t> rows{27, 29, 1};
   std::vector<float> wanted_x(3 * 6), wanted_y(3 * 4), x(3 * 6), y(3 * 4);
   dataset.gather(rows, wanted_x.data(), wanted_y.data());
@@ -128,7 +128,7 @@ TEST_F(LoaderOfFiles, WorkersTakeTheDelayOutOfTheStep) {
   };
   EXPECT_GE(seconds_of_a_step(0, Part::kInjected), 0.008);
   EXPECT_EQ(seconds_of_a_step(1, Part::kInjected), 0);
-  // The steps take next to nothing, so they wait for one worker, and less for several.
+  // The steps take almost no time, so they wait for a single worker, and less for several.
   repeat_while_busy([&] {
     const double one_s = seconds_of_a_step(1, Part::kDataWait);
     EXPECT_GT(one_s, 0.004);

@@ -35,7 +35,7 @@ std::string one_tensor(const std::string& dtype, const std::string& shape,
 class Safetensors : public TempDirTest {};
 
 TEST_F(Safetensors, WritesTheReferencesBytes) {
-  // The vectors of the reference's own tests.
+  // The vectors from the reference's own tests.
   const std::vector<float> values = {0, 1, 2, 3, 4, 5};
   std::string data(24, '\0');
   std::memcpy(data.data(), values.data(), data.size());

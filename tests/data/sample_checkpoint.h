@@ -1,4 +1,4 @@
-// Checkpoints to be written and compared.
+// Checkpoints for tests to write and compare.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline StoredTensor stored(const std::string& name, const std::vector<float>& va
   return {name, "F32", {static_cast<std::int64_t>(values.size())}, {bytes.begin(), bytes.end()}};
 }
 
-/// An image that differs from that of any other step and run; its tensors have several types.
+/// An image that differs for every step and run; its tensors have several types.
 inline CheckpointImage image_of(std::int64_t step, int run = 0) {
   const auto value = static_cast<float>(step);
   StoredTensor random{"random", "U8", {3}, {std::byte{1}, std::byte{2}, std::byte(run)}};
@@ -31,7 +31,7 @@ inline CheckpointImage image_of(std::int64_t step, int run = 0) {
                       {"updates", "I64", {}, std::vector<std::byte>(8, std::byte{7})}}};
 }
 
-/// Everything in an image but the order of its tensors.
+/// Everything in an image except the order of its tensors.
 inline std::string text_of(const CheckpointImage& image) {
   std::map<std::string, std::string> tensors;
   for (const StoredTensor& tensor : image.tensors) {

@@ -40,7 +40,7 @@ int FaultyDisk::sync_folder(const fs::path& folder) {
 
 int FaultyDisk::close(int descriptor) {
   const int failure = next("close");
-  const int closed = files_.close(descriptor);  // Linux closes it either way
+  const int closed = files_.close(descriptor);  // Linux closes it in any case
   return failure != 0 ? failure : closed;
 }
 
@@ -182,7 +182,7 @@ RecordingDisk::State RecordingDisk::state_of(const std::vector<const Operation*>
         state.folders.push_back(change->path);
     }
   }
-  // What is in a folder that is not there is not there either.
+  // The contents of a missing folder are missing too.
   const auto is_gone = [&](const fs::path& path) {
     const fs::path above = path.parent_path();
     return !above.empty() && std::ranges::find(state.folders, above) == state.folders.end();

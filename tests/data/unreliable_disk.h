@@ -12,12 +12,12 @@
 
 namespace barestep {
 
-/// Hands all calls to `files` but one, which fails as it is told.
+/// Forwards all calls to `files` except one, which fails as requested.
 class FaultyDisk : public FileSystem {
  public:
   enum class Kind {
     kError,       // the call does nothing and returns the error
-    kShortWrite,  // a write takes half of the bytes; other calls do what they should
+    kShortWrite,  // a write takes half of the bytes; other calls succeed
     kDeath,       // this call and all later ones do nothing and fail: the program was killed
   };
   struct Fault {
@@ -43,7 +43,7 @@ class FaultyDisk : public FileSystem {
   int list(const std::filesystem::path& folder, std::vector<std::string>& names) override;
 
  private:
-  /// Notes the call; 0 if it is to be done, else what it returns.
+  /// Counts the call; returns 0 if it should be carried out, otherwise its result.
   int next(const char* call);
 
   FileSystem& files_;
@@ -51,11 +51,11 @@ class FaultyDisk : public FileSystem {
   std::vector<std::string> calls_;
 };
 
-/// Does everything in a folder of the real disk, and remembers in which order, so that it can tell
-/// what a disk with a volatile cache may hold after a loss of power at any moment.
+/// Does everything in a folder of the real disk and records the order, to derive the possible
+/// contents of a disk with a volatile cache after a power cut at any time.
 class RecordingDisk : public FileSystem {
  public:
-  /// What is missing of a disk that obeys.
+  /// What a disk that keeps its promises loses.
   struct Obeys {
     bool sync = true;
     bool sync_folder = true;
@@ -65,16 +65,16 @@ class RecordingDisk : public FileSystem {
 
   [[nodiscard]] std::size_t operations() const { return operations_.size(); }
 
-  /// What is on the disk: folders, and files with their bytes. Paths are relative to the root.
+  /// The contents of the disk: folders, and files with their bytes. Paths are relative to the root.
   struct State {
     std::vector<std::filesystem::path> folders;
     std::map<std::filesystem::path, std::string> files;
     bool operator==(const State&) const = default;
   };
 
-  /// Every state that the disk may be in when power is lost after the first `count` operations: of
-  /// the changes of folders that were not brought to the disk any subset is there, of the bytes
-  /// that were not none, half, zeros, every other block or all.
+  /// Every possible state of the disk if power is lost after the first `count` operations. Of the
+  /// folder changes that were not synced, any subset is present; of the unsynced bytes none, half,
+  /// zeros, every other block or all.
   [[nodiscard]] std::vector<State> states_after_power_cut(std::size_t count) const;
 
   int create(const std::filesystem::path& path) override;
@@ -91,9 +91,9 @@ class RecordingDisk : public FileSystem {
   enum class What { kCreate, kWrite, kSync, kSyncFolder, kRename, kUnlink, kMakeFolder };
   struct Operation {
     What what;
-    int file = -1;                    // counted as they are created
+    int file = -1;                    // index in order of creation
     std::filesystem::path path{};     // relative to the root
-    std::filesystem::path renamed{};  // to this
+    std::filesystem::path renamed{};  // renamed to this
     std::string bytes{};
   };
   struct File {
@@ -110,7 +110,7 @@ class RecordingDisk : public FileSystem {
   Obeys obeys_;
   std::vector<Operation> operations_;
   std::map<int, int> open_;                     // descriptor -> file
-  std::map<std::filesystem::path, int> named_;  // as the program sees them
+  std::map<std::filesystem::path, int> named_;  // from the program's view
 };
 
 }  // namespace barestep

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""commands_test.py SOURCE BUILD: runs every command of README.md and docs/*.md and compares the shape of its output.
+"""commands_test.py SOURCE BUILD: runs every command in README.md and docs/*.md and compares its output.
 
-A fenced block is an example if it has lines that begin with "$ ". What follows such a line, to the next one, is the
-output shown; a line "..." stands for any lines. Numbers, times, sizes and the processor's name are masked, since
-they differ from run to run. A block may be preceded by
+A fenced block is an example if it has lines that begin with "$ ". The lines up to the next such line are
+the expected output; a line "..." matches any lines. Numbers, times, sizes and the processor's name are
+masked, because they differ between runs. A block may be preceded by
 
     <!-- test: --steps 1000 -> --steps 10 -->    the test replaces the left text in the commands by the right one
 
-once or several times, so that a long run is a short one. Commands without "$ " in a fenced block are an error. The
-working directory is a fresh folder with links to what the commands name.
+once or several times, to shorten a long run. A fenced block with commands that lack "$ " is an error. The
+working directory is a new folder with links to what the commands name.
 """
 
 import os
@@ -21,7 +21,8 @@ import tempfile
 COMMAND = re.compile(r"\$ (.*)")
 MARKER = re.compile(r"<!-- test: (.+?) -> (.*?) -->")
 NAKED = re.compile(r"(build/)?mlp_(single|dp|ddp|lab) |\. scripts/mpi_env|mpirun ")
-# Lines that depend on the machine: which update is faster, whether its rates are known, how many cores it has.
+# Lines that depend on the machine: which update is faster, whether its rates are known, its number
+# of cores.
 MACHINE = re.compile(r"--update auto takes|Oversubscribed: |  Update  |  Floor |\S+: note: ")
 
 
@@ -75,7 +76,7 @@ def masked(lines):
 
 
 def chunks(shown):
-    """The shown lines, cut where they say "..."; empty ones mark that the output may go on there."""
+    """The shown lines, split at "..."; empty parts mean that the output may continue there."""
     parts = [[]]
     for line in shown:
         if line.strip() == "...":
@@ -86,7 +87,7 @@ def chunks(shown):
 
 
 def missing(shown, real):
-    """The first shown line that the output has not, or nothing."""
+    """The first shown line that is missing in the output, or nothing."""
     parts, real, place = chunks(shown), masked(real), 0
     for index, part in enumerate(parts):
         starts = range(place, len(real) - len(part) + 1)
@@ -112,7 +113,7 @@ def missing(shown, real):
 
 
 def run(steps, replacements, folder, environment):
-    """Runs the commands of a block one after the other; those that only set things up go with the next one."""
+    """Runs the commands of a block one after the other; setup-only commands run together with the next one."""
     failures, setup = [], []
     unused = {old for old, _ in replacements}
     for command, shown in steps:
@@ -134,7 +135,7 @@ def run(steps, replacements, folder, environment):
 
 
 def self_check():
-    """The comparison itself can fail."""
+    """Checks that the comparison itself can fail."""
     real = ["Step 1 | 0.5 s", "a", "b", "wall time  3.25 ms  100.00 %"]
     assert missing(["Step 7 | 0.25 ms", "...", "wall time 5 us 99.0 %"], real) is None
     assert missing(["...", "b", "..."], real) is None

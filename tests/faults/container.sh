@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# container.sh MLP_DDP: the README's line for containers, in a container whose files are this machine's,
-# with a network and a /dev/shm of its own. Needs Debian's podman and runc; ends with 77 without.
+# container.sh MLP_DDP: the README's command for containers, in a container with this machine's
+# files and its own network and /dev/shm. Needs Debian's podman and runc; ends with 77 without them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 mlp_ddp=$(realpath "$1")
 
 run=()
 for how in "" "--cgroup-manager=cgroupfs --runtime=/usr/sbin/runc"; do
-  # Limits that this user may set, and what was written is thrown away.
+  # Limits that this user may set; written data is discarded.
   try=(podman $how run --rm --network=none --ulimit nofile=1024:1024 --ulimit nproc=4096:4096
     --shm-size=1g --rootfs /:O)
   if "${try[@]}" true 2>/dev/null; then run=("${try[@]}"); break; fi

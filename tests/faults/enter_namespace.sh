@@ -1,6 +1,6 @@
 #!/bin/sh
-# enter_namespace.sh HOST COMMAND...: runs a command as one of the two hosts that namespaces.sh makes,
-# with the network and the name of its own; also as mpirun's rsh agent.
+# enter_namespace.sh HOST COMMAND...: runs a command as one of the two hosts made by namespaces.sh,
+# with the host's own network and name; also used as mpirun's rsh agent.
 host=$1
 shift
 case $host in

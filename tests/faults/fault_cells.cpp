@@ -1,14 +1,14 @@
-// Ranks of mlp_ddp that fail, and what becomes of their job, as a table of cells.
+// Faults of mlp_ddp's ranks and how their job ends, as a table of cells.
 //
 //   fault_cells --mlp-ddp build/mlp_ddp --faults build/tests/libmpi_faults.so [--ranks 2,4]
 //               [--phases start,end] [--in-turn] [--launcher mpirun|srun|namespaces] [--limit 1]
 //               [--jobs 8]
 //
-// A cell is one phase with one fault of one rank: of two ranks the second, of more the first, which
-// is the one that prints, and between hosts also the first of the second host. From the fault on,
-// the job must end within the limit and 5 seconds, with an exit code that is not 0, a line
-// `mlp_ddp: error:` of one host or of each, and no process of it left. Ends with 1 if a cell did
-// not hold. --in-turn runs each phase and fault once, with the numbers of ranks in turn.
+// A cell is one phase with one fault of one rank. With two ranks this is the second; with more it
+// is the first, which prints, and between hosts also the first of the second host. After the fault,
+// the job must end within the limit plus 5 seconds, with a nonzero exit code, a line `mlp_ddp:
+// error:` from one host or from each, and none of its processes left. The exit code is 1 if a cell
+// failed. --in-turn runs each phase and fault only once, alternating the numbers of ranks.
 #include <fmt/format.h>
 #include <glob.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ struct Options {
 
 struct Cell {
   int ranks = 0;
-  int failing = 0;  // the rank
+  int failing = 0;  // the rank that fails
   std::string phase, fault;
 };
 
@@ -72,7 +72,7 @@ struct Outcome {
   std::exit(2);
 }
 
-/// A file beside this source.
+/// A file next to this source.
 std::string beside(const char* name) {
   return fmt::format("{}/{}", BARESTEP_FAULTS_DIR, name);
 }
@@ -94,14 +94,14 @@ std::string quoted(const std::string& text) {
   return "'" + inside + "'";
 }
 
-/// Of `ranks`, with half of them on each host.
+/// A job of `ranks`, with half of them on each host.
 std::vector<int> failing_ranks(const Options& options, int ranks) {
   if (ranks == 2) return {1};
   if (options.has_hosts()) return {0, ranks - ranks / 2};
   return {0};
 }
 
-/// What each rank runs. The rank that differs does so in a shell of its own.
+/// The command of each rank. The rank that fails runs in its own shell.
 std::string rank_command(const Options& options, const Cell& cell) {
   const std::string run =
       fmt::format("{} --device cpu --threads 1 --dim 8 --depth 1 --steps 20 --timeout {:g}",
@@ -137,7 +137,7 @@ std::vector<std::string> launch_command(const Options& options, const Cell& cell
   return command;
 }
 
-/// Ids of the processes whose environment names the cell, its launcher's included.
+/// The ids of the processes whose environment names the cell, including its launcher.
 std::vector<pid_t> processes_of(const std::string& mark) {
   const std::string wanted = fmt::format("{}={}", kMark, mark);
   std::vector<pid_t> found;
@@ -153,7 +153,7 @@ std::vector<pid_t> processes_of(const std::string& mark) {
   return found;
 }
 
-/// Those that are there still after two seconds; they are ended.
+/// Those that still exist after two seconds; they are killed.
 std::size_t left_behind(const std::string& mark) {
   const double deadline_s = seconds_now() + 2;
   while (!processes_of(mark).empty() && seconds_now() < deadline_s) {
@@ -177,7 +177,7 @@ Outcome outcome_of(const Options& options, const Cell& cell) {
   std::istringstream said(job.err);
   constexpr std::string_view kStruck = "fault: struck at ";
   for (std::string line; std::getline(said, line);) {
-    // From when the fault struck: a busy machine may take long to start the job.
+    // Measured from the fault, because a busy machine may take long to start the job.
     if (line.starts_with(kStruck)) {
       outcome.seconds = std::max(0.0, job.ended_at_s - std::stod(line.substr(kStruck.size())));
     }
@@ -197,7 +197,7 @@ Outcome outcome_of(const Options& options, const Cell& cell) {
   return outcome;
 }
 
-/// Files that ranks share while they live.
+/// Files that ranks share while they run.
 std::set<std::string> boards() {
   const std::string pattern =
       (std::filesystem::temp_directory_path() / "ompi.*/*/barestep.*").string();
@@ -210,7 +210,7 @@ std::set<std::string> boards() {
   return files;
 }
 
-/// Those that were not there before and stay; those of other jobs go with them.
+/// Those that are new and remain; files of other jobs disappear with their jobs.
 std::vector<std::string> boards_left(const std::set<std::string>& before) {
   const double deadline_s = seconds_now() + 20;
   std::vector<std::string> left;

@@ -30,8 +30,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-/// Starts the command in a session of its own, with nothing to read and nobody to hear what it
-/// prints but for `err`.
+/// Starts the command in its own session, without input; only `err` is read.
 pid_t start(const Job& job, int err) {
   std::vector<std::string> words = job.command;
   std::vector<std::string> variables = job.variables;
@@ -55,7 +54,7 @@ pid_t start(const Job& job, int err) {
   return process;
 }
 
-/// Reads until nobody can write any more, or until the deadline; true in the first case.
+/// Reads until the last writer has closed, or until the deadline; true in the first case.
 bool hear(int from, double deadline_s, std::string& text) {
   std::array<char, 4096> piece{};
   while (seconds_now() < deadline_s) {

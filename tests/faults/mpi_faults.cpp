@@ -1,11 +1,11 @@
-// Makes a rank of the real mlp_ddp fail at a chosen moment: loaded in front of MPI (LD_PRELOAD), it
-// takes three of MPI's calls and hands them on by their PMPI names.
+// Makes a rank of the real mlp_ddp fail at a chosen point. Loaded in front of MPI (LD_PRELOAD), it
+// intercepts three of MPI's calls and forwards them by their PMPI names.
 //
 //   BARESTEP_FAULT=<rank>:<phase>:<fault>
 //
-// Phases: start (in MPI_Init_thread, after the real one), first (the first all-reduce), step (an
+// Phases: start (in MPI_Init_thread, after the real call), first (the first all-reduce), step (an
 // all-reduce of a later step), end (MPI_Finalize). Faults: exit0, exit1, kill9, segv, throw, hang,
-// stop, size (the all-reduce is one number shorter than the other ranks').
+// stop, size (the all-reduce is one number shorter than on the other ranks).
 #include <mpi.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int kStepCall = 7;  // of the all-reduces: two or more in each step
+constexpr int kStepCall = 7;  // number of the all-reduce; each step has at least two
 
 struct Fault {
   std::string phase;
@@ -40,7 +40,7 @@ struct Fault {
   [[nodiscard]] bool is_at(const char* where) const { return phase == where; }
 
   void strike() const {
-    // For whoever counts the seconds from here on.
+    // The start of the time measurement.
     const double now_s =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     ::dprintf(STDERR_FILENO, "fault: struck at %.3f\n", now_s);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# namespaces.sh FAULT_CELLS ARGUMENTS...: the program of that name between two hosts that are network
-# namespaces of this machine, joined by a virtual cable. Needs root and the right to make namespaces; ends with 77 without.
+# namespaces.sh FAULT_CELLS ARGUMENTS...: runs this program between two hosts that are network
+# namespaces of this machine, joined by a virtual cable. Needs root and the right to create
+# namespaces; ends with 77 without them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# slurm.sh FAULT_CELLS ARGUMENTS...: the program of that name under a Slurm of its own on this machine:
-# munged, slurmctld and one slurmd, set up in a temporary folder and ended afterwards. Needs root and
-# Debian's packages slurm-wlm and munge; ends with 77 without.
+# slurm.sh FAULT_CELLS ARGUMENTS...: runs this program under a private Slurm on this machine:
+# munged, slurmctld and one slurmd, set up in a temporary folder and ended afterwards. Needs root
+# and Debian's packages slurm-wlm and munge; ends with 77 without them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 
@@ -32,7 +32,7 @@ stop() {
 }
 trap stop EXIT
 
-# Its own key and socket, so that a munge that runs already is left alone.
+# Uses its own key and socket, so a munge that is already running is not affected.
 install -d -o munge -g munge -m 711 "$folder/munge"
 dd if=/dev/urandom of="$folder/munge/key" bs=1024 count=1 status=none
 chown munge "$folder/munge/key"
@@ -90,9 +90,9 @@ if [ "$(sinfo -h -o %T 2>/dev/null)" != idle ]; then
   exit 1
 fi
 echo "Slurm $(sinfo --version | cut -d ' ' -f 2) on $cores cores"
-# Without it, ranks that wait for others keep the cores from them.
+# Otherwise, ranks that wait for others would occupy the others' cores.
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-# Waits until the job was queued again so often, up to so many tenths of a second.
+# Waits until the job was queued again this many times, for at most this many tenths of a second.
 restarted() {
   local try
   for try in $(seq "$3"); do
@@ -100,14 +100,15 @@ restarted() {
   done
   return 1
 }
-# The queued job of the README: USR1, as Slurm sends it before the time is up, ends it in order with a
-# checkpoint, it is queued again, and goes on from there until it has the bits of an undisturbed one.
+# The README's queued job: USR1, which Slurm sends before the time limit, ends it normally with a
+# checkpoint. It is queued again and continues from there until it has the same bits as an
+# undisturbed run.
 queued() {
   local program=$1 job log=$folder/job
   local run=(--device cpu --threads 1 --dim 8 --depth 1 --steps 2000)
   salloc --quiet --ntasks=2 --overcommit srun --mpi=pmix "$program" "${run[@]}" --save "$folder/undisturbed" \
     >"$folder/undisturbed.out"
-  # The limit is a minute, and the signal comes after some 20 seconds; the steps take a minute.
+  # The limit is a minute and the signal comes after about 20 seconds; the steps take a minute.
   job=$(MLP_DDP=$program MLP_DDP_CHECKPOINTS=$folder/checkpoints sbatch --parsable --ntasks=2 --overcommit \
     --gpus-per-task=0 --time=1 --signal=USR1@40 --output="$log" "$here/../../scripts/mlp_ddp.sbatch" "${run[@]}" \
     --delay-ms 30 --save "$folder/weights")
@@ -116,7 +117,7 @@ queued() {
     cat "$log" >&2
     exit 1
   fi
-  # Slurm lets a job wait that was queued again.
+  # Slurm delays a job that was queued again.
   for try in $(seq 600); do
     scontrol show job "$job" | grep -q 'JobState=COMPLETED' && break
     scontrol update "JobId=$job" StartTime=now 2>/dev/null || true
@@ -134,5 +135,5 @@ for i in "$@"; do
   previous=$i
 done
 
-# The cells are steps of one job, so that none waits in the queue for another.
+# The cells are steps of one job, so none has to wait in the queue for another.
 salloc --quiet --ntasks=4 --overcommit "$@" --launcher srun

@@ -1,4 +1,4 @@
-// Every input that the fuzzer kept, run again.
+// Runs every input that the fuzzer kept.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// libFuzzer's entry; FUZZ_TARGET names the target.
+// libFuzzer's entry point; FUZZ_TARGET selects the target.
 #include <cstdint>
 #include <cstring>
 

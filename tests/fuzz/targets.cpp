@@ -31,7 +31,7 @@ namespace {
   std::abort();
 }
 
-/// The bytes as a file that lives in memory alone.
+/// The bytes as a file that exists only in memory.
 class FileOfBytes {
  public:
   explicit FileOfBytes(std::span<const std::byte> bytes) : descriptor_(memfd_create("fuzz", 0)) {
@@ -50,7 +50,7 @@ class FileOfBytes {
   int descriptor_;
 };
 
-/// A folder in which a name leads to such a file, for readers that look at names.
+/// A folder in which a name links to such a file, for readers that check names.
 class FolderOfBytes {
  public:
   FolderOfBytes(const char* name, std::span<const std::byte> bytes) : file_(bytes) {
@@ -73,7 +73,7 @@ class FolderOfBytes {
   std::filesystem::path path_;
 };
 
-/// Reads; what is refused must be refused with one of these codes, in one printable line.
+/// Reads; a refusal must have one of these codes and one printable line.
 template <class Read>
 void reads_or_refuses(std::initializer_list<ExitCode> codes, const Read& read) {
   try {
@@ -88,7 +88,7 @@ void reads_or_refuses(std::initializer_list<ExitCode> codes, const Read& read) {
   }
 }
 
-/// Every element can be read, and there are as many as the header says.
+/// Every element can be read, and their number is the one in the header.
 void read_all(ArrayFile array) {
   array.load();
   if (array.header().bytes() != static_cast<std::int64_t>(array.elements().size())) {
@@ -133,7 +133,7 @@ void run_config(std::span<const std::byte> bytes) {
   });
 }
 
-/// Steps on the machine of every card take a time.
+/// Steps on the machine of every card take a positive time.
 void run_card(std::span<const std::byte> bytes) {
   const FolderOfBytes folder("card.json", bytes);
   reads_or_refuses({ExitCode::kBadData}, [&] {

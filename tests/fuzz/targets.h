@@ -1,5 +1,5 @@
-// What the fuzzer runs, and the corpus test after it: each reader of files that a user gives, on
-// any bytes at all.
+// The targets of the fuzzer and of the corpus test: each reader of users' files, with arbitrary
+// bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 namespace barestep {
 
 struct FuzzTarget {
-  const char* name;  // also of its folder in corpus/
-  /// Has the bytes read as a file of its format. Ends the program when the reader throws anything
-  /// but an Error of one line, or takes a file whose parts disagree.
+  const char* name;  // also the name of its folder in corpus/
+  /// Reads the bytes as a file of its format. Ends the program if the reader throws anything other
+  /// than an Error with one line, or accepts an inconsistent file.
   void (*run)(std::span<const std::byte> bytes);
 };
 

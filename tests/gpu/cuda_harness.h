@@ -1,4 +1,4 @@
-// Opens the first GPU for a test; what tests/gpu share.
+// Opens the first GPU for a test; shared by tests/gpu.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class DeviceMemory {
   std::byte* memory_;
 };
 
-/// An open GPU with a compute stream. A test that derives from it is skipped where there is no GPU.
+/// An open GPU with a compute stream. Tests derived from it are skipped if there is no GPU.
 class OnGpu : public TempDirTest {
  protected:
   void SetUp() override {

@@ -1,5 +1,5 @@
-// The CUDA device against the CPU device and against PyTorch. Built twice: with CUDA, for a machine
-// with a GPU, and with the fake runtime of tests/support, for every machine.
+// The CUDA device compared with the CPU device and with PyTorch. Built twice: with CUDA, for
+// machines with a GPU, and with the fake runtime of tests/support, for all machines.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -29,9 +29,9 @@ bool is_for_cuda(const DeviceOp& op) {
   const auto* randn = std::get_if<Randn>(&op);
   if (randn != nullptr) return randn->generator == Generator::kTorchCuda;
   const auto* gemm = std::get_if<Gemm>(&op);
-  // Of 16 bits a bias is cuBLASLt's, which multiplies nothing by nothing.
+  // With 16 bits, cuBLASLt adds the bias, and it does not compute empty products.
   if (gemm != nullptr && gemm->bias && is_narrow(op) && gemm->a.size() == 0) return false;
-  // A product of nothing that scales c; see CudaProduct::run.
+  // A product without operands that only scales c; see CudaProduct::run.
   const bool scales_only = gemm != nullptr && gemm->c.size() > 0 && gemm->a.size() == 0 &&
                            gemm->beta != 0 && gemm->beta != 1;
   return !scales_only;
@@ -54,12 +54,12 @@ T number_at(const std::vector<std::byte>& bytes, const Tensor& tensor, std::int6
   return number;
 }
 
-/// Sums are taken in another order, and exponentials are another library's.
+/// Sums have a different order, and exponentials come from a different library.
 void expect_near(const Tensor& tensor, const std::vector<std::byte>& actual,
                  const std::vector<std::byte>& expected) {
   for (std::int64_t i = 0; i < tensor.size(); ++i) {
     if (tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16) {
-      // The next number of the type, at most.
+      // At most the neighbouring number of the type.
       const int difference =
           number_at<std::int16_t>(actual, tensor, i) - number_at<std::int16_t>(expected, tensor, i);
       ASSERT_LE(std::abs(difference), 1) << "element " << i;
@@ -89,7 +89,7 @@ class CudaDevice : public OnGpu {
       const Tensor& tensor = access.tensor;
       if (!access.writes) continue;
       if (tensor.dtype != DType::kU8) expect_near(tensor, actual, expected);
-      // What is left has to be as it was.
+      // The rest must be unchanged.
       std::memcpy(actual.data() + tensor.offset_bytes, expected.data() + tensor.offset_bytes,
                   static_cast<std::size_t>(tensor.bytes()));
     }
@@ -97,7 +97,7 @@ class CudaDevice : public OnGpu {
   }
 };
 
-/// Sanitized kernels, which are the fake's, are slow: without the largest shapes.
+/// Leaves out the largest shapes under a sanitizer, because the fake's kernels are slow.
 constexpr std::size_t kMostBytes = kAddressSanitized ? 120'000 : SIZE_MAX;
 
 TEST_F(CudaDevice, ComputesEveryOpAsTheCpuDoes) {
@@ -145,7 +145,7 @@ TEST_F(CudaDevice, ComputesProductsInTf32RoughlyAsInFp32) {
 
 TEST_F(CudaDevice, DrawsTheNormalNumbersOfPyTorch) {
   constexpr std::int64_t kCount = 5000;
-  constexpr CudaGeometry kAnyGpu{};  // so few numbers do not depend on it
+  constexpr CudaGeometry kAnyGpu{};  // such small sizes do not depend on it
   PhiloxState state{.seed = 7, .offset = 0};
   std::vector<float> expected(kCount);
   Memory memory;
@@ -163,7 +163,7 @@ TEST_F(CudaDevice, DrawsTheNormalNumbersOfPyTorch) {
   }
 }
 
-/// Of files that bench/torch_worker.py wrote on this machine: consecutive calls of torch.randn.
+/// Reads files that bench/torch_worker.py wrote on this machine: consecutive calls of torch.randn.
 TEST_F(CudaDevice, DrawsWhatPyTorchDrewHere) {
   const char* const folder = std::getenv("BARESTEP_TORCH_RANDN");
   if (folder == nullptr)
@@ -195,7 +195,7 @@ TEST_F(CudaDevice, RefusesMoreMemoryThanThereIs) {
   expect_error(ExitCode::kMemory, "memory of device 'cuda:0': ", [&] {
     device->allocate(bytes, MemoryKind::kDevice);
   });
-  // The device goes on.
+  // The device still works.
   const DeviceMemory small(*device, 256);
 }
 
@@ -338,7 +338,7 @@ TEST_F(CudaTraining, HasTheSameBitsWithRecomputationInAGraphToo) {
   }
 }
 
-// Each step within 1e-6, so a run within as many times that.
+// Each step is within 1e-6, so a run is within that times the number of steps.
 TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   TrainConfig plain = small_config();
   TrainConfig clipped = plain;
@@ -355,8 +355,8 @@ TEST_F(CudaTraining, UpdatesFusedAsSeparately) {
   }
 }
 
-/// Both round at the same points, and sums differ by less than a number of 16 bits: rarely does one
-/// round to its other neighbour. Bounds are those of the goldens of PyTorch.
+/// Both round at the same points, and sums differ by less than a 16-bit number: rounding rarely
+/// goes to the other neighbour. The bounds are those of PyTorch's golden files.
 TEST_F(CudaTraining, EqualsTheCpuDeviceInSixteenBits) {
   for (const bool graph : {false, true}) {
     TrainConfig bf16 = small_config();
@@ -383,8 +383,8 @@ TEST_F(CudaTraining, EqualsTheCpuDeviceInSixteenBits) {
   }
 }
 
-/// Gradients overflow at first: which steps are skipped, and the scale of each, do not depend on
-/// the device, nor on a graph that was captured before.
+/// Gradients overflow at first. The skipped steps and the scale of each step must not depend on the
+/// device, or on a graph captured earlier.
 TEST_F(CudaTraining, ScalesLossesAndSkipsStepsAsTheCpuDoes) {
   TrainConfig config = small_config();
   config.device.precision = Precision::kFp16;
@@ -454,7 +454,7 @@ class InTurn final : public StepProfiler {
 };
 
 TEST_F(CudaTraining, HasItsWorkOnTheHostsClock) {
-  constexpr double kNear = 0.01;  // the fake's events know no better
+  constexpr double kNear = 0.01;  // the fake's events are not more precise
   for (const bool graph : {false, true}) {
     TrainConfig config = small_config();
     config.device.graph = graph;

@@ -1,4 +1,4 @@
-// mlp_ddp on a GPU, as a user starts it.
+// mlp_ddp on a GPU, started like a user does.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class DdpOnGpu : public TempDirTest {
     if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  /// The losses that rank 0 met, one a step.
+  /// The losses on rank 0, one per step.
   std::vector<double> losses(const std::string& command, const std::string& says) {
     const std::string line = fmt::format(". '{}' && exec {} {}", BARESTEP_MPI_ENV, command, kRun);
     const auto result = run_process({"/bin/bash", "-c", line}, {.working_directory = folder()});
@@ -74,7 +74,7 @@ TEST_F(DdpOnGpu, RanksThatShareAGpuOverNcclTrainAsSingleDoes) {
   }
 }
 
-/// 64 rows on 3 ranks are 22, 21 and 21: products of other shapes, by the same algorithms.
+/// 64 rows on 3 ranks are 22, 21 and 21: products of different shapes, with the same algorithms.
 TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
   const auto weights = [&](int ranks) {
     losses(fmt::format("mpirun -np {} {} --transport mpi --scheme factor --save w", ranks, MLP_DDP),
@@ -85,7 +85,7 @@ TEST_F(DdpOnGpu, FactorsGiveRanksThatShareAGpuTheBitsOfOneRank) {
   for (const int ranks : {2, 3}) EXPECT_EQ(weights(ranks), one) << ranks << " ranks";
 }
 
-/// What is rounded differs from what is not, and not by more than a bf16's precision.
+/// Rounded results differ from unrounded ones by at most bf16's precision.
 TEST_F(DdpOnGpu, OneRankOverNcclReducesAsBf16) {
   const std::vector<double> fp32 =
       losses(fmt::format("mpirun -np 1 {} --transport nccl", MLP_DDP), "reduced by NCCL");

@@ -1,4 +1,4 @@
-// mlp_dp on GPUs, as a user starts it.
+// mlp_dp on GPUs, started like a user does.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class DpOnGpu : public TempDirTest {
     if (const std::string why = why_no_cuda_device(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  /// The losses of a run, one a step.
+  /// The losses of a run, one per step.
   std::vector<double> losses(std::vector<std::string> command, const std::string& says) {
     for (const char* argument :
          {"--layers", "64,128,32", "--steps", "6", "--fusion", "off", "--metrics", "m.jsonl"}) {

@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// Notes the fill value of every op it runs; a negative one fails.
+/// Records the fill value of every op it runs; fails if the value is negative.
 class NotingExecutor final : public CpuExecutor {
  public:
   void execute(const DeviceOp& op, const Addresses& /*addresses*/, const Tag& tag) override {
@@ -59,7 +59,7 @@ TEST_F(CpuStreamTest, KeepsABacklogLongerThanItsFirstQueue) {
 TEST_F(CpuStreamTest, StreamsRunBesideEachOther) {
   CpuStream first(executor_);
   CpuStream second(executor_);
-  // Each function ends only when the other has begun.
+  // Each function ends only after the other has begun.
   struct Rendezvous {
     std::atomic<int> here{0};
     std::atomic<int> met{0};

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// The files of which this process has parts in its memory.
+/// The files that are mapped into this process's memory.
 std::string mapped_files() {
   std::ostringstream text;
   text << std::ifstream("/proc/self/maps").rdbuf();

@@ -1,5 +1,5 @@
-// The CUDA device on the fake runtime: what fails and how that is said, and captures. What it
-// computes is in tests/gpu/cuda_parity_test.cpp, which runs on the fake too.
+// The CUDA device on the fake runtime: errors and their messages, and captures. Its results are
+// tested in tests/gpu/cuda_parity_test.cpp, which also runs on the fake.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST_F(OnFake, ListsTheGpusThereAre) {
   EXPECT_EQ(device->index(), 0);
 }
 
-// As nvidia-smi writes it: the management library knows a GPU by it.
+// In nvidia-smi's format, by which the management library identifies a GPU.
 TEST_F(OnFake, TellsItsPlaceOnThePciBus) {
   EXPECT_EQ(device->info().pci_bus_id, "00000001:17:0a.0");
 }
@@ -108,7 +108,7 @@ TEST_F(OnFake, CommunicationGoesBeforeOtherWork) {
   EXPECT_EQ(priority_of(Lane::kComm), -5) << "the greatest is the least number";
 }
 
-/// Two numbers on the device and ops that fill the first.
+/// Two numbers on the device, and ops that fill the first one.
 class StreamOfFake : public OnFake {
  protected:
   void SetUp() override {
@@ -162,7 +162,7 @@ TEST_F(StreamOfFake, ReportsTheFirstOfTheErrorsOfALostDevice) {
       "device 'cuda:0': lost: the fake was told to fail (cudaErrorECCUncorrectable), the last op "
       "queued was fill of 1x1; run again";
   expect_error(ExitCode::kTryAgain, line, [&] { stream->synchronize(); });
-  // From now on every call fails, and each with another code than the cause.
+  // From now on every call fails, each with a different code from the cause.
   fake_cuda::fail_all(cudaErrorLaunchFailure);
   fill(two);
   expect_error(ExitCode::kTryAgain, line, [&] { stream->check(); });
@@ -280,7 +280,7 @@ TEST_F(OnFake, APeerThatCannotBeEnabledEndsWithOneLine) {
   });
 }
 
-// A whole run.
+// A complete run.
 
 TEST_F(OnFake, ADeviceLostInTheMiddleOfARunEndsItWithOneLine) {
   close();
@@ -316,7 +316,7 @@ TEST_F(OnFake, UpdatesBesideBackwardHaveTheBitsOfThoseAfterIt) {
   EXPECT_EQ(fused_on_fake(true, true), after);
 }
 
-/// Kernels launched before the one ahead of them has ended, in the graphs of a run.
+/// In the graphs of a run, kernels are launched before the previous kernel has ended.
 int launched_ahead_in(bool graph, Update update) {
   TrainConfig config;
   config.model.layers = {8, 24, 16, 8};
@@ -329,9 +329,9 @@ int launched_ahead_in(bool graph, Update update) {
   return fake_cuda::launched_ahead() - before;
 }
 
-// Of each of two graphs: the end of the loss, after its partial sums; and each layer's sum of rows
+// In each of two graphs: the end of the loss, after its partial sums; each layer's sum of rows
 // after the gradient of its activation, or the third layer's update after the second's. Between
-// others are products, copies and marks.
+// other kernels there are products, copies and marks.
 TEST_F(OnFake, GraphsLaunchOurKernelsBeforeTheOneAheadOfThemHasEnded) {
   close();
   EXPECT_EQ(launched_ahead_in(true, Update::kSeparate), 2 * 4);

@@ -1,4 +1,4 @@
-// Our CUDA kernels, run on the host through their launchers, against the CPU device's loops.
+// Our CUDA kernels, run on the host through their launchers, compared with the CPU device's loops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sanitizer/asan_interface.h>
@@ -31,17 +31,17 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr double kUlp = 1.2e-7;  // relative spacing of floats
 constexpr std::int64_t kSizes[] = {0, 1, 3, 4, 31, 33, 257, 4099};
 
-/// A GPU so small that threads loop, and one so large that most have nothing to do.
+/// A GPU so small that threads loop, and one so large that most threads have no work.
 constexpr CudaGeometry kSmall{.multiprocessors = 2, .threads_per_multiprocessor = 256};
 constexpr CudaGeometry kLarge{};
 
-/// Scratch as a stream has it: aligned, and full of what ran before.
+/// Scratch as in a stream: aligned, and full of earlier results.
 struct alignas(16) Workspace {
   std::byte bytes[kLaunchWorkspaceBytes];
   Workspace() { std::memset(bytes, 0xFF, sizeof(bytes)); }
 };
 
-/// Only what the op declares may be touched: the sanitizer reports the rest.
+/// Only memory that the op declares may be accessed: the sanitizer reports the rest.
 class Fences {
  public:
   Fences(const DeviceOp& op, Memory& memory) : bytes_(memory.bytes()) {
@@ -77,7 +77,7 @@ bool has_kernel(const DeviceOp& op) {
          (randn == nullptr || randn->generator == Generator::kTorchCuda);
 }
 
-/// Ops over 4099 numbers, which the common cases lack.
+/// Ops over 4099 numbers, a size that the common cases do not include.
 std::vector<OpCase> long_cases() {
   constexpr std::int64_t kRows = 4099;
   std::vector<OpCase> cases;
@@ -103,7 +103,7 @@ std::vector<OpCase> long_cases() {
                            kRows};
     });
   }
-  // A warp for each row: fewer of them.
+  // One warp per row, so there are fewer rows.
   for (const auto& [rows, cols] :
        {std::pair(std::int64_t{300}, std::int64_t{1}), {std::int64_t{1}, kRows}}) {
     add("long cross_entropy", [&, r = rows, c = cols](Memory& memory) {
@@ -118,7 +118,7 @@ std::vector<OpCase> long_cases() {
   return cases;
 }
 
-/// Fibers are slow: the largest of the common shapes, which fill the CPU's tasks, are left out.
+/// Leaves out the largest common shapes, which fill the CPU's tasks, because fibers are slow.
 std::vector<OpCase> kernel_cases() {
   constexpr std::size_t kLargestBytes = 120'000;
   std::vector<OpCase> cases = long_cases();
@@ -129,7 +129,7 @@ std::vector<OpCase> kernel_cases() {
   return cases;
 }
 
-/// Memory that is NaN except in what the op declares to read.
+/// Memory that is NaN except for the tensors that the op declares to read.
 Memory input_of(OpCase& op_case) {
   Memory memory = op_case.memory;
   std::ranges::fill(memory.bytes(), std::byte{0xFF});
@@ -140,7 +140,7 @@ Memory input_of(OpCase& op_case) {
   return memory;
 }
 
-/// Takes an op's numbers away from kernels that have not waited for those before them.
+/// Takes an op's memory away from kernels that have not yet waited for the previous ones.
 class Absence {
  public:
   explicit Absence(Memory& memory) : numbers_(memory.bytes()) {
@@ -151,7 +151,7 @@ class Absence {
   Absence(const Absence&) = delete;
   Absence& operator=(const Absence&) = delete;
 
-  /// How many blocks went without, and whether one of them wrote meanwhile.
+  /// The number of blocks without memory, and whether one of them wrote meanwhile.
   int blocks = 0;
   bool was_written = false;
 
@@ -171,7 +171,7 @@ class Absence {
   std::vector<std::byte> kept_;
 };
 
-// Every kernel may be launched before the one ahead of it has ended.
+// Every kernel may be launched before the previous one has ended.
 TEST(CudaKernels, TouchNothingBeforeTheKernelsAheadOfThemHaveEnded) {
   if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   int launched_ahead = 0;
@@ -193,7 +193,7 @@ TEST(CudaKernels, TouchNothingBeforeTheKernelsAheadOfThemHaveEnded) {
   EXPECT_GT(launched_ahead, 100);
 }
 
-/// Compares results: to the bit where CPU and GPU do the same in the same order.
+/// Compares results: to the bit if CPU and GPU compute the same in the same order.
 struct Compare {
   Memory& input;
   Memory& cpu;
@@ -221,8 +221,7 @@ struct Compare {
       }
     }
   }
-  // Sums are fused to the end on one side and not on the other.
-  // A gradient may then be rounded to its other neighbour.
+  // Only one side fuses its sums to the end, so a gradient may be rounded to its other neighbour.
   void operator()(const LinearAdam& op) const {
     for (const Access& access : accesses_of(Op(DeviceOp(op)))) {
       if (!access.writes) continue;
@@ -233,7 +232,7 @@ struct Compare {
     }
   }
   void operator()(const SumSquares& op) const { expect_near(op.out, 2 * kUlp); }
-  // Terms of both signs: the sum may be smaller than what it is made of.
+  // The terms have both signs, so the sum may be smaller than they are.
   void operator()(const GramSquares& op) const {
     EXPECT_NEAR(at(cuda, op.out, 0), at(cpu, op.out, 0),
                 2 * kUlp * std::abs(at(cpu, op.out, 0)) + 1e-12);
@@ -254,14 +253,14 @@ struct Compare {
       double size = op.beta == 0 ? 0 : std::abs(at(input, op.out, col));
       for (std::int64_t row = 0; row < op.in.rows; ++row)
         size += std::abs(at(input, op.in, row * op.in.cols + col));
-      // Terms one after another: a thread's, then the tile's.
+      // The longest chain of terms: a thread's, then the tile's.
       const double depth = static_cast<double>(op.in.rows) / 8 + 8;
       ASSERT_NEAR(at(cuda, op.out, col), at(cpu, op.out, col),
                   depth * kUlp * size + step_of(op.out) * std::abs(at(cpu, op.out, col)));
     }
   }
   void operator()(const CrossEntropy& op) const {
-    // Only the sum of a row's exponentials has another order.
+    // Only the sum of a row's exponentials has a different order.
     const double each = 20 * kUlp / static_cast<double>(op.count);
     for (std::int64_t i = 0; i < op.grad.size(); ++i)
       ASSERT_NEAR(at(cuda, op.grad, i), at(cpu, op.grad, i),
@@ -277,8 +276,8 @@ struct Compare {
       return float_of(memory.values<Number>(tensor)[static_cast<std::size_t>(i)]);
     });
   }
-  /// How far a number may be from another of the tensor's type because of what comes before it is
-  /// rounded to that type.
+  /// How far a number may be off because earlier rounding to the tensor's type went to another
+  /// neighbour.
   static double step_of(const Tensor& tensor) {
     return tensor.dtype == DType::kBF16 ? 0x1p-7 : tensor.dtype == DType::kF16 ? 0x1p-10 : 0;
   }
@@ -313,7 +312,7 @@ TEST(CudaKernels, AgreeWithTheCpuDeviceWithTheSameBitsInWhateverOrderThreadsRun)
   }
 }
 
-/// What --explain counts.
+/// The launches that --explain counts.
 TEST(CudaKernels, AreAsManyAsTheProgramSays) {
   if (kAddressSanitized) GTEST_SKIP() << "another test runs these kernels with the sanitizer";
   for (OpCase& op_case : kernel_cases()) {
@@ -331,13 +330,13 @@ TEST(CudaKernels, AreAsManyAsTheProgramSays) {
       EXPECT_EQ(launched, 0) << "the runtime's memset, which is a launch too";
       continue;
     }
-    // Our own product in int8 stands in for the library's and what it leaves.
+    // Our own int8 product replaces the library's product and the op after it.
     const bool is_own = std::holds_alternative<QuantizedGemm>(op_case.op);
     EXPECT_EQ(launched, launches_of(op) - (is_own ? 1 : 0));
   }
 }
 
-/// What cuBLASLt leaves is made of the sums in their place what our product makes of them.
+/// Dequantizing cuBLASLt's sums in place gives the same bits as our product.
 TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
   for (OpCase& op_case : kernel_cases()) {
     const auto* const op = std::get_if<QuantizedGemm>(&op_case.op);
@@ -362,7 +361,7 @@ TEST(CudaInt8, DequantizesInPlaceToTheBitsOfTheWholeProduct) {
 }
 
 /// An optimizer over n numbers that start `shift` numbers after a multiple of 16 bytes, each array
-/// with a fence behind it.
+/// followed by a fence.
 class OptimizerArrays {
  public:
   OptimizerArrays(std::int64_t n, std::int64_t shift) {
@@ -374,7 +373,7 @@ class OptimizerArrays {
     }
   }
 
-  /// Every kind, with and without what it may have.
+  /// Every kind, with and without its optional parts.
   [[nodiscard]] std::vector<DeviceOp> ops() const {
     const Adam adam{tensors_[0], tensors_[1], tensors_[2], tensors_[3], tensors_[4]};
     const Sgd sgd{tensors_[0], tensors_[1], tensors_[4]};
@@ -431,8 +430,8 @@ TEST(CudaFlatOps, HaveTheCpusBitsForEverySizeAndAlignment) {
   }
 }
 
-/// The ops whose kernels move 16 bytes at a time, over rows x cols numbers of `type`. Each tensor
-/// begins `shift` numbers after a multiple of 64 bytes.
+/// The ops with kernels that move 16 bytes at a time, over rows x cols numbers of `type`. Each
+/// tensor begins `shift` numbers after a multiple of 64 bytes.
 class PackedOps {
  public:
   PackedOps(std::int64_t rows, std::int64_t cols, DType type, std::int64_t shift) : shift_(shift) {
@@ -478,7 +477,7 @@ class PackedOps {
   [[nodiscard]] const std::vector<DeviceOp>& all() const { return all_; }
   [[nodiscard]] Memory memory() const { return memory_; }
 
-  /// All but what the op has written, which becomes zeros.
+  /// The memory with everything the op has written set to zero.
   [[nodiscard]] static std::vector<std::byte> rest(const DeviceOp& op, Memory memory) {
     for (const Access& access : accesses_of(Op(op))) {
       if (access.writes) std::ranges::fill(memory.bytes(access.tensor), std::byte{0});
@@ -486,7 +485,7 @@ class PackedOps {
     return memory.bytes();
   }
 
-  /// What the op has written.
+  /// Only what the op has written.
   [[nodiscard]] static std::vector<std::byte> written(const DeviceOp& op, Memory& memory) {
     std::vector<std::byte> bytes;
     for (const Access& access : accesses_of(Op(op))) {
@@ -553,7 +552,7 @@ TEST(CudaPackedOps, TakeAThreadForEach16BytesAndNoMoreBlocksThanRunAtOnce) {
   }
 }
 
-/// What adds up gradients: a tile of eight rows would leave seven threads of eight idle.
+/// Sums gradients: with a tile of eight rows, seven of eight threads would be idle.
 TEST(CudaFlatOps, AddARowByAThreadForEachFourNumbers) {
   constexpr std::int64_t kNumbers = 64 * 1024;
   Memory memory;
@@ -605,7 +604,7 @@ TEST(CudaCountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
   const auto logit = [&](std::size_t row, std::size_t col) -> float& {
     return memory.values(op.logits)[row * kCols + col];
   };
-  logit(0, 70) = logit(0, 38) = logit(0, 39) = 2;  // equals in one lane and in two
+  logit(0, 70) = logit(0, 38) = logit(0, 39) = 2;  // equal maxima in one lane and in two
   logit(1, 5) = 9;
   logit(1, 99) = logit(1, 64) = kNaN;
   std::fill_n(&logit(2, 0), kCols, -std::numeric_limits<float>::infinity());

@@ -1,4 +1,5 @@
-// The kernel of LinearAdam, run on the host through its launcher, against plain loops in double.
+// The kernel of LinearAdam, run on the host through its launcher, compared with plain loops in
+// double.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +24,8 @@ using host_cuda::Order;
 
 constexpr double kUnit = 0x1p-24;  // half an ulp, relative
 
-/// A GPU on which the launcher takes a certain product, the type of its factors, and what that
-/// product's sums may be off, in units of kUnit times the sum of their terms' magnitudes.
+/// A GPU for which the launcher chooses a certain product, the type of the product's factors, and
+/// the error bound of its sums, in units of kUnit times the sum of their terms' magnitudes.
 struct ProductCase {
   const char* name;
   DType type;
@@ -39,25 +40,24 @@ struct ProductCase {
   }
 };
 
-/// n fused multiply-adds, each within half an ulp of a sum that no term's magnitude exceeds.
+/// n fused multiply-adds, each within half an ulp of a sum that is at most the sum of magnitudes.
 double fp32_bound(std::int64_t n) {
   return static_cast<double>(n) + 2;
 }
 
-/// Of a product's three parts, low * low (2^-22 of it at most) and the bits that the low parts lose
-/// (2^-22 twice) are left out: 12 units. Each mma rounds twice by less than an ulp, 2 units, for
-/// each of its three parts, of sums of 8 rows: 12. An fp32 addition for 8 rows is a unit for each.
+/// 3xTF32 leaves out low * low (at most 2^-22 of a product) and the bits that the low parts lose
+/// (2^-22 twice): 12 units. Each mma rounds twice by less than an ulp, 2 units, for each of its
+/// three parts, in sums of 8 rows: 12. Each fp32 addition of 8 rows is one unit.
 double tf32_bound(std::int64_t n) {
   return 24 + static_cast<double>(n + 7) / 8;
 }
 
-/// Products of factors of 16 bits are exact, and all of them are taken.
+/// Products of 16-bit factors are exact, and none is left out.
 double narrow_bound(std::int64_t n) {
   return 4 + static_cast<double>(n + 7) / 8;
 }
 
-/// How far a number may be from its nearest one of a type. Below 2^-14 those of fp16 are 2^-24
-/// apart.
+/// The rounding error of a number in a type. Below 2^-14, the numbers of fp16 are 2^-24 apart.
 double rounding_of(DType type, double number) {
   if (type == DType::kBF16) return 0x1p-8 * std::abs(number);
   return type == DType::kF16 ? std::max(0x1p-11 * std::abs(number), 0x1p-25) : 0;
@@ -75,7 +75,7 @@ struct LayerCase {
   std::int64_t out, in, n;
   int multiprocessors;  // two blocks on each
   bool clip, decoupled, aligned;
-  bool grads_only;  // first moments become the gradients
+  bool grads_only;  // the new first moments equal the gradients
 
   [[nodiscard]] std::string name() const {
     return std::to_string(out) + " x " + std::to_string(in) + ", n " + std::to_string(n) + ", " +
@@ -138,7 +138,7 @@ struct Layer {
     if (op.clip) memory.values(*op.clip)[0] = 0.37F;
   }
 
-  /// With numbers from -size, or from 0 with many zeros, to size.
+  /// With numbers from -size to size, or, if `positive`, from 0 with many zeros.
   void fill(TorchGenerator& random, const Tensor& tensor, float size, bool positive = false) {
     if (tensor.size() == 0) return;
     std::vector<float> numbers(static_cast<std::size_t>(tensor.size()));
@@ -166,12 +166,12 @@ struct Sum {
   }
 };
 
-/// How far results are from Adam in double, as parts of what rounding explains.
+/// The difference of results from Adam in double, as a share of what rounding explains.
 class Errors {
  public:
   Errors(Layer& before, Layer& after) : before_(before), after_(after) {}
 
-  /// Of the i-th of a weight's or the bias's numbers, whose gradient is off by `units`.
+  /// Number i of a weight or of the bias, whose gradient may be off by `units`.
   void check(const Tensor& weight, const Tensor& moment1, const Tensor& moment2, std::int64_t i,
              const Sum& grad, double units) {
     const LinearAdam& op = before_.op;
@@ -206,13 +206,13 @@ class Errors {
     note(after_.at(weight, i), shrunk + step, of_weight);
   }
 
-  /// 1 where the largest error is just what rounding may do.
+  /// 1 if the largest error is exactly what rounding can cause.
   [[nodiscard]] double worst() const { return worst_; }
 
  private:
   void note(double actual, double expected, double bound) {
     const double part = std::abs(actual - expected) / bound;
-    worst_ = part <= worst_ ? worst_ : part;  // NaN stays
+    worst_ = part <= worst_ ? worst_ : part;  // keeps NaN
   }
 
   Layer& before_;
@@ -244,7 +244,7 @@ void run(Layer& layer, const KernelTarget& target) {
   ASSERT_EQ(launch(layer.op, layer.memory.addresses(), nullptr, target, nullptr), 0);
 }
 
-/// Whether all but what the op writes is as it was.
+/// Whether everything that the op does not write is unchanged.
 bool rest_is_intact(Layer& before, const Layer& after) {
   Memory rest = after.memory;
   for (const Access& access : accesses_of(Op(DeviceOp(before.op)))) {
@@ -298,7 +298,7 @@ TEST(CudaLinearAdam, MeetsNoBankConflict) {
   }
 }
 
-/// Whether the numbers of `a` are those of `b`, rounded to the type of `of`.
+/// Whether the numbers of `a` are those of `b` rounded to the type of `of`.
 bool are_rounded(Layer& layer, const Tensor& a, const Tensor& b, const Tensor& of) {
   return with_number(of.dtype, [&]<class Number>(Number) {
     for (std::int64_t i = 0; i < a.size(); ++i) {
@@ -356,7 +356,7 @@ TEST(StraightArithmetic, HasTheBitsOfTheLanguagesRootsAndQuotients) {
   int quotients = 0;
   for (int i = 0; i < kNumbers; ++i) {
     const auto at = static_cast<std::size_t>(3 * i);
-    // Remainders are normal too: 2^-24 of what is divided, or of what the root is taken of.
+    // Remainders are normal too: 2^-24 of the dividend or of the radicand.
     const float x = std::ldexp(mantissas[at], i % 227 - 100);
     const float a = std::ldexp(i % 2 == 0 ? mantissas[at + 1] : -mantissas[at + 1], i % 140 - 70);
     const float b = std::ldexp(mantissas[at + 2], i % 97 - 48);

@@ -1,5 +1,5 @@
-// Matrix products of the CUDA device on the fake runtime: who chooses the algorithm, and what is
-// kept.
+// Matrix products of the CUDA device on the fake runtime: the choice of the algorithm, and its
+// cache.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST_F(ProductOnFake, FallsBackToKernelsOfOurOwnWithTheSameResult) {
             "cuBLASLt 13.1.0, bias and ReLU apart: it has no kernel that fuses them here");
 }
 
-/// Aligned as a program's buffers are, which the common cases are not.
+/// Aligned like a program's buffers, which the common cases are not.
 class Int8OnFake : public OnFake {
  protected:
   /// c, a, b, their scales, sums and bias one after another.
@@ -164,7 +164,7 @@ TEST_F(ProductOnFake, TunesOnceAndTakesItsChoiceFromTheFileAfterwards) {
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 0);
 }
 
-/// The cache of this user lies in the test's folder.
+/// This user's cache is in the test's folder.
 class TuningOnFake : public ProductOnFake {
  protected:
   void SetUp() override {

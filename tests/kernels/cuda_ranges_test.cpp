@@ -1,4 +1,4 @@
-// The ranges that tools see of a CUDA device, here on the fake runtime.
+// The ranges that tools see from a CUDA device, here on the fake runtime.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Before NVTX looks for a tool, which it does once.
+/// Must run before NVTX searches for a tool, which it does once.
 [[maybe_unused]] const int kAttached = ::setenv("NVTX_INJECTION64_PATH", FAKE_NVTX, 1);
 
 class CudaRanges : public OnFake {};

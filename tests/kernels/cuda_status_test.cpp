@@ -1,4 +1,4 @@
-// Every return code that a user can meet, as the line and the exit code it becomes.
+// Every return code that a user can encounter, with its line and exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

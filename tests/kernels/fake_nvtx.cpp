@@ -1,4 +1,5 @@
-// A tool that NVTX finds by NVTX_INJECTION64_PATH, as a profiler is, and that keeps the ranges.
+// A tool that NVTX finds through NVTX_INJECTION64_PATH, like a profiler, and that records the
+// ranges.
 #include <nvtx3/nvToolsExt.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// The harness finds what it is there for: kernels with planted mistakes.
+// The harness detects the planted mistakes in these kernels.
 #include "support/host_cuda.h"
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ void run(unsigned blocks, unsigned threads, const Kernel& kernel, std::size_t sh
   host_cuda::run({blocks, 1, 1}, {threads, 1, 1}, shared_bytes, kernel);
 }
 
-/// Threads hand their number to their mirror image.
+/// Each thread passes its number to its mirror image.
 static __global__ void mirror(float* out, bool with_barrier) {
   __shared__ float numbers[64];
   numbers[threadIdx.x] = static_cast<float>(threadIdx.x);
@@ -137,7 +137,7 @@ TEST(HostCuda, RethrowsWhatAThreadThrows) {
               ThrowsMessage<std::runtime_error>("thread 40"));
 }
 
-/// Four numbers by each thread, `stride` numbers apart.
+/// Each thread reads four numbers, `stride` numbers apart.
 host_cuda::SharedTraffic traffic_of(unsigned stride) {
   run(
       1, 32,
@@ -206,7 +206,7 @@ TEST(HostCuda, CopiesArriveWhenTheyAreWaitedFor) {
               ThrowsMessage<std::runtime_error>("a thread ends before its copies"));
 }
 
-/// Fragments are filled in the order of the PTX ISA; the product is that of plain loops.
+/// Fragments are filled in the order of the PTX ISA; the product equals that of plain loops.
 TEST(HostCuda, MultipliesByWarpsAsThePtxIsaLaysOut) {
   const auto a = [](unsigned row, unsigned col) { return static_cast<float>(row + 3 * col); };
   const auto b = [](unsigned row, unsigned col) {

@@ -1,5 +1,5 @@
-// Int8: kernels of every kind of instructions against the plain loop, PyTorch's dynamic
-// quantisation, and numbers that are none.
+// Int8: kernels for every instruction set compared with the plain loop, PyTorch's dynamic
+// quantisation, and NaN and infinity.
 #include "kernels/cpu/int8_product.h"
 
 #include <gmock/gmock.h>
@@ -25,8 +25,8 @@ struct Int8Numbers {
   std::vector<std::int8_t> a, b;
 };
 
-/// Of a tile: what Quantize writes in so many bits, and any bytes. `extreme` numbers are the
-/// largest there are, whose products fit 16 bits least.
+/// The numbers of a tile: values that Quantize writes with this many bits, and any bytes. `extreme`
+/// gives the largest values, whose products are most likely to overflow 16 bits.
 Int8Numbers numbers_of(std::int64_t depth, std::int64_t rows, std::int64_t cols, int bits,
                        bool extreme) {
   std::mt19937 random(1);
@@ -45,7 +45,7 @@ Int8Numbers numbers_of(std::int64_t depth, std::int64_t rows, std::int64_t cols,
   return numbers;
 }
 
-/// What the kernel finds, less what its offset added.
+/// The kernel's sums, minus the contribution of its offset.
 std::vector<std::int32_t> sums_by(const Int8Kernel& kernel, const Int8Numbers& numbers,
                                   std::int64_t depth, std::int64_t rows, std::int64_t cols) {
   std::vector<std::int32_t> sums(kInt8TileRows * kInt8TileCols);
@@ -92,7 +92,7 @@ TEST(Int8Kernels, HoldTheLargestSumsOfTheMostInputs) {
   }
 }
 
-// Without VNNI a pair of products of 8 bits by 8 saturates: such activations never get there.
+// Without VNNI, a pair of 8-bit products saturates, so 8-bit activations never use this kernel.
 TEST(Int8Kernels, OfAvx2TakeSevenBitsOnly) {
   EXPECT_EQ(int8_kernel(8, Int8Isa::kAvx2).name, "plain loops");
   EXPECT_EQ(int8_kernel(8, Int8Isa::kPlain).name, "plain loops");
@@ -113,10 +113,10 @@ void put(Memory& memory, const Tensor& tensor, const json& values) {
   std::ranges::copy(values.get<std::vector<T>>(), memory.values<T>(tensor).begin());
 }
 
-/// What PyTorch 2.15.0 computed (its x86 and its qnnpack engine) for Linear(8, 16), ReLU,
+/// The results of PyTorch 2.15.0 (its x86 and its qnnpack engine) for Linear(8, 16), ReLU,
 /// Linear(16, 4) by torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear: qconfig}),
-/// where qconfig is default_dynamic_qconfig or per_channel_dynamic_qconfig; weights are
-/// nn.Linear's after torch.manual_seed(seed), x is torch.randn(5, 8) after them.
+/// where qconfig is default_dynamic_qconfig or per_channel_dynamic_qconfig. Weights are nn.Linear's
+/// after torch.manual_seed(seed); x is torch.randn(5, 8) after them.
 class Int8Golden : public testing::TestWithParam<int> {
  protected:
   json file = json::parse(std::ifstream(BARESTEP_GOLDEN_DIR "/int8_dynamic_8_16_4_b5_s" +
@@ -139,7 +139,7 @@ QuantizeWeight weight_of_golden(Memory& memory, const json& layer, const json& w
   return op;
 }
 
-/// Quantises a layer's input, of which PyTorch's numbers are 2^(bits - 1) more.
+/// Quantises a layer's input; PyTorch's numbers are larger by 2^(bits - 1).
 Quantize input_of_golden(Memory& memory, const json& layer, const json& x, std::int64_t inputs,
                          int bits) {
   const Quantize op{.to = memory.add(5, inputs, DType::kI8),
@@ -187,7 +187,7 @@ TEST_P(Int8Golden, HasPyTorchsBitsOfWeightsActivationsAndOutputs) {
       run_int8(gemm, memory);
       const auto out = layer.at("out").get<std::vector<float>>();
       for (std::size_t at = 0; at < out.size(); ++at) {
-        // qnnpack rounds before it adds the bias; all that it quantised is the same.
+        // qnnpack rounds before it adds the bias; the quantised numbers are the same.
         if (is_x86) EXPECT_EQ(memory.values(gemm.c)[at], out[at]) << at;
         if (!is_x86) EXPECT_NEAR(memory.values(gemm.c)[at], out[at], 1.2e-7) << at;
       }
@@ -199,7 +199,7 @@ TEST_P(Int8Golden, HasPyTorchsBitsOfWeightsActivationsAndOutputs) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Int8Golden, testing::Values(0, 1));
 
-/// A layer of rows `x` and one weight of ones.
+/// A layer with rows `x` and one weight row of ones.
 std::vector<float> outputs_of(const std::vector<float>& x, bool of_batch, float weight = 1) {
   Memory memory;
   const auto rows = static_cast<std::int64_t>(x.size()) / 2;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# linear_adam_mutants.sh <source root> <build folder>: breaks LinearAdam's CUDA kernel in ways a GPU would
-# punish, one at a time, and fails where cuda_kernels_test does not see it. The kernel is compiled as the
-# build compiles it for the host, with the broken header before its own in the include path.
+# linear_adam_mutants.sh <source root> <build folder>: breaks LinearAdam's CUDA kernel, one fault at
+# a time, in ways that would fail on a GPU, and fails if cuda_kernels_test does not detect one. The
+# kernel is compiled with the build's command for the host, with the broken header first in the
+# include path.
 set -uo pipefail
 root=$1
 build=$2
@@ -23,7 +24,7 @@ builds() { bash -c "$compile -o $work/launch.o && $link" >"$work/log" 2>&1; }
 passes() { "$work/test" --gtest_break_on_failure --gtest_filter='CudaLinearAdam.*' >"$work/log" 2>&1; }
 copy_headers() { cp "$root"/src/kernels/cuda/{linear_adam,tile_products}.cuh "$headers"; }
 
-# mutant <what it breaks> <header> <sed expression>
+# mutant <fault> <header> <sed expression>
 mutant() {
   local status=0
   copy_headers

@@ -1,5 +1,5 @@
-// The kernels of the fused update, for every kind of instructions that this processor has, against
-// plain loops, to the bit.
+// The kernels of the fused update, for every instruction set of this processor, compared with plain
+// loops to the bit.
 #include "kernels/cpu/linear_adam.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ struct UpdateCase {
   bool decoupled = false;
 };
 
-/// Extents on both sides of vectors, groups of rows, panels of columns, strips and parts of a
-/// batch; strides that are no multiple of a vector.
+/// Extents on both sides of the sizes of vectors, groups of rows, panels of columns, strips and
+/// parts of a batch; strides that are not multiples of a vector.
 constexpr UpdateCase kUpdateCases[] = {{1, 1, 1},
                                        {6, 64, 24},
                                        {5, 63, 23},
@@ -33,7 +33,7 @@ constexpr UpdateCase kUpdateCases[] = {{1, 1, 1},
                                        {9, 2048 + 7, 2},
                                        {45, 140, 600, 0.25, true}};
 
-/// An op with numbers of its own in its memory.
+/// An op with its own numbers in its memory.
 struct UpdateInMemory {
   explicit UpdateInMemory(const UpdateCase& c) {
     op = {.weight = memory.add(c.out, c.in),
@@ -78,8 +78,8 @@ struct UpdateInMemory {
   LinearAdam op;
 };
 
-/// The weights as a chain of fused multiply-adds a gradient and adam_step() make them; the biases,
-/// which no kernel has to do with, as the tiles make them.
+/// The weights as computed by a chain of fused multiply-adds for the gradient and adam_step(); the
+/// biases, which the kernels do not compute, as the tiles compute them.
 std::vector<float> updated_plainly(const UpdateCase& c, ThreadPool& pool) {
   UpdateInMemory by_tiles(c);
   run_linear_adam(by_tiles.op, by_tiles.memory.addresses(), *make_reference_product(), {}, pool);

@@ -28,7 +28,7 @@ class OnFake : public OnGpu {
     device.reset();
   }
 
-  /// Opens the device anew on such a machine.
+  /// Opens the device again on this machine.
   void restart(const fake_cuda::Machine& machine, const DeviceConfig& config = {.device = "cuda"}) {
     close();
     fake_cuda::reset(machine);

@@ -40,7 +40,7 @@ constexpr GemmShape kGemmShapes[] = {{1, 1, 1},   {31, 33, 257}, {33, 257, 31}, 
 
 class CaseList {
  public:
-  /// `build` lays out tensors and returns the op; afterwards all that it reads is filled.
+  /// `build` lays out tensors and returns the op; then everything it reads is filled.
   void add(std::string name, const std::function<DeviceOp(Memory&)>& build,
            const std::function<void(Memory&)>& adjust = {}) {
     OpCase op_case{std::move(name), {}, {}};
@@ -95,7 +95,7 @@ void add_gemm(CaseList& list, const GemmShape& s, const GemmForm& form, bool ta,
   });
 }
 
-/// Every transposition plainly, and the other forms as the layers of a net use them.
+/// Every transposition in its plain form, and the other forms as used by a net's layers.
 void add_gemms(CaseList& list) {
   using enum Activation;
   for (const GemmShape& shape : kGemmShapes) {
@@ -110,7 +110,7 @@ void add_gemms(CaseList& list) {
   }
 }
 
-/// Any of the values that Quantize writes; the sums of QuantizeWeight.
+/// Any values that Quantize can write, and the matching sums of QuantizeWeight.
 void draw_int8(CaseList& list, Memory& memory, const QuantizedGemm& op) {
   const std::int32_t most = 1 << (op.bits - 1);
   const auto draw = [&](std::int32_t low, std::int32_t high) {
@@ -153,8 +153,8 @@ void add_quantized_gemm(CaseList& list, const GemmShape& s, int bits, bool of_ba
       [&](Memory& memory) { draw_int8(list, memory, op); });
 }
 
-/// Beyond a tile of the CPU's in each direction. A warp for each sum is slow where its threads are
-/// fibers.
+/// Larger than a tile of the CPU in each direction. Small, because one warp per sum is slow if
+/// threads are fibers.
 constexpr GemmShape kInt8Shapes[] = {{1, 1, 1},   {31, 9, 257}, {3, 67, 40},
                                      {66, 3, 31}, {1, 70, 9},   {0, 33, 31}};
 
@@ -168,7 +168,7 @@ void add_int8(CaseList& list) {
   add_quantized_gemm(list, {5, 9, 33}, 8, false, Activation::kGelu);
   for (const Shape& s : kShapes) {
     for (const bool one_scale : {false, true}) {
-      // A weight has outputs.
+      // A weight has at least one output.
       if (s.rows > 0)
         list.add(fmt::format("quantize weight {} {}", text(s), one_scale), [&](Memory& memory) {
           return QuantizeWeight{.to = memory.add(s.rows, s.cols, DType::kI8),
@@ -245,7 +245,7 @@ void add_elementwise(CaseList& list, const Shape& s) {
                                 scale == 1 ? 0.0F : 1.0F};
           },
           [&](Memory& memory) {
-            // Any bits but those of infinities and NaNs.
+            // Any bits except those of infinities and NaNs.
             const std::uint32_t most = type == DType::kBF16 ? 0x7F00 : 0x7C00;
             for (auto& bits : memory.values<std::uint16_t>(widen.from)) {
               bits = static_cast<std::uint16_t>(list.random()() % most);
@@ -318,7 +318,7 @@ void add_linear_adam(CaseList& list, const GemmShape& s, double weight_decay, bo
         return op;
       },
       [&](Memory& memory) {
-        // Far from 0, where the last bit of a gradient would decide how far a weight goes.
+        // Far from 0, so the last bit of a gradient does not decide the size of a weight's step.
         for (float& moment : memory.values(op.weight_moments2)) moment = moment * moment + 0.01F;
         for (float& moment : memory.values(op.bias_moments2)) moment = moment * moment + 0.01F;
         memory.values(op.scalars)[0] = -0.004F;
@@ -338,7 +338,7 @@ void add_linear_adams(CaseList& list) {
   }
 }
 
-/// The sums and the factor of clipping.
+/// The sums of squares and the factor of clipping.
 void add_norms(CaseList& list, std::int64_t n) {
   list.add(fmt::format("sum_squares {}", n), [&](Memory& memory) {
     return SumSquares{memory.add(1, 1), memory.add(1, n)};
@@ -511,7 +511,7 @@ void add_reductions(CaseList& list, const Shape& s) {
   }
 }
 
-/// Loss scaling, for steps that count and for one that is skipped.
+/// Loss scaling, for an applied step and for a skipped one.
 void add_scaling(CaseList& list) {
   for (const bool overflows : {false, true}) {
     for (const std::int64_t window : {1, 2000}) {
@@ -572,7 +572,7 @@ bool is_16_bits(DType type) {
   return type == DType::kBF16 || type == DType::kF16;
 }
 
-/// The operands of an op that may be of 16 bits.
+/// The operands of an op that may have 16 bits.
 std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
   const std::string_view label = label_of(op);
   if (const auto* const gemm = std::get_if<Gemm>(&op)) {
@@ -602,8 +602,8 @@ std::vector<std::string_view> narrow_operands(const DeviceOp& op) {
   return {};
 }
 
-/// The same op over operands of 16 bits, and where it has weights their rounded copy; nothing where
-/// it has none such.
+/// The same op with 16-bit operands and, if it has weights, their rounded copy; nothing if it has
+/// no such operands.
 std::optional<OpCase> narrowed(OpCase& wide, DType type) {
   OpCase narrow{wide.name + " of " + std::string(name_of(type)), wide.op, {}};
   std::visit(
@@ -679,7 +679,7 @@ std::vector<OpCase> all_op_cases() {
   });
   add_scaling(list);
   std::vector<OpCase> all = list.take();
-  // Each of 16 bits too; the largest would tell nothing more.
+  // Adds the 16-bit variant of each case, except the largest cases, which would add no information.
   constexpr std::size_t kLargestBytes = 150'000;
   const std::size_t count = all.size();
   for (std::size_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// Every device op over awkward shapes, with the numbers it reads.
+// Every device op with awkward shapes, and the numbers it reads.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace barestep {
 
-/// The bytes of one buffer, in which tensors lie with gaps between them.
+/// The bytes of one buffer that holds tensors with gaps between them.
 class Memory {
  public:
   /// Appends a tensor.
@@ -42,13 +42,13 @@ class Memory {
 struct OpCase {
   std::string name;
   DeviceOp op;
-  Memory memory;  // holds what the op reads
+  Memory memory;  // holds the numbers that the op reads
 };
 
-/// At least one case for each kind of op, those with operands of 16 bits too.
+/// At least one case for each kind of op, including those with 16-bit operands.
 std::vector<OpCase> all_op_cases();
 
-/// Whether the op has an operand of 16 bits and is no mere cast.
+/// Whether the op has a 16-bit operand and is not just a cast.
 bool is_narrow(const DeviceOp& op);
 
 /// The numbers of a tensor of a real type, in fp32.
@@ -56,7 +56,7 @@ std::vector<float> numbers_of(Memory& memory, const Tensor& tensor);
 /// Rounds numbers to the tensor's type.
 void set_numbers(Memory& memory, const Tensor& tensor, std::span<const float> numbers);
 
-/// Whether it is a library of products that computes the op.
+/// Whether a library of products computes the op.
 bool multiplies(const DeviceOp& op);
 
 }  // namespace barestep

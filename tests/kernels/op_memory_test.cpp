@@ -1,5 +1,5 @@
-// What ops touch: only what accesses_of declares; and that results depend on nothing else, the
-// number of threads included.
+// Ops access only what accesses_of declares, and their results depend on nothing else, including
+// the number of threads.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,17 +13,17 @@
 namespace barestep {
 namespace {
 
-/// What lies, word by word, where an op declares to read nothing.
+/// The content, word by word, of memory that an op does not declare to read.
 using Poison = std::uint32_t (*)(std::size_t word);
 
-/// NaNs, each another one, so that it shows when one takes the place of another.
+/// Different NaNs, so that mixed-up words are detected.
 constexpr Poison kNans = [](std::size_t word) {
   return 0xfff00000 | static_cast<std::uint32_t>(word & 0xfffff);
 };
 constexpr Poison kZeros = [](std::size_t) { return std::uint32_t{0}; };
 constexpr Poison kNumbers = [](std::size_t) { return std::uint32_t{0x3c3c3c3c}; };
 
-/// The poison of that many bytes. Word after word it is made once: sanitized loops are slow.
+/// Poison of this many bytes. Generated once, because sanitized loops are slow.
 const std::uint32_t* words_of(Poison poison, std::size_t bytes) {
   static std::map<Poison, std::vector<std::uint32_t>> made;
   std::vector<std::uint32_t>& words = made[poison];
@@ -39,7 +39,7 @@ bool equal_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-/// Memory that holds poison except in what the op declares to read.
+/// Memory that holds poison except for the tensors that the op declares to read.
 Memory poisoned(OpCase& op_case, Poison poison) {
   Memory memory = op_case.memory;
   std::vector<std::byte>& bytes = memory.bytes();
@@ -67,7 +67,7 @@ void expect_equal_results(OpCase& op_case, Memory& expected, Memory& actual) {
   }
 }
 
-/// Calls `check` with each case and each library of products that has a part in it.
+/// Calls `check` with each case and each library of products that takes part in it.
 void for_each_case(const std::function<void(OpCase&, Product&)>& check) {
   std::vector<std::unique_ptr<Product>> products;
   products.push_back(make_reference_product());

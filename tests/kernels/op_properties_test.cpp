@@ -1,4 +1,5 @@
-// Single ops: derivatives against finite differences, special numbers, padding, refusals, parts.
+// Single ops: derivatives compared with finite differences, special numbers, padding, refusals,
+// parts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +84,7 @@ TEST(ActivationGrad, IsTheSlopeOfEveryActivation) {
   for (const Activation activation : kValuesOf<Activation>) {
     if (activation == Activation::kNone) continue;
     SCOPED_TRACE(name_of(activation));
-    // Away from 0, where ReLUs have a corner.
+    // Away from 0, where ReLUs are not differentiable.
     for (const float x : {-6.0F, -2.5F, -1.0F, -0.3F, 0.2F, 0.8F, 1.7F, 5.0F}) {
       constexpr float kStep = 1.0F / 64;
       Memory memory;
@@ -117,7 +118,7 @@ TEST(ActivationGrad, LetsNanPassAllActivations) {
   }
 }
 
-/// What becomes of ones.
+/// Applies the dropout to ones.
 std::vector<float> mask_of(Dropout op, std::int64_t rows, std::int64_t cols, std::int32_t step) {
   Memory memory;
   op.values = memory.add(rows, cols);
@@ -129,7 +130,7 @@ std::vector<float> mask_of(Dropout op, std::int64_t rows, std::int64_t cols, std
   return {values.begin(), values.end()};
 }
 
-/// How many of a mask's numbers are dropped where the other's are not, or the other way round.
+/// The number of elements that only one of the two masks drops.
 std::ptrdiff_t differences(const std::vector<float>& a, const std::vector<float>& b) {
   std::ptrdiff_t count = 0;
   for (std::size_t i = 0; i < a.size(); ++i) count += a[i] != b[i] ? 1 : 0;
@@ -201,7 +202,7 @@ TEST(Dropout, LetsNothingVanishThatIsNoNumber) {
   for (const float number : memory.values(op.values)) EXPECT_TRUE(std::isnan(number));
 }
 
-/// Central differences of what follows a layer, with one mask throughout.
+/// Central differences of the function after a layer, with the same mask throughout.
 TEST(Dropout, HasTheGradientOfItsOutputBehindEveryActivation) {
   constexpr float kStep = 1.0F / 64;
   constexpr double kRate = 0.2;
@@ -293,7 +294,7 @@ TEST(Optimizers, LeavePaddingZero) {
                memory);
 }
 
-/// The loss of an op after one of its inputs is moved by `by`.
+/// The loss of an op after one of its inputs is changed by `by`.
 double moved_loss(const DeviceOp& op, const Memory& start, const Tensor& input, std::size_t i,
                   const Tensor& loss, float by) {
   Memory memory = start;
@@ -420,7 +421,7 @@ TEST(CountCorrect, TakesTheFirstOfEqualsAndNanAsTheLargest) {
   EXPECT_EQ(memory.values<std::int32_t>(op.correct)[0], 3);
 }
 
-/// The op in up to three parts along a dimension; none where it has no such parts.
+/// The op split into up to three parts along a dimension; empty if it cannot be split.
 std::vector<Op> parts_along(const Op& op, char dimension) {
   std::optional<std::int64_t> size;
   for (const Operand& operand : operands_of(op)) {
@@ -442,7 +443,7 @@ std::vector<Op> parts_along(const Op& op, char dimension) {
   return parts;
 }
 
-// Sums are added in another order, all else has the same bits.
+// Sums are added in a different order; everything else has the same bits.
 TEST(Slice, GivesPartsThatTogetherDoWhatTheOpDoes) {
   std::set<std::string> sliced;
   for (const OpCase& op_case : all_op_cases()) {

@@ -1,4 +1,4 @@
-// Ops against plain loops in double, over all cases and with every library of products.
+// Ops compared with plain loops in double, over all cases and with every library of products.
 #include "core/ops.h"
 
 #include <gmock/gmock.h>
@@ -43,12 +43,12 @@ struct Matrix {
   [[nodiscard]] double at(std::int64_t i) const { return values[static_cast<std::size_t>(i)]; }
 };
 
-/// Beta times the number that lay there before, which is not touched where beta is 0.
+/// Beta times the previous number, which is not read if beta is 0.
 double kept(float beta, Memory& before, const Tensor& t, std::size_t i) {
   return beta == 0 ? 0.0 : static_cast<double>(beta) * static_cast<double>(before.values(t)[i]);
 }
 
-/// As PyTorch documents its modules, in double.
+/// As documented for PyTorch's modules, in double.
 double activated(Activation activation, double x) {
   constexpr double kPi = 3.14159265358979324;
   switch (activation) {
@@ -72,7 +72,7 @@ double activated(Activation activation, double x) {
   return x;
 }
 
-/// The derivative, from what the op finds it from.
+/// The derivative, computed from the value that the op uses.
 double slope_from(Activation activation, double from) {
   if (traits_of(activation).grad_from_input) {
     constexpr double kStep = 1e-5;
@@ -104,7 +104,7 @@ std::pair<double, double> term_of(LossKind kind, double output, double target) {
   return {};
 }
 
-/// Compares an op's results with plain loops in double over what it read.
+/// Compares an op's results with plain loops in double over its input.
 struct Oracle {
   Memory& before;
   Memory& after;
@@ -113,7 +113,7 @@ struct Oracle {
     const Matrix a(before, op.a);
     const Matrix b(before, op.b);
     const std::int64_t depth = op.transpose_a ? a.rows : a.cols;
-    const double* const a_values = a.values.data();  // calls are slow where nothing is inlined
+    const double* const a_values = a.values.data();  // calls are slow without inlining
     const double* const b_values = b.values.data();
     const std::int64_t next_x = op.transpose_a ? a.cols : 1;
     const std::int64_t next_y = op.transpose_b ? 1 : b.cols;
@@ -194,7 +194,7 @@ struct Oracle {
             after.values<std::int8_t>(op.to)[static_cast<std::size_t>(i * from.cols + k)];
         ASSERT_GE(number, begin + (op.zero_point ? 0 : 1));
         ASSERT_LE(number, -begin);
-        // A zero point is rounded too, which may cost the extremes half a number more.
+        // A zero point is rounded too, which may change the extremes by another half.
         const double error = op.zero_point ? 1.001 : 0.5001;
         ASSERT_NEAR(scale * (number - zero), from.at(i, k), error * scale);
       }
@@ -233,7 +233,7 @@ struct Oracle {
         ASSERT_NEAR(after.values(*op.pre_activation)[i], sum, kUlp * std::abs(sum));
       }
       const double result = activated(op.activation, sum);
-      // Of numbers below 0 GELU is a difference of larger ones.
+      // For negative numbers, GELU is a difference of larger numbers.
       ASSERT_NEAR(after.values(op.values)[i], result, 4 * kUlp * (std::abs(result) + std::abs(sum)))
           << name_of(op.activation) << " of " << sum;
     }
@@ -249,7 +249,7 @@ struct Oracle {
     }
   }
 
-  /// The generator's known answers are tested by themselves.
+  /// The generator's known answers have their own tests.
   void operator()(const Dropout& op) const {
     const auto step = static_cast<std::uint32_t>(before.values<std::int32_t>(op.step)[0]);
     for (std::int64_t i = 0; i < op.values.size(); ++i) {
@@ -342,7 +342,7 @@ struct Oracle {
     EXPECT_EQ(after.values<std::int32_t>(op.correct)[0], correct);
   }
 
-  /// A gradient in double, and how far from it a float may be.
+  /// A gradient in double, and the allowed error of a float.
   struct Gradient {
     double value, error;
   };
@@ -384,7 +384,7 @@ struct Oracle {
         << i;
   }
 
-  /// What is known of loss scaling: the third row of scalars is this update's.
+  /// Handles loss scaling: the third row of scalars belongs to this update.
   void operator()(const Adam& op) const {
     if (op.loss_scale && before.values(op.loss_scale->found_inf)[0] > 0) {
       for (const Tensor& tensor : {op.weights, op.moments1, op.moments2}) {
@@ -447,7 +447,7 @@ struct Oracle {
       const double mean = op.beta1 * old + (1 - op.beta1) * g;
       const double sign = mean > 0 ? 1 : mean < 0 ? -1 : 0;
       ASSERT_NEAR(after.values(op.moments)[i], op.beta2 * old + (1 - op.beta2) * g, 4 * kUlp);
-      // Where the mean cancels, its sign is rounding's.
+      // If the mean cancels, its sign depends on rounding.
       if (mean != 0 && std::abs(mean) < kUlp) continue;
       ASSERT_NEAR(after.values(op.weights)[i],
                   static_cast<double>(before.values(op.scalars)[1]) *
@@ -558,7 +558,7 @@ struct Oracle {
     }
   }
 
-  /// The number that the bits of a type of 16 bits stand for, by its definition.
+  /// The number that a 16-bit type's bits represent, by its definition.
   static float number_at(Memory& memory, const Tensor& tensor, std::size_t i) {
     const int digits = tensor.dtype == DType::kBF16 ? 7 : 10;  // after the significand's leading 1
     const int bias = tensor.dtype == DType::kBF16 ? 127 : 15;
@@ -570,7 +570,7 @@ struct Oracle {
     return static_cast<float>((bits & 0x8000) != 0 ? -value : value);
   }
 
-  /// The nearest number of such a type, of two the even one.
+  /// The nearest number of such a type; ties go to the even one.
   static double nearest(DType type, double exact) {
     const int digits = type == DType::kBF16 ? 8 : 11;
     const int least = type == DType::kBF16 ? -133 : -24;  // the exponent of the smallest number
@@ -600,12 +600,13 @@ struct Oracle {
   void operator()(const Delay&) const {}
 };
 
-/// Whether the op adds numbers up in an order that may be another one.
+/// Whether the op sums numbers in an order that may vary.
 bool sums(const DeviceOp& op) {
   return multiplies(op) || std::holds_alternative<SumRows>(op);
 }
 
-/// An op over 16 bits does what it does over the same numbers in fp32, and rounds results once.
+/// An op with 16-bit operands computes the same as with those numbers in fp32, and rounds results
+/// once.
 class Widened {
  public:
   explicit Widened(OpCase& narrow) : narrow_(narrow) {
@@ -658,8 +659,7 @@ class Widened {
     const auto exact = wide_.values(expected);
     const auto* const gemm = std::get_if<Gemm>(&narrow_.op);
     const bool rounds_twice = gemm != nullptr && gemm->activation != Activation::kNone;
-    // One step of the type; of sums near another number, and where an activation's input is
-    // rounded.
+    // One step of the type, for sums near another number and for rounded inputs of an activation.
     const double step = tensor.dtype == DType::kBF16  ? 0x1p-8
                         : tensor.dtype == DType::kF16 ? 0x1p-11
                                                       : 0;
@@ -687,7 +687,7 @@ class Widened {
   Memory wide_;
 };
 
-/// Null in a build without it.
+/// Null in a build without this library.
 std::unique_ptr<Product> make_provider(GemmProvider provider) {
   if (provider == GemmProvider::kOneDnn) return make_onednn_product();
   if (provider == GemmProvider::kCblas) return make_cblas_product();
@@ -707,10 +707,11 @@ TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
     run(op_case.op, after, *product, one);
     Memory of_three = op_case.memory;
     run(op_case.op, of_three, *product, three);
-    // The thread sanitizer has seen what it is for; other builds compare the largest shapes.
+    // Smaller cases are enough for the thread sanitizer; other builds compare the largest shapes.
     if (kThreadSanitized && after.bytes().size() > 200'000) continue;
     if (is_narrow(op_case.op)) {
-      // LinearAdam rounds gradients: it is compared with products, sums and Adam in whole steps.
+      // LinearAdam rounds gradients, so tests of whole steps compare it with products, sums and
+      // Adam.
       if (std::holds_alternative<LinearAdam>(op_case.op)) continue;
       Widened widened(op_case);
       widened.expect(after);
@@ -718,7 +719,7 @@ TEST_P(OpsWith, AgreeWithPlainLoopsInDouble) {
       continue;
     }
     std::visit(Oracle{op_case.memory, after}, op_case.op);
-    // The oracle takes its time, and would say the same of the same bits.
+    // The oracle is slow, and its result is the same for the same bits.
     if (of_three.bytes() == after.bytes()) continue;
     std::visit(Oracle{op_case.memory, of_three}, op_case.op);
   }
@@ -760,7 +761,8 @@ TEST(Narrow, RoundsAsASingleHalfIsRounded) {
   random.uniform(mantissas, -2, 2);
   for (std::size_t i = 0; i < mantissas.size(); ++i)
     wide.push_back(std::ldexp(mantissas[i], static_cast<int>(i % 48) - 30));
-  // Ties, the largest half and what rounds to infinity, subnormal halves and half of the smallest.
+  // Ties, the largest half and numbers that round to infinity, subnormal halves and half of the
+  // smallest.
   for (const float x : {1.0F + 0x1p-11F, 1.0F + 0x3p-11F, 65504.0F, 65519.0F, 65520.0F, HUGE_VALF,
                         -HUGE_VALF, 0.0F, -0.0F, 0x1p-24F, 0x1p-25F, 0x3p-25F, 0x1p-14F})
     wide.push_back(x);
@@ -776,7 +778,7 @@ TEST(Widen, GivesEveryHalfItsValueWhateverTheLengthOfARow) {
   for (std::uint32_t bits = 0; bits < 0x10000U; ++bits)
     halves.push_back({static_cast<std::uint16_t>(bits)});
   std::vector<float> wide(halves.size(), -1);
-  // Rows of 1 to 40 numbers: whole vectors and what is left of them.
+  // Rows of 1 to 40 numbers: whole vectors and remainders.
   std::int64_t at = 0;
   for (std::int64_t row = 0; at < 0x10000; ++row) {
     const std::int64_t count = std::min(row % 40 + 1, 0x10000 - at);

@@ -64,7 +64,7 @@ TEST(ThreadPool, TakesOverTheTasksOfAThreadThatIsHeldUp) {
   ThreadPool pool(2);
   constexpr std::int64_t kTasks = 100;
   std::atomic<std::int64_t> done{0};
-  // The first task ends only when all the others are done: those dealt to the same thread too.
+  // The first task ends only after all others, including those dealt to the same thread.
   pool.run(kTasks, [&](std::int64_t task, int) {
     if (task == 0)
       while (done.load() < kTasks - 1) std::this_thread::yield();
@@ -104,9 +104,9 @@ TEST(ThreadPool, WakesUpAfterALongPause) {
   }
 }
 
-// A thread that starts late must not go to sleep after the end of its pool.
+// A thread that starts late must not go to sleep after its pool has ended.
 TEST(ThreadPool, EndsHoweverSoonAfterItsStart) {
-  // Threads take long to start where each access is watched, which needs no luck to find a race.
+  // Threads start slowly under the thread sanitizer, which finds a race without needing luck.
   const int pools = kThreadSanitized || kAddressSanitized ? 400 : 5000;
   for (int i = 0; i < pools; ++i) ThreadPool(1 + i % 5);
 }
@@ -115,7 +115,7 @@ TEST(ThreadPool, RefusesToHaveNoThread) {
   EXPECT_THROW(ThreadPool pool(0), Error);
 }
 
-/// While it lives, new threads ask for more stack than there are addresses.
+/// While this object exists, new threads request more stack than there are addresses.
 class NoMoreThreads {
  public:
   NoMoreThreads() {

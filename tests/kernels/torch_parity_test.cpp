@@ -1,4 +1,4 @@
-// Bits of PyTorch 1.13 on the CPU, one thread, AVX2 kernels.
+// The bits of PyTorch 1.13 on the CPU, with one thread and AVX2 kernels.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -12,7 +12,7 @@ using ::testing::SizeIs;
 const Series kNine = {"a", {40.30, 40.34, 39.88, 38.82, 39.89, 40.35, 55.88, 38.30, 41.52}};
 const Series kFaster = {"b", {37.10, 37.52, 36.30, 35.90, 37.80, 36.70, 38.20, 36.10, 38.60}};
 
-/// Nine rounds with a little noise around `seconds`.
+/// Nine rounds with little noise around `seconds`.
 Series steady(const char* key, double seconds) {
   Series series{key, {}};
   for (const double noise : {1.0, 1.004, 0.997, 1.001, 0.999, 1.002, 0.998, 1.003, 0.996}) {
@@ -21,7 +21,7 @@ Series steady(const char* key, double seconds) {
   return series;
 }
 
-/// Rounds that go either way by a third.
+/// Rounds that deviate by a third in either direction.
 Series wild(const char* key, double seconds) {
   Series series{key, {}};
   for (const double noise : {1.3, 0.8, 1.1, 0.9, 1.2, 0.75, 1.25, 0.85, 1.0}) {
@@ -71,7 +71,7 @@ TEST(Compare, SaysNothingOfFewerThanSixRounds) {
 TEST(Compare, CountsAllComparisonsOfAFamily) {
   const std::vector<double> one(6, 1.0), two(6, 2.0);
   EXPECT_EQ(compare({"a", two}, {"b", one}).word, Word::kFaster);
-  // With six rounds the least p is 1 / 32, so two comparisons are one too many.
+  // With six rounds the least possible p is 1 / 32, so two comparisons are already one too many.
   const std::vector<Series> others = {{"b", one}, {"c", one}};
   for (const Comparison& each : compare({"a", two}, others)) {
     EXPECT_EQ(each.p_holm, 0.0625);

@@ -1,5 +1,5 @@
-// How often the intervals of results.json hold the truth, over studies whose noise is made up: the
-// whole way from the files of a study to its report.
+// How often the intervals in results.json contain the true value, over studies with simulated
+// noise: the whole way from the files of a study to its report.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-/// In logarithms: a level of each start, an autoregressive noise of steps, and slow steps that are
+/// In logarithms: a level for each start, autoregressive noise of steps, and slow steps that are
 /// exp(-1.2 +- 0.8) slower; some starts are bad, 10 to 130 % slow.
 struct Noise {
   const char* name;
@@ -45,7 +45,7 @@ double steady_median(std::vector<double> steps) {
   return median(steps);
 }
 
-/// Of the median of a start's steady steps, over all starts that may be.
+/// The true median of a start's steady steps, over all possible starts.
 double true_median(const Noise& noise, int steps) {
   std::mt19937 random(7);
   std::vector<double> medians;
@@ -89,8 +89,8 @@ TEST_P(Coverage, IsAtLeastNinetyThreePercent) {
     ASSERT_EQ(cases.size(), medians.size());
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const json& figure = cases[i].at("step_s");
-      // The reference: the k-th smallest and largest, with k = 1 of 6 and 2 of 9. Warm-up that goes
-      // on without a cause changes them, rarely.
+      // The reference: the k-th smallest and largest, with k = 1 of 6 and 2 of 9. In rare cases, a
+      // warm-up that is longer without cause changes them.
       if (cases[i].at("warmup_steps") == 5) {
         const std::size_t k = quick ? 0 : 1;
         ASSERT_NEAR(figure.at("low").get<double>() / medians[i][k], 1, 1e-9);

@@ -1,5 +1,5 @@
-// Each experiment is given two made-up sets of measurements with opposite outcomes; its sentences
-// must turn round.
+// Each experiment gets two simulated sets of measurements with opposite outcomes; its sentences
+// must be opposite too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ HowCasesWent by_key(const std::function<MadeUpStep(const std::string&)>& how) {
   return [how](const Case& what) { return how(what.key); };
 }
 
-/// Where ranks divide the work, or communicate more than they save.
+/// Ranks that divide the work, or that communicate more than they save.
 MadeUpStep divided(int ranks) {
   return {.step_s = 0.1 / ranks, .phase_s = {{"forward", 0.1 / ranks}}};
 }
@@ -237,7 +237,7 @@ std::vector<Opposites> opposites_of_ranks() {
       return MadeUpStep{.step_s = (what.workload.ranks == 1 ? one : two) + pause, .noise = noise};
     };
   };
-  // Of steps that are long against the pause, the loss is nearly linear.
+  // With steps much longer than the pause, the loss is nearly linear.
   all.push_back({"delay", paused(0.02, 0.01), "The loss is not linear", paused(1, 0.5, 1e-5),
                  "The loss is linear in the pause", paused(0.2, 0.1, 0.05),
                  "Whether a pause costs speed-up is unclear"});
@@ -495,7 +495,7 @@ TEST(Recompute, SaysWhetherItPaysAtTheBatchAndStandsBesidePyTorchsFigures) {
                       "on (calculated).")));
   setting.batch_size = 8192;
   EXPECT_THAT(sentences_of(conclude()), HasSubstr("At a batch of 8,192 recomputation pays: "));
-  // What was measured at 4 segments of 16 layers; 12 and 9 products of 47.
+  // The measured number for 4 segments of 16 layers; 12 and 9 products out of 47.
   EXPECT_THAT(small.tables.at(1).rows.at(2),
               testing::ElementsAre("4", "9", "9", "25.5 %", "19.1 %"));
   for (const std::vector<std::string>& row : small.tables.at(1).rows) EXPECT_EQ(row[1], row[2]);
@@ -544,7 +544,7 @@ TEST(Experiments, LeaveRanksBeyondTheCoresOutOfFits) {
               HasSubstr("There is room for one rank here"));
 }
 
-/// The verdict on one case with these starts.
+/// The verdict on a case with these starts.
 std::string verdict_on(const std::vector<Start>& starts, bool beyond_cores = false) {
   Results results;
   results.cases.emplace_back(Case{.key = "a", .beyond_cores = beyond_cores}, starts);

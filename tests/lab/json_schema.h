@@ -1,4 +1,4 @@
-// Checks a JSON value against the part of JSON Schema that docs/results.schema.json uses.
+// Checks a JSON value against the subset of JSON Schema used by docs/results.schema.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace barestep {
 
-/// Empty, or where and how `value` breaks `schema`. `root` is the whole schema, for references.
+/// Empty, or where and how `value` violates `schema`. `root` is the whole schema, for references.
 inline std::string schema_violation(const nlohmann::json& value, const nlohmann::json& schema,
                                     const nlohmann::json& root, const std::string& place = "$") {
   using nlohmann::json;
@@ -15,7 +15,7 @@ inline std::string schema_violation(const nlohmann::json& value, const nlohmann:
     const std::string reference = schema.at("$ref").get<std::string>().substr(1);
     return schema_violation(value, root.at(json::json_pointer(reference)), root, place);
   }
-  // "type": a name, or a list of those that fit.
+  // "type": a name, or a list of allowed names.
   const json& types = schema.at("type");
   if (types.is_array()) {
     for (const json& each : types) {

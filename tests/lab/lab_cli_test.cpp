@@ -1,4 +1,4 @@
-// The real mlp_lab, on the real trainers.
+// The real mlp_lab, with the real trainers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -26,11 +26,11 @@ class MlpLab : public TempDirTest {
   ProcessResult run(std::vector<std::string> arguments, bool with_path = true) {
     arguments.insert(arguments.begin(), MLP_LAB);
     if (!with_path) arguments.insert(arguments.begin(), {"/usr/bin/env", "PATH=/nowhere"});
-    // It starts a dozen runs, which sanitizers slow down; ctest ends a test after 120 s.
+    // It starts a dozen runs, which are slow under sanitizers; ctest ends a test after 120 s.
     return run_process(arguments, {.working_directory = folder()});
   }
 
-  /// A card that was not measured, which saves the time.
+  /// A card that was not measured, which saves time.
   std::string card() {
     return file("card.json",
                 R"({"name": "made up", "kind": "cpu", "others_share": 0,
@@ -71,7 +71,7 @@ TEST_F(MlpLab, ListsTheExperimentsOfTheCourse) {
 TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   std::vector<std::string> command = {"run", "batch-sweep", "reproducibility", "--output",
                                       "lab", "--quick",     "--device",        "cpu"};
-  // The next test measures a card too, and for one time sanitized rates take long enough.
+  // The next test measures a card as well, and measuring sanitized rates once takes long enough.
   if (kAddressSanitized) command.insert(command.end(), {"--card", card()});
   const ProcessResult first = run(command);
   ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -87,7 +87,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   const json results = json::parse(read_file(folder() / "lab/results.json"));
   EXPECT_EQ(schema_violation(results, schema, schema), "");
   const bool is_quiet = first.out.find("INVALID") == std::string::npos;
-  // Batch 64 is run by both experiments, twice by one of them.
+  // Batch 64 is in both experiments, twice in one of them.
   if (is_quiet) EXPECT_EQ(results.at("prediction").at("runs"), 4);
   const json& configuration = results.at("experiments")[0].at("cases")[0].at("configuration");
   EXPECT_EQ(configuration.at("batch-size"), 32);
@@ -107,7 +107,7 @@ TEST_F(MlpLab, RunsExperimentsOnceAndReportsOnThem) {
   EXPECT_EQ(again.err, "");
   EXPECT_EQ(run({"report", "lab"}).out, "Report: lab/report.html\n");
 
-  // Nobody reads that, but the report is written.
+  // Nobody reads the output, but the report is still written.
   std::filesystem::remove(folder() / "lab/report.html");
   const ProcessResult unread =
       run_process({MLP_LAB, "report", "lab"},
@@ -426,7 +426,7 @@ TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {
   }
   EXPECT_EQ(rows, 6 + 2 + 1 + 5 + 1 + 9);
   EXPECT_THAT(result.out, testing::Not(HasSubstr("DIFFERS")));
-  // Nobody published it.
+  // There is no published number for it.
   EXPECT_THAT(result.out, testing::Not(HasSubstr("402,702,336")));
 }
 

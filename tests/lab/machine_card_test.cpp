@@ -41,7 +41,7 @@ TEST(MachineCards, HaveABusBandwidthForEachRankCount) {
   }
   EXPECT_NEAR(gb_per_s(8 * kGib, 2), 363.3, 0.2) << "as the fewest that were measured";
   EXPECT_NEAR(gb_per_s(128 << 20, 8), 401.9, 0.1);
-  // Sizes at which few ranks were not measured follow the eight.
+  // At sizes that were not measured for few ranks, their table follows that of eight.
   EXPECT_NEAR(gb_per_s(128 << 20, 4) / gb_per_s(128 << 20, 8), 363.3 / 473.1, 0.05);
   EXPECT_EQ(gb_per_s(128 << 20, 1), 0);
 }
@@ -71,7 +71,7 @@ TEST(MachineCards, TakeLongerForMoreBytes) {
   }
 }
 
-// With more ranks a bus may carry more, as NVLink's does from five GPUs on; between nodes it does
+// With more ranks a bus may reach more, as NVLink's does from five GPUs on; between nodes it does
 // not.
 TEST(MachineCards, TakeLongerForMoreRanksWhereTheBusIsTheSame) {
   const MachineCard nodes = load_card("h100-infiniband");

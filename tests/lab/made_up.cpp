@@ -48,7 +48,7 @@ double wobble(double noise, const std::string& name, std::size_t start) {
 
 namespace {
 
-/// The step as it went in one start of a case.
+/// The step in one start of a case, with noise.
 MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) {
   const auto factor = [&](const std::string& name) {
     return wobble(step.noise, key + name, start);
@@ -61,7 +61,7 @@ MadeUpStep in_start(MadeUpStep step, const std::string& key, std::size_t start) 
   for (OpTime& op : step.ops) op.seconds *= factor(op.name + op.phase + std::to_string(op.layer));
   for (Watched& watched : step.watched) {
     for (auto& [gauge, values] : watched.gauges) {
-      if (gauge != "own_percent") continue;  // the others are looked at over all starts
+      if (gauge != "own_percent") continue;  // answers use the others over all starts
       for (double& value : values) value *= factor(gauge);
     }
     if (watched.energy_j_per_sample) *watched.energy_j_per_sample *= factor("energy");

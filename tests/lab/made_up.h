@@ -1,4 +1,4 @@
-// Measurements that were never made, for tests of what experiments say about them.
+// Simulated measurements, to test what experiments conclude from them.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace barestep {
 
-/// The same in every step but the first ones, which `first_s` lists; a little jitter from step to
-/// step and start to start, so that intervals are no points.
+/// Every step is the same except for the first ones, listed in `first_s`, and a little jitter
+/// between steps and starts, which gives intervals some width.
 struct MadeUpStep {
   double step_s = 0;
   double noise =
@@ -21,7 +21,7 @@ struct MadeUpStep {
   double queued_s = 0;
   std::vector<double> first_s{};
   std::map<std::string, double> first_phase_s{};  // of the first step
-  double slow_step_s = 0;                         // every tenth step, where it is not 0
+  double slow_step_s = 0;                         // every tenth step, if it is not 0
   std::vector<MadeUpStep> other_ranks{};
   std::vector<OpTime> ops{};
   std::vector<Watched> watched{};
@@ -30,21 +30,21 @@ struct MadeUpStep {
   std::vector<Evaluated> evaluated{};
 };
 
-/// Of a model on the CPU.
+/// A workload of a model on the CPU.
 Workload made_up_workload(std::int64_t dim, std::int64_t depth,
                           TrainerKind trainer = TrainerKind::kSingle, int ranks = 1);
 
 RankSteps made_up_rank(const MadeUpStep& step, std::int64_t steps);
 
-/// A factor around 1 for a figure of the given name in a start, the same in each call.
+/// A factor around 1 for the figure with this name in a start; the same in each call.
 double wobble(double noise, const std::string& name, std::size_t start);
 
-/// What the experiment says when every start of a case went as `how` says.
+/// The results of an experiment in which every start of a case went as `how` returns.
 using HowCasesWent = std::function<MadeUpStep(const Case& what)>;
 Results made_up(const Experiment& experiment, const Setting& setting, const HowCasesWent& how);
 Findings concluded(const std::string& experiment, const HowCasesWent& how);
 
-/// All answers, a line each.
+/// All answers, one per line.
 std::string sentences_of(const Findings& findings);
 
 /// A CPU with four cores.

@@ -3,7 +3,7 @@
 namespace barestep {
 namespace {
 
-/// What a monitor would have seen at the smallest batch and at the others.
+/// A monitor's readings at the smallest batch and at the others.
 HowCasesWent watched(const Watched& small, const Watched& large, double noise = 0.003) {
   return [=](const Case& what) {
     return MadeUpStep{.step_s = 0.1,
@@ -62,7 +62,7 @@ HowCasesWent slow_key(const std::string& slow, double times, double noise = 0.00
   };
 }
 
-/// Batches in int8 take so much of the time of those in fp32, and change so many answers.
+/// Batches in int8 take this multiple of the time of those in fp32, and change this many answers.
 HowCasesWent in_int8(double times, std::int64_t changed, double noise = 0.003) {
   return [=](const Case& what) {
     const bool is_int8 = what.key.starts_with("int8-");

@@ -1,4 +1,4 @@
-// Made-up sets of measurements of an experiment, and what it must say about each.
+// Simulated sets of measurements of an experiment, and the sentence expected for each.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace barestep {
 
-/// Opposite outcomes, and what must be said about each; where the sentence is about times also a
-/// tie, of which it must say neither.
+/// Opposite outcomes with the expected sentences; for sentences about times also a tie, for which
+/// neither sentence may appear.
 struct Opposites {
   std::string experiment;
   HowCasesWent one;
@@ -20,16 +20,16 @@ struct Opposites {
   std::string says_of_tie{};
 };
 
-/// Those of the experiment "monitor".
+/// The cases of the experiment "monitor".
 std::vector<Opposites> opposites_of_monitor();
 
-/// Those of the experiments "activations", "accumulation", "recompute" and "checkpoint".
+/// The cases of the experiments "activations", "accumulation", "recompute" and "checkpoint".
 std::vector<Opposites> opposites_of_model_options();
 
-/// Those of the experiment "int8".
+/// The cases of the experiment "int8".
 std::vector<Opposites> opposites_of_int8();
 
-/// Those of the experiment "pytorch".
+/// The cases of the experiment "pytorch".
 std::vector<Opposites> opposites_of_pytorch();
 
 }  // namespace barestep

@@ -24,7 +24,7 @@ Results profiled(const std::vector<OpTime>& ops) {
   return results;
 }
 
-// A product of 64 rows and width 1024: 2 * 64 * 1024^2 flops, and bias and ReLU; its bytes are the
+// A product of 64 rows and width 1024: 2 * 64 * 1024^2 flops, plus bias and ReLU; its bytes are the
 // weight's 4 MiB, two activations of 256 KiB and the bias.
 TEST(Roofline, PlacesOpsByTheWorkOfTheProgramAndTheMeasuredTime) {
   const Results results =
@@ -36,7 +36,7 @@ TEST(Roofline, PlacesOpsByTheWorkOfTheProgramAndTheMeasuredTime) {
   EXPECT_NEAR(points[1].flops_per_byte, flops / bytes, 0.1);
   EXPECT_NEAR(points[1].flops_per_s, flops / 0.002, 1e8);
   EXPECT_NEAR(points[1].share_of_roof, flops / 0.002 / 100e9, 0.01);
-  // Far fewer flops than bytes: below the slope of memory.
+  // Far fewer flops than bytes: on the memory slope of the roofline.
   EXPECT_LT(points[0].flops_per_byte, 1);
   EXPECT_NEAR(points[0].share_of_roof, 28 * 6 * (1024.0 * 1024 + 1024) / 0.02 / 10e9, 0.01);
   const Plot plot = roofline_plot(points, round_card());
@@ -59,7 +59,7 @@ TEST(Timeline, ShowsEachBucketBehindWhatItWaitsFor) {
   workload.config.device.threads = 1;
   const SimulatedStep step = predicted_run(workload, round_card());
   const Plot plot = timeline_plot(workload, step, "a step");
-  // PyTorch's buckets of six layers of 4 MiB: one, then the others.
+  // PyTorch's buckets for six layers of 4 MiB: one layer, then the others.
   EXPECT_THAT(plot.categories, ElementsAre("computing", "loss", "bucket 1", "bucket 2"));
   const auto& waits = plot.series[plot.series.size() - 2];
   const auto& reduces = plot.series.back();

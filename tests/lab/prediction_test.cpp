@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-/// A step of DDP by hand, in which only products and sums of gradients take time.
+/// A step of DDP calculated by hand, in which only products and sums of gradients take time.
 TEST(Simulator, OverlapsCommunicationWithBackward) {
   const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
@@ -32,7 +32,7 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
       return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
     };
   };
-  // Forward 2, backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
+  // Forward 2; backward: weight gradient and input gradient of layer 1, weight gradient of layer 0.
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds(0)).step_s, 5);
   const SimulatedStep step = simulate(programs.step(), seconds(3));
   EXPECT_DOUBLE_EQ(step.phase_s[Phase::kForward], 2);
@@ -40,12 +40,12 @@ TEST(Simulator, OverlapsCommunicationWithBackward) {
   double sum = 0;
   for (const double part : step.phase_s) sum += part;
   EXPECT_DOUBLE_EQ(sum, step.step_s);
-  // The first bucket is complete at 3 and reduced until 6, the second at 5 and until 9.
+  // The first bucket is complete at 3 and reduced by 6, the second complete at 5 and reduced by 9.
   EXPECT_DOUBLE_EQ(step.step_s, 9);
   EXPECT_DOUBLE_EQ(step.phase_s[Phase::kReduce], 4);
 }
 
-/// Two lanes that need the core of the one that computes.
+/// Two lanes that compete for the core that computes.
 TEST(Simulator, SharesCoresAmongLanes) {
   const Workload workload = made_up_workload(1024, 2, TrainerKind::kDdp, 2);
   const WorkloadPrograms programs(workload);
@@ -55,9 +55,9 @@ TEST(Simulator, SharesCoresAmongLanes) {
     }
     return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
   };
-  // As above, the first bucket is complete at 3. Two products of backward are left, which share the
-  // core with its sum: both take twice as long, until 7; one second of the sum is left, and three
-  // of the other bucket's.
+  // As above, the first bucket is complete at 3. The two remaining products of backward share the
+  // core with its sum, so both take twice as long, until 7. Then one second of the sum is left, and
+  // three seconds of the other bucket's sum.
   const SimulatedStep shared = simulate(programs.step(), seconds, {.at_once = 1});
   EXPECT_DOUBLE_EQ(shared.step_s, 11) << "all the work of one core";
   EXPECT_DOUBLE_EQ(shared.phase_s[Phase::kBackward], 5);
@@ -66,7 +66,7 @@ TEST(Simulator, SharesCoresAmongLanes) {
       << "a core for each lane";
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 0.5}).step_s, 22)
       << "two ranks on a core";
-  // Four of the eleven seconds, in which both lanes want the core, take twice as long.
+  // Four of the eleven seconds, in which both lanes need the core, take twice as long.
   EXPECT_DOUBLE_EQ(simulate(programs.step(), seconds, {.at_once = 1, .contention = 2}).step_s, 15);
 }
 
@@ -116,8 +116,8 @@ TEST(OpRates, TellProductsApartByTheirOperands) {
               testing::ElementsAre("gemm nt", "gemm nt", "gemm tn", "gemm nn", "gemm tn"));
 }
 
-/// A measured machine of two cores: a product runs at 100 or at 60 GFLOP/s, and everything else
-/// takes no time but what the host adds.
+/// A measured machine with two cores: a product runs at 100 or at 60 GFLOP/s; everything else takes
+/// only the host's time.
 MachineCard two_cores() {
   MachineCard card{.name = "two cores",
                    .on_gpu = false,
@@ -147,20 +147,20 @@ TEST(MeasuredMachines, PredictRunsByTheLoadThatIsNearest) {
   EXPECT_EQ(card.load_of(4, 1), &card.loads[2]);
   EXPECT_EQ(card.load_of(2, 3), &card.loads[2]);
   EXPECT_EQ(load_card("h200-nvlink").load_of(2, 0), nullptr);
-  const double flops = 5 * 2.0 * 64 * 1024 * 1024;  // of two layers
+  const double flops = 5 * 2.0 * 64 * 1024 * 1024;  // for two layers
   const Workload one = made_up_workload(1024, 2);
   EXPECT_NEAR(predicted_run(one, card).step_s, flops / 100e9 + 1e-3, 1e-5);
   Workload rank = one;
   rank.trainer = TrainerKind::kDdp;
   rank.config.device.threads = 1;
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 60e9 + 1e-3, 1e-5);
-  // Two ranks have half of the rows each, and sum 8 MiB in two buckets on the cores they compute
-  // with.
+  // Two ranks have half of the rows each, and sum 8 MiB in two buckets on the cores that also
+  // compute.
   rank.ranks = 2;
   EXPECT_NEAR(predicted_run(rank, card).step_s, flops / 2 / 50e9 + 8e-3 + 2e-3, 1e-4);
 }
 
-// Two ranks on one GPU, as experiments have them on a machine with one.
+// Two ranks on one GPU, as in experiments on a machine with one GPU.
 TEST(MeasuredMachines, PredictRanksThatShareAGpu) {
   MachineCard card = two_cores();
   card.on_gpu = true;
@@ -233,8 +233,8 @@ TEST(PredictionFindings, CountRunsWithinTheCoresAndNameWhatIsOff) {
   EXPECT_EQ(findings.tables.front().rows.at(1).at(4), "backward +37.0 ms");
 }
 
-// Three cases run one command line in two experiments: one prediction, against the middle one of
-// what they measured.
+// Three cases run the same command line in two experiments: this is one prediction, compared with
+// the median of the three measurements.
 TEST(PredictionFindings, CountOneCommandLineOnce) {
   const Experiment& amdahl = experiment_of("amdahl");
   Setting setting = made_up_setting();
@@ -255,7 +255,7 @@ TEST(PredictionFindings, CountOneCommandLineOnce) {
   EXPECT_EQ(all.value().runs, 2);
   EXPECT_EQ(all.value().beyond_cores, 1);
   EXPECT_NEAR(alone.value().median_error, (0 + 1) / 2.0, 1e-2);
-  // 0.1 and 0.2 against 0.125.
+  // 0.1 and 0.2 compared with 0.125.
   EXPECT_NEAR(all.value().median_error, (0.2 + 0.6) / 2, 1e-2);
   const Findings findings = prediction_findings({&one, &two, &three});
   EXPECT_THAT(sentences_of(findings), HasSubstr("error over 2 distinct predictions within"));
@@ -291,7 +291,7 @@ TEST(Simulator, CountsAnOpByItsFlopsOrItsBytes) {
   card.multiprocessors = 132;
   EXPECT_NEAR(seconds(*gemm), flops / 52e12 * 132 / 16, 1e-12);
   card.memory_bytes_per_s = 1e9;
-  // 28 bytes a parameter: four numbers read, three written.
+  // 28 bytes per parameter: four numbers read, three written.
   EXPECT_NEAR(seconds(*adam), 28.0 * (1024 * 1024 + 1024) / 1e9, 1e-6);
 }
 
@@ -304,8 +304,8 @@ TEST(Simulator, SlowsKernelsBesideACollective) {
     }
     return std::get_if<Gemm>(&std::get<DeviceOp>(node.op)) != nullptr ? 1.0 : 0.0;
   };
-  // The first bucket is reduced from 3 to 6. Meanwhile one of the two products that are left takes
-  // 2 seconds, and half of the other is done; it ends at 6.5, and the second bucket 3 later.
+  // The first bucket is reduced from 3 to 6. Meanwhile, one of the two remaining products takes 2
+  // seconds, and half of the other is done; it ends at 6.5, and the second bucket 3 later.
   const SimulatedStep step = simulate(programs.step(), seconds, {.kernel_slowdown = 2});
   EXPECT_DOUBLE_EQ(step.phase_s[Phase::kBackward], 1 + 2 + 1.5);
   EXPECT_DOUBLE_EQ(step.step_s, 9.5);
@@ -330,7 +330,7 @@ Workload on_gpus(TrainerKind trainer, int ranks) {
   return workload;
 }
 
-// LinearAdam sums in fp32 on every device.
+// LinearAdam sums in fp32 on all devices.
 TEST(Products, AreFasterInTf32UnlessTheyUpdateToo) {
   MachineCard h200 = load_card("h200-nvlink");
   h200.memory_bytes_per_s = 1e18;
@@ -376,7 +376,7 @@ TEST(DataParallelOnGpus, MovesRowsOverTheLink) {
 }
 
 TEST(Predictions, AgreeWithCalculationsByHand) {
-  // 402,702,336 parameters on 4.3 TB/s: Adam moves 28 bytes of each.
+  // 402,702,336 parameters at 4.3 TB/s: Adam moves 28 bytes per parameter.
   const MachineCard h200 = load_card("h200-nvlink");
   const SimulatedStep one = predicted_step({}, h200, 1);
   EXPECT_NEAR(one.phase_s[Phase::kOptimizer], 28 * 402'702'336.0 / 4.3e12, 1e-5);
@@ -431,26 +431,26 @@ TEST(Predictions, TurnRoundWithTheMachine) {
               HasSubstr("; a batch of 1 has no two parts."));
   EXPECT_THAT(predict_scaling({}, load_card("t4"), {1}).sentences.back(),
               HasSubstr("The machine has one device, so two ranks cannot pay."));
-  // Links so slow that no batch pays.
+  // With such slow links, two ranks pay off at no batch.
   MachineCard slow = h200;
   slow.node.latency_s = 100;
   EXPECT_THAT(predict_scaling({}, slow, {1}).sentences.back(),
               HasSubstr("by more than 1 %, at no batch up to 1048576; at a batch of 64 at no"));
 }
 
-// A tie: communication and all else of two ranks take what the second saves.
+// A tie: two ranks lose to communication and other costs exactly what they save.
 TEST(Predictions, CallATieNoGain) {
   MachineCard card = with_fast_links();
   const PredictedModel model{.scheme = RankScheme::kDdp};
   const double one = predicted_step(model, card, 1).step_s;
-  // The loss is reduced too, hidden by backward.
+  // The loss is reduced too, but backward hides it.
   card.node.latency_s = one - predicted_step(model, card, 2).step_s;
   double low = 0, high = card.node.latency_s;
   for (int i = 0; i < 60; ++i) {
     card.node.latency_s = (low + high) / 2;
     (predicted_step(model, card, 2).step_s < one ? low : high) = card.node.latency_s;
   }
-  card.node.latency_s = low - 0.0005 * one;  // of each exchange: a little faster than one
+  card.node.latency_s = low - 0.0005 * one;  // per exchange: slightly faster than one rank
   const std::string sentence = predict_scaling(model, card, {1, 2}).sentences.front();
   EXPECT_THAT(sentence, HasSubstr("2 ranks would be no faster than one rank"));
   EXPECT_THAT(sentence, HasSubstr("2 ranks would tie with it within 1 %."));
@@ -470,7 +470,7 @@ TEST(Predictions, CoverEverySchemeByTheNameThatUsersGive) {
     steps.insert(predicted_step(model, h200, 4).step_s);
   }
   EXPECT_EQ(steps.size(), 4U);
-  // Parameters out, gradients in, all by way of device 0, none of it hidden.
+  // Parameters to the devices, gradients back, all through device 0, none of it hidden.
   EXPECT_GT(predicted_step({.data_parallel = true}, h200, 4).step_s,
             predicted_step({}, h200, 4).step_s);
 }
@@ -500,7 +500,7 @@ TEST(Predictions, TakeRecomputation) {
   const SimulatedStep plain = predicted_step({.depth = 12, .batch_size = 4096}, h200, 1);
   const SimulatedStep step = predicted_step(model, h200, 1);
   EXPECT_EQ(plain.phase_s[Phase::kRecompute], 0);
-  // 2 segments of 4 layers but their last: 6 of 12 layers.
+  // 2 segments of 4 layers, except the last layer of each: 6 of 12 layers.
   EXPECT_NEAR(step.phase_s[Phase::kRecompute] / plain.phase_s[Phase::kForward], 0.5, 0.01);
   EXPECT_NEAR(step.step_s, plain.step_s + step.phase_s[Phase::kRecompute], 1e-3 * step.step_s);
   const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
@@ -541,8 +541,8 @@ TEST(Predictions, ShowTheRateOfEachProductByItsShape) {
   EXPECT_LT(std::stod(rates(512).rows[0].back()), 5) << "TFLOP/s of a narrow one";
 }
 
-// Factors are 128 times fewer bytes than gradients at this batch and width, and each rank then
-// takes the whole step of the optimizer.
+// At this batch and width, factors have 128 times fewer bytes than gradients, but each rank then
+// runs the whole optimizer step.
 TEST(Predictions, GatherFactorsFasterThanTheySumGradients) {
   const MachineCard h200 = load_card("h200-nvlink");
   const double one = predicted_step({}, h200, 1).step_s;
@@ -581,7 +581,7 @@ TEST(Predictions, RefuseWhatTheMachineOrTheSchemeCannotDo) {
       {.precision = Precision::kTf32}, load_card("v100-pcie"), {1},
       "--precision 'tf32': the card of 2 x V100, PCIe, no NVLink has no rate of products for it; "
       "use --precision fp32, or a card that states device.tf32_flops_per_s");
-  // nn.DataParallel uses fewer devices where there are fewer samples.
+  // nn.DataParallel uses fewer devices if there are fewer samples.
   EXPECT_EQ(predict_scaling({.batch_size = 4, .data_parallel = true}, h200, {1, 8})
                 .tables.front()
                 .rows.size(),

@@ -27,7 +27,7 @@ TEST(PublishedNumbers, ThatDependOnNoHardwareAreOurs) {
     EXPECT_TRUE(each.agrees) << each.what;
     EXPECT_EQ(each.ours, each.published) << each.what;
   }
-  // Splits, buckets and an epoch; memory by the allocator's rule.
+  // Splits, buckets and an epoch; memory by the allocator's rules.
   const std::map<PublishedKind, int> kinds = {{PublishedKind::kReproduced, 6 + 2 + 1},
                                               {PublishedKind::kComputed, 5}};
   EXPECT_EQ(counts_of_kinds(all), kinds);
@@ -38,7 +38,7 @@ TEST(PublishedNumbers, NameTheAddressWhereTheyStand) {
   for (const PublishedNumber& each : cited_numbers()) all.push_back(each);
   std::set<std::string> names;
   for (const PublishedNumber& each : all) {
-    // A page may change; what a commit holds stays.
+    // A page may change, but a commit's contents are fixed.
     EXPECT_THAT(each.address,
                 testing::ContainsRegex("^https://github\\.com/[^/]+/[^/]+/blob/[0-9a-f]{8}/"))
         << each.what;
@@ -54,8 +54,8 @@ TEST(PublishedNumbers, OfOtherHardwareAreCitedBesideSimulatedOnes) {
   }
 }
 
-// The rate of products is from one GPU's step at batch 4096, the bandwidth from the pair's at batch
-// 256; the rest is predicted.
+// The rate of products comes from one GPU's step at batch 4096, the bandwidth from the two GPUs'
+// step at batch 256; the rest is predicted.
 TEST(PublishedNumbers, OfTwoV100SayWhichOfOursAreFitted) {
   std::map<std::string, std::string> how;
   for (const PublishedNumber& each : cited_numbers()) {

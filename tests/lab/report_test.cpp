@@ -65,7 +65,7 @@ int count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// Every tag is closed in order; those of `void_tags` have no end.
+/// Every tag is closed in order; those in `void_tags` have no end tag.
 std::string unbalanced(const std::string& text) {
   std::vector<std::string> open;
   for (const auto& tag : all_matches(text, "<(/?)([a-z0-9]+)([^>]*)>")) {
@@ -151,14 +151,14 @@ TEST(Report, NeedsNothingFromElsewhere) {
   EXPECT_THAT(html, Not(HasSubstr("<script")));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
   EXPECT_THAT(html, Not(HasSubstr("url(")));
-  // The only address is the name of the language of the plots.
+  // The only address is the name of the SVG namespace.
   EXPECT_EQ(count_of(html, "http"), count_of(html, "http://www.w3.org/2000/svg"));
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme:dark"));
   EXPECT_THAT(html, HasSubstr("@media print"));
 }
 
-/// What a browser without a window makes of a page: whatever its scripts complain of, and how many
-/// of its charts have something drawn in them, title and marks.
+/// A headless browser's view of a page: all complaints of its scripts, and the number of its charts
+/// in which something is drawn, with title and marks.
 class ReportInBrowser : public TempDirTest {
  protected:
   struct Seen {
@@ -174,7 +174,7 @@ class ReportInBrowser : public TempDirTest {
       GTEST_SKIP() << "no Chromium (Debian: chromium, 300 MB, so not installed)";
   }
 
-  /// Runs the browser on a page that is a file.
+  /// Runs the browser on a page in a file.
   ChildResult browse(const std::string& page, const std::vector<std::string>& options) {
     std::vector<std::string> command = {browser_,
                                         "--headless",
@@ -221,7 +221,7 @@ TEST_F(ReportInBrowser, DrawsEveryChartWithoutAComplaint) {
   EXPECT_EQ(seen.charts, count_of(html, "class=\"bs-plot\""));
 }
 
-/// The words of a page of paper, and how far to the right the last one of each ends, in points.
+/// The words on a printed page, and the right end of its rightmost word, in points.
 struct PrintedPage {
   std::vector<std::string> words;
   double right = 0;
@@ -252,7 +252,8 @@ TEST_F(ReportInBrowser, PrintsEveryTableOnA4) {
   for (std::size_t i = 0; i < pages.size(); ++i) {
     EXPECT_LE(pages[i].right, kA4Points - kMarginPoints + 1) << "page " << i + 1;
   }
-  // What is cut off at the edge of a page is in no PDF: the last column of each table of steps.
+  // Text cut off at the edge of a page is not in the PDF: checks the last column of each table of
+  // steps.
   std::size_t errors = 0;
   for (const PrintedPage& page : pages) {
     errors += static_cast<std::size_t>(std::ranges::count(page.words, "error"));
@@ -319,7 +320,8 @@ TEST(Svg, StacksBars) {
                   .series = {{.name = "forward", .points = {{0, 30, 30, 30}, {1, 10, 10, 10}}},
                              {.name = "backward", .points = {{0, 20, 20, 20}, {1, 40, 40, 40}}}}};
   const std::string svg = svg_of(plot);
-  // Both stacks are 50 long, side by side: the second part begins where the first one ends.
+  // Both stacks have length 50, next to each other: the second part begins where the first one
+  // ends.
   std::vector<double> begins, ends;
   for (const auto& bar : all_matches(
            svg,
@@ -407,7 +409,7 @@ TEST(Svg, ShowsWhatLastsInRowsOfATimeline) {
   const std::string svg = svg_of(plot);
   EXPECT_EQ(count_of(svg, " bs-edge"), 3);
   EXPECT_THAT(svg, HasSubstr(">compute<"));
-  // Of a place that begins at 70.9 and ends at 704.
+  // On an axis from 70.9 to 704.
   EXPECT_THAT(svg, HasSubstr("<rect x=\"70.9\" y=\"60.2\" width=\"316.6\""));
   EXPECT_THAT(svg, HasSubstr("<rect x=\"387.5\" y=\"88.2\" width=\"158.3\""));
   EXPECT_EQ(unbalanced(svg), "");
@@ -418,7 +420,7 @@ TEST(Svg, HasLogarithmicAxes) {
                   .log_y = true,
                   .series = {{.points = {{1, 0.1, 0, 1}, {10, 1, 1, 1}, {100, 10, 9, 10}}}}};
   const std::string svg = svg_of(plot);
-  // Equal factors are equal distances.
+  // Equal factors have equal distances.
   EXPECT_THAT(svg, HasSubstr("<circle cx=\"66.1\" cy=\"284.0\""));
   EXPECT_THAT(svg, HasSubstr("<circle cx=\"379.0\" cy=\"159.0\""));
   EXPECT_THAT(svg, HasSubstr("<circle cx=\"692.0\" cy=\"34.0\""));

@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// Normal noise of 2 % around a level.
+/// Normally distributed noise of 2 % around a level.
 std::vector<double> noisy(double level, std::size_t count, unsigned seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<double> noise(level, 0.02 * level);
@@ -26,7 +26,7 @@ std::vector<double> joined(std::vector<double> a, const std::vector<double>& b) 
   return a;
 }
 
-/// Starts of `steps` steps each: autocorrelated noise of `step` around a start's own level.
+/// Starts of `steps` steps each: autocorrelated noise of size `step` around each start's own level.
 std::vector<std::vector<double>> made_up_starts(std::size_t starts, std::size_t steps,
                                                 unsigned seed, double correlation = 0,
                                                 double start_noise = 0.025,
@@ -45,7 +45,7 @@ std::vector<std::vector<double>> made_up_starts(std::size_t starts, std::size_t 
   return all;
 }
 
-/// Nine starts whose first ten steps are a tenth slower.
+/// Nine starts in which the first ten steps are a tenth slower.
 std::vector<std::vector<double>> slow_beginning(std::size_t starts, std::size_t steps) {
   std::vector<std::vector<double>> all(starts);
   for (std::size_t i = 0; i < starts; ++i) {
@@ -79,7 +79,7 @@ TEST(WarmupLength, GoesOnWithoutACauseInAtMostThreeOfHundredCases) {
     for (unsigned seed = 0; seed < kCases; ++seed) {
       dropped += warmup_length(made_up_starts(9, 30, seed, correlation)) > 5;
     }
-    EXPECT_LE(dropped, 30) << correlation;  // 0.7 to 1.9 % are stated, and chance adds to them
+    EXPECT_LE(dropped, 30) << correlation;  // the documented rate is 0.7 to 1.9 %, plus chance
   }
 }
 

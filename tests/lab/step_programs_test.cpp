@@ -22,7 +22,7 @@ TEST(PlannedMemory, IsThatOfEveryDevice) {
   EXPECT_EQ(two[1].bytes, 1'216'512);
 }
 
-/// What mlp_single does with the same options, not what Workload happens to leave open.
+/// The plan follows mlp_single with the same options, including the ones that Workload leaves open.
 TEST(PlannedMemory, KnowsWhatAnUpdateLeftOpenIs) {
   Workload workload = made_up_workload(1024, 2);
   workload.config.training.update = Update::kAuto;
@@ -42,7 +42,7 @@ TEST(PlannedMemory, OfAllRanksAndDevicesMustFit) {
     expect_error(ExitCode::kMemory, line, [&] { require_memory(workload, bytes - 1); });
   };
   Workload single = made_up_workload(256, 2);
-  // Its arena, and 1,024 bytes for the loss, which on a GPU are not the device's.
+  // Its arena, and 1,024 bytes for the loss, which on a GPU are not in device memory.
   expect_least(single, 2'633'216 + 1'024,
                "too little memory: needs 2.51 MiB, this machine has 2.51 MiB free; --batch-size 32 "
                "fits");

@@ -25,7 +25,7 @@
 namespace barestep {
 namespace {
 
-// Studies of trainers that only pretend: scripts that write metrics.
+// Studies with fake trainers: scripts that write metrics.
 
 using nlohmann::json;
 using ::testing::ElementsAre;
@@ -51,7 +51,8 @@ class StudyTest : public TempDirTest {
   [[nodiscard]] std::filesystem::path programs() const { return folder() / "programs"; }
   [[nodiscard]] std::filesystem::path output() const { return folder() / "study"; }
 
-  /// Notes its batch size, does `first`, and writes steps of a millisecond for each sample.
+  /// A script that records its batch size, runs `first`, and writes steps of a millisecond per
+  /// sample.
   void trainer(const std::string& first) {
     const std::filesystem::path path = programs() / "mlp_single";
     write_file(
@@ -71,7 +72,7 @@ class StudyTest : public TempDirTest {
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   }
 
-  /// The batch sizes of all runs that were made.
+  /// The batch sizes of all runs so far.
   [[nodiscard]] std::vector<std::string> log() const {
     std::istringstream lines(read_file(folder() / "log"));
     std::vector<std::string> all;
@@ -411,7 +412,7 @@ TEST(Metrics, TellWhatTheMonitorSawBehindWarmUp) {
     EXPECT_THAT(watched.gauges.at("gpu_percent"), ElementsAre(90, 80));
     EXPECT_THAT(watched.gauges.at("power_w"), ElementsAre(100));
     EXPECT_THAT(watched.gauges, SizeIs(2)) << "cores stand for nothing alone";
-    // 100 W for 2 s and 50 samples.
+    // 100 W for 2 s, and 50 samples.
     EXPECT_DOUBLE_EQ(watched.energy_j_per_sample.value(), 4);
   }
   expect_error(ExitCode::kBadData, "marks", [] {
@@ -466,7 +467,7 @@ TEST(MpiEnvironment, IsThatOfTheScript) {
   for (const std::string& variable : mpi_environment()) {
     EXPECT_THAT("\n" + shell.out, HasSubstr("\n" + variable + ";\n"));
   }
-  // On this machine: the script looks for adapters in another way.
+  // Compared on this machine, because the script detects adapters differently.
   EXPECT_EQ(shell.out.find("OMPI_MCA_mtl=^psm,psm2,ofi;") != std::string::npos,
             mpi_environment().back() == "OMPI_MCA_mtl=^psm,psm2,ofi");
 }

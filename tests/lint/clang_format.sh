@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# clang_format.sh <source root>: fails where clang-format would change a source.
+# clang_format.sh <source root>: fails if clang-format would change a source.
 set -euo pipefail
 . "$(dirname "$0")/tool.sh"
 find_clang_tool clang-format

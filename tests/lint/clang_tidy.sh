@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# clang_tidy.sh <source root> <build folder> <folder...>: runs clang-tidy over the sources of the folders
-# that this build compiles, one after the other as a single source: their headers, which are most of
-# the work, are read once. What passed is passed over until a source, a header or a flag changes.
+# clang_tidy.sh <source root> <build folder> <folder...>: runs clang-tidy over the sources in the
+# folders that this build compiles, joined into a single source, so that their headers, which are
+# most of the work, are read once. A source that passed is skipped until a source, a header or a
+# flag changes.
 set -euo pipefail
 . "$(dirname "$0")/tool.sh"
 find_clang_tool clang-tidy
@@ -12,8 +13,8 @@ shift 2
 folders="($(IFS='|'; echo "$*"))"
 cd "$build"
 
-# Sources are compiled by themselves or included in one of CMake's unity files. clang-tidy 14 does not
-# know this CUDA.
+# Sources are compiled separately or included in one of CMake's unity files. clang-tidy 14 does not
+# support this CUDA version.
 compiled=$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' compile_commands.json | grep -v '\.cu$')
 sources=$({ grep -v '/Unity/' <<<"$compiled"
             grep '/Unity/' <<<"$compiled" | xargs -r sed -n 's/^#include "\(.*\)"$/\1/p'; } |
@@ -23,13 +24,13 @@ if [ -z "$sources" ]; then
   exit 77
 fi
 
-# Every flag that one of them is compiled with; the text of a text does not matter.
+# Every flag that any of them is compiled with; the value of a string macro does not matter.
 mapfile -t flags < <(
   grep -E "^ *\"command\": .* -c ($root|$build)/$folders/[^ ]*\.(cpp|cxx)" compile_commands.json |
     grep -oE -- '(-isystem |-I|-D|-std=|-march=)[^ ]+' |
     sed -E 's/^(-D.*)=\\.*/\1="text"/' | sort -u | sed 's/^-isystem /-isystem\n/')
 
-# tidy <name>: checks $name.cpp, unless it passed before as it is now.
+# tidy <name>: checks $name.cpp, unless it already passed unchanged.
 tidy() {
   local all=$build/lint/tidy/$1.cpp hash text
   hash=$({ printf '%s\n' "$tool" "${flags[@]}"
@@ -39,7 +40,7 @@ tidy() {
   if text=$("$tool" --config-file="$root/.clang-tidy" --quiet "$all" -- "${flags[@]}" 2>&1); then
     echo "$hash" >"$all.stamp"
   else
-    # clang-tidy counts on after a #line: back to the sources' own lines.
+    # clang-tidy ignores #line: translates its line numbers to those of the sources.
     awk -v all="$all" '
       NR == FNR { if (/^#line 1 /) { source[NR] = $3; gsub(/"/, "", source[NR]) } next }
       index($0, all ":") == 1 {
@@ -54,7 +55,7 @@ tidy() {
   fi
 }
 
-# check <name> <source...>: checks them as one; each program's main has a name of its own.
+# check <name> <source...>: checks them as one source; each program's main gets its own name.
 check() {
   local name=$1 source
   shift
@@ -68,7 +69,7 @@ check() {
   tidy "$name"
 }
 
-# What stands for a missing library has the names of what it stands for.
+# Replacements for missing libraries define the same names, so they are checked separately.
 mkdir -p "$build/lint/tidy"
 failed=0
 name=${*//\//_}

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# configure_test.sh <source root>: the configure stops, and says in one sentence why and what to do, where what
-# it needs or was asked for is missing.
+# configure_test.sh <source root>: if something needed or requested is missing, the configure stops,
+# and one sentence says why and what to do.
 set -euo pipefail
 root=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 
-# stops <sentence> <command...>: it fails, with this sentence.
+# stops <sentence> <command...>: the command fails with this sentence.
 stops() {
   local sentence=$1 said
   shift
@@ -20,7 +20,7 @@ stops() {
   fi
 }
 
-# refused <sentence> <option...>: configured with these options, and without CUDA, it stops.
+# refused <sentence> <option...>: configuring with these options, and without CUDA, stops.
 refused() {
   stops "$1" cmake -S "$root" -B "$work/build" -G Ninja -U 'BARESTEP_*' -U 'CMAKE_DISABLE_*' \
     -DBARESTEP_CUDA=OFF "${@:2}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cuda_layouts_test.sh <source root> <nvcc>: the configure takes CUDA from the layout of the pip wheels,
-# and says truly for which architectures code is made. The layout is made of links to this machine's
-# toolkit.
+# cuda_layouts_test.sh <source root> <nvcc>: the configure accepts CUDA in the layout of the pip
+# wheels, and reports correctly for which architectures code is compiled. The layout consists of
+# links to this machine's toolkit.
 set -euo pipefail
 root=$1
 nvcc=${2:-}
@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset CUDACXX CUDAARCHS CUDA_PATH
 
-# configure <CUDAARCHS> <option...>: leaves what it printed in $work/printed.
+# configure <CUDAARCHS> <option...>: stores its output in $work/printed.
 configure() {
   local architectures=$1
   shift
@@ -28,8 +28,8 @@ summary() {
   grep -qE -- "--   CUDA +ON +[0-9.]+, $1\$" "$work/printed" || { cat "$work/printed"; exit 1; }
 }
 
-# Libraries in lib, named with their versions alone; nvcc is a file of the layout, not a link, for it
-# looks for the rest beside itself.
+# Libraries in lib, with versioned names only. nvcc is a file in the layout, not a link, because it
+# searches for everything else next to itself.
 wheels=$work/site-packages/nvidia/cu13
 mkdir -p "$wheels"/{bin,lib}
 cp "$toolkit/bin/nvcc" "$wheels/bin/"
@@ -42,7 +42,7 @@ configure "80;90" "-DCUDAToolkit_ROOT=$wheels"
 summary "$wheels/bin/nvcc, for 80, 90"
 grep -qF "CUDA_cublasLt_LIBRARY:FILEPATH=$wheels/lib/libcublasLt.so.1" "$work/build/CMakeCache.txt"
 
-# By default, what nvcc itself makes of all-major; asked for by CMake's variable, just that.
+# By default, nvcc's own choice for all-major; if CMake's variable is set, exactly that.
 made=$("$nvcc" -arch=all-major --dryrun -x cu /dev/null -o "$work/none" 2>&1 |
   grep -oE 'sm_[0-9]+' | sort -uV | sed 's/sm_//' | paste -sd ,)
 configure "" "-DCMAKE_CUDA_COMPILER=$nvcc"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cuda_registers.sh <source root> <nvcc>: compiles our kernels for Hopper and prints what each of them
-# takes. Fails where one spills registers to memory.
+# cuda_registers.sh <source root> <nvcc>: compiles our kernels for Hopper and prints the resources
+# of each. Fails if one spills registers to memory.
 set -euo pipefail
 nvcc=${2:-}
 if [ -z "$nvcc" ]; then
@@ -11,13 +11,14 @@ cd "$1"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# fmad=false would not change a register of cuda_randn.cu's, so all are compiled alike.
+# fmad=false would not change a register in cuda_randn.cu, so all files are compiled with the same
+# flags.
 for source in src/kernels/cuda/*.cu; do
   "$nvcc" -std=c++20 --expt-relaxed-constexpr -O3 -fmad=false -arch=sm_90 -Isrc -Xptxas -v -cubin \
     -o "$work/$(basename "$source").cubin" "$source"
 done >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 
-# ptxas names a kernel, then says in two lines what it takes.
+# ptxas prints the name of a kernel, then its resources in two lines.
 c++filt <"$work/log" | awk '
   BEGIN { printf "%-44s %9s %12s %11s\n", "kernel", "registers", "shared bytes", "spill bytes" }
   /Compiling entry function/ {

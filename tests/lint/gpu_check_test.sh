@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu_check_test.sh <source root>: scripts/gpu_check.sh without a GPU, with one where nothing builds,
-# with one where all goes well, and where a stage hangs; GPU and tools are stand-ins. Whatever happens,
-# the JSON is whole, every stage says one line, and the exit code tells.
+# gpu_check_test.sh <source root>: scripts/gpu_check.sh without a GPU, with one where nothing
+# builds, with one where everything succeeds, and with a stage that hangs; GPU and tools are fakes.
+# In every case the JSON is complete, every stage prints one line, and the exit code is correct.
 set -uo pipefail
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is not installed"; exit 77; }
@@ -10,13 +10,13 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/bin" "$work/site"
 failures=0
 
-# tool <name>: a stand-in, from standard input.
+# tool <name>: a fake tool, read from standard input.
 tool() {
   { echo '#!/usr/bin/env bash'; cat; } >"$work/bin/$1"
   chmod +x "$work/bin/$1"
 }
 
-# check <exit code> <what its JSON must fulfil, in Python> <argument...>
+# check <exit code> <condition on its JSON, in Python> <argument...>
 check() {
   local expected=$1 condition=$2 status=0
   shift 2
@@ -54,12 +54,12 @@ refused() {  # <text> <argument...>
 refused "gpu_check: error: stage 'tset': not known; take --rehearse, --seconds N, or stages: build test" tset
 refused "gpu_check: error: --seconds 'soon': not a number of seconds" --seconds soon
 
-# No driver that answers.
+# A driver that does not answer.
 tool nvidia-smi <<<'echo "NVIDIA-SMI has failed"; exit 9'
 check 69 'len(state) == 7 and set(state.values()) == {"skipped"}'
 printed 'bench     skipped      0  no GPU (nvidia-smi: NVIDIA-SMI has failed)'
 
-# A GPU, and a configure that stops.
+# A GPU, but the configure fails.
 tool nvidia-smi <<<'echo "NVIDIA H200, 580.1, 9.0"'
 tool compute-sanitizer <<<'exit 1'
 tool cmake <<<'printf "CMake Error at x:1 (message):\n  fmt was \"not\" found\n"; exit 1'
@@ -69,7 +69,8 @@ check 1 'result["machine"] == "nvidia-h200" and result["architecture"] == "90" a
   [n for n in state if state[n] == "failed"] == ["build", "test", "sanitize", "steps", "bench", "profile"]'
 printed 'NVIDIA H200, driver 580.1, commit abc'
 
-# A CUPTI that the loader does not find and the Python packages have; what the user names comes first.
+# A CUPTI that the loader does not find but the Python packages contain; the user's setting has
+# priority.
 mkdir -p "$work/site/nvidia/cu13/lib"
 touch "$work/site/nvidia/cu13/lib/libcupti.so.13"
 echo 'def CDLL(file): raise OSError' >"$work/site/ctypes.py"
@@ -77,7 +78,7 @@ check 1 'result["cupti"].endswith("/site/nvidia/cu13/lib/libcupti.so.13")' build
 BARESTEP_CUPTI=/mine check 1 'result["cupti"] == "/mine"' build
 rm -r "$work/site/nvidia" "$work/site/ctypes.py"
 
-# Everything is there and goes well, but for PyTorch.
+# Everything is installed and succeeds, except for PyTorch.
 tool cmake <<'END'
 for build; do :; done
 build=$GPU_BUILD
@@ -156,7 +157,7 @@ printed '8192 fp32 4.000 ms (91 % of floor, fused beside backward, graph); 0 of 
 printed 'copy 4300 GB/s, Adam 93.5 % of it, step fp32 4.5000 ms'
 if [ "$(ls "$work/out" | wc -l)" != 2 ]; then ls "$work/out"; failures=$((failures + 1)); fi
 
-# A kernel of ours reads what nobody wrote.
+# One of our kernels reads uninitialised memory.
 tool compute-sanitizer <<'END'
 echo "=========     at barestep::adam(long)+0x80"
 echo "========= ERROR SUMMARY: 1 error"
@@ -164,7 +165,7 @@ echo "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"
 END
 check 1 'stages["sanitize"]["state"] == "failed"' sanitize
 
-# A stage that hangs is ended, and there is no time for the next one.
+# A stage that hangs is ended, and no time is left for the next one.
 tool ctest <<<'sleep 1000'
 check 1 'stages["test"]["said"].startswith("not done after ") and
   stages["profile"]["said"] == "no time left of 5 s; run it alone"' --seconds 5 test profile

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# layers.sh <source root>: fails, one line each, where a source breaks the rules of the house:
+# layers.sh <source root>: fails, with one line each, if a source breaks these project rules:
 #
-#   which layer may include which, and which library's headers may stand where (the tables below);
-#   no #if in src/, but in kernels/host_device.h;
+#   which layer may include which, and which library's headers may be used where (the tables below);
+#   no #if in src/, except in kernels/host_device.h;
 #   every source is listed in a CMakeLists.txt.
 set -euo pipefail
 cd "$1"
@@ -23,14 +23,14 @@ includes() {
       may["parallel"] = "core data train parallel"
       may["session"] = "core options data kernels profiler train parallel session"
       may["lab"] = "core options data kernels profiler train parallel session lab"
-      # room of a layer: the other rooms of it whose headers it may include
+      # part of a layer: the other parts of that layer whose headers it may include
       room_may["parallel/schemes"] = ""
       room_may["parallel/comm"] = "parallel/job"
       room_may["parallel/job"] = ""
       room_may["kernels/cpu"] = ""
       room_may["kernels/cuda"] = ""
 
-      # headers of a library, the files they may stand in, and those in words
+      # headers of a library, the files that may use them, and a description of those files
       library("^(cuda|cublas|curand|cooperative_groups|cub/|thrust/|nv/)",
               "^src/(kernels/cuda/|parallel/comm/nccl_|profiler/cupti_)",
               "kernels/cuda/, parallel/comm/nccl_*, profiler/cupti_*")
@@ -48,7 +48,7 @@ includes() {
       library("^(zlib|zconf)", "^src/(core|data|lab)/.*\\.cpp$", "sources of core/, data/ and lab/")
       library("^xxhash", "^src/core/.*\\.cpp$", "sources of core/")
       library("^[a-z0-9_]+$", ".", "")  # the standard library
-      # the system
+      # system headers
       library("^(sys/|linux/|(unistd|fcntl|sched|pthread|dlfcn|signal|spawn|poll|glob|immintrin|cxxabi)\\.h)",
               "(\\.cpp$|\\.cu$|^apps/|^src/kernels/)", "sources")
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plants each violation that layers.sh knows into a small clean tree and demands that it is found,
-# alone; and that what is allowed is not found.
+# Plants each violation that layers.sh checks into a small clean tree and requires that it is
+# reported, alone; allowed code must not be reported.
 set -euo pipefail
 layers=$(cd "$(dirname "$0")" && pwd)/layers.sh
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ clean_tree() {
   echo '#include "core/ops.h"' >src/core/ops.cpp
 }
 
-# plant <file> <line>: the line at the end of the file, which CMake knows.
+# plant <file> <line>: appends the line to the file, which is listed in CMake.
 plant() {
   mkdir -p "$(dirname "$1")"
   [ -e "$1" ] || echo "add_library(x $(basename "$1"))" >>"$(dirname "$1")/CMakeLists.txt"
@@ -130,7 +130,7 @@ forbidden src/core/a.h '#  if 1' '#if stands only in'
 forbidden src/kernels/cuda/a.cuh '#if 1' '#if stands only in'
 allowed src/kernels/host_device.h '#if defined(__CUDACC__)'
 allowed apps/a.cpp '// #if'
-plant() { echo "$2" >"$1"; }  # from here on CMake does not know the file
+plant() { echo "$2" >"$1"; }  # from here on, CMake does not list the file
 forbidden src/core/b.cpp '// new' 'src/core/b.cpp: in no CMakeLists.txt'
 forbidden tests/core/b_test.cpp '// new' 'tests/core/b_test.cpp: in no CMakeLists.txt'
 forbidden src/kernels/b.cu '// new' 'src/kernels/b.cu: in no CMakeLists.txt'

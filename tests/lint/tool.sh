@@ -1,5 +1,5 @@
-# find_clang_tool <name>: sets `tool` to clang's tool of that name, or ends the test as skipped. Other
-# versions than 14 (Debian 12's) lay code out differently and know other checks.
+# find_clang_tool <name>: sets `tool` to the clang tool with this name, or ends the test as skipped.
+# Versions other than 14 (Debian 12's) format code differently and have different checks.
 find_clang_tool() {
   local candidate version
   for candidate in "$1-14" "$1"; do

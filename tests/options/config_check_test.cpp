@@ -1,4 +1,4 @@
-// Configurations that code made are judged as those that were typed.
+// Configurations made by code are checked like those typed by users.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,7 +14,7 @@ struct Refusal {
   std::string line;
 };
 
-/// How the default configuration is refused after `change`; code 0 if it is not.
+/// The refusal of the default configuration after `change`; code 0 if it is not refused.
 Refusal refusal_of(const std::function<void(TrainConfig&)>& change) {
   TrainConfig config;
   change(config);
@@ -247,14 +247,14 @@ TEST(Config, AllowsWhatPyTorchWouldDo) {
   EXPECT_EQ(refusal_of(use_files).line, "");  // a ReLU between the last Linear and cross-entropy
   EXPECT_EQ(refusal_of([](auto& c) {
               use_files(c);
-              c.model.loss = LossKind::kMse;  // targets that are numbers
+              c.model.loss = LossKind::kMse;  // numeric targets
             }).line,
             "");
   EXPECT_EQ(refusal_of([](auto& c) { c.training.steps = 1; }).line, "");
   EXPECT_EQ(refusal_of([](auto& c) {
               use_files(c);
               c.training.epochs = 2;
-              c.training.warmup = 100;  // the steps are known when the files are
+              c.training.warmup = 100;  // the number of steps is known once the files are
             }).line,
             "");
 }
@@ -294,7 +294,7 @@ TEST(Config, SaysWhatOfAStepIsTooMuch) {
             "--dim, --depth, --layers or --batch-size smaller");
 }
 
-/// One reason each; on one CPU nothing stands against the fused update.
+/// One reason at a time; on one CPU, nothing prevents the fused update.
 TEST(Config, LeavesGradientsUnstoredWhereNothingElseLooksAtThem) {
   const auto choice = [](const std::function<void(TrainConfig&)>& change,
                          TrainerKind trainer = TrainerKind::kSingle,

@@ -1,5 +1,5 @@
-// Every row of the table, for every program: what is written is read back, and what is made of the
-// table follows from it. A new option needs a line in kSamples at most.
+// Every row of the table, for every program: written values are read back, and everything derived
+// from the table is consistent with it. A new option needs at most one line in kSamples.
 #include "options/options.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing::StartsWith;
 constexpr TrainerKind kTrainers[] = {TrainerKind::kSingle, TrainerKind::kDataParallel,
                                      TrainerKind::kDdp};
 
-/// A value of each option that is neither a flag nor one of several names; not the default.
+/// For each option that is neither a flag nor a choice of names, a value other than the default.
 const std::map<std::string_view, std::string>& samples() {
   static const std::map<std::string_view, std::string> all = {
       {"dim", "48"},
@@ -87,7 +87,7 @@ const std::map<std::string_view, std::string>& samples() {
   return all;
 }
 
-/// The names that an option offers; none where it takes other text.
+/// The names that an option offers; empty if it takes other text.
 std::vector<std::string> choices_of(const Option& option) {
   std::vector<std::string> names;
   if (option.value.json != JsonKind::kString) return names;
@@ -170,12 +170,12 @@ TEST(Options, ASweepIsReadBack) {
 
 class Configuration : public TempDirTest {
  protected:
-  /// What a config file says that holds the configuration's JSON.
+  /// The configuration read from a config file that contains this configuration's JSON.
   TrainConfig from_json(const TrainConfig& config, TrainerKind trainer) {
     const auto path = file("run.json", json_of(config, trainer));
     TrainConfig read = parse_command_line(trainer, {"--config", path.string()}).config;
     read.file.clear();
-    // Whether the batch of all ranks is the default or was given says nothing of the run.
+    // Whether the global batch was given or is the default does not affect the run.
     read.parallel.global_batch = config.parallel.global_batch;
     return read;
   }
@@ -298,7 +298,7 @@ TEST(Options, AutotuneIsOnOffOrAFile) {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-/// "--lr is 0.001 here and 1e-05 there", where settings differ.
+/// "--lr is 0.001 here and 1e-05 there", for settings that differ.
 std::vector<std::string> differences(const Settings& ours, const Settings& theirs) {
   std::vector<std::string> all;
   EXPECT_EQ(ours.size(), theirs.size());
@@ -323,7 +323,7 @@ TEST(SharedSettings, DifferWhereAnOptionDoes) {
       const auto before = is_flag(option) ? std::nullopt : option.value.text({});
       expected = {name + " is " + before.value_or("not given") + " here and " + text + " there"};
     }
-    // It takes the other one's place.
+    // --batch-size replaces --global-batch-size.
     if (option.name == "batch-size") {
       expected.insert(expected.begin(), "--global-batch-size is 64 here and not given there");
     }
@@ -336,7 +336,7 @@ TEST(DecidingSettings, AreOfWhatNumbersDependOnBeyondRounding) {
   for (const auto& [name, value] : deciding_settings({})) names.push_back(name);
   EXPECT_THAT(names, testing::IsSupersetOf({"--seed", "--optimizer", "--betas", "--weight-decay",
                                             "--no-zero-grad", "--clip-norm", "--grad-dtype"}));
-  // They may differ, or are compared by what they come to.
+  // These may differ, or are compared by their results.
   for (const char* name : {"--steps", "--scheme", "--threads", "--workers", "--lr", "--dim",
                            "--batch-size", "--bucket-mib", "--update"}) {
     EXPECT_THAT(names, testing::Not(testing::Contains(name)));

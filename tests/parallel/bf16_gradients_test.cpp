@@ -1,4 +1,4 @@
-// Gradients that travel as bf16, with ranks as threads.
+// Gradients that are reduced as bf16, with ranks as threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class Ignored final : public TrainObserver {
   void on_evaluation(const EvaluationReport& /*report*/) override {}
 };
 
-/// The gradients after one step; a rank's own ones where there is no scheme.
+/// The gradients after one step; without a scheme, a rank's own.
 FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const Scheme* scheme,
                          Communicator* communicator) {
   const StepPrograms programs(spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks), scheme);
@@ -39,14 +39,14 @@ FlatWeights gradients_of(const TrainConfig& config, int rank, int ranks, const S
   return trainer.download(programs.gradients());
 }
 
-/// The number with 8 significant bits that is nearest, of two the even one.
+/// The nearest number with 8 significant bits; ties go to the even one.
 float rounded(float x) {
   int exponent = 0;
   const double fraction = std::frexp(static_cast<double>(x), &exponent);
   return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8));
 }
 
-/// Of 10 rows 3 ranks have 4, 3 and 3.
+/// 3 ranks have 4, 3 and 3 of 10 rows.
 TEST(Bf16Gradients, AreTheRanksRoundedOnesAddedUpAndRounded) {
   TrainConfig config = rank_config();
   config.training.steps = 1;
@@ -120,7 +120,8 @@ TEST(Bf16Gradients, MoveHalfTheBytesByWayOfTheLargestBucket) {
   const StepPrograms with_fp32(spec, &plain);
   const std::int64_t without =
       MemoryPlan(with_fp32.buffers()).category_bytes(0, Category::kCommunication);
-  // The second of two buckets, the first closes with more than 1 MiB: none. On 256 bytes.
+  // The first bucket closes above 1 MiB with the last gradient, so there is only one. Aligned to
+  // 256 bytes.
   EXPECT_NEAR(static_cast<double>(all - without), gradients / 2, 256) << "all are one bucket";
 }
 

@@ -1,4 +1,4 @@
-// DataParallel on GPUs, each given once or one given twice.
+// DataParallel on GPUs, each used once, or one used twice.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// What CUDA's products may differ by where they have other shapes.
+/// How much CUDA's products may differ for different shapes.
 constexpr double kLossBound = 1e-6;
 
 class DataParallelOnGpus : public testing::Test {

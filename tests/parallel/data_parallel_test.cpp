@@ -38,7 +38,7 @@ SpreadRun train_alone(const TrainConfig& config) {
   return barestep::train_alone(config, open_cpu);
 }
 
-/// 64 rows, which neither 3 nor 5 devices share equally.
+/// 64 rows, which neither 3 nor 5 devices can share equally.
 TrainConfig practical(GemmProvider gemm) {
   TrainConfig config;
   config.model.dim = 48;
@@ -49,7 +49,7 @@ TrainConfig practical(GemmProvider gemm) {
   return config;
 }
 
-// The split of nn.DataParallel in PyTorch's tutorial: batches of 30, and a last one of 10.
+// nn.DataParallel's split in PyTorch's tutorial: batches of 30, and a last one of 10.
 TEST(DataParallel, SplitsAsPyTorchsTutorialShows) {
   const auto counts = [](int devices, std::int64_t rows) {
     std::vector<std::int64_t> all;
@@ -68,7 +68,7 @@ TEST(DataParallel, SplitsAsPyTorchsTutorialShows) {
 }
 
 TEST(DataParallel, ComputesTheLossesOfOneDeviceWithAnyNumberOfDevices) {
-  // auto is oneDNN, where this build has it.
+  // auto selects oneDNN if this build has it.
   for (const GemmProvider gemm : {GemmProvider::kReference, GemmProvider::kAuto}) {
     const TrainConfig config = practical(gemm);
     const SpreadRun one = train_alone(config);
@@ -143,7 +143,7 @@ TEST_F(DataParallelFiles, TrainsAndEvaluatesAsOneDeviceDoes) {
   expect_near(train(config, {.devices = 3}), train_alone(config), config);
 }
 
-/// 30 rows in steps of 7: the last step has 2, and none for the third device.
+/// 30 rows in steps of 7: the last step has 2 rows, so the third device has none.
 TEST_F(DataParallelFiles, TrainsOnALastBatchThatIsTooSmallForAllDevices) {
   TrainConfig config = number_run(folder());
   config.data.batch_size = 7;
@@ -179,7 +179,7 @@ TEST_P(DataParallelProgram, IsOrderedAndNeedsEveryWait) {
   EXPECT_GT(deleted, 6);
 }
 
-// What nn.DataParallel does, once each in every step.
+// Each part of nn.DataParallel's step, once per step.
 TEST_P(DataParallelProgram, MovesEachThingOnce) {
   EnumArray<Exchange, int> times{};
   EnumArray<Exchange, std::int64_t> bytes{};
@@ -198,8 +198,8 @@ TEST_P(DataParallelProgram, MovesEachThingOnce) {
   EXPECT_THAT(bytes, ElementsAre(flat, moved_rows * (5 + 3) * 4, moved_rows * 3 * 4, flat));
 }
 
-// Device 0 has the whole batch, its outputs and the optimizer's state; every device the activations
-// of its own rows alone.
+// Device 0 has the whole batch, its outputs and the optimizer's state; every device has only the
+// activations of its own rows.
 TEST_P(DataParallelProgram, KeepsActivationsOfADevicesOwnRows) {
   const MemoryPlan plan(programs_->buffers());
   const auto rounded = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -219,7 +219,7 @@ TEST_P(DataParallelProgram, KeepsActivationsOfADevicesOwnRows) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, DataParallelProgram, testing::Values(2, 3, 4));
 
-/// Three devices, of which two have three numbers each, with a stream on both.
+/// Three devices, two of which have three numbers each and a stream.
 class LocalCollectives : public testing::TestWithParam<bool> {
  protected:
   LocalCollectives() {
@@ -270,8 +270,8 @@ TEST_P(LocalCollectives, BroadcastAndReduceBetweenTheFirstDevices) {
   EXPECT_THAT(values_[0], ElementsAre(11, 22, 33));
 }
 
-// What is queued before a collective on one device happens before it on all, what is queued after
-// it afterwards: whichever of the devices is late.
+// Work queued before a collective on one device happens before it on all, and work queued after it
+// happens afterwards, whichever device is late.
 TEST_P(LocalCollectives, KeepTheOrderOfEveryDevicesStream) {
   const DeviceOp pause = Delay{0.003};
   for (const std::size_t late : {std::size_t{0}, std::size_t{1}}) {

@@ -1,4 +1,5 @@
-// DistributedDataParallel and DistributedSampler of PyTorch, by the files of scripts/golden_ddp.py.
+// PyTorch's DistributedDataParallel and DistributedSampler, from the files of
+// scripts/golden_ddp.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -75,8 +76,8 @@ TEST(GoldenBuckets, AreThoseOfRandomLists) {
 
 class GoldenSampler : public TempDirTest {
  protected:
-  /// The rows one rank takes in each epoch of a run with one row a step: the only feature of a
-  /// sample is its row.
+  /// The rows that one rank takes in each epoch of a run with one row per step; a sample's only
+  /// feature is its row.
   std::vector<std::vector<int>> rows_of(const TrainConfig& config, const Dataset& data, int rank,
                                         int ranks);
 };
@@ -132,7 +133,7 @@ TEST_F(GoldenSampler, GivesEachRankItsShareOfFiles) {
   }
 }
 
-// Published runs of PyTorch's DDP tutorial: 2048 samples, 32 for each rank.
+// Published runs of PyTorch's DDP tutorial: 2048 samples, 32 per rank.
 TEST(StepsPerEpoch, AreThoseThatOthersPublished) {
   for (const auto& [ranks, steps] :
        {std::pair{1, 64}, std::pair{2, 32}, std::pair{4, 16}, std::pair{8, 8}, std::pair{16, 4}}) {

@@ -1,4 +1,5 @@
-// Dropout in whole steps: who drops what, on ranks and devices, in micro-steps and evaluations.
+// Dropout in whole steps: which elements are dropped, on ranks and devices, in micro-steps and
+// evaluations.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +52,7 @@ void count_rows(const Program& program, RowCounts& counts) {
   }
 }
 
-/// Every row of a step once after each layer but the last.
+/// Every row of a step exactly once after each layer except the last.
 RowCounts each_once(const StepProgram& step, int layers) {
   RowCounts counts;
   for (int layer = 0; layer + 1 < layers; ++layer) {
@@ -60,9 +61,9 @@ RowCounts each_once(const StepProgram& step, int layers) {
   return counts;
 }
 
-constexpr int kLayers = 3;  // of rank_config()
+constexpr int kLayers = 3;  // in rank_config()
 
-/// Of 10 rows a micro-step; files leave a last batch of fewer.
+/// 10 rows per micro-step; files leave a smaller last batch.
 StepSpec spec_of_data(const TrainConfig& config, DataKind data, int rank, int ranks) {
   StepSpec spec = spec_of_rank(config, DeviceKind::kCpu, nullptr, rank, ranks);
   spec.data = data;
@@ -159,7 +160,7 @@ TEST(Dropout, TakesNoMemoryButTheNumberOfTheStep) {
       const MemoryPlan with = plan_of(0.4);
       const MemoryPlan without = plan_of(0);
       for (const Category category : kValuesOf<Category>) {
-        // Two slots on 256 bytes each.
+        // Two slots, each aligned to 256 bytes.
         const std::int64_t more = category == Category::kData ? 512 : 0;
         EXPECT_EQ(with.category_bytes(0, category), without.category_bytes(0, category) + more)
             << name_of(category);
@@ -192,7 +193,7 @@ TEST_F(DropoutRun, DropsNothingInAnEvaluation) {
       EXPECT_FALSE(step->tensors.number_host.has_value());
     }
   }
-  // Weights that training leaves as they are.
+  // Weights that training does not change.
   config.optimizer.lr = 1e-30;
   const Trained dropped = train_single(config);
   config.model.dropout = 0;

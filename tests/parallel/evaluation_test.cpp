@@ -1,4 +1,4 @@
-// Evaluation by ranks, as threads: each its share of the test set.
+// Evaluation by ranks as threads, each with its share of the test set.
 #include <gtest/gtest.h>
 
 #include "kernels/make_device.h"
@@ -23,7 +23,7 @@ void expect_same_evaluations(const Trained& rank, const Trained& one) {
   }
 }
 
-/// Of 10 samples to test with, and of 4, which are none for some ranks.
+/// With 10 samples for testing, and with 4, which leaves some ranks without samples.
 TEST_F(EvaluationByRanks, EvaluateEachRanksShareOfTheTestSet) {
   for (const auto run : {&number_run, &class_run}) {
     for (const double test_split : {0.25, 0.1}) {
@@ -54,7 +54,7 @@ TEST_F(EvaluationByRanks, ARankEvaluatesItsRowsAlone) {
   EXPECT_EQ(rows, 10);
 }
 
-/// --evaluate-only on `ranks` ranks, as each tells it.
+/// --evaluate-only on `ranks` ranks, with each rank's results.
 std::vector<Evaluation> evaluations_by(int ranks, const TrainConfig& config, const Dataset& data) {
   std::vector<Evaluation> found(static_cast<std::size_t>(ranks));
   on_threads(ranks, [&](Communicator& communicator) {
@@ -71,7 +71,7 @@ std::vector<Evaluation> evaluations_by(int ranks, const TrainConfig& config, con
   return found;
 }
 
-/// With 12 ranks there are more than samples.
+/// 12 ranks are more than there are samples.
 TEST_F(EvaluationByRanks, AloneFindsTheSameOnAnyNumberOfRanks) {
   for (const auto run : {&number_run, &class_run}) {
     TrainConfig config = run(folder());

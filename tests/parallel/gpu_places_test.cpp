@@ -1,4 +1,4 @@
-// Which ranks have a GPU of their own, and whether NCCL can join them.
+// Which ranks have their own GPU, and whether NCCL can join them.
 #include "parallel/comm/gpu_places.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<RankGpu> places(std::initializer_list<std::pair<const char*, const c
   return ranks;
 }
 
-/// As Slurm's --gpus-per-task=1 has it: each rank sees one GPU, and every one is another.
+/// As with Slurm's --gpus-per-task=1: each rank sees one GPU, and all of them differ.
 TEST(GpuPlaces, RanksThatEachSeeOneGpuHaveGpusOfTheirOwn) {
   const auto ranks = places({{"a", "17"}, {"a", "18"}, {"b", "17"}, {"b", "18"}});
   EXPECT_EQ(why_nccl_cannot_join(ranks), "") << "hosts number their GPUs alike";

@@ -1,4 +1,4 @@
-// DDP with ranks as processes; run by mpirun, also alone.
+// DDP with ranks as processes; run by mpirun, and also alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>

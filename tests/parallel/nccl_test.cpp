@@ -1,4 +1,4 @@
-// Ranks over NCCL, which a library stands for that needs no GPU.
+// Ranks over a fake NCCL that needs no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Another stream whose native() is that stream: what the library gets for a CUDA stream.
+/// Wraps a stream; its native() is that stream, which the fake gets in place of a CUDA stream.
 class NativeStream final : public Stream {
  public:
   explicit NativeStream(Stream& inner) : inner_(inner) {}
@@ -57,7 +57,7 @@ class UnwrappingEvent final : public Event {
   std::unique_ptr<Event> inner_;
 };
 
-/// Takes NativeStreams.
+/// Accepts NativeStreams.
 class UnwrappingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -69,7 +69,7 @@ class UnwrappingDevice final : public ForwardingDevice {
   }
 };
 
-/// Hands NativeStreams on.
+/// Forwards NativeStreams.
 class WrappingCommunicator final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -81,7 +81,7 @@ class WrappingCommunicator final : public ForwardingCommunicator {
   }
 };
 
-/// A rank over NCCL, on a CPU device.
+/// A rank over NCCL on a CPU device.
 class NcclRank {
  public:
   explicit NcclRank(Communicator& host, FlightRecord* record = nullptr)
@@ -131,8 +131,8 @@ TEST_F(OverNccl, RanksComputeTheBitsOfThreads) {
   }
 }
 
-/// The last of 30 samples is a batch by itself: the first rank's share of it is all, the second's
-/// is nothing, and yet they have to call the same operation.
+/// The last of 30 samples is a batch of its own: the first rank has all of it, the second rank
+/// nothing, but both must call the same operation.
 TEST_F(OverNccl, RanksCallTheSameOperationWhateverTheirSharesAre) {
   TrainConfig config = class_run(folder());
   config.data.batch_size = 29;
@@ -190,7 +190,7 @@ TEST_F(OverNccl, TheFlightRecordTellsWhichCollectiveTheGpuIsAt) {
   EXPECT_THAT(record.text(), HasSubstr("all_reduce (1.00 KiB) in step 7"));
 }
 
-/// Two devices of one process, which are one GPU.
+/// Two devices of one process on the same GPU.
 void add_up_on_one_gpu() {
   const auto nccl = join_devices_by_nccl({0, 0});
   const auto cpu = make_cpu_device({.threads = 1});
@@ -218,7 +218,7 @@ TEST(FakeNccl, JoinsDevicesOnOneGpuWhereItIsAskedToAndCan) {
   EXPECT_THAT(fake_nccl::complaints(), IsEmpty());
 }
 
-/// What the library refuses, so that a test that passes says something.
+/// Checks that the fake refuses this, so that passing tests are meaningful.
 TEST(FakeNccl, TellsOfRanksThatCallDifferentOperations) {
   fake_nccl::reset();
   on_threads(2, [&](Communicator& host) {

@@ -1,4 +1,4 @@
-// Building the programs of a deep model takes time in proportion to its depth.
+// The time to build the programs of a deep model is proportional to its depth.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// What is built, and how; `depth` is that of the test's smaller model.
+/// What is built, and how; `depth` is the depth of the smaller model.
 struct Growing {
   const char* name;
   std::function<void(const TrainConfig&)> build;
@@ -53,7 +53,7 @@ std::vector<Growing> all_growing() {
       {"Ddp",
        [](const TrainConfig& config) {
          DdpSettings settings;
-         settings.bucket_bytes = settings.first_bucket_bytes = 1;  // a bucket for each tensor
+         settings.bucket_bytes = settings.first_bucket_bytes = 1;  // one bucket per tensor
          settings.update_per_bucket = true;
          build_of_rank(Ddp(settings), config);
        }},

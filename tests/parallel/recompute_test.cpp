@@ -1,4 +1,4 @@
-// Recomputation: the bits of training without it, in every scheme, and what it saves and costs.
+// Recomputation: the same bits as training without it, in every scheme, and its savings and costs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Seven layers of unequal widths.
+/// Seven layers of different widths.
 TrainConfig deep(std::int64_t segments) {
   TrainConfig config = rank_config();
   config.model.layers = {6, 9, 7, 12, 5, 8, 11, 4};
@@ -56,7 +56,7 @@ TEST(Recompute, GoesThroughEachSegmentButTheLastOnceMoreUpToItsLastLayer) {
   EXPECT_THAT(layers(1), IsEmpty());
   EXPECT_THAT(layers(2), ElementsAre(0, 1));  // 3 layers and 4
   EXPECT_THAT(layers(3), ElementsAre(2, 0));  // 2, 2 and 3, backward first
-  EXPECT_THAT(layers(4), IsEmpty());          // segments of one layer keep what they compute
+  EXPECT_THAT(layers(4), IsEmpty());          // segments of one layer keep their results
   EXPECT_THAT(layers(7), IsEmpty());
 }
 
@@ -181,7 +181,7 @@ TEST_F(RecomputeOfFiles, HasTheBitsOfNoneInTrainingAndEvaluationAndAsAGraph) {
   for (const bool graph : {false, true}) EXPECT_EQ(outcome(2, graph), none) << graph;
 }
 
-/// Bytes of the buffers whose name holds `part`, one slot of each.
+/// Bytes of the buffers whose name contains `part`, one slot of each.
 std::int64_t bytes_named(const StepPrograms& programs, const std::string& part) {
   std::int64_t bytes = 0;
   for (const Buffer& buffer : programs.buffers().all()) {
@@ -191,9 +191,9 @@ std::int64_t bytes_named(const StepPrograms& programs, const std::string& part) 
   return bytes;
 }
 
-/// What torch.utils.checkpoint.checkpoint_sequential was measured to have saved at the end of
-/// forward of 16 x (Linear(256), ReLU) at a batch of 64, in outputs of a layer: the input, the
-/// target, and the outputs that backward finds there.
+/// Measured: what torch.utils.checkpoint.checkpoint_sequential has saved at the end of forward for
+/// 16 x (Linear(256), ReLU) with a batch of 64, in units of a layer's output: the input, the
+/// target, and the outputs for backward.
 TEST(Recompute, KeepsWhatPyTorchKeepsAtTheEndOfForward) {
   const std::vector<std::pair<std::int64_t, std::int64_t>> measured = {
       {1, 18}, {2, 11}, {4, 9}, {8, 11}, {16, 18}};
@@ -208,7 +208,8 @@ TEST(Recompute, KeepsWhatPyTorchKeepsAtTheEndOfForward) {
   }
 }
 
-/// (L + 1) B D a without recomputation, (s + L / s) B D a with s equal segments, the input counted.
+/// (L + 1) B D a without recomputation, (s + L / s) B D a with s equal segments, including the
+/// input.
 TEST(Recompute, KeepsTheOutputsOfTheFormula) {
   constexpr std::int64_t kDim = 32, kBatch = 8, kUnit = kDim * kBatch * 4;
   for (const std::int64_t layers : {6, 12, 64}) {
@@ -252,7 +253,8 @@ TEST(Recompute, OfSegmentsOfOneLayerIsTheProgramWithoutIt) {
   EXPECT_EQ(MemoryPlan(each.buffers()).device_bytes(0), MemoryPlan(none.buffers()).device_bytes(0));
 }
 
-/// Multiply-adds of L equal layers: L forward, 2 L - 1 backward, and (s - 1) (L / s - 1) once more.
+/// Multiply-adds of L equal layers: L forward, 2 L - 1 backward, and (s - 1) (L / s - 1)
+/// recomputed.
 TEST(Recompute, CostsTheProductsOfItsLayersOnceMore) {
   for (const std::int64_t segments : {2, 3, 4, 6}) {
     TrainConfig config;
@@ -276,7 +278,7 @@ TrainConfig equal_layers(std::int64_t dim, std::int64_t depth, std::int64_t batc
   return config;
 }
 
-/// Activations a B L D, state 16 L D^2: as much at B = 16 D / a, here 4 D.
+/// Activations a B L D, state 16 L D^2: equal at B = 16 D / a, here 4 D.
 TEST(Recomputation, PaysFromTheBatchAtWhichActivationsAreAsLargeAsTheState) {
   for (const std::int64_t dim : {1024, 8192}) {
     const Recomputation found = recomputation_of(programs_of(equal_layers(dim, 6, 64, 2)));
@@ -285,7 +287,7 @@ TEST(Recomputation, PaysFromTheBatchAtWhichActivationsAreAsLargeAsTheState) {
   }
 }
 
-/// Each rank and device has its share of the rows, and the whole state.
+/// Each rank and device has its share of the rows and the whole state.
 TEST(Recomputation, PaysFromAsManyTimesTheBatchOnRanksAndDevices) {
   const TrainConfig config = equal_layers(64, 6, 64, 2);
   const std::int64_t one = recomputation_of(programs_of(config)).paying_batch_size;
@@ -296,8 +298,9 @@ TEST(Recomputation, PaysFromAsManyTimesTheBatchOnRanksAndDevices) {
   EXPECT_EQ(recomputation_of(rank).paying_batch_size, 4 * one);
 }
 
-/// Worked out by hand: 64 layers of 1024 at a batch of 16,384 keep 64 outputs of 64 MiB, and as
-/// many gradients; in 8 segments 15 and two. 49 products more than 3 * 64 - 1.
+/// Calculated by hand: 64 layers of 1024 with a batch of 16,384 keep 64 outputs of 64 MiB, and as
+/// many gradients; with 8 segments, 15 outputs and two gradients. 49 products in addition to 3 * 64
+/// - 1.
 TEST(Recomputation, SavesAndCostsWhatIsWorkedOutByHand) {
   const StepPrograms programs = programs_of(equal_layers(1024, 64, 16384, 8));
   const Recomputation found = recomputation_of(programs);
@@ -321,7 +324,7 @@ TEST(Recomputation, OfSingleLayersSaysThatItSavesAndCostsNothing) {
             "  saves nothing and costs nothing: a segment of one layer keeps its output\n");
 }
 
-/// Every number of segments, tried one by one.
+/// Tries every number of segments, one by one.
 TEST(Recomputation, TakesTheSegmentsWithTheFewestFlopsThatFit) {
   const TrainConfig config = equal_layers(16, 12, 64, 1);
   const StepSpec spec = spec_of(config, DeviceKind::kCpu, nullptr);

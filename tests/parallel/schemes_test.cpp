@@ -1,4 +1,4 @@
-// ZeRO-1 and factor gather with ranks as threads, beside DDP and one rank.
+// ZeRO-1 and factor gather with ranks as threads, compared with DDP and one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ StepPrograms programs_by(const Scheme& scheme, const TrainConfig& config, int ra
 }
 
 TEST(Zero1, EndsWithTheBitsOfDdpForAnyNumberOfRanks) {
-  // Thread ranks sum in rank order whatever the collective.
+  // Thread ranks sum in rank order in every collective.
   for (const int ranks : {1, 2, 3, 4, 7}) {
     SCOPED_TRACE(ranks);
     const auto ddp = train_threads(ranks);
@@ -93,15 +93,15 @@ TEST(Zero1, ThePlanHasEachRanksShareOfTheOptimizersMemory) {
     const std::int64_t share = shard_of(layout, 0, ranks).count * 4;
     EXPECT_GE(share * ranks, layout.bytes());
     EXPECT_LT((share - 64) * ranks, layout.bytes()) << "no larger than 64 bytes ask for";
-    // Two moments, and the two slots of Adam's scalars, each on 256 bytes.
+    // Two moments, and the two slots of Adam's scalars, each aligned to 256 bytes.
     const auto aligned = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
     EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 2 * aligned(share) + 2 * 256);
   }
 }
 
 /// PyTorch's recipe "Shard Optimizer States with ZeroRedundancyOptimizer": 20 x Linear(2000, 2000).
-/// The memory that the first step adds on 1, 2, 4 and 8 ranks, as published (MB = 10^6 bytes):
-/// 2055.0, 1552.0, 1300.0 and 1199.0 after, 1049.0 before it.
+/// The published memory on 1, 2, 4 and 8 ranks (MB = 10^6 bytes): 2055.0, 1552.0, 1300.0 and 1199.0
+/// after the first step, 1049.0 before it. The test compares the memory that this step adds.
 TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   TrainConfig config;
   config.model.layers.assign(21, 2000);
@@ -110,11 +110,11 @@ TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   const std::array<double, 4> published_mb = {2055 - 1049, 1552 - 1049, 1300 - 1049, 1199 - 1049};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     SCOPED_TRACE(ranks[i]);
-    // PyTorch shares out whole tensors, so the fullest rank has ceil(20 / ranks) weights, and each
-    // of Adam's two moments and of foreach's one temporary takes a block of 16 MiB for each.
+    // PyTorch assigns whole tensors, so the fullest rank has ceil(20 / ranks) weights; each of
+    // Adam's two moments, and foreach's one temporary, takes a block of 16 MiB per weight.
     const int weights = (20 + ranks[i] - 1) / ranks[i];
     EXPECT_NEAR(3 * weights * 16.777216, published_mb[i], 1.5);
-    // Here a rank has its exact share, two moments of it and no temporary.
+    // Here a rank has its exact share: two moments of it and no temporary.
     const MemoryPlan plan(programs_by(Zero1(), config, 0, ranks[i]).buffers());
     const std::int64_t numbers = 20 * (2000 * 2000 + 2000);
     const auto planned = static_cast<double>(plan.category_bytes(0, Category::kOptimizer));
@@ -123,10 +123,10 @@ TEST(Zero1, ExplainsThePublishedGrowthOfPyTorchsRecipe) {
   }
 }
 
-/// All ranks with the same bits. Those of one rank too, where the rows of a product do not depend
-/// on how many there are: with plain loops, and with oneDNN where it has its kernels of AVX-512.
-/// Those of AVX2 take the last one, two or three rows of a product in a way of their own; then a
-/// parameter whose gradients nearly cancel moves by a few roundings of Adam's quotient, some 1e-6.
+/// All ranks have the same bits. They equal those of one rank if the rows of a product do not
+/// depend on how many there are: with plain loops, and with oneDNN's AVX-512 kernels. The AVX2
+/// kernels compute the last one, two or three rows of a product differently; then a parameter whose
+/// gradients nearly cancel moves by a few roundings of Adam's quotient, about 1e-6.
 void expect_bits_of_one_rank(const TrainConfig& config, const FlatWeights& one, int ranks) {
   SCOPED_TRACE(ranks);
   bool rows_stand_alone = config.device.gemm == GemmProvider::kReference;
@@ -232,8 +232,8 @@ TEST(Factor, CblasComesNear) {
   const auto all = train_threads_by(Factor(), 3, config);
   EXPECT_EQ(all[0].parameters, all[1].parameters);
   EXPECT_EQ(all[0].parameters, all[2].parameters);
-  // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product in another way,
-  // and 1.3e-6 was seen.
+  // As for oneDNN above: with AVX2, OpenBLAS computes the last rows of a product differently;
+  // 1.3e-6 was observed.
   EXPECT_LT(largest_distance(layout_trained(config), all[0].parameters, one), 4e-6);
 }
 
@@ -256,7 +256,7 @@ TEST(Factor, AddsGradientsUpFromStepToStepAsOneRankDoes) {
 
 class SchemesOfFiles : public TempDirTest {};
 
-/// 30 rows in steps of 7: the last step has 2, and none for the third rank.
+/// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none.
 TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
   for (const auto run : {&number_run, &class_run}) {
     TrainConfig config = run(folder());
@@ -275,7 +275,7 @@ TEST_F(SchemesOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
   }
 }
 
-/// With batches of 10 on 4 ranks, 3 micro-steps of a rank are not those of one rank.
+/// With batches of 10 on 4 ranks, a rank's 3 micro-steps differ from one rank's.
 TEST(Factor, AddsMicroStepsUpToTheBitsOfOneRank) {
   for (const bool fused : {false, true}) {
     for (const bool zero_grad : {true, false}) {
@@ -351,7 +351,7 @@ TYPED_TEST(SchemeProgram, IsOrderedAndNeedsEveryWait) {
   }
 }
 
-/// With pieces of 12 bytes every collective takes several.
+/// With pieces of 12 bytes, every collective takes several pieces.
 TYPED_TEST(SchemeProgram, ComputesTheSameBitsByWayOfPinnedMemory) {
   const TypeParam scheme;
   const auto expected = train_threads_by(scheme, 3);
@@ -409,7 +409,7 @@ TEST(SchemeOf, GivesSchemesThatRefuseAnUpdateWithoutTheGradientsTheyExchange) {
   build(TrainerKind::kSingle, RankScheme::kDdp);
 }
 
-/// A layer of 1024 x 1024 and a batch of 8: DDP sends the gradients almost twice, factors are
+/// A layer of 1024 x 1024 with a batch of 8: DDP sends the gradients almost twice, factors are
 /// small.
 TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   TrainConfig config;
@@ -424,7 +424,7 @@ TEST(Traffic, CountsWhatEachRankSendsInAStep) {
   EXPECT_EQ(sent(Ddp({}), 2), gradients + loss);
   EXPECT_EQ(sent(Ddp({}), 4), (gradients + loss) * 3 / 2);
   EXPECT_EQ(sent(Zero1(), 2), gradients + loss);
-  // The inputs of the first layer are drawn by every rank.
+  // Every rank draws the inputs of the first layer itself.
   EXPECT_EQ(sent(Factor(), 2), 4 * 8 * 1024 / 2 + loss);
 }
 

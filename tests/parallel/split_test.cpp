@@ -18,7 +18,7 @@ std::vector<std::int64_t> counts(const std::vector<Rows>& pieces) {
 
 using testing::ElementsAre;
 
-// torch.chunk of PyTorch 1.13.1, and the DataParallel tutorial's batches of 30 and 10.
+// torch.chunk of PyTorch 1.13.1, and the batches of 30 and 10 in the DataParallel tutorial.
 TEST(Chunk, SplitsAsTorchDoes) {
   EXPECT_THAT(counts(chunk(64, 3)), ElementsAre(22, 22, 20));
   EXPECT_THAT(counts(chunk(64, 5)), ElementsAre(13, 13, 13, 13, 12));
@@ -62,7 +62,7 @@ TEST(AssignBuckets, ClosesABucketThatReachesItsLimit) {
   const std::vector<std::int64_t> tens(4, 40);
   EXPECT_THAT(assign_buckets(tens, std::vector<std::int64_t>{40, 80}),
               ElementsAre(ElementsAre(0), ElementsAre(1, 2), ElementsAre(3)));
-  // What two types in turn leave to each of them.
+  // Two alternating types, as the tensors of each type alone.
   const std::vector<std::int64_t> of_one_type(3, 200);
   EXPECT_THAT(assign_buckets(of_one_type, std::vector<std::int64_t>{400}),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
@@ -73,7 +73,7 @@ TEST(AssignBuckets, ClosesABucketThatReachesItsLimit) {
               ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
 }
 
-// Linear(700, 700) x 6 in PyTorch 1.13.1: rebuilt buckets of 1962800 and 9814000 bytes.
+// Linear(700, 700) x 6 in PyTorch 1.13.1: its rebuilt buckets have 1962800 and 9814000 bytes.
 TEST(AssignBuckets, ReproducesTheSizesOfASixLayerModel) {
   std::vector<std::int64_t> sizes;
   for (int layer = 0; layer < 6; ++layer) {

@@ -24,7 +24,7 @@ ParameterLayout layout_of(const TrainConfig& config) {
   return ParameterLayout(widths_of(config.model, 1));
 }
 
-/// All ranks hold the same bits, and those of one rank but for rounding.
+/// All ranks have the same bits, and those of one rank except for rounding.
 void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
                           const TrainConfig& config) {
   for (const Trained& rank : all) {
@@ -36,7 +36,7 @@ void expect_near_one_rank(const std::vector<Trained>& all, const Trained& one,
   EXPECT_LT(relative_distance(all[0].losses, one.losses), 1e-6);
 }
 
-// With 3 and 4 ranks the shares of the 10 rows are not equal.
+// With 3 and 4 ranks, the shares of the 10 rows are unequal.
 TEST(ThreadRanks, EndWithTheSameBitsAsEachOtherAndNearOneRank) {
   const Trained one = train_threads(1)[0];
   for (const int ranks : {2, 3, 4}) {
@@ -74,7 +74,7 @@ TEST(ThreadRanks, ComputeTheSameBitsWhateverTheBuckets) {
   EXPECT_EQ(train_threads(2, rank_config(), whole), expected);
 }
 
-// The norm is that of the averaged gradients: every rank clips alike, and as one rank does.
+// The norm is that of the averaged gradients, so all ranks clip in the same way, like one rank.
 TEST(ThreadRanks, ClipAsOneRankDoes) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
     TrainConfig config = rank_config();
@@ -156,8 +156,8 @@ TEST(ThreadRanks, SeededPerRankDrawDataOfTheirOwn) {
   EXPECT_EQ(all[0].parameters, all[1].parameters) << "weights are rank 0's";
   EXPECT_NE(all[0].losses, train_threads(2)[0].losses);
 
-  // Rank 0 draws what a run of its 5 rows draws; rank 1 would with the next seed, but has rank 0's
-  // weights.
+  // Rank 0 draws the same as a run with its 5 rows; rank 1 draws with the next seed, but has rank
+  // 0's weights.
   TrainConfig own = rank_config();
   own.data.batch_size = 5;
   EXPECT_EQ(train_threads(1, own)[0].losses[0], all[0].own_losses[0]);
@@ -170,7 +170,7 @@ TEST_F(RanksOfFiles, TrainAndEvaluateAsOneRankDoes) {
   expect_near_one_rank(train_threads(3, config), train_threads(1, config)[0], config);
 }
 
-/// 30 rows in steps of 7: the last step has 2, and none for the third rank.
+/// 30 rows in steps of 7: the last step has 2 rows, so the third rank has none.
 TEST_F(RanksOfFiles, TrainOnALastBatchThatHasNoRowsForSome) {
   TrainConfig config = number_run(folder());
   config.data.batch_size = 7;
@@ -259,7 +259,7 @@ INSTANTIATE_TEST_SUITE_P(
                     DdpSettings{
                         .first_bucket_bytes = 50, .bucket_bytes = 100, .update_per_bucket = true}));
 
-// With pieces of 12 bytes every bucket takes several.
+// With pieces of 12 bytes, every bucket takes several pieces.
 TEST(StagedRanks, ComputeTheSameBitsAsRanksWhoseMemoryTheHostReaches) {
   const auto expected = train_threads(2);
   std::vector<Trained> staged(2);

@@ -1,4 +1,4 @@
-// A machine with three GPUs of the fake CUDA runtime, for a whole test program.
+// A machine with three fake GPUs, for a whole test program.
 #include <gtest/gtest.h>
 
 #include "support/fake_cuda.h"

@@ -1,4 +1,4 @@
-// The watchdog and what it reads: the board, the records of ranks, the launcher's variables.
+// The watchdog and its inputs: the board, the records of ranks, the launcher's variables.
 #include "parallel/job/watchdog.h"
 
 #include <fmt/format.h>
@@ -34,11 +34,11 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// A board, whose place 0 a watchdog looks after, and the code with which it ended all.
+/// A board with a watchdog for place 0, and the code with which it ended all ranks.
 struct Watched {
   explicit Watched(const std::string& file = "") : board(file, 0, 0) {}
 
-  /// What the watchdog writes until it ends all, or for `seconds`.
+  /// The output of the watchdog until it ends all ranks, or for `seconds`.
   std::string said(WatchdogOptions options, double seconds) {
     std::atomic<bool> ended{false};
     options.program = "test";
@@ -62,12 +62,12 @@ struct Watched {
 
 class WatchdogTest : public TempDirTest {
  protected:
-  /// Who expects nothing waits for the time given, who expects something for as long as it takes.
+  /// Tests that expect no output pass a time to wait; others wait as long as it takes.
   std::string said(const WatchdogOptions& options, double seconds = 60) {
     return watched_.said(options, seconds);
   }
 
-  /// A rank of this host in a process of its own, on place 1, which runs `body`.
+  /// A rank of this host in another process, at place 1, which runs `body`.
   template <class F>
   pid_t other_rank(const F& body) {
     const pid_t child = ::fork();
@@ -156,7 +156,7 @@ TEST_F(WatchdogTest, TellsWhoIsStopped) {
   ::waitpid(child, nullptr, 0);
 }
 
-/// Enters what the rank is in, and goes on living.
+/// Enters the rank's activity, then stays alive.
 template <class F>
 void live(FlightBoard& board, const F& enter) {
   const Watchdog watchdog(board, {});
@@ -170,7 +170,7 @@ TEST_F(WatchdogTest, BlamesTheRankThatHasNotArrived) {
   });
   board_.mine().begin(Track::kPhase, Activity::kStep, 2);
   board_.mine().begin(Track::kCollective, activity_of(AllReduce{}), 2, 8);
-  // On a busy machine a rank may seem to be stopped.
+  // On a busy machine, a rank may seem to be stopped.
   EXPECT_THAT(
       said({.limit_s = 0.7}, 60),
       ContainsRegex(fmt::format("^test: error: rank 1 on .* '(step 2|an unknown state)': "
@@ -251,7 +251,7 @@ TEST_F(WatchdogTest, TellsAFailureThatNobodyElseTells) {
   EXPECT_THAT(line, HasSubstr("': NCCL: remote error; see the errors of the other ranks\n"));
 }
 
-/// Of a rank on several hosts that its launcher ends now: it is woken, then asked to end.
+/// A rank on several hosts that its launcher is ending: it is woken, then asked to end.
 WatchdogOptions ended_by_launcher() {
   const double now = now_s();
   return {.one_host = false,
@@ -292,7 +292,7 @@ TEST_F(WatchdogTest, EachOfSeveralHostsKeepsRecordsOfItsOwn) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "records"));
 }
 
-/// A process that stops this one for 0.7 s, as Ctrl-Z and fg do.
+/// A process that stops this one for 0.7 s, like Ctrl-Z and fg.
 pid_t stop_for_a_while() {
   take_stop_signals(SecondSignal::kIsIgnored);
   const pid_t child = ::fork();
@@ -306,7 +306,8 @@ pid_t stop_for_a_while() {
   return child;
 }
 
-/// The limit of 3.6 s ends after the 3 s in which it is no judge, and 0.7 s later than it began.
+/// The limit of 3.6 s ends after the 3 s in which this rank does not judge, and 0.7 s later than
+/// usual.
 TEST_F(WatchdogTest, DoesNotCountTheTimeInWhichItWasStopped) {
   repeat_while_busy([] {
     Watched watched;
@@ -333,7 +334,8 @@ TEST_F(WatchdogTest, IsAJudgeOfOthersWhenItWasNotStopped) {
   EXPECT_THAT(said({.limit_s = 0.3}), HasSubstr("not done after"));
 }
 
-/// In a mount of its own, a folder for less than a board; false where the machine does not let us.
+/// Creates, in a private mount, a folder too small for a board; false if the machine does not allow
+/// it.
 bool mount_small_disk(const char* folder) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
@@ -377,7 +379,7 @@ TEST(FlightRecord, KeepsTheLastEntriesInTheirOrder) {
   EXPECT_EQ(record.state(), "an unknown state");
 }
 
-/// Sets variables for as long as it lives.
+/// Sets environment variables while this object exists.
 class Variables {
  public:
   explicit Variables(std::initializer_list<std::pair<const char*, const char*>> values) {

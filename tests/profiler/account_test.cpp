@@ -27,7 +27,7 @@ TEST(Account, GivesEveryStretchOfAStepItsCause) {
     EXPECT_NEAR(account[Part::kLoss], 0.5e-3, 1e-12);
     EXPECT_NEAR(account[Part::kBackward], 3e-3, 1e-12);
     EXPECT_NEAR(account[Part::kOptimizer], 1e-3, 1e-12);
-    // Before forward and Adam, and after Adam.
+    // Idle before forward, before Adam, and after Adam.
     EXPECT_NEAR(account[Part::kIdle], 0.3e-3 + 0.1e-3 + 0.4e-3, 1e-12);
     EXPECT_EQ(account[Part::kHost], 0);
     EXPECT_EQ(account[Part::kExposedCommunication], 0);
@@ -35,7 +35,7 @@ TEST(Account, GivesEveryStretchOfAStepItsCause) {
   }
 }
 
-/// One lane's work of one program at made-up times, in milliseconds of a step of 10.
+/// One lane's work of one program at artificial times, in milliseconds of a 10 ms step.
 class Scene {
  public:
   NodeId add(Lane lane, Phase phase, double begin, double end, std::vector<Wait> waits = {}) {
@@ -81,7 +81,7 @@ TEST(Account, CountsWorkOfOtherLanesAtTheEnd) {
   EXPECT_NEAR(account[Part::kIdle], 2e-3, 1e-12);
 }
 
-// The time of both is the time of one, until the compute lane has nothing left but to wait.
+// While both run, the time counts once, until the compute lane has nothing left to do but wait.
 TEST(Account, CountsNoUpdateBesideBackwardTwice) {
   Scene scene;
   scene.add(Lane::kCompute, Phase::kBackward, 0, 4);
@@ -121,7 +121,7 @@ TEST(AccountTable, SumsToTheWallTime) {
   const std::string table = account_table(mean_of(sample.profile()).mean());
   EXPECT_THAT(table, HasSubstr("  backward                      3.0000 ms   37.50 %\n"));
   EXPECT_THAT(table, HasSubstr("  wall time                     8.0000 ms  100.00 %\n"));
-  // The mean of nothing before the first and 2 ms before the second.
+  // The mean of 0 before the first step and 2 ms before the second.
   EXPECT_THAT(table, HasSubstr("  between steps                 1.0000 ms   12.50 %\n"));
 }
 
@@ -149,7 +149,7 @@ TEST(Bottleneck, NamesTheLargestPartAndItsLargestWork) {
       bottleneck(profile, mean_of(profile), {}),
       "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of layer 0 "
       "(3.000ms).\n");
-  // 320 bytes of a product at 213,333 bytes a second take 1.5 ms.
+  // 320 bytes of a product at 213,333 bytes per second take 1.5 ms.
   EXPECT_EQ(
       bottleneck(profile, mean_of(profile), {.bytes_per_s = 320 / 1.5e-3}),
       "The bottleneck is backward: 37.5 % of a step, 3.000ms; its largest piece is gemm of layer 0 "
@@ -179,7 +179,7 @@ TEST(Bottleneck, SaysWhatAWaitIsFor) {
               HasSubstr(": no known cause; work starts or is noticed to end late"));
 }
 
-/// Measures every other step by nodes.
+/// Measures nodes in every other step.
 class EveryOther final : public StepProfiler {
  public:
   RunDetail detail_of(std::int64_t step) override {
@@ -187,7 +187,7 @@ class EveryOther final : public StepProfiler {
   }
 };
 
-/// The account of a step by nodes leaves the gaps inside a run out of its phase.
+/// The account of a step measured by nodes does not count the gaps inside a run in its phase.
 TEST(Account, IsAsGoodOfStepsThatAreMeasuredMoreOrLessFinely) {
   TrainConfig config;
   config.model.dim = 256;

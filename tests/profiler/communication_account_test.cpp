@@ -23,13 +23,13 @@
 namespace barestep {
 namespace {
 
-// Each thread's clock may be off.
+// Gives each thread a clock that may be wrong.
 thread_local double clock_is_ahead_s = 0;
 double shifted_clock() {
   return now_s() + clock_is_ahead_s;
 }
 
-/// Of three ranks whose clocks are 0, 5 and -10 s ahead; on each rank.
+/// Aligns three ranks whose clocks are 0, 5 and -10 s ahead, and checks the result on each rank.
 void align_shifted_clocks(const std::function<void(const ClockAlignment&)>& expect) {
   on_threads(3, [&](Communicator& ranks) {
     clock_is_ahead_s = 5.0 * ranks.rank() * (ranks.rank() == 2 ? -1 : 1);
@@ -58,7 +58,7 @@ TEST(ClockAlignment, OfOneRankIsExact) {
       1, [](Communicator& ranks) { EXPECT_EQ(align_clocks(ranks, &now_s).largest_error_s(), 0); });
 }
 
-/// Rank 0 computes until 4 and reduces from 1 to 7; rank 1 comes at 5 and computes until then.
+/// Rank 0 computes until 4 and reduces from 1 to 7; rank 1 computes until 5 and arrives then.
 std::vector<CommunicatedStep> late_rank_1() {
   return {{{.ready_s = 0.5, .start_s = 1, .end_s = 7, .held_from_s = 4, .held_to_s = 7}},
           {{.ready_s = 5, .start_s = 5, .end_s = 7.5, .held_from_s = 5, .held_to_s = 7.5}}};
@@ -68,7 +68,7 @@ TEST(CommunicationSummary, SplitsCommunicationIntoHiddenWaitingAndMoving) {
   const std::vector<std::vector<CommunicatedStep>> steps(3, late_rank_1());
   const CommunicationSummary summary = summary_of(steps);
   EXPECT_EQ(summary.steps, 3);
-  // Rank 0: 1 to 4 is hidden, 4 to 5 waiting, 5 to 7 moving. Rank 1: all of its 2.5 is moving.
+  // Rank 0: 1 to 4 is hidden, 4 to 5 waiting, 5 to 7 transfer. Rank 1: all of its 2.5 is transfer.
   EXPECT_DOUBLE_EQ(summary.parts.hidden_s, (3 + 0) / 2.0);
   EXPECT_DOUBLE_EQ(summary.parts.waiting_s, (1 + 0) / 2.0);
   EXPECT_DOUBLE_EQ(summary.parts.moving_s, (2 + 2.5) / 2.0);
@@ -112,7 +112,7 @@ TEST(CommunicationSummary, TellsItsFiguresInWords) {
             "The ranks' clocks are aligned within 2.5 us\n\n");
 }
 
-/// What a run of ranks as threads comes to.
+/// The account of a run with ranks as threads.
 struct AccountOfRun {
   CommunicationSummary summary;
   std::vector<std::vector<StepAccount>> steps;  // by rank
@@ -132,10 +132,10 @@ class RankAccount final : public TrainObserver {
   CommunicationAccount& account_;
 };
 
-/// How the collectives of a run are marked.
+/// How the times of a run's collectives are measured.
 enum class By { kRecords, kEvents };
 
-/// Host memory's communicator, which says that it cannot measure.
+/// Host memory's communicator, presented as one that cannot measure.
 class SilentCommunicator final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -146,8 +146,8 @@ class SilentCommunicator final : public ForwardingCommunicator {
 constexpr std::int64_t kSteps = 7;
 constexpr std::int64_t kWarmup = 2;
 
-/// Ranks whose second pauses before backward. The steps are queued while others run, or one by one;
-/// `by` is how collectives are marked.
+/// Ranks of which the second pauses before backward. The steps are queued while others run, or one
+/// by one; `by` is how collectives are measured.
 AccountOfRun account_of_run(TrainConfig config, int count, double pause_ms, const Scheme& scheme,
                             By by = By::kRecords) {
   config.training.steps = kSteps;
@@ -226,7 +226,7 @@ std::vector<WaitingCase> waiting_cases() {
   return cases;
 }
 
-/// Exposed communication of each step, the shortest first.
+/// The exposed communication of each step, in ascending order.
 std::vector<double> exposed_s(const std::vector<StepAccount>& steps) {
   std::vector<double> sorted_s;
   for (const StepAccount& step : steps) sorted_s.push_back(step[Part::kExposedCommunication]);
@@ -236,9 +236,9 @@ std::vector<double> exposed_s(const std::vector<StepAccount>& steps) {
 
 class WaitingFor : public testing::TestWithParam<WaitingCase> {};
 
-/// A rank that is late in every step shows as exposed communication of every other rank, waited for
-/// that rank, in the account of the step and in that of communication. On a busy machine others may
-/// be late as well, so most of the pause has to be there.
+/// A rank that is late in every step causes exposed communication on every other rank, as waiting
+/// for that rank, both in the account of the step and in that of communication. On a busy machine,
+/// other ranks may be late as well, so the test requires only most of the pause.
 TEST_P(WaitingFor, ARankIsExposedCommunicationOfTheOthersThatNamesIt) {
   TrainConfig config = rank_config();
   config.device.graph = GetParam().graph;
@@ -260,7 +260,7 @@ TEST_P(WaitingFor, ARankIsExposedCommunicationOfTheOthersThatNamesIt) {
     EXPECT_EQ(run.summary.ranks[1].steps_waited_for, kSteps - kWarmup);
     EXPECT_GE(run.summary.ranks[1].cost_s, kMostOfPause_s);
   });
-  // No machine is so busy that no step shows it.
+  // Even on a very busy machine, at least one step shows it.
   for (std::size_t rank = 0; rank < most_s.size(); ++rank) {
     if (rank != 1) EXPECT_GE(most_s[rank], kMostOfPause_s) << "rank " << rank;
   }
@@ -283,8 +283,8 @@ TEST(CommunicationAccount, KnowsWhenABucketOfBf16IsComplete) {
 
 class UnevenEvaluation : public TempDirTest {};
 
-/// A step's communication on one rank is compared with the same step's on the other, although they
-/// evaluate 2 and 1 batches after each epoch, and a last batch has a program of its own.
+/// A step's communication on one rank is compared with the same step on the other, although they
+/// evaluate 2 and 1 batches after each epoch, and the last batch has its own program.
 TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
   TrainConfig config = class_run(folder());
   config.data.batch_size = 5;
@@ -303,7 +303,7 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
     {
       Trainer trainer(config, programs, {device.get()}, &ranks, &dataset);
       trainer.run(observer);
-      // Four epochs of 33 samples, one of them twice: 6 whole batches and a smaller one.
+      // Four epochs with 33 samples, one of them used twice: 6 whole batches and a smaller one.
       ASSERT_EQ(trainer.steps(), 4 * 7);
       EXPECT_EQ(trainer.runner().steps(), 4 * (7 + (ranks.rank() == 0 ? 2 : 1)));
     }
@@ -315,8 +315,8 @@ TEST_F(UnevenEvaluation, LeavesTheAccountOfCommunicationToTrainingSteps) {
   });
 }
 
-/// Adds `steps` made-up steps in a row of what a rank of ddp runs to an account of a run of as
-/// many; a reduction takes 3 s in the first 10,000 of them and 30 s after those.
+/// Adds `steps` artificial steps in a row of a ddp rank to the account of a run with that many
+/// steps; a reduction takes 3 s in the first 10,000 steps and 30 s afterwards.
 CommunicationSummary summary_of_long_run(std::int64_t steps) {
   const Ddp scheme(small_buckets());
   const StepPrograms programs(spec_of_rank(rank_config(), DeviceKind::kCpu, nullptr, 0, 2),
@@ -363,7 +363,7 @@ TEST(CommunicationAccount, ListsTheLossAndEveryBucket) {
     bytes += each.bytes;
   }
   EXPECT_THAT(names, testing::ElementsAre("loss", "bucket 1", "bucket 2", "bucket 3"));
-  EXPECT_EQ(summary.collectives[0].bytes, 8);  // beside the loss, whether a rank is to end
+  EXPECT_EQ(summary.collectives[0].bytes, 8);  // the loss, and whether a rank wants to stop
   EXPECT_GT(bytes, 4 * (5 * 7 + 7 + 7 * 6 + 6 + 6 * 3 + 3));
 }
 

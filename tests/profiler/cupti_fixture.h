@@ -1,4 +1,4 @@
-// CUPTI, which a library stands for that needs no GPU, and work that it tells of.
+// A fake CUPTI library that needs no GPU, and work for it to report.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 
 namespace barestep {
 
-/// A device that says it is the GPU of that number.
+/// A device that presents itself as the GPU with this number.
 class Gpu final : public ForwardingDevice {
  public:
   Gpu(Device& inner, int index, int ordinal)
@@ -34,9 +34,9 @@ class Gpu final : public ForwardingDevice {
 };
 
 constexpr std::uint32_t kLaunchKernel = 211, kGraphLaunchCall = 311, kEventRecord = 135;
-constexpr std::uint32_t kDriverLaunchKernelEx = 652;  // of the driver's numbers
+constexpr std::uint32_t kDriverLaunchKernelEx = 652;  // in the driver's numbering
 
-/// The library.
+/// The fake library's state.
 std::string fake_cupti_file();
 
 class Cupti : public testing::Test {
@@ -56,7 +56,7 @@ class Cupti : public testing::Test {
 
   FakeCupti& fake() { return *fake_; }
   GpuRecords& source() { return *gpu_records_; }
-  /// When the GPUs did each node.
+  /// When the GPUs ran each node.
   std::vector<Record> records() { return node_records(*gpu_records_); }
 
   std::string why_not(const std::vector<std::string>& files = {fake_cupti_file()}) {
@@ -67,26 +67,26 @@ class Cupti : public testing::Test {
   }
   void open() { ASSERT_EQ(why_not(), ""); }
 
-  /// Times of records count from here.
+  /// The times of records start from here.
   void turn_on() {
     source().turn(true, true);
     zero_ns_ = fake().clock();
   }
 
-  /// That many nanoseconds later; 0 is what CUPTI writes where it does not know.
+  /// This many nanoseconds later; 0 is what CUPTI writes if it has no time.
   [[nodiscard]] std::uint64_t at(std::uint64_t ns) const { return ns == 0 ? 0 : zero_ns_ + ns; }
   void expect_at(double seconds, std::uint64_t ns) const {
     EXPECT_NEAR(seconds, static_cast<double>(at(ns)) * 1e-9, 1e-10);
   }
 
-  /// Queues a node and returns the number that CUPTI was told.
+  /// Queues a node and returns the correlation number passed to CUPTI.
   std::uint64_t queue(NodeId node, std::int64_t step = 0, int device = 0) {
     source().begin({.program = 0, .step = step, .node = node}, "op", device);
     source().end();
     return fake().pushed.empty() ? 0 : fake().pushed.back();
   }
 
-  /// Queues a node of one kernel, which is launched by such a call.
+  /// Queues a node of one kernel that is launched by this call.
   void launch(NodeId node, CUpti_ActivityKind kind, std::uint32_t call, std::uint64_t start) {
     source().begin({.program = 0, .step = 0, .node = node}, "op", 0);
     add_kernel(fake().call(kind, call, at(start), at(start + 5)), start + 10, start + 20);

@@ -1,4 +1,4 @@
-// Getting CUPTI, and what it says where it cannot be had.
+// Loading CUPTI, and the messages if it is not available.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST_F(Cupti, ThatIsAbsentOrAnotherLibrarySaysSo) {
   EXPECT_THAT(why_not({"/nowhere/libcupti.so"}),
               HasSubstr("/nowhere/libcupti.so: cannot open shared object file"));
   EXPECT_THAT(why_not({FAKE_NVML}), EndsWith("has no cuptiGetVersion"));
-  // The next file may have it.
+  // The next file may contain it.
   EXPECT_EQ(why_not({"/nowhere/libcupti.so", FAKE_CUPTI}), "");
 }
 
@@ -81,7 +81,7 @@ TEST_F(Cupti, IsEnabledForTheProfiledStepsOnly) {
   turn_on();
   EXPECT_THAT(fake().enabled, SizeIs(8));
   EXPECT_TRUE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_OVERHEAD));
-  // The kind that makes kernels run one after the other.
+  // The kind that would serialise kernels.
   EXPECT_FALSE(fake().enabled.contains(CUPTI_ACTIVITY_KIND_KERNEL));
   source().turn(false, false);
   EXPECT_TRUE(fake().enabled.empty());
@@ -119,7 +119,8 @@ TEST_F(Cupti, KeepsTheHostsTime) {
   EXPECT_LE(theirs_s, now_s() + 1e-6);
 }
 
-/// NVIDIA's own, with or without a driver: it is found, and says why where it cannot be used.
+/// NVIDIA's own library, with or without a driver: it is found, and the reason is given if it is
+/// unusable.
 TEST(GpuSource, GetsOnWithTheRealLibrary) {
   const auto cpu = make_cpu_device({.threads = 1});
   Gpu gpu(*cpu, 0, 0);

@@ -1,4 +1,4 @@
-// What CUPTI tells of a GPU's work, and which nodes that is of.
+// The GPU work that CUPTI reports, and the nodes it belongs to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   add_correlation(copy, 72);
   add_call(kLaunchKernel, 70, 900, 950);
   add_call(kEventRecord, 99, 960, 970);
-  // Two kernels make the node; CUDA's number of the device is not the program's.
+  // The node consists of two kernels; CUDA's device number differs from the program's.
   add_kernel(70, 1000, 3000);
   add_kernel(71, 3500, 4000);
   CUpti_ActivityMemcpy5 copied{};
@@ -60,14 +60,14 @@ TEST_F(Cupti, TellsWhichNodeEachPieceOfWorkIsOf) {
   EXPECT_EQ(source().source(), "CUPTI 13.0.1");
 }
 
-/// cuBLASLt launches some of its kernels past the runtime, by the driver: CUPTI joins these to
-/// their node only where the driver's calls are recorded too.
+/// cuBLASLt launches some of its kernels through the driver instead of the runtime. CUPTI assigns
+/// these to their node only if the driver's calls are recorded too.
 TEST_F(Cupti, TellsWhichNodeWorkIsOfThatTheDriverLaunched) {
   open();
   turn_on();
   launch(4, CUPTI_ACTIVITY_KIND_DRIVER, kDriverLaunchKernelEx, 100);
   launch(5, CUPTI_ACTIVITY_KIND_RUNTIME, kLaunchKernel, 200);
-  // The same number is another call of the driver's, and that one launches nothing.
+  // In the driver, the same number is a different call that launches nothing.
   fake().call(CUPTI_ACTIVITY_KIND_DRIVER, kLaunchKernel, at(300), at(305));
   source().finish();
   ASSERT_THAT(records(), SizeIs(2));
@@ -108,7 +108,7 @@ TEST_F(Cupti, ReadsFillsPeerCopiesAndItsOwnOverhead) {
   EXPECT_TRUE(records().empty());
 }
 
-/// Buffers come back in any order, and with them a correlation after the work it is about.
+/// Buffers may return in any order, so a correlation may arrive after the work it belongs to.
 TEST_F(Cupti, DoesNotMindTheOrderOfBuffers) {
   open();
   turn_on();
@@ -132,9 +132,9 @@ TEST_F(Cupti, LeavesOutWhatIsOfNoNode) {
   open();
   turn_on();
   add_kernel(40, 10, 20);                                           // queued before profiling began
-  add_correlation(1, 41, CUPTI_EXTERNAL_CORRELATION_KIND_OPENACC);  // someone else's number
+  add_correlation(1, 41, CUPTI_EXTERNAL_CORRELATION_KIND_OPENACC);  // another client's number
   add_kernel(41, 30, 40);
-  add_correlation(77, 42);  // a number that was never given
+  add_correlation(77, 42);  // a number that was never assigned
   add_kernel(42, 50, 60);
   CUpti_Activity unknown{};
   unknown.kind = CUPTI_ACTIVITY_KIND_JIT;
@@ -148,7 +148,7 @@ TEST_F(Cupti, LeavesOutWhatIsOfNoNode) {
   EXPECT_EQ(source().dropped(), 0);
 }
 
-/// Steps that are profiled only to learn what that costs take no room from those that are shown.
+/// Steps profiled only to measure the overhead take no room from those that are shown.
 TEST_F(Cupti, ForgetsWhatIsNotToBeKept) {
   open();
   source().turn(true, false);
@@ -186,7 +186,7 @@ TEST_F(Cupti, CountsWhatIsDropped) {
   source().finish();
   EXPECT_THAT(source().activities(), SizeIs(5));
   EXPECT_EQ(source().dropped(), 7 + 2 + 3);
-  // And nodes for which there is no number; that of none is pushed.
+  // Then nodes for which no number is left; 0, which means no node, is pushed.
   for (NodeId node = 0; node < 6; ++node) queue(node);
   EXPECT_EQ(fake().pushed.back(), 0U);
   EXPECT_EQ(source().dropped(), 7 + 2 + 3 + 1);
@@ -203,7 +203,7 @@ TEST_F(Cupti, CountsWhatItsBuffersHaveNoRoomFor) {
   EXPECT_THAT(source().activities(), SizeIs(CuptiBuffers::kCount));
 }
 
-/// Between steps, so that a long run needs no more buffers than a short one.
+/// Between steps, so a long run needs no more buffers than a short one.
 TEST_F(Cupti, MakesRoomBetweenSteps) {
   open();
   turn_on();
@@ -234,9 +234,9 @@ TEST_F(Cupti, TellsTheWorkOfAGraphByItsNodes) {
     tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, static_cast<std::uintptr_t>(100 + node), 0);
     source().end();
   }
-  tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // of no node
+  tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED, 106, 0);  // belongs to no node
   source().capture(false);
-  // What runs is a copy of what was captured.
+  // The executed nodes are copies of the captured ones.
   for (const std::uintptr_t node : {104U, 105U, 106U}) {
     tell(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, node + 100, node);
   }

@@ -1,4 +1,4 @@
-// What the account of DataParallel counts and measures.
+// The counts and times in the account of DataParallel.
 #include "profiler/data_parallel_account.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// 64 rows of 5 numbers in, 3 out: 22, 22 and 20 of them.
+/// 64 rows of 5 numbers in and 3 out, split into 22, 22 and 20 rows.
 struct ThreeDevices {
   TrainConfig config;
   DataParallel scheme{3, false};
@@ -56,7 +56,7 @@ TEST(Traffic, OfARingGoesFromNeighbourToNeighbour) {
   EXPECT_EQ(traffic.in_bytes[1], 2 * flat + 22 * 8 * 4);
 }
 
-// Each lane's nodes are in one run of it, and only those that nothing may come between share one.
+// Each lane's nodes are in one run, and only nodes with nothing in between share a run.
 TEST(RunPlan, CoversEveryNodeOnce) {
   const ThreeDevices three;
   const Program& program = three.program();
@@ -75,14 +75,14 @@ TEST(RunPlan, CoversEveryNodeOnce) {
   }
 }
 
-/// No input but time.
+/// No input except time.
 class NoInput final : public StepInput {
  public:
   void fill(std::int64_t /*step*/, const Program& /*program*/,
             const Addresses& /*addresses*/) override {}
 };
 
-/// Two devices that pause, so that times are known from below.
+/// Two devices that pause, which gives a lower bound on times.
 TEST(StepTimeline, MeasuresPausesOnTheDeviceThatMakesThem) {
   Buffers buffers;
   for (const int device : {0, 1}) buffers.get("any", Category::kActivations, 64, device);
@@ -127,7 +127,7 @@ class Accounted final : public TrainObserver {
   DataParallelAccount& account_;
 };
 
-/// What the account says of a run.
+/// The account of a run.
 std::string account_text(ThreeDevices& three) {
   std::vector<std::unique_ptr<Device>> opened;
   std::vector<Device*> devices;
@@ -137,7 +137,7 @@ std::string account_text(ThreeDevices& three) {
   }
   LocalCommunicator local(devices, std::nullopt);
   const std::vector<std::string> names = {"cpu:0", "cpu:1", "cpu:2"};
-  // Every second step is waited for only after the next one is queued.
+  // The host waits for every second step only after the next one is queued.
   three.config.training.log_every = 2;
   three.config.injected.delay_ms = 0;
   Trainer trainer(three.config, *three.programs, devices, &local, nullptr);

@@ -12,7 +12,7 @@
 namespace barestep {
 namespace {
 
-/// RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+/// RFC 3720, appendix B.4, and the check value in the catalogue of CRCs.
 TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283U);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
@@ -22,7 +22,7 @@ TEST(Crc32c, GivesThePublishedValues) {
 
 class EventFileTest : public TempDirTest {
  protected:
-  /// The bytes of each frame; its sums must be right.
+  /// The bytes of each frame; its checksums must be correct.
   static std::vector<std::string> frames_of(std::string_view bytes) {
     const auto take = [&](auto number) {
       std::memcpy(&number, bytes.data(), sizeof(number));
@@ -55,7 +55,7 @@ TEST_F(EventFileTest, HoldsTheVersionAndThenTheNumbers) {
   EXPECT_EQ(frames[0].substr(9),
             "\x1a\x0d"
             "brain.Event:2");
-  // Written by hand from the protocol buffers of tensorflow/core/util/event.proto: wall_time = 1.5,
+  // Written by hand from the protocol buffers in tensorflow/core/util/event.proto: wall_time = 1.5,
   // step = 300, summary { value { tag: "loss" simple_value: 0.25 } }.
   const std::string expected(
       "\x09\x00\x00\x00\x00\x00\x00\xf8\x3f"

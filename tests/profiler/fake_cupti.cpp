@@ -80,8 +80,8 @@ CUptiResult cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle, CUpti_Callback
   return CUPTI_SUCCESS;
 }
 
-// The domains number their calls by themselves: 311 is a launch of a graph in one of them and no
-// launch in the other.
+// The two domains number their calls independently: 311 launches a graph in one of them and nothing
+// in the other.
 CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char** name) {
   ANSWER(cuptiGetCallbackName);
   if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {

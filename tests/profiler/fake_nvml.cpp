@@ -83,7 +83,7 @@ int nvmlDeviceGetPowerUsage(void*, unsigned* out) {
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* out) {
-  state.value["energy"] += 500;  // half a joule from look to look
+  state.value["energy"] += 500;  // half a joule per reading
   return told("nvmlDeviceGetTotalEnergyConsumption", "energy", out);
 }
 
@@ -99,7 +99,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* out) {
   return told("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle", out);
 }
 
-/// As NVML: without room for any it tells how many there are, and that the room was too small.
+/// Like NVML: without enough room, it returns their number and an error.
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, void*) {
   const unsigned room = *count;
   if (const int status = told("nvmlDeviceGetComputeRunningProcesses_v3", "processes", count);

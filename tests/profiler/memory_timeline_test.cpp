@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kBlock = kPlanAlignmentBytes;
 
-/// a -> b -> c, each of a block; `kept` is read before it is written.
+/// a -> b -> c, one block each; `kept` is read before it is written.
 struct Chain {
   Chain() {
     const auto take = [&](const char* name, Category category, std::int64_t floats = 1) {
@@ -48,7 +48,7 @@ TEST(MemoryTimeline, HoldsABufferFromItsFirstUseToItsLast) {
   const MemoryTimeline timeline = memory_timeline(chain.program, plan, 0);
   std::vector<std::int64_t> blocks;
   for (const MemoryPoint& point : timeline.points) blocks.push_back(point.total_bytes() / kBlock);
-  // kept and unused all the time; a in 0 to 3, b (two blocks) in 2, c in 3 and 4.
+  // kept and unused at all times; a in 0 to 3, b (two blocks) in 2, c in 3 and 4.
   EXPECT_THAT(blocks, ElementsAre(3, 3, 5, 4, 3));
   EXPECT_EQ(timeline.highest, 2U);
   EXPECT_EQ(timeline.reserved_bytes, 6 * kBlock);
@@ -58,7 +58,7 @@ TEST(MemoryTimeline, HoldsABufferFromItsFirstUseToItsLast) {
   EXPECT_THAT(timeline.points[2].ends, ElementsAre(2));
 }
 
-/// In every program that tests have, the parts stay within the plan of each device.
+/// In every sample program, the parts stay within the plan of each device.
 TEST(MemoryTimeline, NeverExceedsThePlan) {
   std::vector<SampleProgram> programs;
   programs.push_back(training_step({.micro_steps = 2}));

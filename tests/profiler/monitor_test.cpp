@@ -33,7 +33,7 @@ const std::vector<Gauge> kGauges = {
     {.name = "core_percent", .column = "", .is_part = true},
     {.name = "core_percent", .column = "", .is_part = true}};
 
-/// A source that tells what it is told; its energy counter gains a joule with every look.
+/// A source with scripted values; its energy counter gains a joule with every reading.
 class Scripted final : public MonitorSource {
  public:
   explicit Scripted(std::vector<double> values) : values_(std::move(values)) {}
@@ -58,7 +58,7 @@ class Scripted final : public MonitorSource {
 
 const std::vector<double> kValues = {97.5, 1980, 0, 0, 300, 10, 90, kNotMeasured};
 
-/// The summary of a source that told these values, one look after the other, in two seconds.
+/// The summary of a source with these values, one per reading, over two seconds.
 SourceSummary summary_of(const std::vector<std::vector<double>>& looks) {
   SourceSummary summary{.name = "gpu", .gauges = kGauges};
   summary.values.resize(kGauges.size());
@@ -84,7 +84,7 @@ TEST(Monitor, LooksAgainAndAgainUntilItIsStopped) {
   const int looks = source.looks_;
   monitor.stop();
   EXPECT_EQ(source.looks_, looks);
-  // The first one only starts the counting.
+  // The first reading only starts the counters.
   const auto samples = monitor.take_new();
   ASSERT_EQ(samples.size(), static_cast<std::size_t>(looks) - 1);
   EXPECT_THAT(monitor.take_new(), IsEmpty());
@@ -120,7 +120,7 @@ TEST(Monitor, SurvivesALookThatFails) {
   EXPECT_EQ(monitor.summaries()[0].values[0].count, 1);
 }
 
-// That nobody takes what came makes it no larger; the bound is a promise of the header.
+// The history stays bounded, as the header promises, even if nobody takes the readings.
 TEST(Monitor, ForgetsTheOldestLooks) {
   std::vector<std::unique_ptr<MonitorSource>> sources;
   sources.push_back(std::make_unique<Scripted>(kValues));
@@ -238,7 +238,7 @@ TEST_F(HostSource, TellsHowBusyEachCoreWasSinceTheLookBefore) {
   put("proc/stat",
       "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 5 5 5 5 5 5 5 5 5 5\nintr 1\n");
   const auto host = new_host_source(folder());
-  // Core 0: 90 of 100 ticks busy; of core 1 10 of 100, with 20 in which it waited for a disk.
+  // Core 0: 90 of 100 ticks busy. Core 1: 10 of 100, and 20 in which it waited for a disk.
   put("proc/stat",
       "cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 170 5 5 910 0 5 0 5 0 0\ncpu1 15 5 5 75 25 5 5 5 5 5\nintr "
       "1\n");
@@ -289,7 +289,7 @@ TEST_F(HostSource, ReadsNonsenseWithoutHarm) {
   for (const double value : values_of(*host)) EXPECT_TRUE(std::isnan(value)) << value;
 }
 
-// This machine's own figures, after a tenth of a second of work: ten of the system's ticks.
+// This machine's own figures after a tenth of a second of work, which is ten ticks.
 TEST_F(HostSource, SeesThisProcessWork) {
   const auto host = new_host_source();
   values_of(*host);

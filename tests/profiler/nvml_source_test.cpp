@@ -31,7 +31,7 @@ class Nvml : public testing::Test {
   }
   ~Nvml() override { ::dlclose(handle_); }
 
-  /// The only GPU that there should be.
+  /// The only GPU; fails if there are others.
   static std::unique_ptr<MonitorSource> open() {
     const GpuPlace gpu{"cuda:0", kBus};
     GpuSources opened = open_gpu_sources(std::span(&gpu, 1), FAKE_NVML);
@@ -119,7 +119,7 @@ TEST_F(Nvml, SaysWhyTheLibraryDoesNotStart) {
   EXPECT_THAT(notes(FAKE_NVML), ElementsAre("no monitor of GPUs: nvmlInit_v2 failed: "
                                             "Driver/library version mismatch (18)"));
   EXPECT_EQ(fake_->open, 0);
-  fake_->status["nvmlInit_v2"] = 77;  // of a later driver, without words for it
+  fake_->status["nvmlInit_v2"] = 77;  // from a newer driver, without a description
   EXPECT_THAT(notes(FAKE_NVML),
               ElementsAre("no monitor of GPUs: nvmlInit_v2 failed: unknown (77)"));
 }

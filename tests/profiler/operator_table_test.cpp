@@ -35,7 +35,7 @@ OperatorRow row_of(std::string name, std::int64_t calls, double host_us, std::ve
   return row;
 }
 
-/// The table must begin, line by line, with what PyTorch printed for the same rows
+/// The table must begin, line by line, with PyTorch's output for the same rows
 /// (scripts/golden_operator_table.py).
 void expect_pytorchs(const std::string& table, const char* golden) {
   std::ifstream file(std::string(BARESTEP_GOLDEN_DIR) + "/" + golden);
@@ -75,7 +75,8 @@ TEST(OperatorTable, AddsRatesRoofAndPercentiles) {
   std::istringstream titles(lines[1].substr(lines[1].find("Total GFLOPs")));
   EXPECT_EQ(titles.str(),
             "Total GFLOPs       GFLOP/s          GB/s     % of roof           p50           p99  ");
-  // 2 GFLOP and 5 MB in 1 ms; 0.25 ms at best; 250 us and 300 + 0.97 * 100 us (numpy.percentile).
+  // 2 GFLOP and 5 MB in 1 ms; 0.25 ms at the best rate; 250 us and 300 + 0.97 * 100 us
+  // (numpy.percentile).
   EXPECT_THAT(lines[3],
               testing::EndsWith("2.000       2000.00          5.00        25.00%     250.000us     "
                                 "397.000us  "));
@@ -125,7 +126,7 @@ TEST(OperatorRows, SumTimesPricesAndTheRoof) {
   EXPECT_EQ(gemm.calls, 4) << "two in each of two steps";
   EXPECT_NEAR(gemm.device_s, 2 * (2e-3 + 3e-3), 1e-12);
   EXPECT_NEAR(gemm.host_s, 4 * 1e-5, 1e-12);
-  // x[8x4] w[4x4]: 256 flops each, and 4 (32 + 16 + 32) bytes; the bytes take longer.
+  // x[8x4] w[4x4]: 256 flops and 4 (32 + 16 + 32) bytes each; the bytes take longer.
   EXPECT_EQ(gemm.cost.flops, 4 * 2 * 8 * 4 * 4);
   EXPECT_NEAR(gemm.least_s, 4 * 320e-9, 1e-15);
   EXPECT_EQ(gemm.call_s.size(), 4U);
@@ -173,16 +174,16 @@ TEST(BackwardRatio, ComparesBothPhasesOfAStep) {
 
 TEST(StepRate, IsOfTheMeasuredPeak) {
   const SampleProfile sample;
-  // Two products of 256 flops, MSE of 32 and Adam of 16 numbers, in 8 ms.
+  // Two products of 256 flops, an MSE of 32 and an Adam of 16 numbers, in 8 ms.
   const double flops = static_cast<double>(sample.flops_of_step());
   const std::string text = step_rate(sample.profile(), {.flops_per_s = flops / 8e-3 * 4});
   EXPECT_THAT(text, HasSubstr(", 25.0 % of the "));
   EXPECT_EQ(step_rate(sample.profile(), {}), "");
-  // At half the rate that would make it all of the step.
+  // The given rate is twice the one at which the floor would be the whole step.
   EXPECT_THAT(step_rate(sample.profile(), {.flops_per_s = flops / 8e-3 * 2}),
               HasSubstr("one after the other, the floor: 50.0 % of its time.\n"));
 
-  // Neither input nor evaluation is work of a training step.
+  // Input and evaluation do not count as work of a training step.
   Profile profile = sample.profile();
   const std::string before = step_rate(profile, {.flops_per_s = 1e9});
   Node evaluation = sample.program().nodes()[SampleProfile::kForward];
@@ -193,7 +194,7 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   profile.ops.push_back(more);
   EXPECT_EQ(step_rate(profile, {.flops_per_s = 1e9}), before);
 
-  // What is computed once more is no progress, but belongs to the floor.
+  // Recomputation is not progress, but belongs to the floor.
   evaluation.phase = Phase::kRecompute;
   const std::string rate = step_rate(profile, {.flops_per_s = 1e9});
   const std::string progress = before.substr(0, before.find('\n'));
@@ -201,7 +202,7 @@ TEST(StepRate, IsOfTheMeasuredPeak) {
   EXPECT_NE(rate, before);
 }
 
-/// Two products a step, of 256 flops and of 128 + 64 + 128 bytes each, in 5 ms.
+/// Two products per step, of 256 flops and 128 + 64 + 128 bytes each, in 5 ms.
 TEST(RooflineTable, SaysWhatHoldsAnOpBackAndHowFarItIsFromThat) {
   const SampleProfile sample;
   const Profile profile = sample.profile();

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Groups whose steps with profiling take `extra[i]` longer, on a machine that slows down evenly.
+/// Groups whose profiled steps take `extra[i]` longer, on a machine that slows down steadily.
 std::vector<double> steps_with(const std::vector<double>& extra) {
   std::vector<double> wall_s;
   for (const double each : extra) {
@@ -41,7 +41,7 @@ TEST(Overhead, IsTheMedianOfTheGroupsWhateverTheDrift) {
   EXPECT_NEAR(overhead.high_s, 5e-6, 1e-12);
 }
 
-/// Ranks of the interval for a median: 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 14 and 27 of 40
+/// Ranks of the median's interval: 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20, 14 and 27 of 40
 /// (tables of order statistics, e.g. Conover, Practical Nonparametric Statistics).
 TEST(Overhead, HasTheIntervalOfOrderStatistics) {
   for (const auto& [groups, low, high] :
@@ -75,7 +75,7 @@ class ProfiledForOverhead final : public StepProfiler {
   }
 };
 
-/// Of steps of 1024 x 2, in groups of four.
+/// Steps of 1024 x 2, in groups of four.
 Overhead measured_overhead() {
   TrainConfig config;
   config.model.dim = 1024;
@@ -98,7 +98,7 @@ Overhead measured_overhead() {
   return overhead_of(wall_s);
 }
 
-/// Fails only where it is sure.
+/// Fails only if the result is certain.
 TEST(Overhead, IsBelowThreePercentOfAStepOf1024x2) {
   repeat_while_busy([] {
     const Overhead overhead = measured_overhead();

@@ -35,7 +35,7 @@ TEST(Floor, IsWhatTheOpsOfAStepTakeAtThePeaksWithoutTheirInput) {
   EXPECT_EQ(floor_s(step, {}), 0);
 }
 
-/// Counts what is taken and given back.
+/// Counts allocations and releases.
 class CountingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -50,7 +50,7 @@ class CountingDevice final : public ForwardingDevice {
   int held = 0;
 };
 
-/// A GPU with so much free memory, which it only pretends to have: it notes what is copied.
+/// A GPU with this much free memory; it only records copies and has no real memory.
 class PretendedGpu final : public ForwardingDevice {
  public:
   PretendedGpu(Device& inner, std::int64_t free_bytes)
@@ -80,7 +80,7 @@ class PretendedGpu final : public ForwardingDevice {
   std::int64_t free_bytes_;
 };
 
-/// The caches of a GPU would keep a good part of 128 MiB.
+/// A GPU's caches would hold a large part of 128 MiB.
 TEST(Peaks, OfAGpuAreOfAGibibyteOrWhatItsMemoryAllows) {
   const auto cpu = make_cpu_device({.threads = 1});
   PretendedGpu large(*cpu, std::int64_t{100} << 30);
@@ -96,7 +96,8 @@ TEST(Peaks, AreMeasuredAndLeaveNothingBehind) {
   const auto cpu = make_cpu_device({.threads = 1});
   CountingDevice device(*cpu);
   const Peaks peaks = measure_peaks(device);
-  // Any processor of the last twenty years does more, none in sight as much.
+  // Every processor of the last twenty years exceeds the lower bound; none comes near the upper
+  // one.
   EXPECT_GT(peaks.flops_per_s, 1e7);
   EXPECT_LT(peaks.flops_per_s, 1e15);
   EXPECT_GT(peaks.bytes_per_s, 1e8);
@@ -113,7 +114,7 @@ TEST(PeaksKey, NamesAllThatPeaksDependOn) {
   EXPECT_NE(peaks_key(*one, Precision::kFp32).find(one->info().model), std::string::npos);
 }
 
-/// What an old driver or library could do is not what a new one can.
+/// Rates measured with an old driver or library do not apply to a new one.
 TEST(PeaksKey, ChangesWithDriverAndLibrary) {
   class Changed final : public ForwardingDevice {
    public:

@@ -113,7 +113,7 @@ TEST(ProfiledSteps, KeepWhatThereIsRoomForAndCountTheRest) {
   EXPECT_TRUE(steps.kept().empty());
 }
 
-/// The one that was not profiled counts too.
+/// The step that was not profiled counts too.
 TEST(ProfiledSteps, KnowTheTimeSinceTheStepBefore) {
   const SampleProfile sample;
   Timeline timeline;
@@ -137,7 +137,7 @@ TEST(ProfiledSteps, TellTheTimeOfACheckpointFromThatBetweenSteps) {
   EXPECT_EQ(account.checkpoint_s, 0.0015);
 }
 
-/// What a tool saw of the sample's first step, whose products ran as two kernels each.
+/// A tool's record of the sample's first step, whose products ran as two kernels each.
 class SeenByATool final : public GpuRecords {
  public:
   SeenByATool(const ProfiledStep& step, bool in_graph) {
@@ -150,7 +150,7 @@ class SeenByATool final : public GpuRecords {
       if (in_graph && node != SampleProfile::kCopyX) continue;
       queued_.push_back({.tag = tag, .start_s = span.queued_s, .end_s = span.queued_until_s});
     }
-    activities_.push_back({.start_s = 1, .end_s = 2});  // of no node
+    activities_.push_back({.start_s = 1, .end_s = 2});  // belongs to no node
     const Tag launch{.step = step.timeline.step, .node = kGraphLaunch};
     if (in_graph) queued_.push_back({.tag = launch, .start_s = 7, .end_s = 8});
   }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""readers.py hta|tensorboard|perfetto TRACE...: what a reader makes of a trace, as a line of JSON.
+"""readers.py hta|tensorboard|perfetto TRACE...: prints a reader's view of a trace as a line of JSON.
 
-HolisticTraceAnalysis takes those of several ranks.
+HolisticTraceAnalysis takes the traces of several ranks.
 
-Exits with 77 where the reader is not installed."""
+Exits with 77 if the reader is not installed."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-# It rounds times inward to microseconds otherwise, which leaves less than nothing of short ops.
+# Otherwise it rounds times inward to microseconds, which makes the length of short ops negative.
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 
 
@@ -52,7 +52,7 @@ def tensorboard(path):
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(path, os.path.join(folder, "host_1.1700000000000.pt.trace.json"))
         run = RunLoader("run", folder, Cache()).load()
-    # Where there is communication, a profile of all workers stands beside this one.
+    # If there is communication, there is also a profile of all workers.
     profile = next(p for p in run.profiles.values() if hasattr(p, "kernel_table"))
     columns = [column["name"] for column in profile.kernel_table["data"]["columns"]]
     return {
@@ -68,7 +68,7 @@ def perfetto(path):
 
     try:
         processor = TraceProcessor(trace=path)
-    except Exception as error:  # it fetches a program at first use
+    except Exception as error:  # it downloads a program when it first runs
         print(error, file=sys.stderr)
         sys.exit(77)
     errors = processor.query(

@@ -1,5 +1,5 @@
-// What those who read traces make of ours. Their Python packages are looked for where
-// BARESTEP_READERS_PYTHON says, else in the python3 of the path; tests are skipped without them.
+// Our traces as interpreted by trace readers. Their Python packages are looked for in
+// BARESTEP_READERS_PYTHON, otherwise in the python3 of the path; without them, tests are skipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Three steps of a rank of two: forward and backward on the compute lane, each bucket's message on
-/// the comm lane, half hidden; all at made-up times that no rounding touches.
+/// Three steps of one of two ranks: forward and backward on the compute lane, each bucket's message
+/// on the comm lane, half hidden; all at artificial times that are not rounded.
 class TwoRanks {
  public:
   TwoRanks() {
@@ -36,7 +36,7 @@ class TwoRanks {
     const auto span_of = [&](NodeId id) {
       const Node& node = ddp_.program.nodes()[static_cast<std::size_t>(id)];
       Span span{.queued_s = queue_s, .queued_until_s = queue_s + 1e-5};
-      // Some are queued late, some wait a little, some longer.
+      // Some are queued late, some wait briefly, some longer.
       const double gap_s = id % 3 == 0 ? 2e-4 : id % 3 == 1 ? 1e-5 : 5e-5;
       span.begin_s = std::max(free_s[node.lane], queue_s + 1e-5) + gap_s;
       span.end_s = free_s[node.lane] = span.begin_s + 1e-4 * (1 + id % 4);
@@ -71,7 +71,7 @@ class Readers : public TempDirTest {
     file("trace.json", events.file(trace_head(context), "t"));
   }
 
-  /// What the reader says, or nothing where it is not installed.
+  /// The reader's output, or nothing if it is not installed.
   std::optional<Json> read_with(const std::string& reader) {
     const char* const python = std::getenv("BARESTEP_READERS_PYTHON");
     const ProcessResult result =
@@ -93,7 +93,7 @@ void expect_within_one_percent(double ours_s, double theirs_us, const std::strin
 TEST_F(Readers, HolisticTraceAnalysisFindsTheSameTimes) {
   const auto theirs = read_with("hta");
   if (!theirs) GTEST_SKIP() << "HolisticTraceAnalysis is not installed";
-  // It leaves out the last step.
+  // The reader leaves out the last step.
   const Breakdown ours = breakdown_of(ranks_.profile().of({.first = 0, .end = 2}), 0);
   expect_within_one_percent(ours.span_s, theirs->at("span"), "span");
   expect_within_one_percent(ours.compute_s, theirs->at("compute"), "compute");
@@ -136,7 +136,7 @@ TEST_F(Readers, PerfettoLosesNothing) {
 
 TEST(Breakdown, SumsUpToTheSpan) {
   const Breakdown breakdown = breakdown_of(SampleProfile().profile(), 0);
-  // Two steps of 10 ms, from 0.2 to 17.6: copies 0.5, computation 6.5 of each.
+  // Two steps of 10 ms, from 0.2 to 17.6: 0.5 of copies and 6.5 of computation in each.
   EXPECT_NEAR(breakdown.span_s, 17.4e-3, 1e-12);
   EXPECT_NEAR(breakdown.compute_s, 13e-3, 1e-12);
   EXPECT_NEAR(breakdown.non_compute_s, 1e-3, 1e-12);

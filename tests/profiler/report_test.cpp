@@ -81,7 +81,7 @@ TEST(EvaluationLine, HasAccuracyForClassifiersOnly) {
   EXPECT_EQ(evaluation_line(report), "Epoch 1 | Test loss: 0.301200 | 1 sample in 0.01230s");
 }
 
-/// A step whose parts differ from each other.
+/// A step in which all parts have different times.
 StepFigures measured(std::int64_t step) {
   StepFigures figures;
   figures.report = report_of(step, 20, 0);
@@ -113,14 +113,14 @@ TEST(MetricsRecord, IsOneLineOfJsonWithTheWholeLoss) {
   EXPECT_EQ(record.at("warmup"), true);
   EXPECT_EQ(record.at("between_s").get<double>(), 0.007);
   const auto& phases = record.at("phases_s");
-  EXPECT_EQ(phases.size(), std::size(kNamesOf<Part>) - 1);  // input in one
+  EXPECT_EQ(phases.size(), std::size(kNamesOf<Part>) - 1);  // both kinds of input are one
   double sum = 0;
   for (const auto& [name, seconds] : phases.items()) sum += seconds.get<double>();
   EXPECT_NEAR(sum, report.wall_s, 1e-12);
   EXPECT_EQ(phases.at("backward").get<double>(), step.account[Part::kBackward]);
 }
 
-/// The milliseconds and percents of the account's rows, by name.
+/// Milliseconds and percentages of the account's rows, by name.
 std::map<std::string, std::pair<double, double>> rows_of(const std::string& summary) {
   std::map<std::string, std::pair<double, double>> rows;
   for (const auto& row :
@@ -212,10 +212,10 @@ TEST(UpdateText, NamesTheLevelAndItsBytes) {
   EXPECT_EQ(text(true), "fused, 31.3 bytes a parameter in a step");
 }
 
-/// Bytes by hand, of layers that are wide: products read each weight (4 or 2) in forward and, but
-/// in the first of six layers, in backward (5/6 of that); they write a gradient (4 or 2), which
-/// Adam reads; Adam reads and writes weight and moments (24) and writes the rounded weight (2); in
-/// fp16 each gradient is read once more to see that it is finite.
+/// Bytes calculated by hand for wide layers. Products read each weight (4 or 2) in forward and,
+/// except in the first of six layers, in backward (5/6 of that); they write a gradient (4 or 2),
+/// which Adam reads. Adam reads and writes weight and moments (24) and writes the rounded weight
+/// (2). In fp16, each gradient is read again to check that it is finite.
 TEST(UpdateText, HasTheBytesOfEachPrecision) {
   const auto bytes = [&](Precision precision, Update update, std::int64_t accumulate = 1) {
     TrainConfig config;
@@ -228,7 +228,7 @@ TEST(UpdateText, HasTheBytesOfEachPrecision) {
            static_cast<double>(programs.spec().model.layout.parameters());
   };
   constexpr double kReads = 1 + 5.0 / 6;
-  constexpr double kNear = 0.02;  // biases, and the little else that is read
+  constexpr double kNear = 0.02;  // biases, and other small reads
   EXPECT_NEAR(bytes(Precision::kFp32, Update::kSeparate), 4 * kReads + 4 + 4 + 24, kNear);
   EXPECT_NEAR(bytes(Precision::kFp32, Update::kFused), 4 * kReads + 24, kNear);
   EXPECT_NEAR(bytes(Precision::kBf16, Update::kSeparate), 2 * kReads + 2 + 2 + 24 + 2, kNear);

@@ -1,4 +1,4 @@
-// The account of a step as a fold over a timeline, on a made-up machine whose every time is known.
+// The account of a step as a fold over a timeline, on a simulated machine with known times.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,12 +15,12 @@ namespace {
 
 constexpr LaneId kMain{0, Lane::kCompute};
 
-/// A number of [0, below), the same for a seed with every standard library.
+/// A number in [0, below); the same for a seed with every standard library.
 int draw(std::mt19937& random, int below) {
   return static_cast<int>(random() % static_cast<unsigned>(below));
 }
 
-/// Adds nodes by what they do and touch.
+/// Adds nodes by what they compute and access.
 class ProgramMaker {
  public:
   explicit ProgramMaker(Buffers& buffers) : program("made", buffers), buffers_(buffers) {}
@@ -28,14 +28,14 @@ class ProgramMaker {
   Tensor tensor(const std::string& name, int device = 0, int slots = 1) {
     return buffers_.tensor(name, Category::kActivations, 1, 4, DType::kF32, device, slots);
   }
-  /// Input that is copied in.
+  /// Input that is copied.
   void input(const std::string& name) {
     program.add(
         {.op = DeviceOp{Copy{.to = tensor(name, 0, 2), .from = tensor(name + "_host", 0, 2)}},
          .lane = Lane::kCopy,
          .phase = Phase::kData});
   }
-  /// Input that is drawn.
+  /// Input that is generated.
   void drawn_input(const std::string& name) {
     program.add({.op = DeviceOp{Fill{.out = tensor(name, 0, 2)}},
                  .lane = Lane::kCopy,
@@ -64,7 +64,7 @@ class ProgramMaker {
   Buffers& buffers_;
 };
 
-/// Any work on the lanes of one or two devices after some input.
+/// Arbitrary work on the lanes of one or two devices after some input.
 Program random_program(std::mt19937& random, Buffers& buffers, int devices) {
   ProgramMaker maker(buffers);
   const auto any = [&] { return "b" + std::to_string(draw(random, 4)); };
@@ -80,7 +80,7 @@ Program random_program(std::mt19937& random, Buffers& buffers, int devices) {
       case 0:
         maker.reduce(any(), devices);
         break;
-      case 1:  // an update on the lane of communication
+      case 1:  // an update on the communication lane
         maker.work(any(), draw(random, 2) == 0 ? Phase::kReduce : Phase::kOptimizer, device,
                    Lane::kComm);
         break;
@@ -96,7 +96,7 @@ Program random_program(std::mt19937& random, Buffers& buffers, int devices) {
   return maker.program;
 }
 
-/// Checks every promise of an account that does not need to know the causes.
+/// Checks every property of an account that does not depend on the causes.
 class RandomRun {
  public:
   explicit RandomRun(unsigned seed) : random_(seed), devices_(1 + draw(random_, 2)) {
@@ -152,7 +152,7 @@ class RandomRun {
     const StepAccount mixed = account_of(mixed_, kMain);
     EXPECT_EQ(coarse.wall_s, fine.wall_s);
     EXPECT_EQ(mixed.wall_s, fine.wall_s);
-    // Gaps between the nodes of a run belong to the run.
+    // Gaps between the nodes of a run count as part of the run.
     for (const Part part : kValuesOf<Part>) {
       if (has_gaps_) break;
       EXPECT_NEAR(coarse[part], fine[part], 1e-9) << "the detail changes a part";
@@ -243,13 +243,13 @@ TEST(StepCauses, AddUpEvenWhenTheClocksOfLanesAreWrong) {
   }
 }
 
-/// Collectives take 3 s, updates 0.5 s, everything else 1 s.
+/// A collective takes 3 s, an update 0.5 s, everything else 1 s.
 double known_duration(const Node& node) {
   if (std::holds_alternative<Collective>(node.op)) return 3;
   return node.phase == Phase::kOptimizer ? 0.5 : 1;
 }
 
-/// The account of every step of a run whose steps are awaited one by one, or queued in rows.
+/// The account of every step of a run whose steps are waited for one by one, or queued in rows.
 std::vector<StepAccount> accounts_of_run(const Program& program, const SimulatedMachine& machine,
                                          int count, bool in_rows) {
   const RunPlan plan(program, RunDetail::kRuns);
@@ -268,7 +268,7 @@ std::vector<StepAccount> accounts_of_run(const Program& program, const Simulated
   return accounts;
 }
 
-/// Two layers, each with a reduction and an update of its own after its gradient.
+/// Two layers, each with its own reduction and update after its gradient.
 void make_ddp(ProgramMaker& maker) {
   maker.input("x");
   maker.work_on(maker.tensor("x", 0, 2), "out", Phase::kForward);
@@ -286,8 +286,8 @@ TEST(StepCauses, SplitCommunicationIntoHiddenAndExposed) {
   ProgramMaker ddp(buffers);
   make_ddp(ddp);
   const SimulatedMachine machine{.duration = known_duration};
-  // Forward 1 to 3, backward 3 to 5, sums 4 to 7 and 7.5 to 10.5, updates of 0.5 after each; the
-  // input of the next step has arrived, so the second step's wall begins with its forward.
+  // Forward 1 to 3, backward 3 to 5, sums 4 to 7 and 7.5 to 10.5, updates of 0.5 after each. The
+  // input of the next step has arrived, so the second step's wall time begins with its forward.
   const StepAccount alone = accounts_of_run(ddp.program, machine, 3, false)[1];
   EXPECT_NEAR(alone.wall_s, 10, 1e-9);
   EXPECT_NEAR(alone[Part::kForward], 2, 1e-9);
@@ -295,7 +295,7 @@ TEST(StepCauses, SplitCommunicationIntoHiddenAndExposed) {
   EXPECT_NEAR(alone[Part::kExposedCommunication], 5, 1e-9);
   EXPECT_NEAR(alone[Part::kOptimizer], 1, 1e-9);
   EXPECT_NEAR(alone.hidden_communication_s, 1, 1e-9);
-  // In a row the first update lets the next forward begin: what is exposed is what holds the lane.
+  // In a row, the first update lets the next forward begin: only what blocks the lane is exposed.
   const StepAccount in_row = accounts_of_run(ddp.program, machine, 6, true)[3];
   EXPECT_NEAR(in_row[Part::kForward] + in_row[Part::kBackward], 4, 1e-9);
   EXPECT_NEAR(in_row[Part::kExposedCommunication] + in_row[Part::kOptimizer], in_row.wall_s - 4,
@@ -351,7 +351,8 @@ TEST(RunPlan, CutsALaneWhereItWaitsAndWhereItIsWaitedFor) {
   maker.reduce("c");
   order(maker.program);
   const RunPlan plan(maker.program, RunDetail::kRuns);
-  // a and b; c, which waits for the sum of the step before; d, since the sum waits for c; the sum.
+  // The runs are a and b; c, which waits for the sum of the previous step; d, since the sum waits
+  // for c; the sum.
   ASSERT_EQ(plan.runs().size(), 4U);
   EXPECT_EQ(plan.runs()[0].last, 1);
   EXPECT_EQ(plan.runs()[1].awaited.at(0).steps_back, 1);

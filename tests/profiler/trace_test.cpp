@@ -68,7 +68,7 @@ TEST(Trace, KeepsEveryRule) {
   EXPECT_THAT(broken_rules(sample_trace()), IsEmpty());
 }
 
-/// A rank of two, with collectives on the comm lane.
+/// One of two ranks, with collectives on the comm lane.
 TEST(Trace, KeepsEveryRuleWithCommunication) {
   const SampleProgram ddp = ddp_step({}, 2, 1, false);
   const RunPlan plan(ddp.program, RunDetail::kNodes);
@@ -100,7 +100,7 @@ TEST(Trace, NamesTheTypeThatIsSummedAsNcclDoes) {
 TEST(Trace, HasTheTimesOfTheRecords) {
   const std::string text = sample_trace();
   const auto gemms = events_named(text, "gemm");
-  // Two a step, each as an op of the host and as a kernel.
+  // Two per step, each as a host op and as a kernel.
   ASSERT_EQ(gemms.size(), 8U);
   const auto kernel = std::ranges::find_if(
       gemms, [](const OrderedJson& event) { return event.at("cat") == "kernel"; });
@@ -134,8 +134,8 @@ TEST(Trace, GivesTheWorkOfAGraphToItsLaunch) {
   EXPECT_TRUE(events_named(text, "cudaLaunchKernel").empty());
 }
 
-/// What CUPTI tells of the sample's first step: the forward product is two kernels that overlap,
-/// and something runs that belongs to no node.
+/// CUPTI's records of the sample's first step: the forward product has two kernels that overlap,
+/// and some work belongs to no node.
 std::vector<GpuActivity> sample_activities() {
   using Kind = GpuActivity::Kind;
   std::vector<GpuActivity> all;
@@ -181,7 +181,7 @@ std::vector<GpuActivity> sample_activities() {
   return all;
 }
 
-/// Kernels stand under their own names, cut where they overlap, after the calls that queued them.
+/// Kernels have their own names, are cut where they overlap, and follow the calls that queued them.
 TEST(Trace, OfCuptiHasEveryKernelAndTheCallThatQueuedIt) {
   const SampleProfile sample;
   Profile profile = sample.profile();
@@ -202,7 +202,7 @@ TEST(Trace, OfCuptiHasEveryKernelAndTheCallThatQueuedIt) {
   EXPECT_EQ(args.at("phase"), "forward");
   EXPECT_EQ(args.at("blocks per SM"), 2);
   EXPECT_EQ(args.at("warps per SM"), 16);
-  // By CUDA's calculator 6 blocks of 256 threads with 40 registers fit; 2 are there: 512 of 2048.
+  // By CUDA's calculator, 6 blocks of 256 threads with 40 registers fit; there are 2: 512 of 2048.
   EXPECT_EQ(args.at("est. achieved occupancy %"), 25);
   EXPECT_EQ(args.at("grid"), OrderedJson({264, 1, 1}));
   EXPECT_EQ(args.at("shared memory"), 1024);
@@ -218,7 +218,7 @@ TEST(Trace, OfCuptiHasEveryKernelAndTheCallThatQueuedIt) {
   EXPECT_EQ(events_named(text, "Memcpy HtoD (Pinned -> Device)").size(), 1U);
 }
 
-/// Changes the first event that `which` picks, and returns what rules that breaks.
+/// Changes the first event that `which` selects, and returns the rules that this breaks.
 template <class Which, class Change>
 std::vector<std::string> broken_by(const Which& which, const Change& change) {
   OrderedJson trace = OrderedJson::parse(sample_trace());
@@ -227,7 +227,7 @@ std::vector<std::string> broken_by(const Which& which, const Change& change) {
   EXPECT_NE(event, events.end());
   change(*event);
   std::string text = trace.dump();
-  // What dump() does not keep of the file's layout.
+  // The layout in the file, which dump() does not keep.
   text.replace(text.find("\"rank\":0"), 8, "\n\"rank\": 0\n");
   return broken_rules(text);
 }

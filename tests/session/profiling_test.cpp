@@ -1,4 +1,4 @@
-// A profile that lacks a node's record is an error, wherever records come from.
+// A profile without a node's record is an error, whatever the source of records.
 #include "session/profiling.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-/// Sends no records of products. It may say that it is a GPU, of which CUPTI tells.
+/// Sends no records of products. It can present itself as a GPU, on which CUPTI reports.
 class LossyDevice final : public ForwardingDevice, public RecordSink {
  public:
   LossyDevice(Device& inner, DeviceKind kind) : ForwardingDevice(inner), kind_(kind) {}
@@ -40,7 +40,7 @@ TrainConfig profiled_config() {
   return config;
 }
 
-/// Trains, profiled, and hands over what was recorded.
+/// Trains with profiling and passes on the recording.
 template <class F>
 void with_profile(Device& device, const TrainConfig& config, const F& look) {
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
@@ -102,7 +102,7 @@ TEST_F(ByEvents, RefusesAGraph) {
                [&] { with_profile(device_, config_, [](Profiling&) {}); });
 }
 
-/// The library stands for one that tells of no work at all.
+/// The fake library reports no work at all.
 TEST(Profiling, ByCuptiNamesANodeThatHasNoRecordAndTheWayRound) {
   if (std::string_view(FAKE_CUPTI).empty()) GTEST_SKIP() << "this build has no CUPTI";
   ::setenv("BARESTEP_CUPTI", FAKE_CUPTI, 1);

@@ -1,4 +1,4 @@
-// A run as a whole, in this process.
+// A complete run in this process.
 #include "session/session.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-/// Writes down what it is asked.
+/// Records the calls it receives.
 class Diary final : public Observer {
  public:
   Diary(std::string name, std::vector<std::string>& lines)
@@ -158,7 +158,7 @@ TEST_F(SessionTest, WritesProductChoicesAgainThatAreGone) {
   EXPECT_EQ(read_file(device.autotune), "those of now");
 }
 
-/// Has chosen what it is told to have chosen.
+/// Reports the product choices that it is given.
 class DeviceWithChoices final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -169,7 +169,7 @@ class DeviceWithChoices final : public ForwardingDevice {
   std::vector<std::string> taken;
 };
 
-/// One device, which counts as a GPU where products are chosen.
+/// One device, which counts as a GPU for product choices.
 class PlaceWithChoices final : public Place {
  public:
   explicit PlaceWithChoices(std::string choices) : choices_(std::move(choices)) {}
@@ -233,7 +233,7 @@ TEST_F(SessionTest, GoesOnWithTheChoicesOfProductsThatTheCheckpointHolds) {
   EXPECT_THAT(off.taken(), ElementsAre());
 }
 
-/// One of several, each of which has a place of its own.
+/// The job of one of several ranks, each with its own place.
 class JobOfThread final : public Job {
  public:
   explicit JobOfThread(Communicator& ranks) : ranks_(ranks) {}
@@ -244,7 +244,7 @@ class JobOfThread final : public Job {
   Communicator& ranks_;
 };
 
-// What each of them timed is another choice.
+// Each rank times differently and so makes a different choice.
 TEST_F(SessionTest, OfSeveralRanksTakesTheChoicesOfTheFirst) {
   constexpr std::size_t kRanks = 3;
   std::vector<std::vector<std::string>> taken(kRanks);

@@ -23,7 +23,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// The real disk, but for calls that fail.
+/// The real disk, except for calls that fail.
 class FullDisk final : public FileSystem {
  public:
   bool creates = true, resizes = true, writes = true;

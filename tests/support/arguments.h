@@ -15,10 +15,10 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-/// Two steps of a model that takes no time.
+/// Two steps of a model that trains in almost no time.
 inline const Arguments kTiny = {"--dim", "8", "--depth", "1", "--steps", "2"};
 
-/// The options that a help text names, in its order, without dashes.
+/// The options in a help text, in its order, without dashes.
 inline std::vector<std::string> options_of(const std::string& help) {
   std::vector<std::string> names;
   for (const auto& option : all_matches(help, "\n  (?:-h,)?--([a-z-]+)")) {

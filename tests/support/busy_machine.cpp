@@ -17,13 +17,13 @@ namespace barestep {
 namespace {
 
 constexpr int kMostAttempts = 10;
-constexpr double kLeastWatched_s = 0.5;  // a CoreWatch counts in ticks
+constexpr double kLeastWatched_s = 0.5;  // because CoreWatch counts in ticks
 
 double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-/// Of this process and of the children that it has waited for.
+/// Processor time of this process and of the children that it has waited for.
 double own_cpu_s() {
   double sum_s = 0;
   for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
@@ -40,7 +40,7 @@ double thread_cpu_s() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Where and what fails in the attempt, on any thread; empty if nothing does.
+/// Locations and messages of the attempt's failures, on any thread; empty if there are none.
 std::string failures_of(const std::function<void()>& attempt) {
   using Reporter = testing::ScopedFakeTestPartResultReporter;
   testing::TestPartResultArray results;

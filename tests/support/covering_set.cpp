@@ -64,7 +64,8 @@ class Cover {
     return true;
   }
 
-  /// Chooses a level for each factor from `factor` on that has none yet; false: there is no way.
+  /// Chooses a level for each factor from `factor` on that has none yet; false if that is
+  /// impossible.
   bool complete(Chosen& chosen, std::size_t factor) const {
     while (factor < chosen.size() && chosen[factor]) ++factor;
     if (factor == chosen.size()) return true;
@@ -95,7 +96,8 @@ class Cover {
     });
   }
 
-  /// Whether each factor still has a level that fits. Dead ends show here, not many levels later.
+  /// Whether each factor still has a level that fits. Finds dead ends here instead of many levels
+  /// later.
   [[nodiscard]] bool leaves_levels(const Chosen& chosen) const {
     for (std::size_t factor = 0; factor < chosen.size(); ++factor) {
       if (chosen[factor]) continue;
@@ -105,7 +107,7 @@ class Cover {
     return true;
   }
 
-  // Levels of all factors are numbered through.
+  // The levels of all factors are numbered consecutively.
   std::vector<std::string> names_;
   std::vector<std::size_t> factor_of_;
   std::vector<int> uses_;

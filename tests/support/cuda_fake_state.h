@@ -1,4 +1,4 @@
-// What the fake runtime and the fake cuBLASLt share.
+// State shared by the fake runtime and the fake cuBLASLt.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 
 namespace fake_cuda {
 
-/// Work of a stream. Host functions run without device memory in reach.
+/// Work of a stream. Host functions run without access to device memory.
 struct Work {
   std::function<void()> run;
   bool on_host = false;
@@ -26,7 +26,8 @@ struct Capture {
   bool invalid = false;
 };
 
-/// How much of each stream's captured work an event or a stream is behind.
+/// For each stream, how much of its captured work comes before an event or before a stream's next
+/// work.
 using Clock = std::map<const CUstream_st*, int>;
 
 struct State {
@@ -37,37 +38,37 @@ struct State {
   cudaError_t last_error = cudaSuccess;
   std::map<std::byte*, std::int64_t> device_memory;
   std::map<std::byte*, std::int64_t> pinned_memory;
-  std::shared_ptr<Capture> capture;  // the one that is on
+  std::shared_ptr<Capture> capture;  // the active one
   int objects = 0;
   int replayed = 0;
   int launched_ahead = 0;
   int last_algorithm = -1;
-  double extra_s = 0;  // what the clock is ahead of the steady clock
+  double extra_s = 0;  // how far the clock is ahead of the steady clock
 };
 State& state();
 
-/// Counts the call; the status that was scripted for it, else 0.
+/// Counts the call; returns the status scripted for it, or 0.
 int scripted(std::string_view function);
 
-/// Keeps the error for cudaGetLastError.
+/// Stores the error for cudaGetLastError.
 cudaError_t failed(cudaError_t status);
 
-/// Runs the work, or notes it where the stream is captured.
+/// Runs the work, or records it if the stream is being captured.
 cudaError_t submit(cudaStream_t stream, Work work);
 
 double now_s();
 
-/// The capture that the stream takes part in; one that has ended holds it no more.
+/// The capture that the stream takes part in; a capture that has ended no longer holds the stream.
 std::shared_ptr<Capture>& capture_of(cudaStream_t stream);
 
-/// Success, or the error of a call that a thread that captures may not make.
+/// Success, or the error of a call that is forbidden on a capturing thread.
 cudaError_t forbidden_in_capture();
 
-/// True where [memory, memory + bytes) lies inside one allocation.
+/// Whether [memory, memory + bytes) lies inside one allocation.
 bool inside(const std::map<std::byte*, std::int64_t>& allocations, const void* memory,
             std::size_t bytes);
 
-/// Device memory is in the host's reach while one lives.
+/// The host can access device memory while a Reach exists.
 class Reach {
  public:
   Reach();
@@ -82,14 +83,14 @@ struct CUstream_st {
   int priority = 0;
   std::shared_ptr<fake_cuda::Capture> capture;
   fake_cuda::Clock clock;
-  bool ends_with_kernel = false;  // one of ours is its last work
+  bool ends_with_kernel = false;  // its last work is one of our kernels
 };
 
 struct CUevent_st {
   bool times = false;
   bool recorded = false;
   double at_s = 0;
-  std::shared_ptr<fake_cuda::Capture> capture;  // of a recording inside one
+  std::shared_ptr<fake_cuda::Capture> capture;  // for an event recorded in one
   fake_cuda::Clock clock;
   bool external = false;
 };
@@ -102,7 +103,7 @@ struct CUgraphExec_st {
   std::shared_ptr<fake_cuda::Capture> capture;
 };
 
-// The scripted status of this call, if there is one.
+// Returns this call's scripted status, if there is one.
 #define FAKE_CALL()                                                         \
   if (const int scripted_status = scripted(__func__); scripted_status != 0) \
   return failed(static_cast<cudaError_t>(scripted_status))

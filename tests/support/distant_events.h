@@ -1,4 +1,4 @@
-// A device whose events know only how far they are apart, as a GPU's do.
+// A device whose events, like a GPU's, only give the time between two of them.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ class DistantEvents : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCuda; }
-  /// Those for waits are the inner device's own, since its streams take no others.
+  /// Events for waits are the inner device's own, since its streams accept no others.
   std::unique_ptr<Event> new_event(EventUse use) override {
     auto event = inner().new_event(use);
     if (use == EventUse::kOrder) return event;

@@ -1,4 +1,4 @@
-// Asserts that something is refused, with the right exit code and the right words.
+// Asserts that an error has the right exit code and text.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 
 namespace barestep {
 
-/// `action()` must throw an Error of `code` whose one line contains `text`.
+/// `action()` must throw an Error with this code, whose one line contains `text`.
 template <class Action>
 void expect_error(ExitCode code, const std::string& text, Action&& action) {
   try {

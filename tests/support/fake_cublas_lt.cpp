@@ -33,7 +33,7 @@ struct Preference {
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
 
-/// What the 64 opaque bytes of an algorithm hold.
+/// The contents of an algorithm's 64 opaque bytes.
 struct Algorithm {
   std::uint64_t magic;
   std::uint64_t number;
@@ -77,7 +77,8 @@ Algorithm read(const cublasLtMatmulAlgo_t& opaque) {
   return algorithm;
 }
 
-/// m x k by k x n into m x n, and leading dimensions that hold the columns.
+/// Whether an m x k and a k x n matrix give an m x n one, and the leading dimensions hold the
+/// columns.
 bool fits(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& c) {
   const bool ta = matmul.transpose_a == CUBLAS_OP_T;
   const bool tb = matmul.transpose_b == CUBLAS_OP_T;
@@ -89,8 +90,8 @@ bool fits(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& 
          (tb ? b.rows : b.cols) == c.cols && (ta ? a.rows : a.cols) == (tb ? b.cols : b.rows);
 }
 
-/// Floats; 16 bits, of which c may be of fp32; a bias of c's type; or bytes into int32, which takes
-/// one order of operands and multiples of four.
+/// Whether the types are supported: floats; 16 bits, with c possibly fp32 and a bias of c's type;
+/// or bytes into int32, with one order of operands and sizes that are multiples of four.
 bool takes_types(const Matmul& matmul, const Layout& a, const Layout& b, const Layout& c) {
   if (a.type != b.type) return false;
   const bool is_real = a.type == CUDA_R_32F || a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
@@ -117,7 +118,7 @@ float number_at(const void* values, cudaDataType_t type, std::int64_t i) {
   return static_cast<const float*>(values)[i];
 }
 
-/// Sums in double, rounds once, to the type of c.
+/// Sums in double and rounds once, to the type of c.
 struct Product {
   Matmul matmul;
   Layout a, b, c;
@@ -125,7 +126,7 @@ struct Product {
   const void* from_b;
   const void* from_c;
   void* to;
-  float alpha, beta;  // of numbers that are no bytes
+  float alpha, beta;  // for all types except bytes
 
   [[nodiscard]] static float at(const void* values, const Layout& layout, bool transpose,
                                 std::uint64_t row, std::uint64_t col) {
@@ -145,7 +146,7 @@ struct Product {
     }
   }
 
-  /// c = a^T b in whole numbers.
+  /// c = a^T b in integers.
   void multiply_bytes() const {
     const auto* const x = static_cast<const std::int8_t*>(from_a);
     const auto* const y = static_cast<const std::int8_t*>(from_b);
@@ -172,7 +173,7 @@ struct Product {
           sum += static_cast<double>(at(from_a, a, ta, row, i)) * at(from_b, b, tb, i, col);
         }
         sum *= alpha;
-        // C is not read where beta is 0.
+        // C is not read if beta is 0.
         if (beta != 0) sum += static_cast<double>(beta) * at(from_c, c, false, row, col);
         auto value = static_cast<float>(sum);
         if (has_bias(matmul.epilogue)) {
@@ -318,7 +319,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (has_bias(matmul.epilogue) && matmul.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  // Sums in parts of 16 bits are never right.
+  // A 16-bit compute type is always wrong for sums.
   constexpr std::uint32_t kInSixteenBits =
       CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   const cudaDataType_t type = mine<Layout>(a).type;

@@ -1,11 +1,11 @@
-// A CUDA runtime and a cuBLASLt without a GPU, linked in their place: the functions that
-// src/kernels/cuda/*.cpp call, so that all of the CUDA device but the hardware runs on the host.
+// A CUDA runtime and a cuBLASLt without a GPU, linked in place of the real ones: the functions that
+// src/kernels/cuda/*.cpp call. Everything in the CUDA device except the hardware runs on the host.
 //
-// Streams do their work at once, a capture notes it. Device memory is out of the host's reach
-// except while device work runs, and full of NaN when it is new. Products read their matrices
-// through the layouts they are given. What CUDA forbids is refused with CUDA's codes: waiting or
-// allocating in a capture, captures that are not joined, timing events made for order, algorithms
-// on operands less aligned than was promised.
+// Streams do their work immediately; a capture records it. The host can access device memory only
+// while device work runs; new device memory is full of NaN. Products read their matrices through
+// the given layouts. What CUDA forbids is refused with CUDA's codes: waiting or allocating in a
+// capture, captures that are not joined, timing with events made for ordering, algorithms on
+// operands with less alignment than promised.
 #pragma once
 
 #include <cstdint>
@@ -17,44 +17,44 @@ namespace fake_cuda {
 struct Machine {
   int devices = 1;
   int driver_version = 13000;
-  int capability = 9;  // its first number
+  int capability = 9;  // the major number
   int multiprocessors = 8;
   int threads_per_multiprocessor = 2048;
   std::int64_t memory_bytes = std::int64_t{1} << 30;
-  bool fused_products = true;  // there are kernels with bias inside
+  bool fused_products = true;  // kernels with bias inside exist
   std::size_t lt_version = 130100;
-  int fastest_algorithm = 0;     // of those that cuBLASLt offers, in its order
-  bool chooses_by_rows = false;  // cuBLASLt offers another algorithm first for each number of rows
-  bool peers = true;             // GPUs reach each other's memory
+  int fastest_algorithm = 0;     // index among those that cuBLASLt offers
+  bool chooses_by_rows = false;  // for each number of rows, cuBLASLt offers another one first
+  bool peers = true;             // GPUs can access each other's memory
 };
 
-/// A machine as new, with nothing scripted and all counts 0. Nothing may be allocated.
+/// Resets the machine: nothing is scripted, and all counts are 0. Nothing may be allocated.
 void reset(const Machine& machine = {});
 
-/// The `nth` call of a function from now on, 1 being the next, returns `status` and does nothing;
+/// Makes the `nth` call of a function from now on (1 is the next) return `status` and do nothing;
 /// "kernel" stands for the launches of our kernels.
 void fail(std::string_view function, int nth, int status);
 
-/// From now on every call of every function returns `status`, as after a lost device.
+/// Makes every call of every function return `status` from now on, as after a lost device.
 void fail_all(int status);
 
 /// Calls of a function so far.
 int calls(std::string_view function);
 
-/// Device memory that is allocated now, and objects (streams, events, graphs, descriptors) that
-/// were made and not destroyed.
+/// Currently allocated device memory, and objects (streams, events, graphs, descriptors) created
+/// but not yet destroyed.
 std::int64_t allocated_bytes();
 int objects();
 
-/// Graph launches' nodes so far: work that ran because it was captured.
+/// Number of nodes that graph launches have run so far: work that ran because it was captured.
 int replayed();
 
-/// Launches of our kernels that may begin before the kernel ahead of them has ended. While one has
-/// not waited for that, device memory is out of its reach; after anything but a kernel of ours
-/// such a launch is refused.
+/// Launches of our kernels that may begin before the kernel before them has ended. Until such a
+/// kernel waits for that end, it cannot access device memory. The launch is refused unless it
+/// follows one of our kernels.
 int launched_ahead();
 
-/// Which algorithm the last product ran with.
+/// The algorithm of the last product.
 int last_algorithm();
 
 }  // namespace fake_cuda

@@ -305,11 +305,11 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   if (allocated_bytes() + size > state().machine.memory_bytes) {
     return failed(cudaErrorMemoryAllocation);
   }
-  // A page after it stays out of reach: what runs over the end shows.
+  // The page after it is never accessible, so writing past the end is detected.
   const std::size_t mapped = rounded(size) + static_cast<std::size_t>(page_bytes());
   void* const pages = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
-  // A hint: it goes in and out of reach a thousand times a second, and large pages are fewer.
+  // Access changes a thousand times a second, which is cheaper with large pages.
   madvise(pages, mapped, MADV_HUGEPAGE);
   state().device_memory[static_cast<std::byte*>(pages)] = size;
   const Reach reach;
@@ -367,7 +367,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     return inside(state().device_memory, memory, bytes) ||
            inside(state().pinned_memory, memory, bytes);
   };
-  // Memory that is not pinned cannot be captured.
+  // Copies from pageable memory cannot be captured.
   if (capture_of(stream) != nullptr && !(is_known(to) && is_known(from))) {
     capture_of(stream)->invalid = true;
     return failed(cudaErrorStreamCaptureUnsupported);

@@ -60,7 +60,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (flags != cudaEventWaitDefault || event->external) return failed(cudaErrorInvalidValue);
   stream->ends_with_kernel = false;
   if (event->capture == nullptr) {
-    // Work outside a capture is nothing that one can wait for.
+    // An event recorded outside the capture cannot be waited for inside it.
     if (capture_of(stream) == nullptr) return cudaSuccess;
     capture_of(stream)->invalid = true;
     return failed(cudaErrorStreamCaptureIsolation);
@@ -109,7 +109,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   event->external = false;
   event->capture = capture_of(stream);
   event->clock = stream->clock;
-  event->recorded = event->capture == nullptr;  // a mark in a capture is no point in time
+  event->recorded = event->capture == nullptr;  // an event recorded in a capture has no time
   event->at_s = now_s();
   return cudaSuccess;
 }

@@ -46,7 +46,7 @@ void complain(const std::string& text) {
 
 enum class Kind { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather };
 
-/// What all ranks have to agree about.
+/// The properties that all ranks must agree on.
 struct Signature {
   Kind kind;
   std::size_t count;
@@ -79,7 +79,7 @@ struct World {
   explicit World(int ranks) : ranks(ranks) {}
   const int ranks;
   int joined = 0;
-  bool broken = false;  // somebody gave up, or ranks disagree
+  bool broken = false;  // a rank aborted, or ranks disagree
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, Rendezvous> meetings;
@@ -100,7 +100,7 @@ double number(const Part& part, int type, std::size_t i) {
   return static_cast<const float*>(part.from)[i];
 }
 
-/// The sum of all ranks' numbers from `first` on, in rank order, as the result of one rank.
+/// The result of one rank: the sum over all ranks' numbers from `first` on, in rank order.
 void sum(const Rendezvous& meeting, std::size_t first, std::size_t count, std::vector<char>& to) {
   const int type = meeting.signature->type;
   for (std::size_t i = 0; i < count; ++i) {
@@ -116,7 +116,8 @@ void sum(const Rendezvous& meeting, std::size_t first, std::size_t count, std::v
   }
 }
 
-/// By the last rank that comes; what is in place may be read by others, so results come last.
+/// Called by the last rank to arrive. Others may still read in-place data, so results are stored
+/// last.
 void compute(const Rendezvous& meeting) {
   const Signature& of = *meeting.signature;
   const std::size_t bytes = of.count * bytes_of_type(of.type);
@@ -156,12 +157,12 @@ struct ncclComm {
   bool in_progress = false;
   std::thread::id owner{};
   std::uint64_t next = 0;
-  std::vector<float> scales;  // of PreMulSum ops
+  std::vector<float> scales;  // of the PreMulSum ops
 };
 
 namespace {
 
-/// A collective of one rank, as its stream runs it.
+/// One rank's part of a collective, as its stream runs it.
 struct Queued {
   std::shared_ptr<World> world;
   std::uint64_t number;
@@ -200,7 +201,7 @@ void run_queued(void* argument) {
   world.broken = true;
 }
 
-/// A custom op's number is its place; those of NCCL stand for themselves.
+/// The index of a custom op is its number; NCCL's ops keep theirs.
 int kind_of(ncclRedOp_t op) {
   return op < ncclNumOps ? static_cast<int>(op) : static_cast<int>(ncclNumOps);
 }
@@ -226,7 +227,7 @@ float scale_of(ncclComm_t comm, ncclRedOp_t op) {
 }
 
 ncclComm_t join(const std::shared_ptr<World>& world, int rank, bool blocking) {
-  auto* const comm = new ncclComm;  // never freed, so that later uses are seen
+  auto* const comm = new ncclComm;  // never freed, so that use after destruction is detected
   comm->world = world;
   comm->rank = rank;
   comm->blocking = blocking;

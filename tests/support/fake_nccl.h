@@ -1,10 +1,11 @@
-// An NCCL without a GPU, linked in its place: the functions that src/parallel/comm/nccl_*.cpp call.
-// Ranks are threads of one process. A "stream" is a barestep::Stream, on whose thread a collective
-// waits for the other ranks as NCCL's kernels do on a GPU.
+// An NCCL without a GPU, linked in place of the real one: the functions that
+// src/parallel/comm/nccl_*.cpp call. Ranks are threads of one process. A "stream" is a
+// barestep::Stream; on its thread, a collective waits for the other ranks as NCCL's kernels do on a
+// GPU.
 //
-// It is as unforgiving as NCCL, and tells where NCCL would hang or compute nonsense: ranks that
-// call different operations, counts or types, communicators that are used after they were
-// destroyed, and in non-blocking mode calls that touch a job which another thread owns.
+// It is as strict as NCCL, and reports cases in which NCCL would hang or return garbage: ranks that
+// call different operations, counts or types; communicators used after destruction; and, in
+// non-blocking mode, calls that touch a job owned by another thread.
 #pragma once
 
 #include <string>
@@ -13,16 +14,16 @@
 
 namespace fake_nccl {
 
-/// As new: nothing called, of this version, "NCCL_VERSION_CODE".
+/// Resets to the initial state, with no calls and this version, an "NCCL_VERSION_CODE".
 void reset(int version = 22809);
 
 /// Calls of a function so far.
 int calls(std::string_view function);
 
-/// Threads that NCCL started to queue work: one for each call in non-blocking mode.
+/// Threads that NCCL started to queue work: one per call in non-blocking mode.
 int threads_started();
 
-/// What the callers did wrong so far.
+/// The callers' mistakes so far.
 std::vector<std::string> complaints();
 
 }  // namespace fake_nccl

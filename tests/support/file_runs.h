@@ -1,5 +1,5 @@
-// Small training runs on idx files, with everything in them that files bring: a smaller last batch,
-// a test set, and a smaller last batch of that.
+// Small training runs on idx files that cover everything specific to files: a smaller last batch, a
+// test set, and a smaller last batch of the test set.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace barestep {
 
-constexpr std::uint32_t kFileSamples = 40;  // 30 to train with, 10 to test with
+constexpr std::uint32_t kFileSamples = 40;  // 30 for training, 10 for testing
 
-/// A run of four epochs, of 8, 8, 8 and 6 samples each, and then 8 and 2 of the test set. Its files
-/// are not there yet.
+/// A run of four epochs, each with batches of 8, 8, 8 and 6 samples, then 8 and 2 of the test set.
+/// Its files do not exist yet.
 inline TrainConfig file_run(const std::filesystem::path& folder) {
   TrainConfig config;
   config.model.layers = {6, 12, 4};

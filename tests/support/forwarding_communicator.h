@@ -1,4 +1,5 @@
-// A communicator that hands everything on to another, for those who want to see some of it.
+// A communicator that forwards everything to another, a base for tests that observe some of the
+// calls.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace barestep {
 
-/// `inner` must outlive it.
+/// `inner` must outlive this object.
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}

@@ -1,4 +1,4 @@
-// A device that hands everything on to another, for those who want to see some of it.
+// A device that forwards everything to another, a base for tests that observe some of the calls.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace barestep {
 
-/// `inner` must outlive it.
+/// `inner` must outlive this object.
 class ForwardingDevice : public Device {
  public:
   explicit ForwardingDevice(Device& inner) : inner_(inner) {}

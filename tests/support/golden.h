@@ -1,7 +1,7 @@
-// Golden files: what PyTorch computed for a small training run, to compare with.
+// Golden files: PyTorch's results for a small training run, as a reference.
 //
 // scripts/make_golden.py writes them into tests/golden and documents how. Losses and final
-// parameters are those of one thread and the BLAS kernels that `blas_core` names; initial
+// parameters depend on the single thread and on the BLAS kernels named by `blas_core`; initial
 // parameters, x and y depend on neither.
 #pragma once
 
@@ -25,7 +25,7 @@ struct GoldenParameter {
 /// Flat values by parameter name.
 using GoldenValues = std::map<std::string, std::vector<float>>;
 
-/// All numbers of one step. Parameters, m and v are those after it.
+/// All numbers of one step. Parameters, m and v are the values after it.
 struct GoldenStep {
   std::vector<float> x;              // (batch, layers.front())
   std::vector<float> y;              // (batch, layers.back()); empty with cross-entropy
@@ -34,44 +34,44 @@ struct GoldenStep {
   GoldenValues gradients;
   GoldenValues parameters;
   GoldenValues m;  // Adam's first moment
-  GoldenValues v;  // and its second
+  GoldenValues v;  // and its second moment
 };
 
 struct Golden {
-  std::string blas_core;             // as OpenBLAS names it: "Haswell"
-  std::vector<std::int64_t> layers;  // widths: depth + 1 of them
+  std::string blas_core;             // OpenBLAS's name: "Haswell"
+  std::vector<std::int64_t> layers;  // widths, depth + 1 of them
   std::int64_t dim;                  // layers.front()
-  std::int64_t depth;                // how many Linear layers
+  std::int64_t depth;                // number of Linear layers
   std::int64_t batch;
   std::int64_t steps;
   std::uint64_t seed;
-  bool last_relu;         // a ReLU also after the last Linear
-  bool zero_grad;         // false: gradients add up over the steps
+  bool last_relu;         // also a ReLU after the last Linear
+  bool zero_grad;         // false: gradients accumulate over the steps
   std::string loss;       // "mse" or "cross_entropy"
   std::string optimizer;  // "adam", "adamw" or "sgd"
   double lr;
   double weight_decay;
   double momentum;
   std::vector<GoldenParameter> parameters;
-  std::vector<float> losses;          // one a step
-  std::vector<std::uint64_t> x_xxh3;  // one a step
-  std::vector<std::uint64_t> y_xxh3;  // one a step; of int64 labels with cross-entropy
-  GoldenValues initial;               // the tiny files and ce_tiny only
-  std::vector<GoldenStep> each_step;  // the tiny files and ce_tiny only
-  double clip_norm;                   // the clip_ files only
-  std::vector<double> norms;          // of all gradients before clipping, one a step; the same
+  std::vector<float> losses;          // one per step
+  std::vector<std::uint64_t> x_xxh3;  // one per step
+  std::vector<std::uint64_t> y_xxh3;  // one per step; of int64 labels with cross-entropy
+  GoldenValues initial;               // only the tiny files and ce_tiny
+  std::vector<GoldenStep> each_step;  // only the tiny files and ce_tiny
+  double clip_norm;                   // only the clip_ files
+  std::vector<double> norms;          // before clipping, one per step; clip_ files only
 
-  /// The parameter of that name; throws std::out_of_range if there is none.
+  /// The parameter with this name; throws std::out_of_range if there is none.
   [[nodiscard]] const GoldenParameter& parameter(const std::string& name) const;
 };
 
-/// The golden file of that name, such as "mlp_d256_l3_b16_s0". Throws if it cannot be read.
+/// Loads the golden file with this name, such as "mlp_d256_l3_b16_s0". Throws if it cannot be read.
 Golden load_golden(const std::string& name);
 
-/// Where that golden file lies.
+/// The path of that golden file.
 std::filesystem::path golden_path(const std::string& name);
 
-/// The names of all golden files of plain training runs, in alphabetical order: all but rng_cpu,
+/// The names of the golden files of plain training runs, in alphabetical order: all except rng_cpu,
 /// clip_*, ddp_*, int8_* and the predictions cuda_*, which PyTorch did not make.
 std::vector<std::string> golden_runs();
 
@@ -80,10 +80,10 @@ std::uint64_t xxh3(std::span<const float> values);
 std::uint64_t xxh3(std::span<const std::int64_t> values);
 std::uint64_t xxh3(std::span<const std::uint32_t> values);
 
-/// The hash that a golden file writes as 16 hexadecimal digits.
+/// A hash that a golden file stores as 16 hexadecimal digits.
 std::uint64_t parse_hash(const std::string& digits);
 
-/// The float that float.hex() wrote.
+/// A float written by float.hex().
 float parse_float(const std::string& hexadecimal);
 
 }  // namespace barestep

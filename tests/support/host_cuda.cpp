@@ -15,7 +15,7 @@
 #include <vector>
 
 // The linker's names for the section where the shim's cuda_runtime.h puts __shared__ variables.
-// Weak, because a program may have none.
+// Weak, because some programs have none.
 extern "C" {
 [[gnu::weak]] extern char __start_host_cuda_shared[];
 [[gnu::weak]] extern char __stop_host_cuda_shared[];
@@ -26,7 +26,7 @@ namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr std::size_t kStackBytes = std::size_t{64} * 1024;
-constexpr int kPoison = 0xFF;  // floats and doubles of such bytes are NaN
+constexpr int kPoison = 0xFF;  // floats and doubles of these bytes are NaN
 
 enum class State { kNew, kReady, kAtBegin, kAtBarrier, kAtShuffle, kAtWarpAct, kDone };
 
@@ -54,18 +54,18 @@ struct Fiber {
   Lane lane{};
   WarpAct act = nullptr;
   std::vector<PendingCopy> copies;
-  std::size_t committed = 0;  // of the copies, from the first on
+  std::size_t committed = 0;  // copies committed, from the first on
   std::vector<SharedAccess> accesses;
 };
 
-/// The same ones for every launch, so that their stacks are made once.
+/// Reused for every launch, so their stacks are created only once.
 std::span<Fiber> fibers_of(std::size_t threads) {
   static std::vector<Fiber> all;
   if (all.size() < threads) all = std::vector<Fiber>(threads);
   return std::span(all).first(threads);
 }
 
-/// One launch.
+/// Runs one launch.
 class Grid {
  public:
   Grid(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel,
@@ -79,7 +79,7 @@ class Grid {
 
   void run_block(Index block, bool backward);
 
-  // For the running fiber.
+  // Functions for the running fiber.
   void wait(State at);
   void begin_fiber();
   [[nodiscard]] Fiber& fiber() { return fibers_[running_]; }
@@ -119,7 +119,7 @@ Gate gate = nullptr;
 SharedTraffic shared_traffic;
 std::map<const void*, std::size_t> shared_limits;
 
-/// A thread that ends without waiting leaves its stack to the next one, which saves most switches.
+/// A thread that ends without waiting leaves its stack to the next one, which avoids most switches.
 void Grid::enter() {
   try {
     do {
@@ -139,7 +139,7 @@ void Grid::begin(std::size_t i) {
 }
 
 bool Grid::begin_next() {
-  const std::size_t next = backward_ ? running_ - 1 : running_ + 1;  // none is before the first
+  const std::size_t next = backward_ ? running_ - 1 : running_ + 1;  // wraps around before first
   if (next >= fibers_.size() || fibers_[next].state != State::kNew) return false;
   begin(next);
   return true;
@@ -163,7 +163,7 @@ void Grid::prepare(std::size_t i) {
   fiber.thread = {number % size.x, number / size.x % size.y, number / (size.x * size.y)};
 }
 
-/// On its own stack, on which no other thread of the block lies.
+/// On the fiber's own stack, which no other thread of the block uses.
 void Grid::make_context(Fiber& fiber) {
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();
@@ -226,7 +226,7 @@ bool Grid::run_ready() {
   return ran;
 }
 
-/// Lets a warp go on whose lanes wait at the same shuffle, all that it names.
+/// Releases the warps in which all lanes named by a shuffle wait at it.
 bool Grid::release_warps() {
   bool released = false;
   for (std::size_t first = 0; first < fibers_.size(); first += kWarp) {
@@ -280,8 +280,8 @@ bool Grid::release_warp_acts() {
   return released;
 }
 
-/// An access of 8 or 16 bytes a lane is one by halves or quarters of the warp. Different words of
-/// one of the 32 banks follow each other.
+/// Accesses of 8 or 16 bytes per lane are split into halves or quarters of the warp. Different
+/// words of one of the 32 banks are accessed one after the other.
 std::uint64_t rounds_of(std::span<const SharedAccess> lanes) {
   std::array<std::vector<std::uintptr_t>, kWarp> banks;
   for (const SharedAccess& lane : lanes) {
@@ -293,7 +293,7 @@ std::uint64_t rounds_of(std::span<const SharedAccess> lanes) {
   return std::ranges::max(banks, {}, &std::vector<std::uintptr_t>::size).size();
 }
 
-/// Of all threads since the last barrier.
+/// Counts the accesses of all threads since the last barrier.
 void Grid::count_accesses() {
   for (std::size_t first = 0; first < fibers_.size(); first += kWarp) {
     const auto warp = fibers_.subspan(first, std::min<std::size_t>(kWarp, fibers_.size() - first));

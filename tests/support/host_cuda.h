@@ -1,15 +1,15 @@
-// Runs CUDA kernels on the host, so that tests see them without a GPU.
+// Runs CUDA kernels on the host, so that tests can check them without a GPU.
 //
-// The text of a kernel and of its launcher is compiled by g++ with tests/support/host_cuda/ first
-// in the include path, whose cuda_runtime.h maps CUDA's words to what stands here. Every CUDA
-// thread of a block is a fiber; barriers and shuffles switch fibers. Blocks run one after the
+// The source of a kernel and of its launcher is compiled by g++ with tests/support/host_cuda/ first
+// in the include path; its cuda_runtime.h maps CUDA's keywords and functions to those here. Every
+// CUDA thread of a block is a fiber; barriers and shuffles switch fibers. Blocks run one after the
 // other. Shared memory is full of NaN before each block. Threads run in opposite orders in
-// neighbouring blocks, so that what depends on their order shows.
+// neighbouring blocks, which exposes results that depend on their order.
 //
-// Found: barriers and shuffles that not all threads reach, reads of shared memory that lack a
-// barrier or come before the copy they need is complete, bank conflicts, misaligned vectors, and,
-// under AddressSanitizer, accesses out of bounds. Not found: what only the hardware does (caches,
-// races between blocks, the bits of approximations, how many registers there are).
+// Detected: barriers and shuffles that not all threads reach; reads of shared memory that lack a
+// barrier or precede the end of the copy they need; bank conflicts; misaligned vectors; and, under
+// AddressSanitizer, accesses out of bounds. Not detected: effects of the hardware (caches, races
+// between blocks, the bits of approximations, the number of registers).
 #pragma once
 
 #include <cstddef>
@@ -24,87 +24,86 @@ struct Index {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// Where the running fiber stands: what CUDA calls threadIdx, blockIdx, blockDim and gridDim.
+/// The position of the running fiber: CUDA's threadIdx, blockIdx, blockDim and gridDim.
 struct Place {
   Index thread, block, block_size, grid_size;
 };
 extern Place place;
 
-/// Which thread of the first block runs first.
+/// The thread of the first block that runs first.
 enum class Order { kFirstThread, kLastThread };
 
-/// The order of all runs from now on.
+/// Sets the order for all runs from now on.
 void set_order(Order order);
 
-/// What is asked of a kernel that runs: nothing; that all its threads call begin_kernel(), once; or
-/// that they also do without memory until then, as a kernel must that is launched ahead.
+/// The requirement on a kernel that runs: none; that all its threads call begin_kernel() exactly
+/// once; or that they also use no memory before it, as a kernel launched ahead must.
 enum class Begin { kAsItLikes, kByWaiting, kAhead };
 
-/// Calls `kernel` once for every thread of the grid; blocks. Rethrows what a thread throws. Throws
-/// std::runtime_error where threads wait for each other for ever, naming what they wait at.
+/// Calls `kernel` once for every thread of the grid; blocks. Rethrows exceptions of threads. Throws
+/// std::runtime_error on a deadlock between threads, naming what they wait at.
 void run(Index grid, Index block, std::size_t shared_bytes, const std::function<void()>& kernel,
          Begin begin = Begin::kAsItLikes);
 
-/// Before each block of a kernel that is launched ahead it is called with false, and takes memory
-/// away; once all threads of the block wait in begin_kernel() it is called with true. Null, the
-/// default, does nothing.
+/// Called before each block of a kernel launched ahead with false, to take memory away, and with
+/// true once all threads of the block wait in begin_kernel(). Null, the default, does nothing.
 using Gate = void (*)(bool open);
 void set_gate(Gate gate);
 void begin_kernel();
 
-/// Takes what a launcher queues on a stream and returns CUDA's code; null, the default, runs it at
-/// once. `ahead`: of the end of the kernel before it.
+/// Receives the work that a launcher queues on a stream and returns CUDA's code; null, the default,
+/// runs it immediately. `ahead`: it may begin before the kernel before it has ended.
 using Queue = int (*)(void* stream, std::function<void()> work, bool ahead);
 void set_queue(Queue queue);
 int queue(void* stream, std::function<void()> work, bool ahead = false);
 
-/// Launches that were asked for so far, those that were refused included.
+/// Number of requested launches so far, including refused ones.
 int launches();
 void count_launch(std::uint64_t threads);
-/// The threads of the last one, all blocks together.
+/// The threads of the last launch, over all blocks.
 std::uint64_t launched_threads();
 
-/// Memory that the threads of a block share, of the size that its launch asked for.
+/// Memory shared by the threads of a block, of the size requested by its launch.
 void* dynamic_shared();
 
-/// The dynamic shared memory that a kernel may ask for beyond the usual; 0 until it is allowed.
+/// The dynamic shared memory that a kernel may request beyond the default; 0 until it is allowed.
 void allow_shared(const void* kernel, std::size_t bytes);
 std::size_t allowed_shared(const void* kernel);
 
-/// Throws std::runtime_error where `ok` is false, naming the thread.
+/// Throws std::runtime_error if `ok` is false, naming the thread.
 void require(bool ok, const char* what);
 
-/// Warps' accesses to dynamic shared memory that were noted, how many rounds their banks took for
-/// them, and how many they would take without conflicts.
+/// Recorded accesses of warps to dynamic shared memory, the rounds that the banks took for them,
+/// and the rounds they would take without conflicts.
 struct SharedTraffic {
   std::uint64_t accesses = 0, rounds = 0, least_rounds = 0;
 };
-/// Since the last call.
+/// The traffic since the last call.
 SharedTraffic take_shared_traffic();
-/// Notes that the running thread accesses 4, 8 or 16 bytes; the lanes of a warp do it as often as
-/// each other.
+/// Records that the running thread accesses 4, 8 or 16 bytes; all lanes of a warp must do so
+/// equally often.
 void note_shared_access(const void* address, unsigned bytes);
 
-/// An asynchronous copy of at most 16 bytes to shared memory, of zeros where `from` is null: it
-/// reads now and writes when it is waited for; until then its destination is NaN. A thread that
-/// ends with copies that were not waited for throws.
+/// An asynchronous copy of at most 16 bytes to shared memory, or of zeros if `from` is null. It
+/// reads now and writes when it is waited for; until then its destination is NaN. Throws if a
+/// thread ends without waiting for its copies.
 void begin_copy(void* to, const void* from, unsigned bytes);
 void commit_copies();
 void wait_for_copies();
 
-/// What a lane brings to an instruction of a whole warp, and where it takes the result.
+/// One lane's input to an instruction of the whole warp, and where its result goes.
 struct Lane {
   const void* in;
   void* out;
 };
-/// Waits for all lanes of the warp; then `act` runs once for all of them.
+/// Waits for all lanes of the warp, then runs `act` once for all of them.
 using WarpAct = void (*)(const Lane (&lanes)[32]);
 void run_by_warp(Lane lane, WarpAct act);
 
 void synchronize_threads();
 
-/// What lane `source` of a warp, or the partner by `lane ^ mask`, holds. Every thread that `lanes`
-/// names must call it.
+/// The value held by lane `source` of a warp, or by the partner `lane ^ mask`. Every thread named
+/// in `lanes` must call it.
 enum class Shuffle { kXor, kDown, kLane };
 std::uint64_t shuffle(Shuffle kind, unsigned lanes, std::uint64_t value, int argument);
 

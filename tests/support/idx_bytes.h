@@ -40,7 +40,7 @@ std::string idx_bytes(int type, const std::vector<std::uint32_t>& dims,
   return bytes;
 }
 
-/// `bytes` as one gzip member.
+/// `bytes` as a single gzip member.
 inline std::string gzipped(std::string_view bytes) {
   z_stream stream{};
   constexpr int kGzip = 15 + 16;

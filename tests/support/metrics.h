@@ -1,4 +1,4 @@
-// What --metrics wrote.
+// Parses the output of --metrics.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,14 +10,14 @@
 
 namespace barestep {
 
-/// The configuration that a --metrics file begins with.
+/// The configuration at the beginning of a --metrics file.
 inline nlohmann::json configuration_of(const std::string& metrics) {
   const nlohmann::json first = nlohmann::json::parse(metrics.substr(0, metrics.find('\n')));
   EXPECT_EQ(first.size(), 1U);
   return first.at("configuration");
 }
 
-/// The records after it, without those of the time that ranks lost to others.
+/// The records after the configuration, except those of the time that ranks lost to others.
 inline std::vector<nlohmann::json> records_of(const std::string& metrics) {
   EXPECT_TRUE(configuration_of(metrics).is_object());
   std::vector<nlohmann::json> records;
@@ -31,7 +31,8 @@ inline std::vector<nlohmann::json> records_of(const std::string& metrics) {
   return records;
 }
 
-/// What each rank lost to others, by rank: {"wall_s", "waited_share", "stolen_s", "busy_threads"}.
+/// The time that each rank lost to others, by rank: {"wall_s", "waited_share", "stolen_s",
+/// "busy_threads"}.
 inline std::vector<nlohmann::json> lost_times_of(const std::string& metrics) {
   std::vector<nlohmann::json> ranks;
   std::istringstream lines(metrics);

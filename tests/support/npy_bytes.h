@@ -1,4 +1,4 @@
-// Makes the bytes of npy files as numpy.save does.
+// Makes the bytes of npy files, as numpy.save does.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace barestep {
 
-/// Version 1.0, the header padded to 64 bytes.
+/// NPY version 1.0, with the header padded to 64 bytes.
 inline std::string npy_with_header(std::string header, const std::string& elements) {
   constexpr std::size_t kStart = 10;
   header.resize((kStart + header.size() + 1 + 63) / 64 * 64 - kStart - 1, ' ');

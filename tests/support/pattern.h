@@ -1,4 +1,5 @@
-// Regular expressions, compiled once for all test programs: in each one they would take seconds.
+// Regular expressions, compiled once for all test programs: compiling them in each would take
+// seconds.
 #pragma once
 
 #include <string>
@@ -6,11 +7,11 @@
 
 namespace barestep {
 
-/// Of every match of the pattern (ECMAScript's) in the text: the match itself, then its groups.
+/// For every match of the pattern (ECMAScript's) in the text: the match itself, then its groups.
 std::vector<std::vector<std::string>> all_matches(const std::string& text,
                                                   const std::string& pattern);
 
-/// The same of the first match; empty where there is none.
+/// The same for the first match; empty if there is none.
 std::vector<std::string> first_match(const std::string& text, const std::string& pattern);
 
 }  // namespace barestep

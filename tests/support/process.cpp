@@ -24,7 +24,7 @@ void check(int error, const char* what) {
   if (error != 0) throw std::system_error(error, std::generic_category(), what);
 }
 
-/// Both ends close on exec; dup2 makes the child's copy that stays.
+/// Both ends close on exec; dup2 makes the copy that the child keeps.
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
@@ -75,7 +75,7 @@ pid_t spawn(const std::vector<std::string>& command, const ProcessOptions& optio
   return child;
 }
 
-/// Appends what has come to `text`; closes the end at its end.
+/// Appends the available bytes to `text`; closes the pipe at end of file.
 void drain(int& end, std::string& text) {
   std::array<char, 65536> bytes;
   const ssize_t count = ::read(end, bytes.data(), bytes.size());

@@ -1,4 +1,4 @@
-// Runs a program and collects what it says.
+// Runs a program and collects its output.
 #pragma once
 
 #include <filesystem>
@@ -10,23 +10,23 @@ namespace barestep {
 struct ProcessOptions {
   enum class Stdout {
     kCapture,
-    kFile,      // `stdout_file`, which must exist, as /dev/full does
-    kNoReader,  // a pipe whose reading end is closed, as after `| head`
-    kClosed,    // as `>&-`
+    kFile,      // to `stdout_file`, which must exist, for example /dev/full
+    kNoReader,  // a pipe whose read end is closed, as after `| head`
+    kClosed,    // closed, as by `>&-`
   };
   Stdout stdout_to = Stdout::kCapture;
   std::string stdout_file{};
   std::filesystem::path working_directory{};  // empty: this process's
-  double timeout_s = 300;                     // for what hangs: far more than a busy machine needs
+  double timeout_s = 300;                     // for programs that hang; ample on a busy machine
 };
 
 struct ProcessResult {
-  int exit_code = 0;  // 128 + n if signal n ended it, 124 if the time ran out and it was killed
+  int exit_code = 0;  // 128 + n if signal n ended it, 124 if it timed out and was killed
   std::string out{};
   std::string err{};
 };
 
-/// Runs command[0] with the rest as arguments, no shell between. Blocks until it ended. Throws
+/// Runs command[0] with the rest as arguments, without a shell. Blocks until it ends. Throws
 /// std::system_error if it cannot be started.
 ProcessResult run_process(const std::vector<std::string>& command,
                           const ProcessOptions& options = {});

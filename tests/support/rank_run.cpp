@@ -82,7 +82,7 @@ class Losses final : public TrainObserver {
   std::atomic<bool> asked_{false};
 };
 
-/// Of a rank: the tensors of a state are rank 0's.
+/// The start state of a rank: only rank 0 has the state's tensors.
 std::optional<TrainingState> start_of(const Interruption& interruption, int rank) {
   if (interruption.start == nullptr) return std::nullopt;
   if (rank == 0) return *interruption.start;
@@ -131,7 +131,7 @@ void on_threads(int ranks, const std::function<void(Communicator&)>& body) {
   ThreadGroup group(ranks);
   std::vector<std::thread> threads;
   std::mutex mutex;
-  std::exception_ptr failed;  // what ended the others
+  std::exception_ptr failed;  // the exception that ended the other ranks
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       const auto communicator = group.join(rank);

@@ -1,4 +1,4 @@
-// Small data-parallel runs, one rank at a time, over any communicator: what tests of ranks compare.
+// Small data-parallel runs, rank by rank, over any communicator, for tests to compare.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace barestep {
 
-/// Eight steps of a small model with batches of 10; one thread and plain loops.
+/// Eight steps of a small model with batches of 10, on one thread with plain loops.
 TrainConfig rank_config();
 
-/// Limits so small that the model has several buckets.
+/// Limits small enough that the model has several buckets.
 DdpSettings small_buckets();
 
 struct Evaluated {
@@ -30,25 +30,25 @@ struct Evaluated {
 
 struct Trained {
   FlatWeights parameters;
-  std::vector<float> losses;      // global ones
-  std::vector<float> own_losses;  // of this rank's rows
+  std::vector<float> losses;      // over all ranks
+  std::vector<float> own_losses;  // over this rank's rows
   std::vector<Evaluated> evaluations{};
 
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
-/// What a run has to do with states between its steps.
+/// States that a run starts from or keeps between its steps.
 struct Interruption {
-  const TrainingState* start = nullptr;  // of rank 0: where the run goes on
-  TrainingState* kept = nullptr;         // of all ranks: filled at the first pause, or at a stop
+  const TrainingState* start = nullptr;  // rank 0's: where the run continues
+  TrainingState* kept = nullptr;         // on all ranks: filled at the first pause, or at a stop
   std::int64_t pause_every = 0;
-  // After this step rank 0 asks for a pause or a stop.
+  // Rank 0 requests a pause or a stop after this step.
   std::int64_t asks_behind = -1;
   StepRequest asks_for = StepRequest::kPause;
 };
 
 /// The whole run of one rank with any scheme; every rank calls it. Programs are checked. All ranks
-/// end early once `stop` is true on any.
+/// end early once `stop` is true on one of them.
 Trained train_rank_by(const Scheme& scheme, Communicator& communicator,
                       const TrainConfig& config = rank_config(),
                       const std::atomic<bool>* stop = nullptr,
@@ -67,17 +67,17 @@ Trained train_rank(Communicator& communicator, const TrainConfig& config = rank_
 std::vector<Trained> train_threads(int ranks, const TrainConfig& config = rank_config(),
                                    const DdpSettings& settings = small_buckets());
 
-/// The run of mlp_single: one device, no ranks, no scheme. `own_losses` stays empty.
+/// The equivalent run of mlp_single: one device, no ranks, no scheme. `own_losses` is empty.
 Trained train_single(const TrainConfig& config, const Interruption& interruption = {});
 
-/// Runs body(communicator) on a thread for each rank and waits for all. Throws what the first of
-/// them throws, which ends the others.
+/// Runs body(communicator) on one thread per rank and waits for all of them. Throws the first
+/// exception of a rank, which also ends the other ranks.
 void on_threads(int ranks, const std::function<void(Communicator&)>& body);
 
-/// L2 norm of the difference over that of b.
+/// The L2 norm of the difference, divided by that of b.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b);
 
-/// The largest of the tensors' relative distances, each weight and bias by itself.
+/// The largest relative distance of any tensor, over all weights and biases.
 double largest_distance(const ParameterLayout& layout, FlatWeights a, FlatWeights b);
 
 }  // namespace barestep

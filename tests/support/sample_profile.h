@@ -1,4 +1,4 @@
-// A profile whose every figure is known: two steps of one layer.
+// A profile in which every figure is known: two steps of one layer.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace barestep {
 
-/// A step whose nodes ran as `span_of` says, part by part. `plan` is by nodes and must outlive it.
+/// A step whose nodes ran as `span_of` returns, part by part. `plan` is indexed by node and must
+/// outlive it.
 template <class SpanOf>
 ProfiledStep profiled_step(const RunPlan& plan, std::int64_t number, const HostTimes& host,
                            const SpanOf& span_of) {
@@ -72,7 +73,7 @@ class SampleProfile {
   [[nodiscard]] const std::vector<ProfiledStep>& steps() const { return steps_; }
   [[nodiscard]] Profile profile() const { return profile_of(steps_, 0, true); }
 
-  /// Of the model: all but its input.
+  /// The flops of the model in a step; its input has none.
   [[nodiscard]] std::int64_t flops_of_step() const {
     std::int64_t flops = 0;
     for (const Node& node : program_->nodes()) flops += cost_of(node.op).flops;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::int64_t kTensorAlignmentBytes = 64;
 
-/// Where each layer's bias and weight lie in a flat buffer: last layer first, bias before weight.
+/// The offsets of each layer's bias and weight in a flat buffer: last layer first, bias before
+/// weight.
 struct FlatLayout {
   explicit FlatLayout(const std::vector<std::int64_t>& layer_widths)
       : widths(layer_widths), bias(layer_widths.size() - 1), weight(bias), end(bias) {
@@ -31,7 +32,7 @@ struct FlatLayout {
   [[nodiscard]] Tensor weight_in(BufferId flat, std::size_t l) const {
     return {flat, weight[l], widths[l + 1], widths[l]};
   }
-  /// Layers last ... first with all padding between them.
+  /// Layers last ... first, including all padding between them.
   [[nodiscard]] Tensor range_in(BufferId flat, std::size_t last, std::size_t first) const {
     return {flat, bias[last], 1, (end[first] - bias[last]) / 4};
   }
@@ -135,7 +136,7 @@ struct ModelBuilder {
   std::vector<Tensor> outputs, grad_outputs;
 };
 
-/// The data nodes on the copy lane of device 0.
+/// The data nodes, on the copy lane of device 0.
 Input add_input(Buffers& buffers, Program& program, const SampleShape& shape) {
   const auto data = [&](const char* name, std::int64_t rows, std::int64_t cols,
                         bool pinned = false) {
@@ -339,7 +340,7 @@ SampleProgram random_program(std::uint64_t seed) {
         program.add({DeviceOp{copy}, device, lane, Phase::kForward});
       }
     } else {
-      std::vector<Tensor> parts;  // one on each device
+      std::vector<Tensor> parts;  // one per device
       for (int d = 0; d < devices; ++d) {
         parts.push_back(range(static_cast<BufferId>(below(names) * devices + d), first(), numbers));
       }

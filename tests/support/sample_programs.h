@@ -1,5 +1,5 @@
-// Programs for tests: small training steps of every scheme, and random ones. None has waits; a test
-// calls order() on what it wants ordered.
+// Programs for tests: small training steps of every scheme, and random programs. They contain no
+// waits; a test calls order() on those it wants ordered.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct SampleProgram {
 
 struct SampleShape {
   std::vector<std::int64_t> widths{5, 7, 6, 3};
-  std::int64_t rows = 10;  // of the whole step
+  std::int64_t rows = 10;  // in the whole step
   int micro_steps = 1;     // divides rows
-  bool fused = false;      // bias and ReLU inside the forward product
+  bool fused = false;      // bias and ReLU are part of the forward product
 };
 
 /// One device. Copy lane: x and y from a generator, scalars from pinned memory, two slots each.
@@ -34,13 +34,13 @@ SampleProgram ddp_step(const SampleShape& shape, int ranks, int layers_per_bucke
                        bool adam_per_bucket);
 
 /// All devices in one process: x scattered by peer copies, parameters broadcast, outputs gathered
-/// on device 0, the loss there, gradients reduced to device 0, Adam there.
+/// on device 0, the loss computed there, gradients reduced to device 0, Adam there.
 SampleProgram data_parallel_step(const SampleShape& shape, int devices);
 
-/// Forward and loss only, of the evaluate phase, with an addition of its result to a total.
+/// Only forward and loss, in the evaluate phase, with its result added to a total.
 SampleProgram evaluation_step(const SampleShape& shape);
 
-/// One to three devices, all lanes, Copy, Fill, AllReduce and Broadcast of random byte ranges in
+/// One to three devices, all lanes, Copy, Fill, AllReduce and Broadcast over random byte ranges, in
 /// buffers of one or two slots. The same seed gives the same program.
 SampleProgram random_program(std::uint64_t seed);
 

@@ -1,4 +1,4 @@
-// Whether the tests are instrumented; GCC and Clang tell it in ways of their own.
+// Whether the tests are instrumented; GCC and Clang have different macros for it.
 #pragma once
 
 namespace barestep {

@@ -1,5 +1,5 @@
-// A runner of a made-up machine: lanes are queues, durations are functions, the clock is a number.
-// It follows the rules of train/runner.h, and keeps when each part of each node ran.
+// A runner for a simulated machine: lanes are queues, durations are functions, the clock is a
+// number. It follows the rules of train/runner.h, and records when each part of each node ran.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@
 
 namespace barestep {
 
-/// What takes how long, in seconds. Tests fix these or draw them.
+/// Durations in seconds. Tests set fixed or random ones.
 struct SimulatedMachine {
   std::function<double(const Node&)> duration = [](const Node&) { return 1.0; };
-  std::function<double()> queueing = [] { return 0.0; };   // of a node, by the host
-  std::function<double()> latency = [] { return 0.0; };    // of a lane, between nodes
-  std::function<double()> filling = [] { return 0.0; };    // of a step's input, by the host
-  std::function<double()> reporting = [] { return 0.0; };  // of a finished step, by the host
+  std::function<double()> queueing = [] { return 0.0; };   // of a node, on the host
+  std::function<double()> latency = [] { return 0.0; };    // on a lane, between nodes
+  std::function<double()> filling = [] { return 0.0; };    // of a step's input, on the host
+  std::function<double()> reporting = [] { return 0.0; };  // of a finished step, on the host
 };
 
 class SimulatedSteps {
@@ -34,7 +34,7 @@ class SimulatedSteps {
     HostTimes host{};
     Spans spans{};
 
-    /// `plan` must outlive what is returned.
+    /// `plan` must outlive the result.
     [[nodiscard]] StepTimeline timeline(const RunPlan& plan) const {
       StepTimeline timeline{.plan = {std::shared_ptr<void>(), &plan}, .step = number, .host = host};
       timeline.spans.resize(plan.runs().size());
@@ -53,7 +53,7 @@ class SimulatedSteps {
 
   explicit SimulatedSteps(SimulatedMachine machine) : machine_(std::move(machine)) {}
 
-  /// As Runner::queue_step, with the input fetched ahead.
+  /// As Runner::queue_step, with the input prefetched.
   void queue(const Program& program, const Program* next) {
     const std::int64_t number = queued_;
     if (queued_ > finished_) steps_.back().host.overlaps_next = true;

@@ -1,4 +1,4 @@
-// Small runs of DataParallel on any devices: what its tests compare.
+// Small runs of DataParallel on any devices, for tests to compare.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@ namespace barestep {
 struct Spread {
   int devices = 2;
   bool adds_by_pieces = false;
-  std::int64_t most_numbers = 1 << 20;  // of a piece
+  std::int64_t most_numbers = 1 << 20;  // in a piece
 };
 
 struct SpreadRun {
   FlatWeights parameters;
-  std::vector<float> losses;  // with those of evaluations, and their accuracies
+  std::vector<float> losses;  // including those of evaluations, and their accuracies
 
   friend bool operator==(const SpreadRun&, const SpreadRun&) = default;
 };
 
-/// The device with that number.
+/// The device with this number.
 using OpenDevice = std::function<std::unique_ptr<Device>(const DeviceConfig& config, int index)>;
 
 /// The whole run. Programs are checked.
 SpreadRun train_spread(const TrainConfig& config, const Spread& spread, const OpenDevice& open);
 
-/// The same on one device, with no scheme.
+/// The same on one device, without a scheme.
 SpreadRun train_alone(const TrainConfig& config, const OpenDevice& open);
 
-/// Losses within `bound` of each other, relatively, and parameters within 1e-6.
+/// Losses within a relative `bound` of each other, and parameters within 1e-6.
 void expect_near(const SpreadRun& run, const SpreadRun& one, const TrainConfig& config,
                  double bound = 5e-7);
 

@@ -1,4 +1,4 @@
-// A folder of its own for a test, and reading and writing whole files in it.
+// A temporary folder for a test, with functions to read and write whole files in it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A test with an empty folder that is removed after it.
+/// A test with an empty folder that is removed afterwards.
 class TempDirTest : public testing::Test {
  protected:
   TempDirTest() {
@@ -45,7 +45,7 @@ class TempDirTest : public testing::Test {
     return folder_ / name;
   }
 
-  /// The names of everything in the folder.
+  /// The names of all entries in the folder.
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {

@@ -93,7 +93,7 @@ class Check {
                 at("baseTimeNanoseconds") < at("traceEvents") &&
                 at("traceEvents") < at("traceName") && keys.back() == "traceName",
             "members are not in Kineto's order");
-    // HolisticTraceAnalysis finds the rank with this, in the text.
+    // HolisticTraceAnalysis searches the text for this to find the rank.
     require(!first_match(text_, "\n\"rank\":\\s+(\\d+)").empty(),
             "the rank does not stand on a line of its own after a blank");
     for (const OrderedJson& device : trace_.at("deviceProperties")) {
@@ -152,7 +152,7 @@ class Check {
       const OrderedJson& args = event->at("args");
       const std::string name = event->at("name");
       const std::string category = event->at("cat");
-      // Merged, the processes of each rank are numbered above those of the ranks before it.
+      // In a merged trace, the processes of each rank are numbered above those of lower ranks.
       const std::int64_t pid = event->at("pid");
       require((merged_ ? pid % 10'000'000 : pid) == args.at("device"),
               name + ": pid is not its device");
@@ -160,7 +160,7 @@ class Check {
       require(args.at("stream") > 0, name + ": stream is not above 0");
       const std::int64_t correlation = args.at("correlation");
       require(correlation > 0, name + ": correlation is not above 0");
-      // HolisticTraceAnalysis keeps the numbers of events in the type that holds correlations.
+      // HolisticTraceAnalysis stores event numbers in the type that it uses for correlations.
       require(correlation <= 0 || correlation > 32767, name + ": correlation fits 16 bits");
       const auto call = calls_.find(correlation);
       require(call != calls_.end(), name + ": no call of the host queued it");
@@ -180,7 +180,7 @@ class Check {
     }
   }
 
-  /// Readers tell work apart by its name.
+  /// Readers distinguish work by its name.
   void check_kernel(const std::string& name, const OrderedJson& args) {
     for (const char* word : {"Memcpy", "Memset", "dma", "Sync"}) {
       require(name.find(word) == std::string::npos, name + ": a kernel's name holds " + word);
@@ -198,13 +198,13 @@ class Check {
       has_params |= event.at("name") == "record_param_comms" &&
                     event.at("args").at("External id") == args.at("External id");
     }
-    // In a graph the launch queues it, which is no collective.
+    // In a graph, the graph launch queues it, and a launch is not a collective.
     const auto call = calls_.find(args.at("correlation"));
     const bool in_graph = call != calls_.end() && call->second->at("name") == "cudaGraphLaunch";
     require(has_params || in_graph, name + ": no record_param_comms has its External id");
   }
 
-  /// True if a slice of the row is open at that time.
+  /// Whether a slice of the row is open at that time.
   [[nodiscard]] bool is_open(const Row& row, std::int64_t ns) const {
     const auto at = slices_.find(row);
     return at != slices_.end() && std::ranges::any_of(at->second, [&](const Slice& slice) {
@@ -229,7 +229,7 @@ class Check {
     }
   }
 
-  /// Perfetto drops slices of a row that overlap without nesting.
+  /// Perfetto drops slices of a row that overlap without being nested.
   void check_nesting() {
     for (auto& [row, slices] : slices_) {
       std::ranges::stable_sort(slices, [](const Slice& a, const Slice& b) {
@@ -271,8 +271,8 @@ class Check {
     require(!next.empty(), "no ProfilerStep");
   }
 
-  /// One begins a nanosecond before its first work and ends one after its last, or, where there is
-  /// no room, with it.
+  /// A phase begins a nanosecond before its first work and ends one after its last, or at the same
+  /// time if there is no room.
   void check_phases() {
     for (const OrderedJson& event : trace_.at("traceEvents")) {
       if (!event.contains("cat") || event.at("cat") != "gpu_user_annotation") continue;

@@ -1,4 +1,4 @@
-// The rules that a trace must keep for its readers.
+// The rules that a trace must follow for its readers.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace barestep {
 
-/// One line for each breach in the text of a trace file: what Kineto writes, what
+/// Checks the text of a trace file, with one line per violation: what Kineto writes, and what
 /// HolisticTraceAnalysis, TensorBoard's plugin and Perfetto rely on.
 std::vector<std::string> broken_rules(const std::string& text);
 
-/// The same of the traces of several ranks that were made one, which only Perfetto reads.
+/// The same for a merged trace of several ranks, which only Perfetto reads.
 std::vector<std::string> broken_rules_of_merged(const std::string& text);
 
 }  // namespace barestep

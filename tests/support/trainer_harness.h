@@ -22,7 +22,7 @@
 
 namespace barestep {
 
-/// What every program that a test builds must pass.
+/// Every program that a test builds must pass these checks.
 inline void expect_ordered(const Program& program) {
   for (const Violation& violation : check(program)) {
     ADD_FAILURE() << program.name() << ": " << describe(program, violation);

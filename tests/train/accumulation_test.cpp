@@ -1,4 +1,4 @@
-// Accumulation and injected delays, and that programs of every optimizer are ordered.
+// Gradient accumulation and injected delays; the programs of every optimizer are ordered.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ TrainConfig small(std::int64_t batch_size, std::int64_t accumulate) {
   return config;
 }
 
-/// Root of the sum of squares.
+/// The square root of the sum of squares.
 double norm(std::span<const float> values) {
   double sum = 0;
   for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);

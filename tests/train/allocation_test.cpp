@@ -1,7 +1,8 @@
-// Nothing of ours allocates inside a step: neither from the heap, on any thread, nor from a device.
+// Our code allocates nothing inside a step: neither from the heap, on any thread, nor from a
+// device.
 //
-// This program replaces the global operator new to count. The products are those of plain loops:
-// what a library allocates is its own affair.
+// This program replaces the global operator new to count allocations. It uses plain loops for
+// products, because libraries may allocate as they like.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,8 +27,8 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// The others of the standard library call these. Not inlined: the compiler would take a free() in
-// place of a delete for a mistake.
+// The standard library's other forms call these. Not inlined, because the compiler would report a
+// free() in place of a delete as a mistake.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return allocate(bytes, alignof(std::max_align_t));
 }
@@ -51,7 +52,7 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 namespace barestep {
 namespace {
 
-/// Counts and sums up what is asked of the device.
+/// Counts the device's allocations and their bytes.
 class CountingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -65,14 +66,14 @@ class CountingDevice final : public ForwardingDevice {
   std::int64_t pinned_bytes = 0;
 };
 
-/// Notes how many allocations there were after every step and every evaluation.
+/// Records the number of allocations after every step and every evaluation.
 class AllocationLog final : public TrainObserver {
  public:
   AllocationLog() { counts.reserve(4096); }
   void on_step(const StepReport&) override { note(); }
   void on_evaluation(const EvaluationReport&) override { note(); }
 
-  /// Those since `first` notes were made.
+  /// The allocations since the first `first` records.
   [[nodiscard]] std::int64_t since(std::size_t first) const {
     return counts.back() - counts.at(first - 1);
   }
@@ -82,7 +83,7 @@ class AllocationLog final : public TrainObserver {
   void note() { counts.push_back(heap_allocations.load()); }
 };
 
-/// A whole run; `warm_up` is after how many reports nothing may be allocated any more.
+/// A complete run; after `warm_up` reports, nothing may be allocated.
 void expect_no_allocations(const TrainConfig& config, std::size_t warm_up) {
   TrainerHarness harness(config);
   CountingDevice device(*harness.device);
@@ -137,14 +138,14 @@ class AllocationOfFiles : public TempDirTest {};
 
 TEST_F(AllocationOfFiles, EndsAfterThreeStepsOfFiles) {
   TrainConfig config = class_run(folder());
-  config.data.batch_size = 2;  // 15 steps an epoch
+  config.data.batch_size = 2;  // 15 steps per epoch
   config.data.test_split = 0;
   config.training.epochs.reset();
   config.training.steps = 13;
   expect_no_allocations(config, 3);
 }
 
-/// New epochs, smaller batches and evaluations included, once each program ran in both slots.
+/// Includes new epochs, smaller batches and evaluations, once each program has run in both slots.
 TEST_F(AllocationOfFiles, EndsAfterTwoEpochs) {
   TrainConfig config = class_run(folder());
   config.training.epochs = 6;

@@ -1,6 +1,6 @@
-// Whole training runs on the CPU device with the random stream of a GPU, against losses that
-// PyTorch is predicted to give with device="cuda": the golden files cuda_predicted_* were computed,
-// not measured, by an independent model whose Adam rounds as PyTorch's CUDA kernels do.
+// Complete training runs on the CPU device with a GPU's random stream, compared with the losses
+// predicted for PyTorch with device="cuda". The golden files cuda_predicted_* were computed, not
+// measured, by an independent model whose Adam rounds like PyTorch's CUDA kernels.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -17,7 +17,7 @@ namespace {
 
 class EvaluatorTest : public TempDirTest {
  protected:
-  /// The weights as they are, with batches of this size. The trainer's data are used.
+  /// Evaluates the current weights with batches of this size, on the trainer's data.
   Evaluation evaluate(TrainerHarness& run, std::int64_t batch_size, const FlatWeights& weights) {
     TrainConfig config = run.config;
     config.data.batch_size = batch_size;
@@ -43,7 +43,7 @@ TEST_F(EvaluatorTest, FindsTheLossAndAccuracyThatTrainingEndedWith) {
     EXPECT_EQ(same.total.loss, last.loss);
     EXPECT_EQ(same.total.accuracy, last.accuracy);
     EXPECT_EQ(same.total.samples, 10);
-    // Other batches, other sums.
+    // Different batches give different sums.
     for (const std::int64_t batch_size : {1, 3, 10, 64}) {
       const Evaluation other = evaluate(run, batch_size, run.trainer->weights());
       EXPECT_NEAR(other.total.loss, last.loss, 1e-6 * last.loss);
@@ -109,14 +109,14 @@ TEST_F(EvaluatorTest, TakesTheMemoryOfWeightsAndActivationsAlone) {
   EXPECT_EQ(plan.category_bytes(0, Category::kOptimizer), 0);
 }
 
-/// What evaluates `run` in int8.
+/// The evaluator of `run` in int8.
 StepSpec int8_spec(const TrainerHarness& run, Quantization scheme, int bits) {
   StepSpec spec = evaluation_spec_of(spec_of(run.config, DeviceKind::kCpu, &*run.dataset));
   spec.model.int8 = Int8Spec{.scheme = scheme, .bits = bits};
   return spec;
 }
 
-// Also with 7 bits, which a CPU without VNNI takes, whatever this one has.
+// Also with 7 bits, as on a CPU without VNNI, whatever this CPU has.
 TEST_F(EvaluatorTest, FindsAboutTheSameInInt8) {
   TrainerHarness run(number_run(folder()));
   run.run();
@@ -148,7 +148,7 @@ TEST_F(EvaluatorTest, QuantizesWeightsOnceAndReadsTheirBytesAlone) {
   EXPECT_EQ(count(evaluates, "gemm"), 0);
   EXPECT_EQ(count(evaluates, "quantize"), layers);
   EXPECT_EQ(count(evaluates, "quantized_gemm"), layers);
-  // A byte for each weight; a bias, a sum and a scale for each output.
+  // One byte per weight; a bias, a sum and a scale per output.
   std::int64_t bytes = 0;
   for (int layer = 0; layer < layers; ++layer) {
     const ParameterLayout& layout = programs.spec().model.layout;

@@ -1,4 +1,4 @@
-// Training with captured graphs gives the bits of training op by op, and the same records.
+// Training with captured graphs gives the same bits and the same records as training op by op.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace barestep {
 namespace {
 
-/// All that a run leaves behind.
+/// Everything that a run leaves behind.
 struct Outcome {
   std::vector<float> losses;
   std::vector<double> test_losses;
@@ -69,7 +69,7 @@ TEST(Graph, HasTheBitsOfEagerStepsOnRandomData) {
   other.device.fusion = false;
   other.model.last_relu = false;
   expect_same_bits(other);
-  other.model.dropout = 0.3;  // by another mask in every replay
+  other.model.dropout = 0.3;  // with a different mask in every replay
   expect_same_bits(other);
 }
 
@@ -104,7 +104,7 @@ class Tags final : public RecordSink {
   std::map<std::tuple<int, std::int64_t, NodeId>, int> seen_;
 };
 
-/// How often a run records every node of every step.
+/// How often a run records each node of each step.
 std::map<std::tuple<int, std::int64_t, NodeId>, int> records_of(TrainConfig config, bool graph) {
   config.device.graph = graph;
   TrainerHarness run(config);

@@ -13,7 +13,7 @@ StepSpec spec_of_batch(std::int64_t batch_size) {
   return {.model = {.layout = ParameterLayout({256, 256, 256})}, .batch_size = batch_size};
 }
 
-/// What a run of this batch takes.
+/// The memory of a run with this batch.
 std::int64_t device_bytes(std::int64_t batch_size) {
   return MemoryPlan(StepPrograms(spec_of_batch(batch_size)).buffers()).device_bytes(0);
 }
@@ -69,7 +69,7 @@ TEST(RequireMemory, CountsWhatCheckpointsAreWrittenFrom) {
     EXPECT_NO_THROW(
         require_memory(programs, device + plan.pinned_bytes(0), DeviceKind::kCpu, "cpu"));
   }
-  // A device with memory of its own has a snapshot there.
+  // A device with its own memory holds a snapshot there.
   spec.has_own_memory = true;
   const StepPrograms programs(spec);
   EXPECT_NO_THROW(require_memory(programs, device + numbers, DeviceKind::kCuda, "cuda:0"));

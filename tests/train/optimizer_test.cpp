@@ -1,4 +1,4 @@
-// The optimizer's memory, its op, and the numbers that change from step to step.
+// The optimizer's memory, its op, and the numbers that change with each step.
 #include "train/optimizer.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ std::vector<float> scalars(const OptimizerConfig& config, std::int64_t t, int wo
   return numbers;
 }
 
-/// What an optimizer allocates beside parameters and gradients.
+/// The tensors that an optimizer allocates in addition to parameters and gradients.
 std::vector<std::string> state_of(const OptimizerConfig& config) {
   Buffers buffers;
   const ParameterLayout layout({4, 4});
@@ -66,7 +66,7 @@ TEST(LearningRate, ScalesWithTheNumberOfRanksIfAsked) {
   EXPECT_EQ(learning_rate(linear, 2, 1, 100), 0.25);
 }
 
-/// Of ten steps, three of them warm-up.
+/// Ten steps, three of them warm-up.
 std::vector<double> ten_rates(OptimizerConfig config) {
   config.lr = 0.5;
   config.lr_warmup = 3;
@@ -75,8 +75,8 @@ std::vector<double> ten_rates(OptimizerConfig config) {
   return rates;
 }
 
-// torch.optim.lr_scheduler.SequentialLR of warm-up and the schedule, milestone 3, stepped each
-// step.
+// torch.optim.lr_scheduler.SequentialLR of warm-up and the schedule, with milestone 3, stepped in
+// each step.
 TEST(LearningRate, GoesDownAfterWarmupAsTheScheduleSays) {
   const std::vector<double> warmup = {0.5 / 3, 1.0 / 3, 0.5};
   const auto expect = [&](const OptimizerConfig& config, std::vector<double> after) {

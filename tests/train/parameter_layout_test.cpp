@@ -34,7 +34,7 @@ TEST(ParameterLayout, AlignsEveryTensorTo64BytesWithoutOverlap) {
   EXPECT_EQ(layout.bytes(), (end + 63) / 64 * 64);
 }
 
-/// The indices of a flat buffer that belong to no tensor.
+/// The indices of a flat buffer that are not part of any tensor.
 std::set<std::size_t> padding_of(const ParameterLayout& layout) {
   std::set<std::size_t> padding;
   for (std::size_t i = 0; i < static_cast<std::size_t>(layout.bytes()) / 4; ++i) padding.insert(i);

@@ -1,7 +1,7 @@
-// Training in bf16 and fp16 against torch.autocast and torch.amp.GradScaler: PyTorch 2.15 on a CPU
-// with AVX-512, whose dispatch log and saved tensors gave the rounding points (tests/golden/
-// precision). In the tiny files every sum is exact in fp32, or rounded alike in any order, so all
-// numbers must be PyTorch's.
+// Training in bf16 and fp16 compared with torch.autocast and torch.amp.GradScaler: PyTorch 2.15 on
+// a CPU with AVX-512, whose dispatch log and saved tensors gave the rounding points
+// (tests/golden/precision). In the tiny files, every sum is exact in fp32 or rounds the same in any
+// order, so all numbers must equal PyTorch's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -30,7 +30,7 @@ json precision_golden(const std::string& name) {
   return json::parse(std::ifstream(golden_path("precision/" + name)));
 }
 
-/// NaN and infinities are written as text.
+/// NaN and infinities are stored as text.
 float number_of(const json& value) {
   if (!value.is_string()) return value.get<float>();
   return std::strtof(value.get<std::string>().c_str(), nullptr);
@@ -64,7 +64,7 @@ class PrecisionGolden : public TempDirTest, public testing::WithParamInterface<s
   }
 
   /// PyTorch drew the samples of each micro-step after the weights: x, then y. Class labels are
-  /// those of the rows' numbers.
+  /// computed from the rows' numbers.
   void write_samples(TrainConfig& config) {
     const std::vector<std::int64_t>& widths = config.model.layers;
     const bool labels = golden_.at("loss") == "ce";
@@ -98,7 +98,7 @@ class PrecisionGolden : public TempDirTest, public testing::WithParamInterface<s
     config.data.shuffle = false;
   }
 
-  /// The loss of a step: micro-steps' together.
+  /// The loss of a step over all its micro-steps.
   [[nodiscard]] double loss_of(std::int64_t step) const {
     const std::int64_t parts = golden_.value("accumulate", 1);
     double sum = 0;
@@ -134,7 +134,7 @@ TEST_P(PrecisionGolden, HasPyTorchsLossesAndTheStateOfItsScaler) {
     if (gemm == GemmProvider::kCblas && make_cblas_product() == nullptr) continue;
     SCOPED_TRACE(name_of(gemm));
     TrainerHarness run(config(gemm));
-    // What an order of sums in fp32 other than PyTorch's may change.
+    // The bound on what a different order of fp32 sums can change.
     const double bound = is("overflow") || is("clip") ? 4e-4 : 1e-4;
     run.after_step = [&](const StepReport& report) {
       SCOPED_TRACE(report.step);
@@ -147,8 +147,8 @@ TEST_P(PrecisionGolden, HasPyTorchsLossesAndTheStateOfItsScaler) {
   }
 }
 
-/// Adam on one weight as PyTorch 2.15 rounds it: the first moment by lerp, where PyTorch 1.13 and
-/// barestep take two products, which are the same but for the last bit.
+/// Adam on one weight as rounded by PyTorch 2.15: the first moment uses lerp, where PyTorch 1.13
+/// and barestep use two products, which give the same result except for the last bit.
 struct NewerAdam {
   float moment1 = 0, moment2 = 0;
 
@@ -171,7 +171,7 @@ TEST_P(TinyPrecisionGolden, HasPyTorchsBits) {
   TrainerHarness run(config());
   const MlpSpec& model = run.programs->spec().model;
   const ParameterLayout& layout = model.layout;
-  const bool exact_loss = !is("_ce_");  // exp and log are the library's
+  const bool exact_loss = !is("_ce_");  // exp and log depend on the library
   FlatWeights replayed = run.trainer->weights();
   std::vector<NewerAdam> adam(replayed.size());
   run.after_step = [&](const StepReport& report) {
@@ -235,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Amp, PrecisionGolden, testing::ValuesIn(precision_golde
 INSTANTIATE_TEST_SUITE_P(Amp, TinyPrecisionGolden, testing::ValuesIn(precision_goldens("tiny")),
                          [](const auto& golden) { return golden.param; });
 
-/// A run that the fused update allows.
+/// A run in which the fused update is possible.
 TrainConfig bf16_config() {
   TrainConfig config;
   config.model.layers = {70, 65, 130, 9};
@@ -246,7 +246,7 @@ TrainConfig bf16_config() {
   return config;
 }
 
-// Of plain loops, which add each number's terms in their order.
+// With plain loops, which sum the terms of each number in order.
 TEST(Bf16, IsTrainedToTheSameBitsByTheFusedUpdate) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     TrainConfig config = bf16_config();
@@ -261,7 +261,7 @@ TEST(Bf16, IsTrainedToTheSameBitsByTheFusedUpdate) {
   }
 }
 
-// The optimizer keeps the copy that products read; nothing else writes it after the start.
+// The optimizer maintains the copy that products read; nothing else writes it after the start.
 TEST(Bf16, ReadsTheWeightsRounded) {
   for (const Update update : {Update::kSeparate, Update::kFused}) {
     TrainConfig config = bf16_config();
@@ -275,7 +275,7 @@ TEST(Bf16, ReadsTheWeightsRounded) {
   }
 }
 
-// Section 3.1 of the literature on mixed precision: bytes for each parameter.
+// Section 3.1 of the literature on mixed precision: bytes per parameter.
 struct StateBytes {
   Precision precision;
   Update update;
@@ -298,7 +298,7 @@ TEST(MixedPrecision, TakesTheBytesForEachParameterThatItsFormsNeed) {
     const std::int64_t numbers = programs.spec().model.layout.bytes() / bytes_of(DType::kF32);
     std::int64_t bytes = 0;
     for (const Buffer& buffer : programs.buffers().all()) {
-      const bool of_all = buffer.bytes >= 2 * numbers;  // not of a layer, nor of a step
+      const bool of_all = buffer.bytes >= 2 * numbers;  // not only for a layer or a step
       if (of_all && buffer.category != Category::kActivations) bytes += buffer.bytes;
     }
     EXPECT_EQ(bytes, form.bytes * numbers)

@@ -1,5 +1,6 @@
-// Whole training runs against PyTorch's golden files. The program runs with OPENBLAS_CORETYPE set
-// to the kernels under which the golden files were made (tests/train/CMakeLists.txt).
+// Complete training runs compared with PyTorch's golden files. The program runs with
+// OPENBLAS_CORETYPE set to the kernels with which the golden files were made
+// (tests/train/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Every number of every step against PyTorch's golden files. The program runs with
-// OPENBLAS_CORETYPE set to the kernels under which they were made (tests/train/CMakeLists.txt).
+// Every number of every step compared with PyTorch's golden files. The program runs with
+// OPENBLAS_CORETYPE set to the kernels with which they were made (tests/train/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// What a comparison of two values demands.
+/// The requirement of a comparison of two values.
 struct Tolerance {
   double relative = 0;
   double absolute = 0;
@@ -91,9 +91,9 @@ INSTANTIATE_TEST_SUITE_P(Golden, TinyRun,
                                          "tiny_d8_l2_b4_s1", "tiny_d8_l2_b4_s1_nolastrelu"),
                          [](const auto& run) { return std::string(run.param); });
 
-/// PyTorch adds the bias first and the product to it, as the fused product does. Where the library
-/// finishes a sum in one go the order of that one addition makes no difference; where it cuts a
-/// long sum into several, it does.
+/// PyTorch starts with the bias and adds the product to it, as the fused product does. If the
+/// library computes a sum in one pass, the order of that one addition makes no difference; if it
+/// splits a long sum into several, it does.
 TEST(Fusion, HasTheSameBitsOnAndOffWhereSumsAreShort) {
   if (make_cblas_product() == nullptr) GTEST_SKIP() << "this build has no OpenBLAS";
   TrainConfig config;
@@ -130,7 +130,7 @@ TEST(Fusion, AgreesOnAndOffWithinFiveTenMillionths) {
   }
 }
 
-/// Feeds a golden file's batches to a program that reads files.
+/// Passes a golden file's batches to a program that reads files.
 class GoldenInput final : public StepInput {
  public:
   GoldenInput(const Golden& golden, const StepTensors& tensors)
@@ -141,7 +141,7 @@ class GoldenInput final : public StepInput {
     std::ranges::copy(values.x, addresses.at(*tensors_.x_host));
     std::ranges::transform(values.labels, addresses.at<std::int32_t>(*tensors_.y_host),
                            [](std::int64_t label) { return static_cast<std::int32_t>(label); });
-    // Adam of PyTorch: the step size over the first correction, the root of the second.
+    // PyTorch's Adam: the step size divided by the first correction, the root of the second.
     const double t = static_cast<double>(step) + 1;
     float* scalars = addresses.at(*tensors_.scalars_host);
     scalars[0] = static_cast<float>(-golden_.lr / (1 - std::pow(0.9, t)));

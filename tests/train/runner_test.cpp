@@ -40,13 +40,13 @@ class Counting final : public StepInput {
   std::optional<Tensor> slot_;
 };
 
-/// With the value of the parameter as RunnerOptions::graph.
+/// With the parameter's value as RunnerOptions::graph.
 class RunnerTest : public testing::TestWithParam<bool> {
  protected:
   Tensor take(const char* name, int slots = 1, bool pinned = false) {
     return {buffers_.get(name, Category::kData, kBytes, 0, slots, pinned), 0, 1, 1};
   }
-  /// Outlives the runner, which may have queued the input of a step that never comes.
+  /// Outlives the runner, which may have queued the input of a step that never runs.
   Program& new_program(const char* name) { return programs_.emplace_back(name, buffers_); }
   void start(const std::vector<Program*>& programs, Fetch fetch = Fetch::kAhead) {
     plan_ = std::make_unique<MemoryPlan>(buffers_);
@@ -125,8 +125,8 @@ TEST_P(RunnerTest, APinnedSlotIsRefilledOnlyWhenItsCopyIsDone) {
   add(program, Lane::kCompute, Phase::kForward, Copy{.to = out, .from = x});
   start({&program});
   Counting input(host);
-  // Two steps are queued ahead of their finish: the fill of step 2 comes while step 0 may still
-  // wait for its copy out of the same slot.
+  // Two steps are queued before they are finished: the fill of step 2 runs while step 0 may still
+  // wait for its copy from the same slot.
   runner_->queue_step(program, &program, input);
   for (std::int64_t step = 0; step < 10; ++step) {
     runner_->queue_step(program, &program, input);
@@ -206,7 +206,7 @@ TEST_P(RunnerTest, TheAccountNamesEveryMillisecond) {
   });
 }
 
-/// Work of two lanes inside a step meets where waits say so, and nowhere else.
+/// Work on two lanes within a step is synchronised only by waits.
 TEST_P(RunnerTest, TwoLanesOverlapAndMeet) {
   const Tensor host = take("host", 2, true);
   const Tensor x = take("x", 2);

@@ -18,7 +18,7 @@ StepSpec spec_of_rows(std::int64_t train_rows, std::int64_t test_rows, std::int6
           .test_rows = test_rows};
 }
 
-/// Each batch as "train e0 #0 @0 x4": program, epoch, number, first row, rows; a "." ends an
+/// Each batch as "train e0 #0 @0 x4": program, epoch, number, first row, rows; "." ends an
 /// evaluation.
 std::vector<std::string> batches_of(const TrainingConfig& training, const StepSpec& spec) {
   const StepPrograms programs(spec);
@@ -120,7 +120,7 @@ TEST(Resolve, LeavesWhatWasAskedFor) {
   expected.optimizer.beta2 = 0.999;
   expected.optimizer.eps = 1e-8;
   expected.optimizer.weight_decay = 0.01;
-  expected.training.warmup = 5;  // of 2 x 3 steps
+  expected.training.warmup = 5;  // for 2 x 3 steps
   const StepSpec spec = spec_of_rows(10, 0, 4);
   EXPECT_EQ(resolve(asked, DeviceKind::kCuda, spec), expected);
   EXPECT_EQ(resolve(expected, DeviceKind::kCuda, spec), expected);

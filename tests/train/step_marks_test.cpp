@@ -1,4 +1,4 @@
-// What the marks of a runner's steps tell, whatever they come from.
+// The times given by the marks of a runner's steps, for each source of marks.
 #include "train/step_marks.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace barestep {
 namespace {
 
-/// Steps 3 and 4 are measured by nodes.
+/// Measures steps 3 and 4 by nodes.
 class MiddleSteps final : public StepProfiler {
  public:
   RunDetail detail_of(std::int64_t step) override {
@@ -56,7 +56,7 @@ class NodeRecords final : public RecordSink {
   std::vector<Record> all;
 };
 
-/// Three delays on one lane; with the value of the parameter as RunnerOptions::graph.
+/// Three delays on one lane, with the parameter's value as RunnerOptions::graph.
 class Marks : public testing::TestWithParam<bool> {
  protected:
   Marks() {
@@ -113,12 +113,12 @@ TEST_P(Marks, ShowTheProfilerAllThatIsQueued) {
   const auto count = [&](NodeId node, const std::string& label) {
     return std::ranges::count(profiler_.seen, std::pair(node, label));
   };
-  // A graph is captured for either slot.
+  // One graph is captured for each slot.
   EXPECT_EQ(count(kGraphLaunch, "launch graph"), GetParam() ? 3 : 0);
   for (NodeId node = 0; node < 3; ++node) EXPECT_EQ(count(node, "delay"), GetParam() ? 3 : 4);
 }
 
-/// What every device can do: its events tell the times that its own records have.
+/// Holds for every device: its events give the same times as its own records.
 TEST_P(Marks, ByEventsAreNearTheRecordsOfTheDevice) {
   if (GetParam()) GTEST_SKIP() << "a graph of the CPU's holds no events";
   constexpr double kNear = 0.02;
@@ -188,7 +188,7 @@ TEST(StepMarks, MeasureEachPartOfACollectiveInItsStream) {
   }
 }
 
-/// A device that forgets one of its records.
+/// A device that loses one of its records.
 class Forgetful final : public ForwardingDevice, public RecordSink {
  public:
   using ForwardingDevice::ForwardingDevice;

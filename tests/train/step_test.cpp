@@ -1,4 +1,4 @@
-// Every program of a run is ordered, and by no wait too many.
+// Every program of a run is ordered, without unnecessary waits.
 #include "train/step.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@
 namespace barestep {
 namespace {
 
-/// Every combination of what changes the programs.
+/// Every combination of the settings that change the programs.
 std::vector<StepSpec> all_specs() {
   std::vector<StepSpec> specs;
   const std::vector<std::vector<std::int64_t>> shapes = {{3, 2}, {5, 4, 3}, {6, 6, 6, 6}};
@@ -42,7 +42,8 @@ std::vector<StepSpec> all_specs() {
   return specs;
 }
 
-/// Deletes each wait in turn; returns how many there are and reports those that nobody misses.
+/// Deletes each wait in turn; returns the number of waits and reports those whose deletion is not
+/// found.
 int expect_every_deletion_found(Program program) {
   int waits = 0;
   for (Node& node : program.nodes()) {
@@ -74,7 +75,7 @@ TEST(StepPrograms, AreOrderedAndNeedEachOfTheirWaits) {
   EXPECT_EQ(programs_seen, 3 * (8 * 1 + 16 * 2 + 16 * 4));
 }
 
-/// Of five layers, whose gradients are not stored.
+/// Five layers whose gradients are not stored.
 StepSpec fused_spec(std::int64_t accumulate = 1) {
   return {.model = {.layout = ParameterLayout({6, 6, 6, 6, 6, 6}), .stores_gradients = false},
           .data = DataKind::kIdx,
@@ -98,8 +99,8 @@ TEST(StepPrograms, WithUpdatesBesideBackwardNeedEachOfTheirWaits) {
   }
 }
 
-// Whose input gradient is there when the layer above it is updated, and never before that layer's
-// weights have been read.
+// A layer is updated on the side lane right after backward has read its weights, alongside the next
+// input gradient.
 TEST(StepPrograms, UpdateAllLayersButTwoBesideTheInputGradientBelow) {
   const StepPrograms programs(fused_spec());
   const Program& program = programs.train().program;
@@ -172,7 +173,7 @@ TEST(StepPrograms, HaveNoSmallerBatchesWhereTheBatchSizeDividesTheSamples) {
   EXPECT_EQ(programs.last_evaluate(), nullptr);
 }
 
-/// Notes what it hears of, and the last buffer written until then.
+/// Records its callbacks, with the last buffer written before each.
 class ListeningScheme final : public Scheme {
  public:
   void build(Draft& draft) const override {

@@ -1,4 +1,4 @@
-// A run takes the threads it was asked to take and no more, whatever libraries would like.
+// A run uses the requested number of threads and no more, whatever the libraries prefer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ std::int64_t threads_of_this_process() {
   return threads;
 }
 
-/// The same, but for threads that were joined, which stay in the system's list for a moment: of
-/// more than `most`, those that are there for 10 s.
+/// The same without joined threads, which the system still lists for a moment: if there are more
+/// than `most`, those that last for 10 s.
 std::int64_t lasting_threads(std::int64_t most) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (threads_of_this_process() > most && std::chrono::steady_clock::now() < deadline) {
@@ -67,7 +67,7 @@ TEST_P(Threads, AreThoseOfThePoolTheStreamsAndTheMainThread) {
   }
 }
 
-/// The threads that are not the pool's wait, and a short spin is all that costs.
+/// Threads other than the pool's only wait, so they cost no more than a short spin.
 TEST_P(Threads, UseNoMoreProcessorTimeThanThePoolMay) {
   TrainerHarness run(config_with(GetParam(), GemmProvider::kAuto));
   const double cpu_start_s = cpu_seconds();

@@ -118,7 +118,7 @@ TEST(Trainer, DivergenceNamesTheStepThoughTheNextOneIsQueued) {
                [&] { again.run(); });
 }
 
-/// Whether the host waits for each step or queues the next one first.
+/// Whether the host waits for each step, or first queues the next one.
 TEST(Trainer, AskedToStopEndsAfterTheCurrentStep) {
   for (const std::int64_t log_every : {1, 100}) {
     TrainConfig config = random_run(50);
@@ -189,7 +189,7 @@ TEST(Trainer, DivergenceNamesWhatIsSetUnusuallyBeforeTheLearningRate) {
 
 TEST(Trainer, KeepsADenormalEpsilonAboveZero) {
   TrainConfig config = random_run(20);
-  config.optimizer.eps = 1e-40;  // 0 where denormal numbers are flushed: a dead unit's 0 / 0 is NaN
+  config.optimizer.eps = 1e-40;  // 0 if denormals are flushed: a dead unit's 0 / 0 is NaN
   TrainerHarness run(config);
   run.run();
   EXPECT_EQ(run.steps.size(), 20U);
@@ -206,7 +206,7 @@ TEST_F(TrainerOfFiles, DivergenceOfAnEvaluationNamesTheEpoch) {
   EXPECT_EQ(run.evaluations.size(), 0U);
 }
 
-/// Moments and gradients are not saved, so the second half begins as Adam does; the data go on as
+/// Moments and gradients are not saved, so Adam restarts in the second half; the data continue as
 /// if the weights had been drawn.
 TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
   TrainerHarness first(random_run(3));
@@ -228,7 +228,7 @@ TEST(Trainer, GoesOnWithTheWeightsItIsGiven) {
 
 TEST(Trainer, WithoutZeroGradGradientsAddUp) {
   TrainConfig config = random_run(1);
-  config.optimizer.lr = 1e-30;  // the weights stay as they are
+  config.optimizer.lr = 1e-30;  // keeps the weights unchanged
   TrainerHarness one(config);
   one.run();
   FlatWeights sum = one.trainer->download(one.programs->gradients());
@@ -249,7 +249,7 @@ TEST(Trainer, WithoutZeroGradGradientsAddUp) {
 
 TEST(Trainer, TakesAnySeedAsPyTorchDoes) {
   TrainConfig config = random_run(1);
-  config.training.seed = ~std::uint64_t{0};  // what --seed -1 is
+  config.training.seed = ~std::uint64_t{0};  // the value of --seed -1
   TrainerHarness run(config);
   TorchGenerator generator(18446744073709551615U);
   EXPECT_EQ(run.trainer->weights(), initial_weights(run.programs->spec().model.layout, generator));
@@ -272,7 +272,7 @@ TEST_F(TrainerOfFiles, EvaluatesBehindEveryEpochOnTheWholeTestSet) {
   EXPECT_LT(run.steps[3].flops, run.steps[2].flops);
 }
 
-/// An evaluation changes nothing, and the order of files does not depend on where a step is.
+/// An evaluation changes nothing, and the order of files does not depend on a step's position.
 TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   const TrainConfig with = class_run(folder());
   TrainerHarness evaluated(with);
@@ -281,7 +281,7 @@ TEST_F(TrainerOfFiles, TrainsTheSameWithoutAnEvaluation) {
   config.data.test_split = 0;
   TrainerHarness whole(config);
   EXPECT_EQ(whole.dataset->train_rows(), 40);
-  // The same training set as before, cut from the files.
+  // The same training set as before, split from the files.
   StepSpec spec = spec_of(with, DeviceKind::kCpu, &*evaluated.dataset);
   spec.test_rows = 0;
   const StepPrograms programs(spec);

@@ -1,5 +1,5 @@
-// A run that goes on from the state between two of its steps has the bits of one that was never
-// cut.
+// A run that continues from the state between two of its steps has the same bits as an
+// uninterrupted run.
 #include "train/training_state.h"
 
 #include <fmt/format.h>
@@ -76,7 +76,7 @@ class Resumed : public testing::TestWithParam<std::tuple<Change, Input, std::int
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// Of files: 4 epochs of 5 steps, the last of which is smaller, with evaluations.
+  /// A run on files: 4 epochs of 5 steps, the last one smaller, with evaluations.
   [[nodiscard]] TrainConfig config() const {
     const auto& [change, input, log_every] = GetParam();
     TrainConfig config = small_run();
@@ -135,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(Run, Resumed,
                                std::get<2>(test.param) == 1 ? "oneByOne" : "pipelined");
                          });
 
-/// The CPU, as a device with memory of its own: copies of a snapshot wait until they may go on.
+/// The CPU presented as a device with its own memory: copies of a snapshot wait until they are
+/// released.
 class HeldCopies final : public ForwardingDevice {
  public:
   explicit HeldCopies(Device& inner) : ForwardingDevice(inner) {}
@@ -160,7 +161,7 @@ class HeldCopies final : public ForwardingDevice {
   std::atomic<bool> were_released_{false};
 };
 
-/// The same, whose copies of snapshots fail.
+/// The same, but copies of snapshots fail.
 class FailingCopies final : public ForwardingDevice {
  public:
   explicit FailingCopies(Device& inner) : ForwardingDevice(inner) {}
@@ -173,7 +174,7 @@ class FailingCopies final : public ForwardingDevice {
   }
   void copy(void* to, const void* from, std::int64_t bytes, Stream& stream) override {
     if (&stream != copies_) return inner().copy(to, from, bytes, stream);
-    // Half of one reaches the host. A stream skips what is queued after an op that failed.
+    // Half of a copy reaches the host. A stream skips work queued after a failed op.
     inner().copy(to, from, bytes / 2, stream);
     stream.call([](void*) { throw std::runtime_error("the device is lost"); }, nullptr);
   }
@@ -182,7 +183,7 @@ class FailingCopies final : public ForwardingDevice {
   Stream* copies_ = nullptr;
 };
 
-/// Eight steps, after the third of which a copy begins.
+/// Eight steps; a copy begins after the third.
 void run_and_copy_behind_third_step(TrainerHarness& run) {
   const std::atomic<bool> never{false};
   run.trainer->pause_when(3, never);

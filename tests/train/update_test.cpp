@@ -1,4 +1,5 @@
-// Adam inside the weight gradients against Adam after them, and clipping against PyTorch's.
+// Adam inside the weight gradients compared with Adam after them, and clipping compared with
+// PyTorch's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@
 namespace barestep {
 namespace {
 
-/// Layers that are no multiples of a tile, a batch that is no multiple of anything.
+/// Layers that are not multiples of a tile, and a batch that is a multiple of nothing.
 TrainConfig update_config(bool fused) {
   TrainConfig config;
   config.model.layers = {70, 300, 133, 10};
@@ -37,7 +38,7 @@ double relative_l2(FlatWeights values, const FlatWeights& expected) {
   return std::sqrt(difference / size);
 }
 
-/// Weights after each step are those of the separate update, within `tolerance` a step.
+/// The weights after each step are those of the separate update, within `tolerance` per step.
 void expect_near_separate(const std::function<void(TrainConfig&)>& adjust,
                           double tolerance = 1e-6) {
   std::vector<FlatWeights> weights[2];
@@ -62,7 +63,7 @@ TEST(FusedUpdate, HasTheBitsOfTheSeparateOneWithPlainLoops) {
   expect_near_separate([](TrainConfig&) {}, 0);
 }
 
-// OpenBLAS's Haswell kernels add up the edges of a tile otherwise.
+// OpenBLAS's Haswell kernels sum the edges of a tile in a different order.
 TEST(FusedUpdate, IsNearTheSeparateOneWithEveryLibrary) {
   for (const GemmProvider gemm : {GemmProvider::kOneDnn, GemmProvider::kCblas}) {
     if (gemm == GemmProvider::kOneDnn && make_onednn_product() == nullptr) continue;
@@ -88,7 +89,7 @@ TEST(FusedUpdate, HasTheBitsOfTheSeparateOneInAGraph) {
   expect_near_separate([](TrainConfig& config) { config.device.graph = true; }, 0);
 }
 
-/// Weights after each step where updates run beside backward, or after it.
+/// The weights after each step, with updates alongside backward or after it.
 std::vector<FlatWeights> fused_weights(TrainConfig config, bool beside) {
   config.model.layers = {70, 64, 133, 65, 40, 10};
   std::vector<FlatWeights> weights;
@@ -109,7 +110,7 @@ TEST(FusedUpdate, HasTheSameBitsBesideBackwardAsAfterIt) {
   }
 }
 
-// The separate update adds up sums of micro-steps, the fused one has one sum over all rows.
+// The separate update adds the sums of micro-steps; the fused update has one sum over all rows.
 TEST(FusedUpdate, IsNearTheSeparateOneOverMicroSteps) {
   for (const std::int64_t accumulate : {2, 5}) {
     expect_near_separate([&](TrainConfig& config) { config.training.accumulate = accumulate; });
@@ -166,8 +167,8 @@ TEST(FusedUpdate, KeepsTheFactorsOfAllMicroSteps) {
             3 * MemoryPlan(one.buffers()).category_bytes(0, Category::kActivations));
 }
 
-// 4 to read a weight forward, 4 backward but in the first of 6 layers, 4 to write its gradient and
-// 28 for Adam, which reads four numbers and writes three; or, fused, 24.
+// 4 to read a weight forward, 4 backward except in the first of 6 layers, 4 to write its gradient,
+// and 28 for Adam, which reads four numbers and writes three; if fused, 24.
 TEST(FusedUpdate, MovesThirtyOneInsteadOfThirtyNineBytesAParameter) {
   const auto bytes = [](bool fused) {
     const StepPrograms programs(spec_with(fused));
@@ -220,7 +221,7 @@ class ClippedRun : public testing::TestWithParam<const char*> {
     return config;
   }
 
-  /// The factor that the step of `run` just now clipped with.
+  /// The factor used for clipping in the last step of `run`.
   static float factor_of(TrainerHarness& run) {
     const Program& program = run.programs->train().program;
     for (const Node& node : program.nodes()) {
@@ -234,7 +235,7 @@ class ClippedRun : public testing::TestWithParam<const char*> {
   const Golden golden_ = load_golden(GetParam());
 };
 
-// torch adds squares up in float, so its norms may be off by as much.
+// torch sums squares in float, so its norms may be off by this much.
 TEST_P(ClippedRun, HasPyTorchsNormsAndLosses) {
   for (const bool fused : {false, true}) {
     if (fused && golden_.optimizer == "sgd") continue;
@@ -258,7 +259,7 @@ TEST_P(ClippedRun, HasPyTorchsNormsAndLosses) {
       }
     };
     run.run();
-    // Of both kinds, or half of this would be tested.
+    // Both kinds of steps must occur, or only half would be tested.
     EXPECT_GT(clipped, 0);
     EXPECT_LT(clipped, golden_.steps);
   }

@@ -1,4 +1,5 @@
-// Whether updates run beside backward: what an H200 is calculated to take, and what rules it out.
+// Whether updates run alongside backward: the times calculated for an H200, and the conditions
+// against it.
 #include "train/updates_beside.h"
 
 #include <gmock/gmock.h>
@@ -28,10 +29,10 @@ UpdatesBeside choice_for(const TrainConfig& config, DeviceKind kind = DeviceKind
   return choose_updates_beside(config, kind, after, rates);
 }
 
-// 8192^2 weights of 24 bytes and 4.2 MB of factors at 4.3 TB/s take 0.3755 ms of memory, 118
-// instructions a weight at 33.45 T/s 0.237 ms; an input gradient 0.0634 ms of memory, 0.154 ms of
-// instructions, and alone 0.1652 ms at 52 TFLOP/s. Together 0.4389 / 0.92, in turn 0.3755 / 0.92 +
-// 0.1652; there are four such pairs.
+// 8192^2 weights of 24 bytes and 4.2 MB of factors at 4.3 TB/s take 0.3755 ms of memory time; 118
+// instructions per weight at 33.45 T/s take 0.237 ms. An input gradient takes 0.0634 ms of memory
+// time and 0.154 ms of instructions, and alone 0.1652 ms at 52 TFLOP/s. Together they take 0.4389 /
+// 0.92, one after the other 0.3755 / 0.92 + 0.1652; there are four such pairs.
 TEST(UpdatesBeside, PayInFp32WhereGradientsAreBoundByArithmetic) {
   const UpdatesBeside choice = choice_for(wide_config());
   EXPECT_TRUE(choice.beside);
@@ -61,7 +62,7 @@ TEST(UpdatesBeside, AreTooLittleForSmallLayers) {
 }
 
 TEST(UpdatesBeside, DependOnTheRatesOfTheGpu) {
-  // With arithmetic for nothing, memory bounds both; with memory for nothing, arithmetic.
+  // If arithmetic were free, memory would bound both; if memory were free, arithmetic would.
   const GpuRates fast{.instructions_per_s = 1e15, .fp32_flops_per_s = 1e15};
   EXPECT_FALSE(choice_for(wide_config(), DeviceKind::kCuda, nullptr, fast).beside);
   const GpuRates near{.memory_bytes_per_s = 1e15};

@@ -1,4 +1,4 @@
-// The experiments, one file each, and what they share.
+// The experiments, one file each, and their shared functions.
 #pragma once
 
 #include <span>
@@ -42,47 +42,46 @@ Experiment int8_experiment();
 Experiment recompute_experiment();
 Experiment pytorch_experiment();
 
-/// "ranks-2" of mlp_ddp on 1, 2, 4, ... ranks: as many as there are cores or GPUs, at least 4 on
-/// the CPU; or those that were asked for.
+/// The rank counts of mlp_ddp: 1, 2, 4, ... up to the number of cores or GPUs, at least 4 on the
+/// CPU; or those requested. ranks_key(2) is "ranks-2".
 std::vector<int> rank_counts(const Setting& setting);
 std::string ranks_key(int ranks);
 
-/// How many ranks or devices are compared with one where an experiment varies something else: 2, or
-/// the most that were asked for.
+/// The number of ranks or devices compared with one in experiments that vary something else: 2, or
+/// the most that were requested.
 int compared_with_one(const Setting& setting);
 
 /// "two ranks", "4 ranks"; at the beginning of a sentence "Two ranks".
 std::string several_words(int count, std::string_view noun, bool is_first = false);
 
-/// Keys of the cases that answers may use: those within the cores, or all where only the first is,
-/// since then nothing else can be answered.
+/// Keys of the cases that answers may use: those within the cores, or all if only the first is,
+/// since otherwise no answer would be possible.
 std::vector<std::string> keys_within_cores(const Results& results);
 
 /// The phases of the account, in the order of a step.
 std::span<const std::string_view> account_phases();
 
-/// The phases that compute: forward, loss, backward and optimizer.
+/// The phases that do computation: forward, loss, backward and optimizer.
 std::span<const std::string_view> computing_phases();
 
-/// What people call a phase: "exposed communication".
+/// The name of a phase in sentences: "exposed communication".
 std::string phase_words(std::string_view phase);
 
-/// The phases of a step as bars, one for each case; `labels` are the cases'.
+/// The phases of a step as bars, one for each case; `labels` name the cases.
 Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::string>& labels);
 
-/// Of a phase in the step of a rank, by starts.
+/// The share of a phase in the step of a rank, over the starts.
 Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0);
 
 /// The phase that takes most of a step.
 LargestPart largest_phase(const Measurement& each);
 
-/// Where throughput saturates, of the same case with ever larger batches, each twice the one
-/// before: from where on no doubling surely brings a tenth more. `whose` is empty or " of two
-/// ranks".
+/// Where throughput saturates, for the same case with batches that double each time: the batch
+/// after which no doubling certainly gains a tenth. `whose` is empty or " of two ranks".
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose = "");
 
-/// "Fastest: A.", or all that are indistinguishable. `names` are those of `fastest`'s places.
+/// "Fastest: A.", or all that are indistinguishable. `names` are indexed as in `fastest`.
 std::string fastest_sentence(const Fastest& fastest, const std::vector<std::string>& names);
 
 /// The step times of cases by their keys, for fastest_of().

@@ -21,7 +21,7 @@ std::vector<Case> amdahl_cases(const Setting& setting) {
   return cases;
 }
 
-/// Fitted round by round, to the ranks within the cores.
+/// Fitted in each round, to the ranks within the cores.
 Estimate fitted_share(const Results& results, const std::vector<std::string>& keys) {
   std::vector<Series> series = steps_of(results, keys);
   std::vector<double> shares;

@@ -11,7 +11,7 @@
 namespace barestep {
 namespace {
 
-/// Below this share of the smallest step, the part that does not grow with the batch is no matter.
+/// Below this share of the smallest step, the part that does not grow with the batch is negligible.
 constexpr double kFixedShare = 0.1;
 
 std::vector<Case> batch_sweep_cases(const Setting& setting) {
@@ -29,8 +29,8 @@ double batch_of(const Measurement& each) {
   return static_cast<double>(each.workload().batch_size());
 }
 
-/// A line through the step times of each round: what of a step does not depend on the batch, and as
-/// a share of the smallest step.
+/// The intercept of a line through the step times of each round: the part of a step that does not
+/// depend on the batch, and its share of the smallest step.
 struct FixedPart {
   Estimate seconds{};
   Estimate share{};

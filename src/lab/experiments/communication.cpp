@@ -1,4 +1,4 @@
-// Communication against computing: by the size of the model, and by the size of the batch.
+// Communication versus computation, by the size of the model and by the size of the batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,8 @@ std::vector<Case> comm_vs_compute_cases(const Setting& setting) {
   return cases;
 }
 
-/// What answers compare with one rank: the most ranks within the cores, 2 where only one has room.
+/// The number of ranks that answers compare with one: the most within the cores, or 2 if only one
+/// rank is within them.
 int compared_ranks(const Results& results) {
   int most = 0;
   for (const Measurement& each : results.cases) {
@@ -70,7 +71,7 @@ FindingTable course_table() {
   return table;
 }
 
-/// What dominates a step of several ranks, with its share.
+/// The part that dominates a step of several ranks, with its share.
 std::string dominated_text(const Measurement& each) {
   const std::string_view reduce = "reduce";
   const LargestPart largest = largest_of(std::array{
@@ -81,7 +82,7 @@ std::string dominated_text(const Measurement& each) {
       largest_text(largest, fmt::format("a step of {} ranks", each.workload().ranks)));
 }
 
-/// Whether ranks bring more on one of the models: by the quotient of the speed-ups of each round.
+/// Whether ranks gain more on one of the models, by the ratio of the speed-ups in each round.
 std::string models_sentence(const Comparison& small, const Comparison& large, int ranks,
                             const Estimate& larger_gain) {
   switch (side_of(larger_gain, 1)) {
@@ -152,7 +153,7 @@ std::vector<Case> batch_scaling_cases(const Setting& setting) {
   return cases;
 }
 
-/// From which batch on every comparison is faster.
+/// The batch from which every comparison is faster.
 std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
   const std::string words = several_words(count, "rank");
   const std::string first_words = several_words(count, "rank", true);
@@ -179,7 +180,7 @@ std::string pays_sentence(const std::vector<Comparison>& gains, int count) {
                          : fmt::format("; at {} they are slower.", kScaledBatches[first - 1]));
 }
 
-/// Of the share of exposed communication, from the smallest batch to the largest.
+/// The change in the share of exposed communication from the smallest batch to the largest.
 std::string exposed_sentence(const Measurement& small, const Measurement& large) {
   const std::string_view reduce = "reduce";
   const Estimate change =
@@ -219,7 +220,7 @@ Findings conclude_batch_scaling(const Results& results) {
   PlotSeries measured{.name = fmt::format("speed-up of {}", counted(ranks, "rank"))};
   PlotSeries of_one{.name = "1 rank"}, of_several{.name = counted(ranks, "rank")};
   PlotSeries even{.name = "no gain", .style = SeriesStyle::kDashed};
-  // One sentence chooses from them, so they are one family.
+  // One sentence chooses from these comparisons, so they form one family.
   std::vector<Comparison> gains;
   for (const int batch : kScaledBatches) {
     gains.push_back(results.compare(scaled_key(1, batch), scaled_key(ranks, batch)));

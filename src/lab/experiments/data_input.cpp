@@ -34,7 +34,7 @@ std::vector<Case> io_delay_cases(const Setting& setting) {
   return cases;
 }
 
-/// Without a delay in the ratio of times, up to a tenth.
+/// A delay counts as hidden if the times differ by at most a tenth.
 constexpr double kHidden = 1.1;
 
 std::string hidden_sentence(const Results& results, const std::vector<Comparison>& against_fast) {
@@ -118,7 +118,7 @@ std::vector<Case> data_loading_cases(const Setting& setting) {
   return cases;
 }
 
-/// The fastest number of workers against none; `gains` are of all against none.
+/// The fastest number of workers compared with none; `gains` compare each number with none.
 std::string workers_sentence(const Results& results, const std::vector<Comparison>& gains) {
   const Measurement& none = results.at(pinned_key(0, true));
   std::vector<std::string> faster;

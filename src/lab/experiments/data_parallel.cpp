@@ -1,4 +1,4 @@
-// Several devices of one process: DataParallel against one device and against DDP.
+// Several devices of one process: DataParallel compared with one device and with DDP.
 #include "parallel/schemes/data_parallel.h"
 
 #include <fmt/format.h>
@@ -16,19 +16,19 @@
 namespace barestep {
 namespace {
 
-/// The share of a step in which a device computes: it is not waiting, moving or queueing.
+/// The share of a step in which a device computes, rather than waits, copies or queues.
 Estimate utilisation(const Measurement& each) {
   return estimate_of(each.share_by_start(computing_phases()));
 }
 
-/// One device of the kind that DataParallel has several of.
+/// One device of the kind that DataParallel uses.
 Workload one_device(const Setting& setting) {
   Workload workload = base_workload(setting);
   if (!setting.on_gpu) workload.config.device.threads = 1;
   return workload;
 }
 
-/// On the CPU, mlp_dp shares the cores out itself; so many devices as cores get one thread each.
+/// On the CPU, mlp_dp divides the cores itself; as many devices as cores get one thread each.
 Workload several_devices(const Setting& setting, int devices) {
   Workload workload = dp_workload(setting, devices);
   if (!setting.on_gpu) workload.config.device.threads = 1;
@@ -42,7 +42,7 @@ std::string devices_key(int devices) {
 FindingTable memory_table(const std::vector<std::pair<std::string, DeviceMemory>>& devices) {
   FindingTable table{.title = "Memory of each device, as planned and allocated",
                      .columns = {"device", "total"}};
-  // What an experiment runs saves no checkpoints.
+  // The runs of experiments save no checkpoints.
   for (const Category category : kValuesOf<Category>) {
     if (!is_optional(category)) table.columns.emplace_back(name_of(category));
   }
@@ -73,7 +73,7 @@ Plot memory_plot(const std::vector<std::pair<std::string, DeviceMemory>>& device
   return plot;
 }
 
-/// "DataParallel, device 1": the devices of some measurements.
+/// The devices of these measurements, with names like "DataParallel, device 1".
 std::vector<std::pair<std::string, DeviceMemory>> memory_of(
     const std::vector<std::pair<std::string, const Measurement*>>& cases) {
   std::vector<std::pair<std::string, DeviceMemory>> all;
@@ -225,7 +225,8 @@ std::vector<Case> dp_vs_ddp_cases(const Setting& setting) {
           new_case(setting, "ddp", ddp_workload(setting, count))};
 }
 
-/// Whose 95th percentile lies further above the median, by the difference of each round.
+/// Which of the two has its 95th percentile further above its median, by the difference in each
+/// round.
 std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
   const Estimate more =
       estimate_of(by_round(dp.spread_by_start(), ddp.spread_by_start(), std::minus<double>()));
@@ -251,7 +252,7 @@ std::string spread_sentence(const Measurement& dp, const Measurement& ddp) {
       percent_text(of_dp), percent_text(of_ddp));
 }
 
-/// Why DDP scales better, by the bytes that pass through the busiest device in a step.
+/// Why DDP scales better, by the bytes that pass through the busiest device per step.
 std::string bytes_sentence(const Workload& workload) {
   const WorkloadPrograms programs(workload);
   const std::int64_t parameters = 4 * programs.steps().spec().model.layout.parameters();

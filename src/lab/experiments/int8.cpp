@@ -1,4 +1,4 @@
-// What int8 brings an evaluation, and what it costs its answers.
+// What int8 gains in an evaluation, and how many answers it changes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string int8_key(Precision precision, std::int64_t batch) {
   return fmt::format("{}-{}", name_of(precision), batch);
 }
 
-/// A classifier of the data set, trained once before, on all of its samples.
+/// A classifier of the data set, trained once beforehand on all of its samples.
 std::vector<Case> int8_cases(const Setting& setting) {
   std::vector<Case> cases;
   for (const std::int64_t batch : kEvaluatedBatches) {
@@ -40,7 +40,7 @@ std::vector<Case> int8_cases(const Setting& setting) {
   return cases;
 }
 
-/// Nothing where no start reported it.
+/// Nothing if no start reported it.
 std::optional<Evaluated> evaluated_in(const Results& results, std::int64_t batch,
                                       Precision precision) {
   const Measurement& both = results.at(int8_key(Precision::kInt8, batch));
@@ -74,7 +74,7 @@ FindingTable int8_table(const Results& results, const std::vector<Comparison>& a
   return table;
 }
 
-/// Nobody ran these here.
+/// Published by others, not measured here.
 FindingTable published_int8(const std::string& smaller, const std::string& faster) {
   constexpr const char* kBlog =
       "pytorch.org/blog/introduction-to-quantization-on-pytorch/ (2020-03-26)";

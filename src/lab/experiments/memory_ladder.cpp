@@ -29,7 +29,7 @@ constexpr std::array<MemoryRung, 5> kMemoryRungs = {{{"baseline", "nothing"},
 constexpr std::int64_t kMicroSteps = 4;
 constexpr int kShards = 2;
 
-/// Each device takes a batch of the same size, also where there are several.
+/// Each device gets a batch of the same size, also if there are several devices.
 std::vector<Case> memory_cases(const Setting& setting) {
   constexpr std::int64_t kFewestLayers = 8;
   const std::int64_t batch = std::max(setting.batch_size, setting.quick ? 256L : 1024L);
@@ -55,7 +55,7 @@ std::vector<Case> memory_cases(const Setting& setting) {
       workload.config.parallel.scheme = RankScheme::kZero1;
       workload.config.data.batch_size = kShards * batch;
     }
-    // The program's --batch-size is that of a micro-step.
+    // The program's --batch-size is the size of a micro-step.
     Workload run = workload;
     run.config.data.batch_size /= run.config.training.accumulate;
     cases.push_back(new_case(setting, std::string(rung.key), run));
@@ -71,7 +71,7 @@ double share_of_bytes(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// "needs 0.95x the memory", "saves nothing".
+/// "saves memory", "costs memory" or "changes nothing".
 std::string bytes_words(const DeviceMemory& before, const DeviceMemory& after) {
   if (after.bytes == before.bytes) return "changes nothing";
   return fmt::format("{} memory", after.bytes < before.bytes ? "saves" : "costs");
@@ -104,7 +104,7 @@ FindingTable ladder_table(const Results& results, const std::vector<Comparison>&
   return table;
 }
 
-/// What the lecture claims of two rungs; the model decides what becomes of it.
+/// The lecture's claims about two rungs; whether they hold depends on the model.
 FindingTable claims_table(const Results& results, const Comparison& recomputation) {
   const auto memory = [&](const char* key) { return memory_of(results.at(key)); };
   const DeviceMemory whole = memory("baseline"), narrow = memory("precision"),
@@ -125,7 +125,7 @@ FindingTable claims_table(const Results& results, const Comparison& recomputatio
                    {"time with recomputation", "1.3x", factor_text(recomputation.ratio)}}};
 }
 
-/// Of the memory of a device, by what it is for.
+/// The memory of a device, by category.
 Plot memory_plot(const Results& results) {
   Plot plot{.title = "Memory of a device, one way to save it on top of the other (plan)",
             .y_label = "MiB"};

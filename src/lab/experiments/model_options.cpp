@@ -1,5 +1,4 @@
-// What an option of the model or of the run costs: activations, accumulating gradients,
-// checkpoints.
+// The cost of options of the model or the run: activations, gradient accumulation, checkpoints.
 #include <fmt/format.h>
 
 #include <array>
@@ -18,7 +17,7 @@ std::int64_t activation_bytes(const Measurement& each) {
   return planned_memory(each.workload()).front().by_category[Category::kActivations];
 }
 
-/// "a (1.05x)", for each of those comparisons that has the word.
+/// "a (1.05x)" for each comparison with this verdict.
 std::vector<std::string> names_with(const std::vector<Comparison>& all, Word word) {
   std::vector<std::string> names;
   for (const Comparison& each : all) {
@@ -92,7 +91,7 @@ std::string parts_key(int parts) {
   return fmt::format("parts-{}", parts);
 }
 
-/// The same samples in a step, in ever more parts.
+/// The same samples per step, in more and more micro-steps.
 std::vector<Case> accumulation_cases(const Setting& setting) {
   std::vector<Case> cases;
   const std::int64_t batch = std::max<std::int64_t>(setting.batch_size, 64);
@@ -132,7 +131,7 @@ Findings conclude_accumulation(const Results& results) {
           .plots = {account_plot(results.cases, labels)}};
 }
 
-/// One in the middle of the run, so that all of its writing goes on beside steps.
+/// One checkpoint in the middle of the run, so that all of its writing overlaps with steps.
 std::vector<Case> checkpoint_cases(const Setting& setting) {
   const Workload workload = base_workload(setting);
   std::vector<Case> cases = {new_case(setting, "without", workload),

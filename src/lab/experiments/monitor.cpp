@@ -1,4 +1,4 @@
-// What the machine does while a run goes on: utilisation, memory, clock and power, by batch.
+// The state of the machine during a run: utilisation, memory, clock and power, by batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,14 +13,15 @@
 namespace barestep {
 namespace {
 
-/// A device that is busier is fully used.
+/// A device busier than this is fully used.
 constexpr double kFullPercent = 90;
-/// Points of utilisation that are a difference.
+/// Differences in utilisation below this many points do not count.
 constexpr double kMorePercent = 10;
-/// Memory and clocks that move by less stay where they are; the monitor's own measure for clocks.
+/// Memory and clocks that change by less are called constant; the monitor uses the same limit for
+/// clocks.
 constexpr double kSteadyShare = 1.02;
 
-/// Where a device's gauges are: a GPU has its own, the CPU's are the host's.
+/// The source of a device's gauges: a GPU has its own, the CPU uses the host's.
 struct GaugeNames {
   const char* source;
   const char* busy;  // by this run, on the CPU
@@ -33,7 +34,7 @@ GaugeNames gauge_names(bool on_gpu) {
   return {"host", "own_percent", "resident_mib", "clock_mhz"};
 }
 
-/// Each case trains about as many samples, which takes long enough to be sampled.
+/// Each case trains about the same number of samples, and long enough to be sampled.
 std::vector<Case> monitor_cases(const Setting& setting) {
   const std::int64_t samples = setting.on_gpu ? 25'600 : setting.quick ? 6'400 : 5'120;
   std::vector<Case> cases;
@@ -62,7 +63,7 @@ std::vector<double> readings_of(const Measurement& each, const char* source, con
   return all;
 }
 
-/// A gauge over all readings; without any, the other members mean nothing.
+/// A gauge over all readings; without readings, the other members are meaningless.
 struct Level {
   bool is_known = false;
   double mean = 0, least = 0, most = 0;
@@ -75,7 +76,7 @@ Level level_of(const Measurement& each, const char* source, const char* gauge) {
   return {true, sum / static_cast<double>(readings.size()), readings.front(), readings.back()};
 }
 
-/// Joules of a sample by start; nothing where a start has none.
+/// Joules per sample by start; empty if a start has no reading.
 std::vector<double> joules_by_start(const Measurement& each) {
   std::vector<double> all;
   for (const Start& start : each.starts()) {
@@ -87,7 +88,7 @@ std::vector<double> joules_by_start(const Measurement& each) {
   return all;
 }
 
-/// The mean of a gauge by start; nothing where a start has none.
+/// The mean of a gauge by start; empty if a start has no reading.
 std::vector<double> means_by_start(const Measurement& each, const char* source, const char* gauge) {
   std::vector<double> means;
   for (const Start& start : each.starts()) {

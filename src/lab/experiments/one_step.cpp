@@ -1,4 +1,4 @@
-// One device's step: where its time goes, its first steps, whether it repeats.
+// A step on one device: where its time goes, its first steps, and whether it is reproducible.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::vector<Case> profile_cases(const Setting& setting) {
   return {what};
 }
 
-/// Of the ops that `takes` takes, by start.
+/// Total seconds of the ops selected by `takes`, by start.
 template <class Take>
 std::vector<double> op_seconds(const Measurement& each, const Take& takes) {
   std::vector<double> sums;
@@ -36,7 +36,7 @@ std::vector<double> phase_op_seconds(const Measurement& each, std::string_view p
   return op_seconds(each, [&](const OpTime& op) { return op.phase == phase; });
 }
 
-/// What PyTorch's profiler calls an op of a module's step; "-" where it has no such op.
+/// The name in PyTorch's profiler of an op of a module's step; "-" if it has no such op.
 std::string_view pytorch_name(const OpTime& op) {
   static const std::map<std::string_view, std::string_view> names = {
       {"bias_relu", "aten::relu"},
@@ -76,7 +76,7 @@ std::vector<PartSeries> op_series(const Measurement& each) {
   return series;
 }
 
-/// As shares of `all`, start by start.
+/// The parts as shares of `all`, start by start.
 std::vector<PartSeries> shares_of(std::vector<PartSeries> parts, const std::vector<double>& all) {
   for (PartSeries& each : parts) each.values = by_round(each.values, all, std::divides<double>());
   return parts;
@@ -111,7 +111,7 @@ std::string backward_sentence(const Measurement& step) {
   return fmt::format("Backward and forward take indistinguishable times: {}.", both);
 }
 
-/// A layer stands out where it takes 30 % more than an equal share of all layers.
+/// A layer stands out if it takes 30 % more than an equal share of all layers.
 std::string layer_sentence(const std::vector<PartSeries>& layers) {
   constexpr double kStandsOut = 1.3;
   std::vector<double> all(layers.front().values.size());
@@ -130,7 +130,7 @@ std::string layer_sentence(const std::vector<PartSeries>& layers) {
       longest.names.front(), percent_text(longest.share), percent_text(equal));
 }
 
-/// How near to the machine's roof the ops run that take longest and that are nearest; needs rates.
+/// How close to the machine's roof the longest op and the nearest op run; needs measured rates.
 void add_roofline(const Results& results, Findings& findings) {
   const std::vector<RooflinePoint> points =
       results.card ? roofline_points(results.at("profiled"), *results.card)
@@ -185,7 +185,7 @@ std::vector<Case> warmup_cases(const Setting& setting) {
   return {new_case(setting, "from-start", base_workload(setting))};
 }
 
-/// Of step `step`, by start.
+/// Seconds of step `step`, by start.
 std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
                                     std::string_view phase = "") {
   std::vector<double> all;
@@ -197,7 +197,7 @@ std::vector<double> seconds_of_step(const Measurement& each, std::size_t step,
   return all;
 }
 
-/// Which phase has most of what the first step takes longer.
+/// The phase that contributes most to the extra time of the first step.
 std::string reason_sentence(const Measurement& steps) {
   const std::vector<double> longer_s =
       by_round(seconds_of_step(steps, 0), steps.step_s_by_start(), std::minus<double>());
@@ -279,7 +279,8 @@ std::vector<Case> reproducibility_cases(const Setting& setting) {
   return cases;
 }
 
-/// Losses of all steps, and the weights at the end, of every start of the cases.
+/// The number of different runs: losses of all steps and final weights, over every start of the
+/// cases.
 std::size_t different_runs(const std::vector<const Measurement*>& cases) {
   std::set<std::pair<std::vector<double>, std::string>> runs;
   for (const Measurement* each : cases) {

@@ -17,7 +17,7 @@ struct Rung {
   const char* words;
 };
 
-/// In the order of the lecture.
+/// The rungs, in the order of the lecture.
 std::vector<Rung> rungs_of(bool on_gpu) {
   std::vector<Rung> rungs = {
       {"baseline", "nothing"},       {"prefetch", "a worker that loads ahead"},
@@ -25,7 +25,7 @@ std::vector<Rung> rungs_of(bool on_gpu) {
       {"graph", "a captured graph"}, {"update", "gradients straight into Adam"}};
   if (on_gpu) {
     rungs.push_back({"tf32", "products in tf32"});
-    // The fused update of a GPU takes fp32 alone.
+    // The fused update on a GPU supports only fp32.
     rungs.push_back({"bf16", "bf16 instead, gradients stored again"});
   } else {
     rungs.push_back({"bf16", "numbers of 16 bits (bf16)"});
@@ -57,7 +57,8 @@ std::vector<Case> optimisations_cases(const Setting& setting) {
   return cases;
 }
 
-/// Which rung has most of the whole gain, in logarithms, so that the shares of all sum to one.
+/// The rung with the largest part of the total gain, in logarithms, so that the shares add up to
+/// one.
 std::string contribution_sentence(const Results& results, const std::vector<Rung>& rungs,
                                   const Comparison& whole) {
   const auto log_gain = [&](std::size_t from, std::size_t to) {
@@ -86,7 +87,7 @@ std::string contribution_sentence(const Results& results, const std::vector<Rung
 Findings conclude_optimisations(const Results& results) {
   const std::vector<Rung> rungs = rungs_of(results.setting.on_gpu);
   const auto key = [&](std::size_t i) -> const std::string& { return results.cases[i].what().key; };
-  // Times per sample, since the batch changes on the way.
+  // Times per sample, since the batch size changes between rungs.
   std::vector<Comparison> steps;
   for (std::size_t i = 1; i < results.cases.size(); ++i) {
     steps.push_back(compare(results.samples_of(key(i - 1)), results.samples_of(key(i)),

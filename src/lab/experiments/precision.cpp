@@ -1,4 +1,4 @@
-// What numbers of 16 bits bring a training step in time, and in memory.
+// What 16-bit numbers save in a training step: time and memory.
 #include <fmt/format.h>
 
 #include <array>
@@ -13,10 +13,10 @@
 namespace barestep {
 namespace {
 
-/// At which products take most of a step, beside the setting's own.
+/// A batch at which products take most of a step; used in addition to the setting's own.
 constexpr std::int64_t kLargeBatch = 512;
 
-/// The least that is claimed for mixed precision.
+/// The lowest claimed speed-up of mixed precision.
 constexpr double kClaimedSpeed = 2;
 
 std::string precision_key(Precision precision, std::int64_t batch) {
@@ -28,7 +28,7 @@ std::vector<std::int64_t> precision_batches(const Setting& setting) {
   return {setting.batch_size, kLargeBatch};
 }
 
-/// Beside fp32.
+/// Precisions to compare with fp32.
 std::vector<Precision> reduced_precisions(const Setting& setting) {
   if (setting.on_gpu) return {Precision::kTf32, Precision::kBf16, Precision::kFp16};
   return {Precision::kBf16, Precision::kFp16};
@@ -54,12 +54,12 @@ DeviceMemory planned_of(const Measurement& each) {
   return planned_memory(each.workload()).front();
 }
 
-/// How many times the bytes of `b` those of `a` are.
+/// The bytes of `a` as a multiple of those of `b`.
 double bytes_factor(std::int64_t a, std::int64_t b) {
   return static_cast<double>(a) / static_cast<double>(b);
 }
 
-/// Whether the claim of 2 to 3 times the speed holds here.
+/// Whether the claimed speed-up of 2 to 3 holds here.
 std::string claim_sentence(const Comparison& fastest, Precision precision, std::int64_t batch) {
   const std::string figures = fmt::format("{} at a batch of {}, {} as fast as fp32",
                                           name_of(precision), batch, factor_text(fastest.speed()));
@@ -75,8 +75,8 @@ std::string claim_sentence(const Comparison& fastest, Precision precision, std::
                      figures);
 }
 
-/// What the plan says of the claim that mixed precision halves the memory. `where` begins the
-/// sentence; `workload` is one of bf16.
+/// The planned memory, compared with the claim that mixed precision halves it. `where` begins the
+/// sentence; `workload` is the one with bf16.
 std::string memory_fact(const std::string& where, Workload workload) {
   const DeviceMemory bf16 = planned_memory(workload).front();
   workload.config.device.precision = Precision::kFp32;
@@ -92,7 +92,7 @@ std::string memory_fact(const std::string& where, Workload workload) {
       activations(fp32));
 }
 
-/// With one device, and with the ranks of mlp_ddp, which add up gradients of fp32.
+/// For one device, and for the ranks of mlp_ddp, which reduce fp32 gradients.
 std::vector<std::string> memory_facts(const Results& results) {
   constexpr int kRanks = 2;
   std::vector<std::string> facts;
@@ -126,7 +126,7 @@ FindingTable measured_precisions(const Results& results, const std::vector<Compa
   return table;
 }
 
-/// Nobody ran these here.
+/// Published by others, not measured here.
 FindingTable published_precision(const std::string& speed, const std::string& memory) {
   constexpr const char* kRecipe = "pytorch.org/tutorials/recipes/recipes/amp_recipe.html";
   constexpr const char* kNotebook =

@@ -16,7 +16,7 @@ struct Pair {
   std::string ours, theirs;  // keys
 };
 
-/// nn.DataParallel spreads over GPUs alone.
+/// nn.DataParallel only supports GPUs.
 std::vector<Pair> pairs_of(const Setting& setting) {
   std::vector<Pair> pairs = {{"one device", "single-ours", "single-pytorch"}};
   if (setting.on_gpu && setting.units > 1) {
@@ -35,7 +35,7 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
     if (pair.ours == "data-parallel-ours") workload = dp_workload(setting, 2);
     if (pair.ours == "ddp-ours") workload = ddp_workload(setting, 2);
     workload.config.training.recompute = 1;  // the scripts keep all activations
-    // The same threads for both.
+    // The same number of threads for both.
     std::optional<int>& threads = workload.config.device.threads;
     if (!setting.on_gpu && !threads) threads = setting.units;
     cases.push_back(new_case(setting, pair.ours, workload));
@@ -45,7 +45,7 @@ std::vector<Case> pytorch_cases(const Setting& setting) {
   return cases;
 }
 
-/// The largest relative difference of the losses of equal steps.
+/// The largest relative difference between the losses of the same steps.
 double loss_difference(const Measurement& a, const Measurement& b) {
   const auto& one = a.starts().front().ranks.front().loss;
   const auto& other = b.starts().front().ranks.front().loss;
@@ -80,7 +80,7 @@ Findings conclude_pytorch(const Results& results) {
       labels.push_back(each->what().key);
     }
   }
-  // PyTorch's own sums differ by that much between libraries.
+  // PyTorch's own sums differ by this much between libraries.
   constexpr double kSameLosses = 1e-5;
   const bool same = std::ranges::all_of(pairs, [&](const Pair& pair) {
     return loss_difference(results.at(pair.ours), results.at(pair.theirs)) < kSameLosses;

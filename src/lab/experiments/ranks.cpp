@@ -1,4 +1,4 @@
-// What slows ranks down: a delay on all of them, a slow one, buckets of a wrong size.
+// What slows ranks down: a delay on all of them, one slow rank, buckets of the wrong size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,14 +31,14 @@ std::vector<Case> delay_cases(const Setting& setting) {
   return cases;
 }
 
-/// Of one rank's step time by several ranks', with a pause.
+/// Speed-up with a pause: one rank's step time divided by that of several ranks.
 std::vector<double> speed_ups(const Results& results, int delay_ms) {
   const std::string several = delay_key(compared_with_one(results.setting), delay_ms);
   return by_round(results.at(delay_key(1, delay_ms)).step_s_by_start(),
                   results.at(several).step_s_by_start(), std::divides<double>());
 }
 
-/// Linear where the second 10 ms cost what the first cost, up to a quarter.
+/// Linear if the second 10 ms cost the same as the first, within a quarter.
 std::string linear_sentence(const Results& results) {
   constexpr double kLinear = 0.25;
   const std::vector<double> without = speed_ups(results, 0), ten = speed_ups(results, 10),
@@ -114,14 +114,14 @@ std::vector<Case> imbalance_cases(const Setting& setting) {
           new_case(setting, "slow-rank-0", slow)};
 }
 
-/// How much longer a rank is in communication with the slow rank, round by round.
+/// The additional time of a rank in communication if rank 0 is slow, round by round.
 std::vector<double> more_waiting(const Results& results, int rank) {
   return by_round(results.at("slow-rank-0").phase_s_by_start("reduce", rank),
                   results.at("balanced").phase_s_by_start("reduce", rank), std::minus<double>());
 }
 
-/// A rank waits for the other where its further communication is more than half of what the step
-/// is longer by, and more than twice the other's.
+/// A rank waits for the other if its additional communication is more than half of the increase of
+/// the step, and more than twice the other's.
 std::string waiting_sentence(const Results& results, const std::vector<double>& longer_s) {
   const std::array more = {more_waiting(results, 0), more_waiting(results, 1)};
   const auto waits = [&](std::size_t rank) {
@@ -176,7 +176,7 @@ std::vector<Case> bucket_size_cases(const Setting& setting) {
   return cases;
 }
 
-/// Of PyTorch's size, and of the chosen one where it is another.
+/// Timelines with PyTorch's size, and with the chosen one if it differs.
 std::vector<Plot> bucket_timelines(const Results& results, const std::string& chosen) {
   std::vector<Plot> plots;
   for (std::size_t i = 0; i < results.predictions.size(); ++i) {
@@ -190,7 +190,7 @@ std::vector<Plot> bucket_timelines(const Results& results, const std::string& ch
   return plots;
 }
 
-/// PyTorch's size against the fastest; nothing where it is that.
+/// PyTorch's size compared with the fastest.
 std::string default_sentence(const Fastest& fastest, const std::vector<std::string>& names) {
   const std::size_t pytorch =
       static_cast<std::size_t>(std::ranges::find(kBucketsMib, "25") - kBucketsMib.begin());

@@ -1,4 +1,4 @@
-// What recomputation costs in time and saves in memory, by the number of segments.
+// The time that recomputation costs and the memory it saves, by the number of segments.
 #include "train/recomputation.h"
 
 #include <fmt/format.h>
@@ -27,12 +27,12 @@ Recomputation recomputation_in(const Measurement& each) {
   return recomputation_of(WorkloadPrograms(each.workload()).steps());
 }
 
-/// How many times the flops of a step without it.
+/// The flops of a step, relative to a step without recomputation.
 double flops_factor(const Recomputation& each) {
   return static_cast<double>(each.flops) / static_cast<double>(each.flops_without);
 }
 
-/// 1, 2, 4, ... segments, as long as they have two layers.
+/// 1, 2, 4, ... segments, as long as each has two layers.
 std::vector<Case> recompute_cases(const Setting& setting) {
   constexpr std::int64_t kFewestLayers = 8;
   Workload workload = base_workload(setting);
@@ -46,7 +46,7 @@ std::vector<Case> recompute_cases(const Setting& setting) {
   return cases;
 }
 
-/// Whether the time follows the flops. `longer` is the ratio of step times.
+/// Whether the time grows with the flops. `longer` is the ratio of step times.
 std::string flops_sentence(const Estimate& longer, double flops, std::int64_t segments) {
   const std::string step = fmt::format("in {} a step takes", counted(segments, "segment"));
   const std::string figures =
@@ -78,8 +78,9 @@ FindingTable measured_segments(const Results& results) {
   return table;
 }
 
-/// What torch.utils.checkpoint.checkpoint_sequential was measured to keep until backward, of 16 x
-/// (Linear, ReLU) by the number of segments: in outputs of a layer, with input and target.
+/// Measured: what torch.utils.checkpoint.checkpoint_sequential keeps until backward for 16 x
+/// (Linear, ReLU), by the number of segments. In units of a layer's output; input and target
+/// included.
 struct KeptByPyTorch {
   std::int64_t segments;
   std::int64_t outputs;
@@ -89,8 +90,9 @@ constexpr std::array<KeptByPyTorch, 5> kKeptByPyTorch = {
 constexpr std::int64_t kLayersOfPyTorch = 16;
 constexpr std::int64_t kProductsOfPyTorch = 3 * kLayersOfPyTorch - 1;
 
-/// Calculated: of L layers in s segments x, y and the outputs, s - 1 + L / s of them, or all L; and
-/// the products of a step, once more those of s - 1 segments, PyTorch's whole, ours but their last.
+/// Calculated for L layers in s segments. Kept are x, y and the outputs: s - 1 + L / s of them, or
+/// all L. Repeated are the products of s - 1 segments; PyTorch repeats whole segments, ours all but
+/// the last product of each.
 FindingTable beside_pytorch() {
   FindingTable table{
       .title = "16 x (Linear, ReLU): outputs kept until backward, products once more",

@@ -1,4 +1,5 @@
-// Strong scaling, where ranks share a batch, and weak scaling, where each has one of its own.
+// Strong scaling, in which ranks share one batch, and weak scaling, in which each has its own
+// batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,19 +29,19 @@ std::vector<Case> weak_scaling_cases(const Setting& setting) {
   return cases;
 }
 
-/// A step that would scale perfectly is 1 / divisor of one rank's.
+/// With perfect scaling, a step takes 1 / divisor of one rank's.
 double divisor_of(const Measurement& each, bool is_strong) {
   return is_strong ? each.workload().ranks : 1;
 }
 
-/// Of strong scaling: speed-up by ranks. Of weak scaling: one rank's step by this one's.
+/// Strong scaling: speed-up divided by ranks. Weak scaling: one rank's step divided by this one's.
 Estimate efficiency_of(const Results& results, const Measurement& each, bool is_strong) {
   const double divisor = divisor_of(each, is_strong);
   return estimate_of(by_round(results.cases.front().step_s_by_start(), each.step_s_by_start(),
                               [&](double one, double many) { return one / (divisor * many); }));
 }
 
-/// Which phase has most of the time that is lost against a step that scales perfectly.
+/// The phase with the largest part of the time lost against perfect scaling.
 LargestPart loss_of(const Measurement& one, const Measurement& each, bool is_strong) {
   const double divisor = divisor_of(each, is_strong);
   const auto lost = [&](const std::vector<double>& ideal, const std::vector<double>& real) {
@@ -97,7 +98,7 @@ std::string efficiency_sentence(const Results& results, const std::vector<std::s
              : fmt::format("Whether efficiency falls below {} is unclear: {}.", border, end);
 }
 
-/// Of the samples per second, which weak scaling has more of in each step.
+/// Compares samples per second, since weak scaling has more samples in each step.
 std::string fastest_ranks(const Results& results, const std::vector<std::string>& keys,
                           Findings& findings) {
   std::vector<Series> series;

@@ -1,4 +1,4 @@
-// The parallel schemes on the same model and batch.
+// Compares the parallel schemes on the same model and batch.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::vector<Case> schemes_cases(const Setting& setting) {
   return cases;
 }
 
-/// Of the device or rank that needs most.
+/// The memory of the device or rank that needs the most.
 std::int64_t most_memory(const Measurement& each) {
   std::int64_t most = 0;
   for (const DeviceMemory& device : planned_memory(each.workload())) {
@@ -36,7 +36,7 @@ std::int64_t most_memory(const Measurement& each) {
   return most;
 }
 
-/// Where communication is fast and memory bandwidth decides.
+/// On a machine with fast communication, where memory bandwidth decides.
 FindingTable simulated_schemes() {
   const MachineCard card = load_card("h200-nvlink");
   FindingTable table{

@@ -73,7 +73,7 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
             .x_label = "",
             .y_label = "ms a step",
             .categories = labels};
-  // Medians of parts do not add up to the median of the whole; their shares do.
+  // Medians of parts do not add up to the median of the whole, but their shares do.
   std::vector<double> sums(cases.size());
   for (const std::string_view phase : account_phases()) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -118,10 +118,10 @@ std::string fastest_sentence(const Fastest& fastest, const std::vector<std::stri
 
 namespace {
 
-/// A doubling that brings less is saturation.
+/// A doubling with a smaller gain is saturation.
 constexpr double kSaturatedGain = 1.1;
 
-/// Of the samples per second, by each doubling.
+/// The gain in samples per second from each doubling.
 std::vector<Estimate> gains_of(const std::vector<const Measurement*>& by_batch) {
   std::vector<Estimate> gains;
   for (std::size_t i = 0; i + 1 < by_batch.size(); ++i) {
@@ -134,8 +134,8 @@ std::vector<Estimate> gains_of(const std::vector<const Measurement*>& by_batch) 
 
 }  // namespace
 
-// Every doubling from batch B on brings less: B. The doubling before B may be open; then the last
-// batch whose doubling surely brings more is the other end.
+// If every doubling from batch B on gains less, the answer is B. The doubling before B may be
+// undecided; then the other end of the range is the last batch whose doubling certainly gains more.
 std::string saturation_sentence(const std::vector<const Measurement*>& by_batch,
                                 std::string_view whose) {
   const std::vector<Estimate> gains = gains_of(by_batch);

@@ -1,4 +1,4 @@
-// When the host waits for the device: timing without waiting, and reading the loss seldom.
+// When the host waits for the device: timing without waiting, and reading the loss rarely.
 #include <fmt/format.h>
 
 #include <functional>
@@ -10,7 +10,7 @@
 namespace barestep {
 namespace {
 
-/// A clock that shows more of the step is called nearly right.
+/// A clock that shows more than this share of the step is called nearly right.
 constexpr double kHonest = 0.8;
 
 std::vector<Case> timing_cases(const Setting& setting) {
@@ -54,8 +54,8 @@ Findings conclude_timing(const Results& results) {
                                         plot_point(1, step.step_s(), 1e3)}}}}}};
 }
 
-/// Input from files, fetched ahead either way: random data would be made inside the one clock and
-/// outside the other.
+/// Input comes from files and is prefetched in both cases; random data would be made inside one
+/// clock and outside the other.
 Case sync_case(const Setting& setting, const char* key, int log_every) {
   Workload workload = base_workload(setting);
   workload.config.training.steps = 200;

@@ -132,7 +132,7 @@ def run_rank(rank, options, meeting):
 
 def main():
     options = parse()
-    # gloo joins processes of one machine by its loopback.
+    # gloo connects the processes of one machine through its loopback interface.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if options.trainer != "ddp":
         run_rank(0, options, "")

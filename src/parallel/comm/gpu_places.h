@@ -1,4 +1,4 @@
-// Which GPU each rank has, so that all ranks know whether NCCL can join them.
+// Which GPU each rank uses, so that every rank can decide whether NCCL can join them.
 #pragma once
 
 #include <span>
@@ -10,37 +10,37 @@
 
 namespace barestep {
 
-/// Of one rank. Ordinals identify nothing: a launcher may show each rank its own GPU as
-/// cuda:0.
+/// The GPU of one rank. Ordinals do not identify a GPU: a launcher may present each rank's own GPU
+/// as cuda:0.
 struct RankGpu {
-  std::string host;            // as host_identity() has it
-  std::string bus_id;          // "00000000:17:00.0"; empty where the rank has no GPU
-  std::string why_not_shared;  // why NCCL does not let ranks share a GPU here; empty where it does
+  std::string host;            // as returned by host_identity()
+  std::string bus_id;          // "00000000:17:00.0"; empty if the rank has no GPU
+  std::string why_not_shared;  // why NCCL does not let ranks share a GPU here; empty if it does
 };
 
-/// This host's name and boot, which its containers have in common. NCCL tells hosts apart by them.
+/// Identifies this host by its name and boot id, which all its containers share, as NCCL does.
 std::string host_identity();
 
-/// The places of all ranks, where this one's GPU is at `bus_id`, or empty. Every rank calls it.
-/// Blocks.
+/// Gathers the GPU of every rank; this rank's is at `bus_id`, empty if it has none. Every rank
+/// calls it. Blocks.
 std::vector<RankGpu> gather_gpu_places(Communicator& ranks, const std::string& bus_id);
 
-/// Two ranks that have the same GPU, the lowest such pair; {-1, -1} where there is none.
+/// The lowest pair of ranks that have the same GPU; {-1, -1} if there is none.
 std::pair<int, int> ranks_on_one_gpu(std::span<const RankGpu> ranks);
 
-/// No lower rank has this one's GPU; false where it has none.
+/// Whether no lower rank has this rank's GPU; false if this rank has no GPU.
 bool is_first_on_gpu(std::span<const RankGpu> ranks, int rank);
 
-/// Why NCCL cannot join these ranks, "ranks 0 and 1 have the same GPU, ..."; empty where it can.
-/// Every rank that knows the places of all comes to the same.
+/// Why NCCL cannot join these ranks, such as "ranks 0 and 1 have the same GPU, ..."; empty if it
+/// can. Every rank gets the same result.
 std::string why_nccl_cannot_join(std::span<const RankGpu> ranks);
 
-/// "takes each GPU once", and why: of an NCCL of this version (22809 is 2.28.9), where
-/// NCCL_MULTI_RANK_GPU_ENABLE holds `variable`, or is not set: null. Empty where ranks may share
-/// one.
+/// "takes each GPU once" with the reason, for an NCCL of this version (22809 is 2.28.9); `variable`
+/// is the value of NCCL_MULTI_RANK_GPU_ENABLE, or null if it is not set. Empty if ranks may share a
+/// GPU.
 std::string why_gpus_are_not_shared(int nccl_version, const char* variable);
 
-/// The same of the library and the environment of this process.
+/// The same for the library and the environment of this process.
 std::string why_gpus_are_not_shared();
 
 }  // namespace barestep

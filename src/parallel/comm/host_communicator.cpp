@@ -16,7 +16,7 @@ void HostCommunicator::run(const Collective& collective, const Addresses& addres
                            std::span<Stream* const> streams, Tag tag) {
   const auto [call, is_new] =
       calls_.try_emplace({&collective, &addresses}, Call{this, &collective, &addresses, tag});
-  // The last call of this slot is done: its step was finished before this one was queued.
+  // The previous call in this slot has finished: its step ended before this one was queued.
   call->second.tag = tag;
   streams[0]->call(&HostCommunicator::perform_call, &call->second);
 }

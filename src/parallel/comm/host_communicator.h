@@ -1,4 +1,4 @@
-// Collectives that are computed on the host, in the order of the stream they are queued on.
+// Collectives that the host computes, in the order of the stream they are queued on.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 
 namespace barestep {
 
-/// What communicators over host memory share: a collective is a host function in its stream. One
-/// tensor per collective: a rank has one device, whose memory the host can reach.
+/// Base of the communicators over host memory: a collective is a host function in its stream. One
+/// tensor per collective: each rank has one device, and the host can access its memory.
 class HostCommunicator : public Communicator {
  public:
   void prepare(const Collective& collective) override;
@@ -21,16 +21,16 @@ class HostCommunicator : public Communicator {
   [[nodiscard]] bool sends_records() const override { return true; }
   void set_record_sink(RecordSink* sink) override { sink_ = sink; }
 
-  /// Enters every collective in `record` from now on; null stops that.
+  /// Records every collective in `record` from now on; null stops the recording.
   void set_flight_record(FlightRecord* record) { flight_record_ = record; }
   [[nodiscard]] std::string poll_error() override;
 
  protected:
-  /// Carries out a collective on the stream's thread; blocks until it is done there. What it throws
-  /// is what poll_error() returns from then on.
+  /// Carries out a collective on the stream's thread; blocks until it is done. If it throws,
+  /// poll_error() returns the message from then on.
   virtual void perform(const Collective& collective, const Addresses& addresses) = 0;
 
-  /// The first error stays.
+  /// Keeps the first error only.
   void report(const std::string& error);
 
   [[nodiscard]] FlightRecord* flight_record() const { return flight_record_; }
@@ -44,7 +44,7 @@ class HostCommunicator : public Communicator {
   };
   static void perform_call(void* argument);
 
-  // Kept for as long as the communicator: streams read them later. One per slot of a step.
+  // Kept as long as the communicator, because streams read them later. One per slot of a step.
   std::map<std::pair<const Collective*, const Addresses*>, Call> calls_;
   RecordSink* sink_ = nullptr;
   FlightRecord* flight_record_ = nullptr;

@@ -8,7 +8,8 @@
 namespace barestep {
 
 struct LocalCommunicator::Prepared {
-  /// Part of a sum: `from`'s numbers come to `by`, if that is another tensor, and are added there.
+  /// One part of a sum: the numbers in `from` are copied to `by`, unless both are the same tensor,
+  /// and added from there.
   struct Addition {
     Tensor from;
     Tensor by;
@@ -19,10 +20,10 @@ struct LocalCommunicator::Prepared {
   std::size_t root = 0;
   bool reduces = false;
   std::vector<Addition> additions{};
-  // By part. The root's is recorded when it may be read or added to, the others' when they may be
-  // read or, copied to, are complete.
+  // One per tensor. The root's is recorded when the root may be read or added to. The others' are
+  // recorded when they may be read or, if they are copied to, when the copy is complete.
   std::vector<std::unique_ptr<Event>> events{};
-  std::unique_ptr<Event> done;  // the root needs the others no more
+  std::unique_ptr<Event> done;  // the root no longer needs the others
 };
 
 LocalCommunicator::LocalCommunicator(std::vector<Device*> devices, std::optional<Tensor> piece)
@@ -57,7 +58,7 @@ void LocalCommunicator::prepare(const Collective& collective) {
       const std::int64_t count = std::min(most, sum.size() - first);
       const Tensor from = tensors[i].flat_slice(first, count);
       const Tensor by = piece_ ? piece_->flat_slice(0, count) : from;
-      // The column sums of one row are that row.
+      // With one row, the column sums are that row.
       const SumRows add{.out = sum.flat_slice(first, count), .in = by, .beta = 1};
       made->additions.push_back({from, by, add});
       devices_[made->root]->prepare(made->additions.back().add);
@@ -88,7 +89,7 @@ void LocalCommunicator::run_broadcast(const Prepared& made, const Addresses& add
                       addresses.at<std::byte>(made.tensors[made.root]), made.tensors[i].bytes(),
                       *streams[i]);
     made.events[i]->record(*streams[i]);
-    // What follows on the root may write what is read here.
+    // Later work on the root may overwrite what is read here.
     root.wait(*made.events[i]);
   }
 }

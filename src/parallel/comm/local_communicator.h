@@ -1,4 +1,4 @@
-// Collectives between the devices of one process, by the devices' own copies and sums.
+// Collectives between the devices of one process, built from the devices' own copies and sums.
 #pragma once
 
 #include <map>
@@ -12,17 +12,18 @@
 
 namespace barestep {
 
-/// Joins all ranks: every device of this process is one. A collective has a tensor on each of the
-/// first devices, in their order, and its root is one of these.
+/// Joins all ranks, one per device of this process. A collective has one tensor on each of the
+/// first devices, in device order; its root is one of these devices.
 ///
-/// A broadcast is a copy to every other device, queued in that device's stream. A reduce adds the
-/// other devices' numbers to the root's, one device after the other, so that sums repeat to the
-/// bit. Where the root can read the others' memory, it does; else their numbers come to it by
-/// pieces.
+/// A broadcast copies to every other device; each copy is queued in that device's stream. A reduce
+/// adds the other devices' numbers to the root's, one device after the other, so sums are
+/// reproducible to the bit. The root reads the other devices' memory directly where it can;
+/// otherwise their numbers are copied to it piece by piece.
 class LocalCommunicator final : public Communicator {
  public:
-  /// `piece` is a flat buffer on the root of every reduce, which only the stream of its part uses,
-  /// or nothing where devices can read each other's memory. The devices must outlive it.
+  /// `piece` is a flat buffer on the root of every reduce, used only by the stream of the root's
+  /// part; it is empty if devices can read each other's memory. The devices must outlive the
+  /// communicator.
   LocalCommunicator(std::vector<Device*> devices, std::optional<Tensor> piece);
   ~LocalCommunicator() override;
   LocalCommunicator(const LocalCommunicator&) = delete;
@@ -31,16 +32,16 @@ class LocalCommunicator final : public Communicator {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return static_cast<int>(devices_.size()); }
 
-  /// Takes broadcasts and reduces.
+  /// Accepts broadcasts and reduces.
   void prepare(const Collective& collective) override;
   void run(const Collective& collective, const Addresses& addresses,
            std::span<Stream* const> streams, Tag tag) override;
 
-  /// One process has what it sends.
+  /// With one process, the result is what it sends.
   void broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override;
   void barrier() override {}
-  /// What fails, fails in a device's stream.
+  /// Errors appear in the devices' streams.
   [[nodiscard]] std::string poll_error() override { return ""; }
   void abort(ExitCode /*code*/) noexcept override {}
 

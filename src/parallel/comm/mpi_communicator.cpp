@@ -25,7 +25,7 @@
 namespace barestep {
 namespace {
 
-/// Pieces of 1 MiB: an all-reduce of 64 MiB in one call takes three times as long on one host.
+/// Pieces of 1 MiB: on one host, an all-reduce of 64 MiB in one call takes three times as long.
 constexpr std::int64_t kPieceNumbers = std::int64_t{1} << 18;
 
 void must(int code, const char* call) {
@@ -39,7 +39,7 @@ void must(int code, const char* call) {
                              .remedy = "see the errors of the other ranks"});
 }
 
-/// One call for each piece of at most kPieceNumbers: a count is an int.
+/// One call per piece of at most kPieceNumbers, since MPI's counts are ints.
 template <class F>
 void for_pieces(std::int64_t size, const F& f) {
   for (std::int64_t first = 0; first < size; first += kPieceNumbers) {
@@ -55,7 +55,7 @@ bool is_running() {
   return started != 0 && ended == 0;
 }
 
-/// MPI between MPI_Init and MPI_Finalize.
+/// Holds MPI between MPI_Init and MPI_Finalize.
 class Mpi {
  public:
   Mpi() {
@@ -68,8 +68,8 @@ class Mpi {
                                       .remedy = "use an MPI built with MPI_THREAD_MULTIPLE"});
     }
   }
-  /// While an exception is on its way, other ranks may be inside a collective that this one will
-  /// never join: MPI_Finalize would wait for them for ever. The program's end aborts then.
+  /// During stack unwinding, other ranks may be inside a collective that this one will never join,
+  /// and MPI_Finalize would wait for them forever. The end of the program aborts instead.
   ~Mpi() {
     if (std::uncaught_exceptions() == 0) MPI_Finalize();
   }
@@ -77,7 +77,7 @@ class Mpi {
   Mpi& operator=(const Mpi&) = delete;
 };
 
-/// A group of ranks with messages of its own.
+/// A group of ranks with its own messages.
 class Group {
  public:
   Group() { must(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"); }
@@ -107,7 +107,7 @@ class Group {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Sums of bf16: of two numbers in fp32, rounded as they travel on.
+/// Sums in bf16: each addition of two numbers is computed in fp32 and rounded before it is sent on.
 class Bf16Sum {
  public:
   Bf16Sum() { must(MPI_Op_create(&add, 1, &sum_), "MPI_Op_create"); }
@@ -129,8 +129,8 @@ class Bf16Sum {
   MPI_Op sum_ = MPI_OP_NULL;
 };
 
-/// Collectives run on the comm lane's thread, host calls on the caller's: each in a group of its
-/// own, so that they never take each other's messages.
+/// Collectives run on the comm lane's thread, host calls on the caller's thread. Each has its own
+/// group, so their messages never mix.
 class MpiHostCommunicator final : public HostCommunicator {
  public:
   [[nodiscard]] int rank() const override { return rank_; }
@@ -203,7 +203,7 @@ class MpiHostCommunicator final : public HostCommunicator {
     reduce_to(op.root, op.tensors[0], addresses);
   }
 
-  /// Each rank's rows are reduced to it, in their place.
+  /// Reduces each rank's rows to that rank, in place.
   void perform_op(const ReduceScatter& op, const Addresses& addresses) {
     const Tensor& tensor = op.tensors[0];
     if (op.scale != 1) {
@@ -250,7 +250,7 @@ class MpiHostCommunicator final : public HostCommunicator {
   int size_ = collectives_.size();
 };
 
-/// Host calls of a background thread, which polls now and then whether they are done.
+/// Host calls of a background thread, which polls at intervals until they are done.
 class MpiBackgroundCommunicator final : public HostCommunicator {
  public:
   [[nodiscard]] int rank() const override { return group_.rank(); }
@@ -300,7 +300,7 @@ class MpiBackgroundCommunicator final : public HostCommunicator {
   Group group_;
 };
 
-/// What each rank of this host may run on. Every rank of the host calls it.
+/// The CPUs that each rank of this host may run on. Every rank of the host calls it.
 std::vector<CpuSet> local_cpu_sets(const Group& local) {
   static_assert(std::is_trivially_copyable_v<CpuSet>);
   const CpuSet mine = allowed_cpus();
@@ -310,7 +310,7 @@ std::vector<CpuSet> local_cpu_sets(const Group& local) {
   return sets;
 }
 
-/// The first part of what the library says of itself: "Open MPI v4.1.4".
+/// The first part of the library's version text: "Open MPI v4.1.4".
 std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
@@ -341,7 +341,7 @@ MpiRank join_mpi(FlightRecord* record) {
 
 void end_all_ranks(ExitCode code) noexcept {
   if (is_running()) {
-    // MPI_Abort may hang, for one while MPI ends.
+    // MPI_Abort may hang, for example while MPI is shutting down.
     std::thread([code] {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       std::_Exit(static_cast<int>(code));

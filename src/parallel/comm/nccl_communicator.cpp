@@ -22,7 +22,7 @@ namespace barestep {
 
 namespace {
 
-/// NCCL's names for our element types. Bytes stand for every type that no sum is asked of.
+/// NCCL's names of our element types. Types that are never summed travel as bytes.
 ncclDataType_t nccl_type_of(DType dtype) {
   if (dtype == DType::kF32) return ncclFloat32;
   if (dtype == DType::kBF16) return ncclBfloat16;
@@ -39,7 +39,8 @@ ncclDataType_t nccl_type_of(DType dtype) {
                              .remedy = "run with NCCL_DEBUG=WARN, or use --transport mpi"});
 }
 
-/// Tells a flight record which of the queued collectives the GPU is at. Any thread may poll it.
+/// Records in a flight record which of the queued collectives the GPU has reached. Any thread may
+/// poll it.
 class QueuedCollectives {
  public:
   QueuedCollectives(Device& device, FlightRecord& record) : record_(record) {
@@ -49,8 +50,8 @@ class QueuedCollectives {
   QueuedCollectives(const QueuedCollectives&) = delete;
   QueuedCollectives& operator=(const QueuedCollectives&) = delete;
 
-  /// The stream's last work is this collective. Where there is no room, the older ones are kept,
-  /// since they are more informative.
+  /// Call it right after the collective is queued on the stream. If there is no room, the
+  /// collective is not tracked: the older ones say more.
   void add(const Collective& collective, Tag tag, Stream& stream) {
     const std::lock_guard lock(mutex_);
     if (added_ - done_ == queued_.size()) return;
@@ -85,7 +86,7 @@ class QueuedCollectives {
   }
 
   FlightRecord& record_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::array<Queued, 64> queued_{};
   std::size_t added_ = 0, done_ = 0;
 };
@@ -98,12 +99,12 @@ class NcclCommunicator final : public Communicator {
     if (host.rank() == 0) must(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;  // also where NCCL_COMM_BLOCKING says otherwise
+    config.blocking = 1;  // even if NCCL_COMM_BLOCKING says otherwise
     must(ncclCommInitRankConfig(&comm_, host.size(), id, host.rank(), &config),
          "ncclCommInitRankConfig");
     if (record != nullptr) queued_.emplace(device, *record);
   }
-  /// While an exception is on its way other ranks may never come: what is under way is given up.
+  /// During stack unwinding, other ranks may never join, so collectives in flight are aborted.
   ~NcclCommunicator() override {
     if (comm_ == nullptr) return;
     if (std::uncaught_exceptions() > 0) {
@@ -150,7 +151,7 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] std::string poll_error() override {
     if (queued_) queued_->poll();
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return "";  // given up
+    if (comm_ == nullptr) return "";  // aborted
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
     const ncclResult_t found = asked == ncclSuccess ? state : asked;
@@ -168,7 +169,8 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  /// A rank's numbers times its scale, rounded once. What changes nothing is left out.
+  /// Multiplies a rank's numbers by its scale, rounded once. Left out where it would change
+  /// nothing.
   void prepare_scaling(const Collective& collective, const Tensor& tensor, float scale) {
     scalings_.erase(&collective);
     if (scale == 1) return;
@@ -241,7 +243,7 @@ class NcclCommunicator final : public Communicator {
 
   Communicator& host_;
   Device& device_;
-  std::mutex mutex_;  // guards comm_ between those who use it and who give it up
+  std::mutex mutex_;  // guards comm_ between users and abort()
   ncclComm_t comm_ = nullptr;
   std::map<const Collective*, DeviceOp> scalings_;
   std::optional<QueuedCollectives> queued_;
@@ -295,8 +297,8 @@ class NcclDevices final : public Communicator {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return static_cast<int>(ordinals_.size()); }
 
-  /// A smaller batch may leave the last devices without rows: each number of devices that takes
-  /// part has communicators of its own.
+  /// A smaller batch may leave the last devices without rows, so each number of participating
+  /// devices has its own communicators.
   void prepare(const Collective& collective) override {
     BARESTEP_REQUIRE(
         std::holds_alternative<Broadcast>(collective) || std::holds_alternative<Reduce>(collective),

@@ -24,7 +24,7 @@ void StagedCommunicator::prepare(const Collective& collective) {
   Prepared& prepared = prepared_[&collective];
   prepared = {};
   std::visit(Overloaded{[&](const auto& op) { add_pieces(op, prepared.pieces); },
-                        // Pieces of rows have no owner: every rank gets the sums of all.
+                        // Pieces of rows have no owner, so every rank gets all sums.
                         [&](const ReduceScatter& op) {
                           add_pieces(AllReduce{.tensors = op.tensors, .scale = op.scale},
                                      prepared.pieces);
@@ -48,7 +48,7 @@ void StagedCommunicator::add_pieces(const Op& op, std::vector<Piece>& pieces) co
   }
 }
 
-/// A broadcast of each rank's rows.
+/// Broadcasts each rank's rows.
 void StagedCommunicator::prepare_gather(const AllGather& op, Prepared& prepared) const {
   const Tensor& whole = op.tensors[0];
   if (!op.own.empty()) {

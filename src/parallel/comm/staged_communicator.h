@@ -1,4 +1,4 @@
-// Collectives over device memory by way of the host.
+// Collectives over device memory, staged through the host.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace barestep {
 
-/// Lets a communicator over host memory serve a device whose memory the host cannot reach: piece by
-/// piece, a collective's tensor is copied to pinned memory, reduced there, and copied back, all in
-/// the order of its stream. One tensor per collective.
+/// Lets a communicator over host memory serve a device whose memory the host cannot access. A
+/// collective's tensor is copied to pinned memory piece by piece, reduced there and copied back,
+/// all in the order of its stream. One tensor per collective.
 class StagedCommunicator final : public Communicator {
  public:
-  /// What a piece holds: small enough for MPI's fast paths, large enough for a copy's.
+  /// Size of a piece: small enough for MPI's fast paths, large enough for a fast copy.
   static constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 
-  /// Takes `piece_bytes` of pinned memory, a multiple of a number's size. Both references must
-  /// outlive it.
+  /// Allocates `piece_bytes` of pinned memory, a multiple of the size of a number. Both references
+  /// must outlive the communicator.
   StagedCommunicator(Communicator& host, Device& device, std::int64_t piece_bytes = kPieceBytes);
   ~StagedCommunicator() override;
   StagedCommunicator(const StagedCommunicator&) = delete;
@@ -39,14 +39,14 @@ class StagedCommunicator final : public Communicator {
   void abort(ExitCode code) noexcept override { host_.abort(code); }
 
  private:
-  /// A part of a collective's tensor, and the collective over the pinned memory that carries it.
+  /// A part of a collective's tensor, and the collective over the pinned memory that transfers it.
   struct Piece {
     Tensor part;
     Collective over_pinned;
   };
 
   struct Prepared {
-    std::optional<Copy> first_copy{};  // of a gather: this rank's rows to their place
+    std::optional<Copy> first_copy{};  // for a gather: copies this rank's rows to their place
     std::vector<Piece> pieces{};
   };
 

@@ -15,11 +15,11 @@
 
 namespace barestep {
 
-/// A barrier with a board on which each rank shows one address to the others.
+/// A barrier with a board where each rank publishes one address to the others.
 struct ThreadGroup::Rendezvous {
   explicit Rendezvous(int ranks) : size(ranks), board(static_cast<std::size_t>(ranks)) {}
 
-  /// Blocks until all ranks are here; false when the group was given up.
+  /// Blocks until all ranks have arrived; false if the group was aborted.
   bool barrier() {
     std::unique_lock lock(mutex);
     const std::uint64_t mine = round;
@@ -33,8 +33,8 @@ struct ThreadGroup::Rendezvous {
     return !aborted;
   }
 
-  /// Shows `address`, waits for the others', lets `work` use the board, waits again, so that no
-  /// rank changes what others still read.
+  /// Publishes `address`, waits for the others', calls `work` with the board, and waits again, so
+  /// that no rank changes data that others still read.
   template <class F>
   bool meet(int rank, void* address, const F& work) {
     at(board, rank) = address;
@@ -59,7 +59,7 @@ struct ThreadGroup::Rendezvous {
 
 namespace {
 
-/// The part of n numbers that one rank adds up.
+/// The part of n numbers that one rank sums.
 struct Share {
   std::int64_t first, last;
 };
@@ -89,7 +89,7 @@ class ThreadCommunicator final : public HostCommunicator {
   void all_gather(std::span<const std::byte> bytes, std::span<std::byte> all) override {
     BARESTEP_REQUIRE(all.size() == bytes.size() * static_cast<std::size_t>(size()),
                      "all_gather needs room for every rank");
-    // The board is only read by the others.
+    // The other ranks only read these bytes.
     void* const shown = const_cast<std::byte*>(bytes.data());
     must(host_.meet(rank_, shown, [&] {
       for (int rank = 0; rank < size(); ++rank) {
@@ -125,14 +125,14 @@ class ThreadCommunicator final : public HostCommunicator {
     }
   }
 
-  /// What a rank adds: the ranks' scales differ where their shares of the batch do.
+  /// What a rank adds. Scales differ where the ranks' shares of the batch differ.
   template <class Number>
   struct Contribution {
     Number* values;
     float scale;
   };
 
-  /// Each rank adds up its own share of the numbers, in rank order, and gives it to all.
+  /// Each rank sums its own share of the numbers, in rank order, and passes it to all.
   template <class Number, class Round>
   void all_reduce(const Tensor& tensor, Contribution<Number> mine, const Round& round) {
     must(collectives_.meet(rank_, &mine, [&] {
@@ -174,13 +174,13 @@ class ThreadCommunicator final : public HostCommunicator {
     const Tensor& tensor = op.tensors[0];
     const Rows rows = share_of_rank(tensor.rows, rank_, size());
     Contribution<float> mine{addresses.at(tensor), op.scale};
-    // The others read only their own rows of this rank's tensor.
+    // The other ranks read only their own rows of this rank's tensor.
     must(collectives_.meet(rank_, &mine, [&] {
       const std::int64_t last = (rows.first + rows.count) * tensor.cols;
       for (std::int64_t i = rows.first * tensor.cols; i < last; ++i)
         mine.values[i] = sum_at<float>(i);
     }));
-    // The other rows are undefined. Whoever uses them is to notice.
+    // The other rows are undefined; using them must be noticed.
     for (std::int64_t i = 0; i < tensor.size(); ++i) {
       const bool own = rows.first <= i / tensor.cols && i / tensor.cols < rows.first + rows.count;
       if (!own && mine.values[i] != 0) mine.values[i] = std::numeric_limits<float>::quiet_NaN();
@@ -202,7 +202,7 @@ class ThreadCommunicator final : public HostCommunicator {
     }));
   }
 
-  /// Of what the ranks show, in rank order.
+  /// Combines what the ranks publish, in rank order.
   template <class Number>
   [[nodiscard]] float sum_at(std::int64_t i) const {
     float sum = 0;

@@ -8,7 +8,7 @@
 
 namespace barestep {
 
-/// What the ranks share; must outlive their communicators.
+/// State that the ranks share; must outlive their communicators.
 class ThreadGroup {
  public:
   explicit ThreadGroup(int ranks);
@@ -16,8 +16,8 @@ class ThreadGroup {
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
-  /// The communicator of one rank, used by that rank's threads only. Its collectives run on host
-  /// memory, one tensor a rank, and sum in rank order, so all ranks hold the same bits.
+  /// The communicator of one rank, used only by that rank's threads. Its collectives run on host
+  /// memory, with one tensor per rank, and sum in rank order, so all ranks get the same bits.
   std::unique_ptr<Communicator> join(int rank);
 
  private:

@@ -40,7 +40,7 @@ std::size_t place_of(std::int64_t number) {
   return static_cast<std::size_t>(number % FlightRecord::kKept);
 }
 
-/// Processes of different containers may have the same id.
+/// Identifies the container: processes of different containers may have the same id.
 std::int64_t own_id_space() {
   struct stat info {};
   return ::stat("/proc/self/ns/pid", &info) == 0 ? static_cast<std::int64_t>(info.st_ino) : 0;
@@ -88,7 +88,7 @@ std::optional<FlightEntry> FlightRecord::entry(std::int64_t number) const {
                           .bytes = kept.bytes,
                           .begin_s = kept.begin_s,
                           .end_s = kept.end_s};
-  // A later entry may have come to its place meanwhile.
+  // A later entry may have replaced it meanwhile.
   if (number == 0 || kept.number != number) return std::nullopt;
   return entry;
 }
@@ -141,14 +141,14 @@ FlightBoard::FlightBoard(std::string file, int local_rank, int rank) : file_(std
   mine_->process = ::getpid();
 }
 
-/// The file with room for the board, or -1. Its space is reserved: a write to memory for which the
-/// disk has no room would end the process.
+/// Opens the file and reserves space for the board; -1 on failure. Without the reservation, a write
+/// to memory that the disk has no room for would end the process.
 int FlightBoard::open_file() {
   const int opened = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
   int error = opened >= 0 ? 0 : errno;
   if (opened >= 0) {
-    // New space is full of zeros, which is what an empty board is. Space that is there already may
-    // hold records: where the file system cannot reserve, the C library writes zeros.
+    // New space is all zeros, which is an empty board. Space that exists already may hold records:
+    // on file systems that cannot reserve, the C library writes zeros.
     struct stat info {};
     const bool is_ready =
         ::fstat(opened, &info) == 0 && info.st_size >= static_cast<off_t>(sizeof(Shared));

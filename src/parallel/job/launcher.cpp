@@ -31,7 +31,7 @@ std::optional<int> number_in(const char* name) {
   return number;
 }
 
-/// The variables in which a launcher passes a process its place.
+/// The environment variables in which a launcher passes a process its place.
 struct Variables {
   const char* launcher;
   const char* rank;
@@ -41,8 +41,8 @@ struct Variables {
   const char* hosts;        // or null
 };
 
-// The order matters: an mpirun inside a Slurm job sets its own beside Slurm's, and torchrun's may
-// stand in any container's environment.
+// The order matters: an mpirun inside a Slurm job sets its own variables in addition to Slurm's,
+// and a container's environment may contain torchrun's.
 constexpr Variables kLaunchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr},
@@ -57,12 +57,12 @@ bool is_one_host(const Variables& names, int ranks) {
   return number_in(names.local_ranks).value_or(ranks) == ranks;
 }
 
-/// A name outside the file system, which goes with the socket that has it.
+/// A name outside the file system; it disappears together with the socket bound to it.
 struct SocketName {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   socklen_t size = 0;
 
-  /// Of the copy `rank` that this process's parent started.
+  /// The name of the copy `rank` started by this process's parent.
   SocketName(const std::string& launcher, int rank) {
     const std::string name = fmt::format("barestep.{}.{}.{}", launcher, ::getppid(), rank);
     std::memcpy(address.sun_path + 1, name.data(), name.size());
@@ -71,7 +71,8 @@ struct SocketName {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// In the folder that the launcher's daemon has on this host for this job, and removes afterwards.
+/// A file in the folder that the launcher's daemon keeps for this job on this host and removes
+/// afterwards.
 std::string board_file() {
   const std::string folder = text_in("PMIX_SERVER_TMPDIR");
   const std::string space = text_in("PMIX_NAMESPACE");
@@ -115,7 +116,7 @@ void require_joined(const std::optional<LaunchedRank>& launched, int joined) {
 LoneCopy::LoneCopy(const LaunchedRank& launched)
     : launched_(launched), socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
   const SocketName own(launched_.launcher, launched_.rank);
-  // Where that fails the others do not see this copy, and one more of them reports it.
+  // If bind fails, the other copies do not see this one, and one more of them reports.
   static_cast<void>(::bind(socket_, own.get(), own.size));
 }
 

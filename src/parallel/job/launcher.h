@@ -1,4 +1,4 @@
-// What mpirun, srun or torchrun passes to a process about its place, before and without MPI.
+// What mpirun, srun or torchrun passes to a process about its place, available without MPI.
 #pragma once
 
 #include <optional>
@@ -10,22 +10,22 @@ namespace barestep {
 struct LaunchedRank {
   int rank = 0;
   int ranks = 1;
-  int local_rank = 0;      // among those on this host
+  int local_rank = 0;      // among the ranks on this host
   bool one_host = true;    // all ranks are on this host
   std::string launcher{};  // "mpirun", "srun", "torchrun"
-  std::string board{};     // a file that its ranks on this host have in common; may be empty
+  std::string board{};     // a file that its ranks on this host share; may be empty
 };
 
-/// From the environment, as Open MPI's mpirun, MPICH's mpiexec, Slurm's srun and PyTorch's torchrun
-/// fill it; nothing for a process that was started by itself.
+/// Reads the environment as set by Open MPI's mpirun, MPICH's mpiexec, Slurm's srun or PyTorch's
+/// torchrun; nothing if no launcher started this process.
 std::optional<LaunchedRank> launched_rank();
 
-/// Throws Error(kConfiguration) when a launcher started several copies that do not see each other.
-/// `joined` is how many ranks have joined; 0 in a build without MPI.
+/// Throws Error(kConfiguration) if a launcher started several copies that do not see each other.
+/// `joined` is the number of ranks that have joined; 0 in a build without MPI.
 void require_joined(const std::optional<LaunchedRank>& launched, int joined);
 
-/// One of several copies that do not see each other, among those that the same process of a
-/// launcher started on this host. The others know of it as long as it lives.
+/// One of several copies that do not see each other, started on this host by the same launcher
+/// process. The other copies can detect it as long as this object lives.
 class LoneCopy {
  public:
   explicit LoneCopy(const LaunchedRank& launched);
@@ -33,15 +33,15 @@ class LoneCopy {
   LoneCopy(const LoneCopy&) = delete;
   LoneCopy& operator=(const LoneCopy&) = delete;
 
-  /// Whether this copy reports: no copy of a lower rank shows itself within `seconds`. Blocks so
-  /// long, but never for rank 0.
+  /// Whether this copy reports: no copy of a lower rank appears within `seconds`. Blocks for up to
+  /// that long, but never for rank 0.
   [[nodiscard]] bool is_first(double seconds) const;
 
  private:
   [[nodiscard]] bool sees(int rank) const;
 
   LaunchedRank launched_;
-  int socket_;  // bound to a name that ends with the process
+  int socket_;  // bound to a name that disappears when the process ends
 };
 
 }  // namespace barestep

@@ -21,16 +21,16 @@ namespace barestep {
 namespace {
 
 constexpr std::chrono::milliseconds kPause(20);
-constexpr double kHeldUpSeconds = 0.5;  // that one waits for its signals that was held up
-constexpr double kAwakeSeconds = 3;     // that one waits for its end that was stopped
-constexpr double kSilentSeconds = 0.5;  // a watchdog that did not beat for so long is stopped
-constexpr double kToGoOnSeconds = 0.3;  // that a wait may last after the launcher asked to end
-constexpr double kToComeSeconds = 0.3;  // that a rank may start later than another
-constexpr double kToSpeakSeconds = 2;   // that a failed rank has for its own line
-constexpr double kBehindOthersSeconds = 0.5;  // that another rank's end_all() has to end this one
+constexpr double kHeldUpSeconds = 0.5;  // a rank that was held up waits this long for its signals
+constexpr double kAwakeSeconds = 3;     // a rank that was stopped waits this long to be ended
+constexpr double kSilentSeconds = 0.5;  // a watchdog without a beat for this long is stopped
+constexpr double kToGoOnSeconds = 0.3;  // how long a wait may last after the launcher asked to end
+constexpr double kToComeSeconds = 0.3;  // how much later than another a rank may start
+constexpr double kToSpeakSeconds = 2;   // time for a failed rank to print its own line
+constexpr double kBehindOthersSeconds = 0.5;  // time for another rank's end_all() to end this one
 constexpr std::size_t kMostRanksNamed = 4;
 
-/// The process is gone, as far as this one can know.
+/// Whether the process is gone, as far as this process can find out.
 bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
   if (record.id_space != mine.id_space || now_s() - record.beat_s < 10 * kPause.count() / 1e3) {
     return false;
@@ -38,7 +38,7 @@ bool is_gone(const FlightRecord& record, const FlightRecord& mine) {
   return ::kill(static_cast<pid_t>(record.process), 0) != 0 && errno == ESRCH;
 }
 
-/// What a rank is in that others must come to, if it is in such a thing.
+/// The open entry in which this rank waits for others, if there is one.
 std::optional<FlightEntry> waiting_in(const FlightRecord& record) {
   for (const Track track : {Track::kCollective, Track::kHostCall}) {
     if (auto entry = record.open(track)) return entry;
@@ -49,13 +49,13 @@ std::optional<FlightEntry> waiting_in(const FlightRecord& record) {
   return is_mpi ? phase : std::nullopt;
 }
 
-/// Seconds since its watchdog last ran, if it is stopped; else 0.
+/// Seconds since the rank's watchdog last ran, if the rank is stopped; 0 otherwise.
 double stopped_for_s(const FlightRecord& record) {
   const double silent_s = now_s() - record.beat_s;
   return silent_s > kSilentSeconds ? silent_s : 0;
 }
 
-/// Not through stdio, whose locks a hung thread may hold.
+/// Writes without stdio, whose locks a hung thread may hold.
 void write_line(const std::string& line) {
   std::size_t done = 0;
   while (done < line.size()) {
@@ -106,13 +106,14 @@ void Watchdog::look_around() {
   if (!told_ && is_judge()) look_for_the_absent();
 }
 
-/// Who was stopped itself is no judge of others: it may have been woken to be ended, for which
-/// mpirun takes two seconds. One that a busy machine held up for a while is.
+/// A rank that was stopped itself does not judge others: it may have been woken only to be ended,
+/// for which mpirun takes two seconds. A rank that a busy machine held up judges after a short
+/// wait.
 bool Watchdog::is_judge() const {
   return now_s() - woken_s_ > (was_stopped() ? kAwakeSeconds : kHeldUpSeconds);
 }
 
-/// Rather than held up, when it last woke.
+/// Whether this rank was stopped, rather than held up, when it last woke.
 bool Watchdog::was_stopped() const {
   return woken_s_ > 0 && std::abs(woken_s_ - last_continued_s()) < kHeldUpSeconds;
 }
@@ -121,7 +122,7 @@ double Watchdog::last_continued_s() const {
   return options_.continued_s ? options_.continued_s() : 0;
 }
 
-/// Since when an entry of this rank counts: nothing is done while it is stopped.
+/// The time from which this rank's entry counts: a stopped rank makes no progress.
 double Watchdog::begin_of(const FlightEntry& entry) const {
   return was_stopped() ? std::fmax(entry.begin_s, woken_s_) : entry.begin_s;
 }
@@ -147,8 +148,8 @@ void Watchdog::look_at_own_entries() {
   }
 }
 
-/// `entry` is this rank's and too old. Whom this rank waits for is to blame; who waits for this one
-/// is not late.
+/// `entry` is this rank's, and overdue. The rank that this one waits for is to blame; a rank that
+/// waits for this one is not late.
 Problem Watchdog::overdue(const FlightEntry& entry) const {
   const FlightRecord& mine = board_.mine();
   const auto waiting = waiting_in(mine);
@@ -194,9 +195,9 @@ void Watchdog::look_at_communicator() {
           .remedy = "see the errors of the other ranks"});
 }
 
-/// A rank that died on another host shows only so: the launcher ends the rest. mpirun gives them a
-/// second. Who is not waiting for another rank ends in order, and so do all when SIGTERM comes
-/// alone: launchers wake those that they end.
+/// The only sign of a rank that died on another host is that the launcher ends the rest, to which
+/// mpirun gives a second. Ranks that do not wait for others end normally. So do all ranks when
+/// SIGTERM comes without SIGCONT: launchers wake the processes that they end.
 void Watchdog::look_at_launcher() {
   const double asked_s = options_.asked_to_end_s ? options_.asked_to_end_s() : 0;
   if (options_.one_host || asked_s == 0 || now_s() - asked_s < kToGoOnSeconds) return;
@@ -209,8 +210,8 @@ void Watchdog::look_at_launcher() {
           .remedy = "see the output of the other hosts, then run again"});
 }
 
-/// Who died before it had a place on the board shows only so: mpirun ends the others, for which it
-/// takes two seconds.
+/// The only sign of a rank that died before it had a place on the board is that mpirun ends the
+/// others, for which it takes two seconds.
 void Watchdog::look_for_the_absent() {
   if (!options_.one_host || !board_.is_shared() || !options_.asked_to_end_s) return;
   const double asked_s = options_.asked_to_end_s();
@@ -243,7 +244,7 @@ void Watchdog::report(const Problem& problem) {
   options_.end_all(ExitCode::kTryAgain);
 }
 
-/// As far as it goes: the job ends anyway.
+/// Best effort: the job ends anyway.
 void Watchdog::write_records() const {
   if (options_.record_file.empty()) return;
   const std::string host = options_.one_host ? "" : "." + host_name();
@@ -260,7 +261,7 @@ std::string Watchdog::own_name() const {
   return fmt::format("rank {} on {}", board_.mine().rank.load(), host_name());
 }
 
-/// Of the other ranks on this host: which are stopped, and which have not reached this point.
+/// The other ranks of this host that are stopped or have not reached this point.
 std::vector<const FlightRecord*> Watchdog::late_ranks() const {
   const FlightRecord& mine = board_.mine();
   const std::string here = mine.state();
@@ -272,7 +273,7 @@ std::vector<const FlightRecord*> Watchdog::late_ranks() const {
   return late;
 }
 
-/// Where they are, all `but` one: a list to go on with, or nothing.
+/// Describes the late ranks except `but`, as a list that continues a sentence; may be empty.
 std::string Watchdog::text_of_late(const FlightRecord* but) const {
   std::vector<std::string> texts;
   for (const FlightRecord* const record : late_ranks()) {

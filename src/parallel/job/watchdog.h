@@ -14,48 +14,48 @@
 
 namespace barestep {
 
-/// Where the records go that belong to the metrics file `metrics`, which may be empty.
+/// The file for the records that belong to the metrics file `metrics`; both may be empty.
 std::string flight_file(const std::filesystem::path& metrics);
 
 struct WatchdogOptions {
-  std::string program{};  // in front of its line
-  double limit_s = 300;   // what a rank is in may last so long
-  int ranks = 0;          // of the job; 0: not known
+  std::string program{};  // printed in front of its line
+  double limit_s = 300;   // the longest that an entry of this rank may take
+  int ranks = 0;          // in the job; 0: unknown
   bool one_host = true;   // all ranks are on this host
-  /// Where the records of this host's ranks go then; on several hosts with the host's name appended
-  /// it. May be empty.
+  /// The file for the records of this host's ranks when the job is ended; with several hosts, the
+  /// host's name is appended. May be empty.
   std::string record_file{};
-  /// Ends all ranks, with `code`. Called from the watchdog's thread.
+  /// Ends all ranks with `code`. Called from the watchdog's thread.
   std::function<void(ExitCode code)> end_all{};
-  /// Why collectives can no longer succeed, or empty.
+  /// Why collectives can no longer succeed; empty if they can.
   std::function<std::string()> poll_error{};
   /// When the launcher asked this process to end (core/clock.h); 0: it did not.
   std::function<double()> asked_to_end_s{};
-  /// When it last received SIGCONT, as a stopped process does; 0: never.
+  /// When this process last received SIGCONT, as a stopped process does on waking; 0: never.
   std::function<double()> continued_s{};
 };
 
 /// A thread that checks 50 times a second
 ///   - whether a rank of this host died: its process is gone, and it had not left,
-///   - whether this rank is in something for longer than the limit,
-///   - whether the communicator has failed for two seconds, and no rank reported it,
+///   - whether this rank has been in one entry for longer than the limit,
+///   - whether the communicator failed two seconds ago, and no rank has reported it since,
 ///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
 ///     waits for others,
-///   - on one host: whether it does while MPI starts and a rank has not come to the board, as one
-///     that died before.
-/// Then one rank of the host writes one line on stderr and ends all with exit code 75. The line is
-/// about the rank that others wait for, where that is known, and gives what it is in and the state
-/// of others that are late. A job of one process has only the limit, and no ranks to name. The
-/// others, when they see that another rank has the word, end half a second later at the latest.
-/// Each host reports what its own ranks know: a job on several hosts may end with a line of each.
+///   - on one host: whether the launcher ends the job while MPI starts and a rank has no place on
+///     the board, which means that the rank died earlier.
+/// In each case one rank of the host writes one line on stderr and ends all with exit code 75. The
+/// line names the rank that others wait for, if that is known, what that rank is in, and the state
+/// of other late ranks. A job of one process has only the limit, and no ranks to name. The other
+/// ranks, once they see that a rank is reporting, end at most half a second later. Each host
+/// reports what its own ranks know, so a job on several hosts may end with one line from each.
 class Watchdog {
  public:
-  /// `board` must outlive it.
+  /// `board` must outlive the watchdog.
   Watchdog(FlightBoard& board, WatchdogOptions options);
   /// Stops checking, and marks this rank as having left.
   ~Watchdog();
-  /// This rank has left in order; blocks until the others of this host have too. Goes on looking
-  /// until then: a rank may still die, and launchers may not report it.
+  /// Marks this rank as having left normally; blocks until the other ranks of this host have left
+  /// too. Checking continues until then: a rank may still die, and launchers may not report it.
   void leave();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;

@@ -12,9 +12,9 @@ namespace {
 
 constexpr const char* kReducePieceName = "reduce_piece";
 
-/// An Mlp on each device that has rows, with dropout by `step_rows` as Mlp has it. The outputs of
-/// device 0 lie where those of all are gathered, and its part of their gradient where the loss
-/// leaves it, so neither is copied.
+/// An Mlp on each device that has rows, with dropout by `step_rows` as in Mlp. Device 0's outputs
+/// are already stored where all outputs are gathered, and its part of their gradient where the loss
+/// writes it, so neither is copied.
 class SpreadMlp {
  public:
   SpreadMlp(Draft& draft, const std::vector<Rows>& split,
@@ -33,7 +33,7 @@ class SpreadMlp {
       const Mlp& model = models_.emplace_back(buffers, spec.model, rows, number, 0, own_rows);
       parameters_.push_back(model.operands());
       gradients_.push_back(spec.model.layout.flat(model.gradients()));
-      // Device 0 has the rows of all devices, in two slots, before they are scattered.
+      // Device 0 holds the rows of all devices, in two slots, before they are scattered.
       if (number == 0) continue;
       x_.push_back(buffers.tensor("x", Category::kData, rows, spec.model.layout.widths().front(),
                                   DType::kF32, number));
@@ -68,7 +68,7 @@ class SpreadMlp {
       add_copy(i, models_[i].output().grad, rows_of(output_.grad, i));
     }
     for (std::size_t i = 0; i < split_.size(); ++i) {
-      // What is there already is device 0's alone.
+      // Existing gradients are on device 0 only.
       models_[i].backward(draft_.program(), input_of(i, x), i == 0 ? beta : 0);
     }
     exchange(Reduce{.tensors = gradients_});
@@ -84,7 +84,7 @@ class SpreadMlp {
     return device == 0 ? rows_of(x, 0) : x_[device - 1];
   }
 
-  /// Where the step's number comes to on another device.
+  /// The copy of the step's number on another device.
   Tensor take_number(const Tensor& number, int device) {
     number_ = number;
     numbers_.push_back(
@@ -92,7 +92,7 @@ class SpreadMlp {
     return numbers_.back();
   }
 
-  // On the lanes of communication, so that what other devices are waited for shows as that.
+  // On the communication lanes, so that waits for other devices count as communication.
   void exchange(Collective collective) {
     if (split_.size() > 1) draft_.exchange(std::move(collective));
   }
@@ -106,11 +106,11 @@ class SpreadMlp {
   Draft& draft_;
   std::vector<Rows> split_;
   std::vector<Mlp> models_;
-  std::vector<Tensor> x_;                       // of the devices after device 0
-  Tensor number_{};                             // of the step
-  std::vector<Tensor> numbers_;                 // the same on the devices after device 0
-  std::vector<Tensor> parameters_, gradients_;  // what products read; what they make
-  ModelOutput output_;                          // of all rows, on device 0
+  std::vector<Tensor> x_;                       // on the devices after device 0
+  Tensor number_{};                             // the step's number
+  std::vector<Tensor> numbers_;                 // its copies on the devices after device 0
+  std::vector<Tensor> parameters_, gradients_;  // inputs of the products; their results
+  ModelOutput output_;                          // for all rows, on device 0
 };
 
 }  // namespace

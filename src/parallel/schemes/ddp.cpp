@@ -18,7 +18,8 @@
 namespace barestep {
 namespace {
 
-/// What becomes of the buckets of a step, in the order in which backward completes them.
+/// Reduces, and updates if needed, the buckets of a step in the order in which backward completes
+/// them.
 class BucketReduction {
  public:
   BucketReduction(Draft& draft, std::vector<Tensor> buckets, const DdpSettings& settings)
@@ -31,8 +32,8 @@ class BucketReduction {
     if (settings.update_per_bucket) update_ = draft.whole_update();
   }
 
-  /// A bucket is reduced where its last gradient is complete, and updated where backward does not
-  /// read its weights any more.
+  /// A bucket is reduced once its last gradient is complete, and updated once backward no longer
+  /// reads its weights.
   void on_made(int layer, BackwardResult made) {
     const ParameterLayout& layout = draft_.spec().model.layout;
     if (made == BackwardResult::kGradBias) reduce_until(layout.bias(kNoBuffer, layer).end_bytes());
@@ -41,7 +42,7 @@ class BucketReduction {
     if (made != BackwardResult::kGradWeight) update_reduced();
   }
 
-  /// All others, one by one, after backward.
+  /// The remaining buckets, one by one, after backward.
   void finish() {
     while (reduced_ < buckets_.size()) {
       reduce_until(buckets_[reduced_].end_bytes());
@@ -84,7 +85,7 @@ class BucketReduction {
   Draft& draft_;
   std::vector<Tensor> buckets_;
   std::optional<Tensor> bf16_{};  // see DdpSettings
-  std::optional<Op> update_{};    // of all parameters, where each bucket has its own
+  std::optional<Op> update_{};    // of all parameters, if each bucket has its own update
   std::size_t reduced_ = 0, updated_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// DistributedDataParallel: in the step of a rank there is an all-reduce wherever a bucket of
+// DistributedDataParallel: a rank's step has an all-reduce at each point where a bucket of
 // gradients is complete.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace barestep {
 
-/// PyTorch's limits: the first bucket is small, so that communication starts early.
+/// PyTorch's limits: the first bucket is small so that communication starts early.
 constexpr std::int64_t kFirstBucketBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kBucketBytes = std::int64_t{25} << 20;
 
@@ -26,17 +26,17 @@ std::vector<Tensor> gradient_buckets(const ParameterLayout& layout, BufferId gra
 struct DdpSettings {
   std::int64_t first_bucket_bytes = kFirstBucketBytes;
   std::int64_t bucket_bytes = kBucketBytes;
-  // PyTorch's first step reduces all gradients as one: it has not seen yet in which order they
-  // become ready (torch/csrc/distributed/c10d/reducer.cpp).
+  // PyTorch's first step reduces all gradients as one bucket, because it has not yet seen the order
+  // in which they become ready (torch/csrc/distributed/c10d/reducer.cpp).
   bool whole_first_bucket = false;
   bool overlap = true;             // false: all buckets are reduced after the whole backward pass
   bool update_per_bucket = false;  // each right after its all-reduce, on the comm lane
-  // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook; half the bytes. A bucket
-  // is scaled and rounded, once, into a buffer as large as the largest, and comes back from there
-  // after the sum. The hook rounds to bf16 before it divides by the ranks and once more then, here
-  // they are scaled in fp32 first: the same bits where ranks are a power of two
-  // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py). Rounded on each rank and as a
-  // sum, a gradient is within 1/256 of the ranks' magnitudes.
+  // Gradients are reduced as bf16, as with PyTorch's bf16_compress_hook, which halves the bytes. A
+  // bucket is scaled and rounded, once, into a buffer as large as the largest bucket, and copied
+  // back after the sum. The hook rounds to bf16 before it divides by the number of ranks, and again
+  // after; here the scaling comes first, in fp32. The bits are the same if the number of ranks is a
+  // power of two (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py). Rounding on each
+  // rank and in the sum keeps a gradient within 1/256 of the sum of the ranks' magnitudes.
   bool bf16_gradients = false;
 };
 
@@ -47,20 +47,21 @@ DdpSettings ddp_settings_of(const TrainConfig& config);
 StepSpec spec_of_rank(const TrainConfig& config, DeviceKind kind, const Dataset* dataset, int rank,
                       int ranks);
 
-/// Training steps as ranks take them: gradients and loss are sums over all ranks, each rank's
-/// weighted by its share of the step's rows, which makes them those of the whole batch. For equal
-/// shares the weight is 1/ranks, as PyTorch's.
+/// Training steps of one rank: gradients and loss are sums over all ranks, each weighted by the
+/// rank's share of the step's rows, so they equal those of the whole batch. For equal shares the
+/// weight is 1/ranks, as in PyTorch.
 class Ddp final : public Scheme {
  public:
   explicit Ddp(const DdpSettings& settings) : settings_(settings) {}
 
-  /// What is reduced in every step but a whole first one; see gradient_buckets().
+  /// What every step reduces, except a first step that reduces all as one; see gradient_buckets().
   [[nodiscard]] std::vector<Tensor> buckets(const ParameterLayout& layout,
                                             BufferId gradients) const;
 
   [[nodiscard]] bool has_first_step() const override { return settings_.whole_first_bucket; }
 
-  /// Takes the buffers of Draft::share_loss(), and "bucket_bf16" where gradients are reduced so.
+  /// Allocates the buffers of Draft::share_loss(), and "bucket_bf16" if gradients are reduced as
+  /// bf16.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;
@@ -69,10 +70,10 @@ class Ddp final : public Scheme {
   DdpSettings settings_;
 };
 
-/// Numbers of the tensors that share a bucket, in the order given: a bucket is closed as soon as it
-/// holds at least its limit, then the next limit counts, and the last one for all that follow
-/// (PyTorch's compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp). A bucket
-/// may exceed its limit by up to one tensor. `limits_bytes` must not be empty.
+/// The indices of the tensors in each bucket, in the order given. A bucket is closed as soon as it
+/// holds at least its limit, then the next limit applies; the last limit applies to all further
+/// buckets (PyTorch's compute_bucket_assignment_by_size, torch/csrc/distributed/c10d/reducer.cpp).
+/// A bucket may exceed its limit by up to one tensor. `limits_bytes` must not be empty.
 std::vector<std::vector<int>> assign_buckets(std::span<const std::int64_t> sizes_bytes,
                                              std::span<const std::int64_t> limits_bytes);
 

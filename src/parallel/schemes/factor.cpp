@@ -19,7 +19,8 @@ void require_clipping(const StepSpec& spec) {
                                   .remedy = "use --update separate"});
 }
 
-/// The factors of this rank's rows, and where those of all ranks' rows are gathered.
+/// The factors of this rank's rows, and the buffers where the factors of all ranks' rows are
+/// gathered.
 class Gathering {
  public:
   explicit Gathering(Draft& draft)
@@ -28,20 +29,20 @@ class Gathering {
   void gather_x() {
     if (!rounds() && !draft_.spec().draws_all()) gather(draft_.tensors().x);
   }
-  /// Of 16 bits x is gathered after it was rounded.
+  /// With 16-bit types, x is gathered after rounding.
   void gather_rounded_x() {
     if (rounds()) gather_input_of(0);
   }
   void gather_input_of(int layer) { gather(own(layer).x); }
   void gather_grad_output_of(int layer) { gather(own(layer).grad_y); }
 
-  /// Of all rows.
+  /// The factors of all rows.
   [[nodiscard]] Factors factors(int layer) {
     const Factors part = own(layer);
     return {all_rows(part.grad_y), all_rows(part.x)};
   }
 
-  /// The gradients as one rank alone makes them, micro-step by micro-step.
+  /// Computes the gradients as a single rank would, micro-step by micro-step.
   void add_gradients() {
     const StepSpec& spec = draft_.spec();
     for (std::int64_t first = 0; first < draft_.rows(); first += spec.batch_size) {
@@ -75,7 +76,7 @@ class Gathering {
   }
 
   Draft& draft_;
-  Mlp model_;  // with the activations of all own rows
+  Mlp model_;  // with the activations of all of this rank's rows
 };
 
 }  // namespace
@@ -87,7 +88,7 @@ void Factor::build(Draft& draft) const {
   draft.leave_factors();
   Gathering gathering(draft);
   const int last = model.layout.layers() - 1;
-  // The loss is the last to write the gradient of an output that no activation follows.
+  // The gradient of an output without an activation is complete once the loss is computed.
   const bool loss_makes_last = model.activation_after(last) == Activation::kNone;
 
   draft.input([&] { gathering.gather_x(); });
@@ -105,7 +106,7 @@ void Factor::build(Draft& draft) const {
       gathering.gather_grad_output_of(layer);
     });
   }
-  // After all of backward, so that what they wait for can arrive meanwhile.
+  // After all of backward, so that their inputs can arrive in the meantime.
   if (model.stores_gradients) gathering.add_gradients();
   draft.update({.factors = [&](int layer) { return gathering.factors(layer); }});
 }

@@ -1,25 +1,24 @@
 // Factor gather ("sufficient factor broadcasting", Xie et al. 2014): a weight's gradient is
-// grad_y^T x, so ranks gather these two instead of adding gradients up.
+// grad_y^T x, so ranks gather these two factors instead of reducing gradients.
 #pragma once
 
 #include "train/step.h"
 
 namespace barestep {
 
-/// Every rank computes the passes of its own rows. During forward the inputs of the layers are
-/// gathered, during backward the gradients of their outputs, and of all rows each rank makes the
-/// same gradients and the same update as one rank alone does, in the same order; with `--update
-/// fused` the update straight from the factors. So all ranks have
-/// the same bits, and, where a product's rows do not depend on how many there are, those of one
-/// rank: with plain loops always, with oneDNN where it has its kernels of AVX-512 and each rank has
-/// two rows or more. Moves 2 x rows x width numbers a layer, where Ddp moves 2 x width^2. Of a step
-/// of several micro-steps each rank keeps all its rows, and makes gradients of one rank's
-/// micro-steps.
+/// Every rank computes the passes of its own rows. Forward gathers the inputs of the layers,
+/// backward the gradients of their outputs. From all rows, each rank computes the same gradients
+/// and the same update as a single rank, in the same order; with `--update fused`, it computes the
+/// update directly from the factors. So all ranks have the same bits. They also match those of a
+/// single rank if a product's rows do not depend on how many there are: always with plain loops;
+/// with oneDNN where it has its AVX-512 kernels and each rank has at least two rows. Moves 2 x rows
+/// x width numbers per layer, where Ddp moves 2 x width^2. In a step of several micro-steps, each
+/// rank keeps all of its rows and computes gradients in a single rank's micro-steps.
 class Factor final : public Scheme {
  public:
-  /// Takes the buffers "all_out0", "all_grad_out0", ..., "all_x" where a rank does not draw all
-  /// rows itself, and those of Draft::share_loss(). Throws Error(kConfiguration) for clipping where
-  /// gradients are not stored.
+  /// Allocates the buffers "all_out0", "all_grad_out0", ..., "all_x" if a rank does not draw all
+  /// rows itself, and those of Draft::share_loss(). Throws Error(kConfiguration) if clipping is
+  /// requested but gradients are not stored.
   void build(Draft& draft) const override;
   [[nodiscard]] std::string exchange_text(const StepSpec& spec,
                                           std::string_view transport) const override;

@@ -1,4 +1,4 @@
-// The one place that makes schemes.
+// The only place that creates schemes.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,12 @@
 namespace barestep {
 
 struct SchemeOptions {
-  int devices = 1;              // of mlp_dp
+  int devices = 1;              // for mlp_dp
   bool adds_by_pieces = false;  // see DataParallel
   std::int64_t first_bucket_bytes = kFirstBucketBytes;
 };
 
-/// By what a trainer shares the steps of this configuration; null for one device, which shares with
-/// nobody.
+/// The scheme by which a trainer shares the steps of this configuration; null for a single device.
 std::unique_ptr<Scheme> scheme_of(const TrainConfig& config, TrainerKind trainer,
                                   const SchemeOptions& options = {});
 

@@ -9,8 +9,9 @@ namespace {
 
 constexpr std::int64_t kShardNumbers = 64 / bytes_of(DType::kF32);
 
-/// Of gradients that add up from step to step every rank keeps the sum of all ranks: the next
-/// step's are added to it, weighted and summed again, and the weights of all ranks are 1 together.
+/// How gradients are summed over the ranks. If they accumulate from step to step, every rank keeps
+/// the sum of all ranks. The next step adds to it, weights it and sums again; since the ranks'
+/// weights add up to 1, the old sum is counted once.
 Collective sum_of(const Tensor& gradients, float scale, bool zero_grad) {
   if (!zero_grad) return AllReduce{.tensors = {gradients}, .scale = scale};
   return ReduceScatter{.tensors = {gradients}, .scale = scale};
@@ -29,7 +30,7 @@ void Zero1::build(Draft& draft) const {
   draft.require_gradients();
   const StepSpec& spec = draft.spec();
   const FlatRange shard = optimizer_range(spec, spec.rank);
-  // The flat buffers as matrices with a row for each rank.
+  // The flat buffers as matrices with one row per rank.
   const auto by_rank = [&](const char* name, Category category) {
     return draft.buffers().tensor(name, category, spec.ranks, shard.count);
   };
@@ -53,7 +54,7 @@ void Zero1::build(Draft& draft) const {
   const auto add_up = [&](const Tensor& number) { draft.exchange(AllReduce{.tensors = {number}}); };
   draft.update({.range = shard, .squares_ready = add_up, .found_inf_ready = add_up});
   draft.exchange(AllGather{.tensors = {parameters}});
-  // Rounded by the rank that updated them, so that no further pass over the parameters is needed.
+  // Rounded by the rank that updated them, which saves another pass over the parameters.
   if (rounded) draft.exchange(AllGather{.tensors = {*rounded}});
 }
 

@@ -1,5 +1,5 @@
-// Stands in for CUDA's header where kernels are compiled for the host: the words of CUDA that
-// src/kernels/cuda/ use, and nothing more.
+// Replaces CUDA's header when kernels are compiled for the host. Defines only the parts of CUDA
+// that src/kernels/cuda/ use.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __forceinline__ inline
-// One section, so that the harness finds it all. A function with shared memory has internal
-// linkage: g++ does not mix that of others into a section.
+// One section, so the harness can find all shared variables. A function with shared memory has
+// internal linkage, because g++ does not mix it with other functions' variables in a section.
 #define __shared__ __attribute__((section("host_cuda_shared"))) static
 
 inline const host_cuda::Index& threadIdx = host_cuda::place.thread;
@@ -67,8 +67,8 @@ enum cudaError_t : int {
   cudaErrorInvalidConfiguration = 9
 };
 
-/// What an H200 has: of a multiprocessor, of a block that asked for more, of one that did not. Each
-/// block takes kBlockReserve beside what it asked for.
+/// The limits of an H200: per multiprocessor, per block with a larger request, and per block
+/// without one. Each block takes kBlockReserve in addition to its request.
 inline constexpr std::size_t kSharedOfMultiprocessor = std::size_t{228} * 1024;
 inline constexpr std::size_t kMostDynamicShared = std::size_t{227} * 1024;
 inline constexpr std::size_t kUsualDynamicShared = std::size_t{48} * 1024;
@@ -115,7 +115,7 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
-/// Runs the kernel at once, or hands it to who takes launches. Refuses what a GPU refuses.
+/// Runs the kernel immediately, or passes it to the queue. Refuses what a GPU refuses.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {

@@ -1,4 +1,4 @@
-// Stands in for cuRAND's device header where kernels are compiled for the host.
+// Replaces cuRAND's device header when kernels are compiled for the host.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ struct curandStatePhilox4_32_10_t {
   std::uint64_t seed, subsequence, counter;
 };
 
-/// `offset` is a multiple of 4, as PyTorch has it.
+/// `offset` is a multiple of 4, as in PyTorch.
 inline void curand_init(unsigned long long seed, unsigned long long subsequence,
                         unsigned long long offset, curandStatePhilox4_32_10_t* state) {
   *state = {seed, subsequence, offset / 4};

@@ -1,4 +1,4 @@
-// Stands in for the GPU's clock where kernels are compiled for the host.
+// Replaces the GPU's clock when kernels are compiled for the host.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
-// Stands in for the GPU's instructions where kernels are compiled for the host. It is as unkind as
-// hardware may be: approximations are an ulp off, other ones for other arguments, and tensor cores
-// round towards zero.
+// Replaces the GPU's instructions when kernels are compiled for the host, with the worst behaviour
+// that hardware may show: approximations are an ulp off, differently for different arguments, and
+// tensor cores round towards zero.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -61,8 +61,8 @@ inline float rounded_towards_zero(double x) {
                                                               : nearest;
 }
 
-/// Products are exact; the sums of four of them and what was there round towards zero, as tensor
-/// cores up to Ampere were observed to do. Hopper's rounding is not published.
+/// Products are exact. The sum of four products and the accumulator rounds towards zero, as was
+/// observed for tensor cores up to Ampere; Hopper's rounding is not published.
 inline void mma_by_warp(const host_cuda::Lane (&lanes)[32]) {
   constexpr std::uint32_t kTf32 = 0xFFFFE000U;
   float a[16][8];
@@ -100,7 +100,7 @@ inline void mma_tf32(float (&sums)[4], const std::uint32_t (&a)[4], const std::u
   host_cuda::run_by_warp({&operands, sums}, mma_by_warp);
 }
 
-/// `exact` rounded, then an ulp down, an ulp up or left, as the bits of x fall.
+/// `exact` rounded, then moved an ulp down, an ulp up or not at all, depending on the bits of x.
 inline float off_by_an_ulp(double exact, float x) {
   const auto rounded = static_cast<float>(exact);
   const std::uint32_t kind = bits_of(x) * 2654435761U >> 30;
