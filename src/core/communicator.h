@@ -33,7 +33,7 @@ class Communicator {
   /// False if the communicator cannot measure.
   [[nodiscard]] virtual bool sends_records() const { return false; }
 
-  /// From now on, sends a record of every collective to `sink`; it starts when this rank began.
+  /// From now on, sends a record of every collective to `sink`, starting when this rank began it.
   /// Null stops that. Call while no work is queued. Sends nothing unless sends_records().
   virtual void set_record_sink(RecordSink* /*sink*/) {}
 

@@ -433,8 +433,8 @@ struct TrainConfig {
 /// auto, cpu, cuda, or cuda:N. Whether the device exists is checked when it is opened.
 bool is_device_name(std::string_view name);
 
-/// Throws Error(kConfiguration) if `device`, the CPU device's options, sets one that only a GPU
-/// has.
+/// Throws Error(kConfiguration) if `device`, which is for the CPU, sets an option that only GPUs
+/// have.
 void require_fit_for_cpu(const DeviceConfig& device);
 
 /// The widths of the layers, at least two: `layers`, or depth + 1 times dim. `default_dim` replaces

@@ -30,11 +30,11 @@ struct JsonSource {
 /// is missing, of another kind or out of range; ranges include both ends.
 class JsonValue {
  public:
-  /// For an object.
+  /// For objects: whether there is a member with this key.
   [[nodiscard]] bool has(const char* key) const;
   [[nodiscard]] JsonValue at(const char* key) const;
   [[nodiscard]] std::vector<std::pair<std::string, JsonValue>> members() const;
-  /// The elements of an array, which must have `count` of them if that is given.
+  /// For arrays, which must have `count` elements if that is given.
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<JsonValue> items(std::size_t count) const;
 

@@ -64,9 +64,9 @@ struct QuantizeWeight {
 
 /// Quantises activations to whole numbers of `bits` bits, 7 or 8, in int8.
 ///
-/// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and to = from /
-/// scale, rounded to the nearest, ties to even. So a row's numbers depend only on that row. scales
-/// m x 1.
+/// By rows, symmetric: scale = largest magnitude of the row / (2^(bits - 1) - 1) and
+/// to = from / scale, rounded to the nearest, ties to even. So a row's numbers depend only on that
+/// row. scales m x 1.
 ///
 /// With a `zero_point`: one scale for all, affine, as in the dynamic modules of
 /// torch.ao.quantization. The range from the smallest number (or 0 if that is smaller) to the
@@ -83,8 +83,8 @@ struct Quantize {
 
 /// c = (a - zero point) b^T * (scale of a * scale of b) + bias, then the activation. The integer
 /// product is exact in int32 and is converted to fp32 once; multiplying by the scale and adding the
-/// bias round once. a is from Quantize with the same `bits`, b from QuantizeWeight. c m x n, a m x
-/// k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
+/// bias round once. a is from Quantize with the same `bits`, b from QuantizeWeight. c m x n, a
+/// m x k, b n x k, bias 1 x n; k is at most kMostInt8Inputs.
 struct QuantizedGemm {
   static constexpr std::string_view kLabel = "quantized_gemm";
   Tensor c, a, b;
@@ -121,13 +121,13 @@ struct ActivationGrad {
   [[nodiscard]] std::string_view label() const { return traits_of(activation).grad_label; }
 };
 
-/// values *= mask, in place; each number of the mask is 0 with probability `rate`, else 1 / (1 -
-/// rate). The mask is a function of the seed, the step (counted from 1, read from `step`), the
-/// layer, the column and the row within the whole step: row i of values is row first_row + i *
-/// row_stride there. So the same op on the gradient gets the same mask, and no mask is stored.
-/// Philox4x32-10, keyed with the seed, turns the counter (j, row, layer, step) into the words of
-/// columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up. A number is 0 if its word is
-/// below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
+/// values *= mask, in place; each number of the mask is 0 with probability `rate`, else
+/// 1 / (1 - rate). The mask is a function of the seed, the step (counted from 1, read from `step`),
+/// the layer, the column and the row within the whole step: row i of values is row
+/// first_row + i * row_stride there. So the same op on the gradient gets the same mask, and no mask
+/// is stored. Philox4x32-10, keyed with the seed, turns the counter (j, row, layer, step) into the
+/// words of columns j, j + q, j + 2 q and j + 3 q, where q is n / 4 rounded up. A number is 0 if
+/// its word is below rate * 2^32. values m x n, of a real type; step 1 x 1, i32.
 struct Dropout {
   static constexpr std::string_view kLabel = "dropout";
   Tensor values, step;
@@ -146,12 +146,13 @@ struct SumRows {
   float beta = 0;
 };
 
-/// A mean over `count` numbers: those of the whole step, which may be more than this op's. loss =
-/// sum of the terms of (output, target) / count + beta * loss; grad = the loss's derivative with
-/// respect to the output. Mean squared error has the terms (output - target)^2. loss 1 x 1, the
-/// others m x n; if the loss takes labels, target is i32, each 0 or 1. output and grad have one
-/// real type; the gradient is rounded to it last. `scale` (1 x 1, f32), if given, multiplies the
-/// gradient before that, but not the loss.
+/// A mean over `count` numbers: those of the whole step, which may be more than this op's.
+/// loss = sum of the terms of (output, target) / count + beta * loss,
+/// grad = derivative of the loss with respect to the output.
+/// Mean squared error has the terms (output - target)^2. loss 1 x 1, the others m x n; if the loss
+/// takes labels, target is i32, each 0 or 1. output and grad have one real type; the gradient is
+/// rounded to it last. `scale` (1 x 1, f32), if given, multiplies the gradient before that, but not
+/// the loss.
 struct PointwiseLoss {
   Tensor loss, grad, output, target;
   std::int64_t count = 0;
@@ -162,11 +163,12 @@ struct PointwiseLoss {
   [[nodiscard]] std::string_view label() const { return traits_of(kind).label; }
 };
 
-/// Softmax cross-entropy with class indices, mean over `count` rows: loss =
-/// -sum(log_softmax(logits)[label]) / count + beta * loss, grad = (softmax(logits) - onehot(label))
-/// / count. loss 1 x 1, logits and grad m x n, labels m x 1 i32, each in [0, n). With smoothing,
-/// the label has the weight 1 - smoothing + smoothing / n and every other class smoothing / n
-/// (Szegedy et al. 2016). Types and `scale` as for PointwiseLoss.
+/// Softmax cross-entropy with class indices, mean over `count` rows:
+/// loss = -sum(log_softmax(logits)[label]) / count + beta * loss,
+/// grad = (softmax(logits) - onehot(label)) / count.
+/// loss 1 x 1, logits and grad m x n, labels m x 1 i32, each in [0, n). With smoothing, the label
+/// has the weight 1 - smoothing + smoothing / n and every other class smoothing / n (Szegedy et al.
+/// 2016). Types and `scale` as for PointwiseLoss.
 struct CrossEntropy {
   static constexpr std::string_view kLabel = "cross_entropy";
   Tensor loss, grad, logits, labels;
@@ -221,8 +223,8 @@ concept OptimizerOp = requires(const Op& op) {
 /// zero, so padding stays zero.
 ///
 /// Weight decay adds weight_decay times the weight to the gradient. Decoupled weight decay, as in
-/// AdamW (Loshchilov & Hutter 2017), multiplies the weights by a third scalar, 1 - lr *
-/// weight_decay, before the step.
+/// AdamW (Loshchilov & Hutter 2017), multiplies the weights by a third scalar,
+/// 1 - lr * weight_decay, before the step.
 ///
 /// With AMSGrad (Reddi et al. 2018), the step uses `max_moments2` (1 x n), the largest of all
 /// second moments so far, instead of the second moment.
@@ -250,10 +252,11 @@ struct Adam {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Stochastic gradient descent over flat buffers, rounded as in PyTorch's CPU SGD. With g = grads +
-/// weight_decay * weights: weights += scalars * g; `scalars` (1 x 1) is -lr. With momentum,
-/// velocities = momentum * velocities + g replaces g in the step; with Nesterov's momentum, g +
-/// momentum * velocities does. weights, grads and velocities are 1 x n. Padding stays zero.
+/// Stochastic gradient descent over flat buffers, rounded as in PyTorch's CPU SGD. With
+/// g = grads + weight_decay * weights: weights += scalars * g; `scalars` (1 x 1) is -lr. With
+/// momentum, velocities = momentum * velocities + g replaces g in the step; with Nesterov's
+/// momentum, g + momentum * velocities does. weights, grads and velocities are 1 x n. Padding stays
+/// zero.
 struct Sgd {
   static constexpr std::string_view kLabel = "sgd";
   Tensor weights, grads, scalars;
@@ -270,10 +273,11 @@ struct Sgd {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop without centring. With g = grads
-/// + weight_decay * weights: squares = alpha * squares + (1 - alpha) g^2 and weights += scalars * g
-/// / (root of squares + eps); `scalars` (1 x 1) is -lr. With momentum, velocities = momentum *
-/// velocities + that quotient replaces the quotient. All except scalars and clip are 1 x n.
+/// RMSprop (Hinton 2012) over flat buffers, as torch.optim.RMSprop without centring. With
+/// g = grads + weight_decay * weights: squares = alpha * squares + (1 - alpha) g^2 and
+/// weights += scalars * g / (root of squares + eps); `scalars` (1 x 1) is -lr. With momentum,
+/// velocities = momentum * velocities + that quotient replaces the quotient. All except scalars and
+/// clip are 1 x n.
 struct RmsProp {
   static constexpr std::string_view kLabel = "rmsprop";
   Tensor weights, grads, squares, scalars;
@@ -291,9 +295,9 @@ struct RmsProp {
   [[nodiscard]] std::string text(const TensorText& t) const;
 };
 
-/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad. With g = grads +
-/// weight_decay * weights: sum += g^2 and weights += scalars * g / (root of sum + eps); `scalars`
-/// (1 x 1) is -lr. weights, grads and sum are 1 x n.
+/// Adagrad (Duchi et al. 2011) over flat buffers, as torch.optim.Adagrad. With
+/// g = grads + weight_decay * weights: sum += g^2 and weights += scalars * g / (root of sum + eps);
+/// `scalars` (1 x 1) is -lr. weights, grads and sum are 1 x n.
 struct Adagrad {
   static constexpr std::string_view kLabel = "adagrad";
   Tensor weights, grads, sum, scalars;
@@ -327,8 +331,8 @@ struct Lion {
 
 /// One step of Adam on the weight and the bias of a linear layer, directly from the factors of
 /// their gradients; the gradients, grad_y^T x and the column sums of grad_y, are never stored.
-/// Otherwise computes the same as Adam. weight and its moments are out x in, bias and its moments 1
-/// x out, grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device,
+/// Otherwise computes the same as Adam. weight and its moments are out x in, bias and its moments
+/// 1 x out, grad_y n x out, x n x in, for any n. The sums are as exact as in fp32 on every device,
 /// even if products are not. With 16-bit factors, gradients are rounded to their type, and so are
 /// the new weights in `rounded_weight` and `rounded_bias`, which have the shapes of weight and
 /// bias.
@@ -380,8 +384,9 @@ struct UpdateLossScale {
 };
 
 /// The sum of the squares of a linear layer's gradients, from the Gram matrices of their factors.
-/// With gram_y = grad_y grad_y^T and gram_x = x x^T, both n x n, |grad_y^T x|^2 + |column sums of
-/// grad_y|^2 = sum of gram_y * (gram_x + 1), elementwise. out 1 x 1.
+/// With gram_y = grad_y grad_y^T and gram_x = x x^T, both n x n,
+/// |grad_y^T x|^2 + |column sums of grad_y|^2 = sum of gram_y * (gram_x + 1), elementwise.
+/// out 1 x 1.
 struct GramSquares {
   static constexpr std::string_view kLabel = "gram_squares";
   Tensor out, gram_y, gram_x;

@@ -236,7 +236,7 @@ class Ordering {
   std::map<LaneId, std::size_t> lane_numbers_;
   std::vector<std::vector<Conflict>> same_step_;     // by node, newest first
   std::vector<std::vector<Conflict>> steps_before_;  // by node, newest first
-  std::vector<Clock> lane_ends_;                     // by lane: what its last part so far knows
+  std::vector<Clock> lane_ends_;                     // by lane: the clock after its last part
   std::vector<Clock> node_ends_;  // by position: what holds when all parts are done
 };
 

@@ -2,8 +2,8 @@
 //
 // Work is assigned to a node by external correlation: a number is pushed before the node is queued,
 // and CUPTI attaches it to every call of this thread until it is popped. A graph's work is
-// correlated with the graph's launch. Its nodes are identified through the graph's own nodes, which
-// CUPTI reports while each node is captured.
+// correlated with the graph's launch. There, the program's node is identified by the graph node,
+// which CUPTI reports while the program's node is captured.
 #pragma once
 
 #include <cupti.h>

@@ -246,7 +246,7 @@ struct Queued {
   TraceSpan span;
 };
 
-/// HolisticTraceAnalysis derives the integer type for event numbers from their size; these fit.
+/// HolisticTraceAnalysis stores event numbers in an integer type that holds these.
 constexpr std::int64_t kFirstId = 100'000;
 /// Above the lanes' streams.
 constexpr std::int64_t kOtherStreams = 100;

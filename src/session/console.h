@@ -32,7 +32,7 @@ class Console final : public Observer {
   [[nodiscard]] std::string text() const override;
 
   /// Prints text on stdout in place of the progress bar. If stdout has no reader and the run writes
-  /// no file either, requests the run to stop.
+  /// no file either, asks the run to stop.
   void print(const std::string& text);
   void print_line(const std::string& line) { print(line + "\n"); }
 

@@ -68,7 +68,7 @@ class Place {
   [[nodiscard]] virtual ProfilingScope profiling_scope() const = 0;
   [[nodiscard]] virtual MonitorScope monitor_scope() const = 0;
 
-  /// For several devices or ranks: how many there are, and what they exchange how; a line or two.
+  /// For several devices or ranks: how many there are, what they exchange, and how; a line or two.
   [[nodiscard]] virtual std::string text(const TrainConfig& /*config*/,
                                          const StepPrograms& /*programs*/) const {
     return "";

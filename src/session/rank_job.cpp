@@ -77,7 +77,7 @@ MpiRank RankJob::join() {
   try {
     return join_mpi(&record());
   } catch (const Error& error) {
-    // Single copies that do not know each other may have no common board.
+    // Copies that cannot see each other may have no common board.
     std::optional<LoneCopy> copy;
     if (launched_ && error.code() == ExitCode::kConfiguration) copy.emplace(*launched_);
     if (copy ? copy->is_first(1) : board_.claim_word()) print_error(program_, error);

@@ -38,7 +38,7 @@ std::shared_ptr<const Dataset> open_data(const TrainConfig& config, DeviceKind k
       config.data, widths_of(config.model, default_dim(kind)), config.model.loss, memory_bytes));
 }
 
-/// Requests the run to end when its time is up.
+/// Asks the run to end when its time is up.
 class TimeLimit final : public Observer {
  public:
   TimeLimit(double end_s, bool& is_reached) : end_s_(end_s), is_reached_(is_reached) {}

@@ -45,8 +45,8 @@ class Product {
   /// be this provider's own.
   [[nodiscard]] virtual LinearAdamKernel linear_adam() const { return {}; }
 
-  /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0; with k
-  /// = 0, an element is its bias or beta * c. c must not overlap the other tensors.
+  /// Computes the whole op, with its bias, beta and activation; blocks. Any extent may be 0; with
+  /// k = 0, an element is its bias or beta * c. c must not overlap the other tensors.
   virtual void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) = 0;
 };
 

@@ -49,8 +49,8 @@ class Lines {
   std::vector<Line> lines_;
 };
 
-/// A tile of a product with a matmul primitive: op(a) is rows x depth, op(b) depth x cols, c rows x
-/// cols and dense. For a c with gaps between its rows, oneDNN silently uses a slow kernel.
+/// A tile of a product with a matmul primitive: op(a) is rows x depth, op(b) depth x cols, c
+/// rows x cols and dense. For a c with gaps between its rows, oneDNN silently uses a slow kernel.
 struct Shape {
   std::int64_t rows, cols, depth;
   bool transpose_a, transpose_b;

@@ -6,8 +6,8 @@
 
 namespace barestep {
 
-/// Loads the first of these shared libraries that can be loaded, for the rest of the process.
-/// Throws Error(kNoDevice) with the reason why the first one cannot be loaded if none can.
+/// Loads the first of these shared libraries that can be loaded, for the rest of the process. If
+/// none can, throws Error(kNoDevice) with the reason why the first one cannot.
 void* load_cublas_lt(std::span<const std::string> files);
 
 /// A function of the library. Throws Error(kNoDevice) if the library does not contain it.

@@ -122,7 +122,7 @@ class CudaDevice final : public Device {
   void run_first_kernel();
   void launch_kernel(const DeviceOp& op, const Addresses& addresses, CudaDeviceStream& stream);
 
-  // const methods of the interface query the device too
+  // Const methods of the interface query the device too.
   mutable CudaContext context_;
   int index_;
   cudaDeviceProp properties_;

@@ -111,8 +111,9 @@ struct SplitTf32 {
 ///
 /// A warp computes 32 rows by 16 columns as two by two tiles of mma_tf32. Rows and columns are
 /// assigned so that factors are read with wide loads and each thread ends up with four neighbours.
-/// For lane 4g + q: row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2, and its column 2c +
-/// j is column c of tile j.
+/// For lane 4g + q:
+/// row 4g + r of the warp is row g + 8 (r % 2) of tile r / 2;
+/// its column 2c + j is column c of tile j.
 template <int kChain = 1, class OfNumber = float>
 struct TensorProduct {
   using Number = OfNumber;
