@@ -1,8 +1,8 @@
 // The flight record: what a rank is doing and did last, readable by the watchdogs of its host.
 //
 // Every rank has a place on a board in memory that the ranks of a host share. It enters each phase,
-// host call and collective there when it begins and when it ends. The board outlives a rank that
-// was killed or stopped, so the other ranks see its last state.
+// host call and collective there when it begins and when it ends. The board outlives a rank that is
+// killed, and stays readable while one is stopped, so the other ranks see its last state.
 #pragma once
 
 #include <array>
