@@ -78,7 +78,6 @@ TEST_F(MlpDp, LooksAtTheHostWithAMonitor) {
   EXPECT_THAT(read_file(folder() / "m.jsonl"), HasSubstr("\"monitor_summary\":\"host\""));
 }
 
-// The practical's line, in every step before its own.
 /// One trace per device, which readers treat as a rank's.
 TEST_F(MlpDp, ProfilesAllDevicesAndWritesATraceOfEach) {
   const auto result =
@@ -120,6 +119,7 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
   }
 }
 
+/// The practical prints these lines in every step, before the step's own line.
 TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
   const auto result = run(
       {"--devices", "cpu,cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "1", "--show-split"});

@@ -17,7 +17,7 @@
 
 namespace barestep {
 
-/// What a rank can be doing.
+/// The activities of a rank.
 enum class Activity : std::int64_t {
   kStart,  // MPI's start
   kSetUp,  // options, files, device
@@ -108,7 +108,7 @@ class FlightScope {
   FlightRecord* record_;
 };
 
-/// The records of the ranks of a host.
+/// The board with the records of the ranks of a host.
 class FlightBoard {
  public:
   static constexpr int kPlaces = 256;
