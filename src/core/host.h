@@ -38,8 +38,8 @@ int cpus_within(const CpuSet& allowed, std::optional<double> quota);
 bool has_vnni(const std::filesystem::path& root = "/");
 
 /// The bytes of the CPU's largest cache, according to sys/devices/system/cpu/cpu0/cache under
-/// `root`; 0 if it does not say. (sysconf() reports the cache of a whole package, of which a virtual
-/// machine may have a part.)
+/// `root`; 0 if it does not say. (sysconf() reports the cache of a whole package, of which a
+/// virtual machine may have a part.)
 std::int64_t cache_bytes(const std::filesystem::path& root = "/");
 
 /// How many CPUs this process may use; more threads than that do not help. At least 1.

@@ -196,7 +196,7 @@ void list_experiments() {
 
 namespace {
 
-/// Measures what the study in `output` lacks of the experiments, and writes its report.
+/// Measures the parts of these experiments that the study in `output` lacks, and writes its report.
 Report measured_report(const StudyOptions& options, const std::vector<const Experiment*>& wanted) {
   for (const Experiment* each : wanted) {
     if (each->needs_mpi) path_of_mpirun();

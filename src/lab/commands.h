@@ -42,7 +42,7 @@ void run_study(const StudyOptions& options);
 /// in `output` lacks, writes the sheet there as Markdown, and prints it. Throws Error.
 void print_sheet(const StudyOptions& options, const std::string& name, SheetCopy copy);
 
-/// Writes the report of the study in `folder` again. Throws Error.
+/// Rewrites the report of the study in `folder`. Throws Error.
 void report_study(const std::filesystem::path& folder, double margin);
 
 /// Amdahl's law for a serial share: the speed-up of this many ranks, and the limit for any number.

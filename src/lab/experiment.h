@@ -98,7 +98,7 @@ struct Results {
 
   /// Step times of `b` compared with those of `a`.
   [[nodiscard]] Comparison compare(std::string_view a, std::string_view b) const;
-  /// Each of `keys` against `reference`, as one family.
+  /// Compares each of `keys` with `reference`, as one family.
   [[nodiscard]] std::vector<Comparison> compare(std::string_view reference,
                                                 std::span<const std::string> keys) const;
 };

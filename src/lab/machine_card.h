@@ -80,7 +80,7 @@ struct MachineCard {
   double flops_per_s = 0;            // for large products, fp32
   double tf32_flops_per_s = 0;       // the same in tf32; 0: not supported
   double half_flops_per_s = 0;       // the same in bf16 and fp16; 0: unknown
-  int multiprocessors = 0;           // of a GPU; 0: unknown, and products of all shapes are as fast
+  int multiprocessors = 0;           // of a GPU; 0: unknown, and product shape has no effect
   double memory_bytes_per_s = 0;     // achieved, not the data sheet's
   double launch_s = 0;               // of an op, in addition to its work
   double host_s = 0;                 // of a step: before the first op begins, and after the last
@@ -114,10 +114,10 @@ void read_measured(const JsonValue& from, MachineLoad& load);
 /// The contents of the card's file: load_card() restores the card from it, except `stated`.
 std::string json_of(const MachineCard& card);
 
-/// Names of the cards that come with barestep.
+/// Names of the cards included in barestep.
 std::vector<std::string> card_names();
 
-/// Seconds to sum `bytes` over `ranks` of a machine.
+/// Seconds to sum `bytes` over `ranks` ranks of a machine.
 ///
 /// If this many ranks were measured on the machine, the load's times are used, interpolated
 /// linearly in the bytes. Otherwise the time is latency + hops * hop latency + bytes on the bus /

@@ -71,8 +71,8 @@ struct RankRates {
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kNumbers = kMemoryBytes / 4;
-/// Ops are timed in batches, and the median batch counts. Batches are short, so that a brief
-/// disturbance spoils few of them, and there are at least this many.
+/// Ops are timed in batches, at least kBatches of them, and the median batch counts. Batches are
+/// short, so that a brief disturbance spoils few of them.
 constexpr double kBatchSeconds = 1e-3;
 constexpr int kBatches = 5;
 constexpr int kReducedBatches = 15;

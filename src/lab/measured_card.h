@@ -28,7 +28,7 @@ struct Machine {
 /// Opens the first GPU, if there is one.
 Machine this_machine();
 
-/// Names and values, for reports.
+/// Names and values for reports.
 std::vector<std::pair<std::string, std::string>> facts_of(const Machine& machine);
 
 struct CardRequest {

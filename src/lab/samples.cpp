@@ -14,7 +14,7 @@ constexpr double kErrorShare = 0.05;  // share of intervals that miss the median
 constexpr std::size_t kFewestStarts = 6;
 constexpr std::size_t kWindow = 5;  // steps
 
-/// P(Binomial(count, 1/2) <= most).
+/// The probability P(Binomial(count, 1/2) <= most).
 double binomial_below(std::size_t count, std::size_t most) {
   double term = std::exp2(-static_cast<double>(count));  // probability of 0
   double sum = term;

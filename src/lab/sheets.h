@@ -45,7 +45,7 @@ struct SheetQuestion {
   const char* question;
   const char* formula;  // or the rule behind the answer
   std::function<std::string(const SheetRuns& runs)> answer;
-  const char* key;  // what a good answer has
+  const char* key;  // the contents of a good answer
 };
 
 /// The first `given` columns of a table are fixed and stay on a blank copy. The title of a
@@ -74,7 +74,7 @@ std::span<const Sheet> sheets();
 /// Throws Error(kUsage), with the nearest name, if no sheet has this name.
 const Sheet& sheet_of(std::string_view name);
 
-/// As Markdown.
+/// The sheet as Markdown.
 std::string markdown_of(const Sheet& sheet, const Report& report, SheetCopy copy);
 
 }  // namespace barestep

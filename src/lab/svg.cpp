@@ -120,7 +120,7 @@ std::string mark_text(double mark) {
   return mark >= 1000 ? number_text(mark) : fmt::format("{:g}", mark == 0 ? 0 : mark);
 }
 
-/// Three digits at most.
+/// A number with at most three digits.
 std::string value_text(double value) {
   return value >= 1000 ? number_text(value) : fmt::format("{:.3g}", value);
 }

@@ -521,7 +521,8 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
 
 class KilledRuns : public CheckpointedRuns {
  protected:
-  /// Ends a run by kill -9 at random moments and restarts it until it is complete, this many times.
+  /// Kills runs by kill -9 at random moments, `times` times in all, and resumes each until it is
+  /// complete.
   void kill(int times) {
     const Arguments command = kFiles + epochs(100) + Arguments{"--log-every", "7"};
     ASSERT_EQ(single(command + Arguments{"--save", "whole", "--metrics", "of_whole"}).exit_code, 0);

@@ -127,7 +127,7 @@ TEST_F(RanksOutputs, WeightsThatAreNoNumbersEndAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("mlp_ddp: error: weights 'w': net.0.weight holds "));
 }
 
-/// mlp_ddp's own exit code: mpirun kills a job whose output is not read.
+/// mlp_ddp alone, since mpirun kills a job whose output is not read.
 TEST_F(RanksOutputs, AReaderThatGoesAwayCostsARunNothingElse) {
   const auto alone =
       bash("./mlp_ddp" + kRanksRun + "--steps 300 | head -n 1; exit ${PIPESTATUS[0]}");

@@ -119,6 +119,7 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
   }
 }
 
+/// The practical prints these lines in every step, before the step's own line.
 TEST_F(MlpDp, ShowsTheRowsOfEachDevice) {
   const auto result = run(
       {"--devices", "cpu,cpu,cpu", "--dim", "16", "--depth", "1", "--steps", "1", "--show-split"});

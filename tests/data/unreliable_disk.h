@@ -55,7 +55,7 @@ class FaultyDisk : public FileSystem {
 /// contents of a disk with a volatile cache after a power cut at any time.
 class RecordingDisk : public FileSystem {
  public:
-  /// What a disk that keeps its promises loses.
+  /// The sync calls that the disk carries out; with both, it is a correct disk.
   struct Obeys {
     bool sync = true;
     bool sync_folder = true;

@@ -16,7 +16,7 @@ namespace barestep {
 struct MadeUpStep {
   double step_s = 0;
   double noise =
-      0.003;  // of starts: every figure goes up and down by up to this share, each its own way
+      0.003;  // of starts: each figure varies by up to this share, independently of the others
   std::map<std::string, double> phase_s{};
   double queued_s = 0;
   std::vector<double> first_s{};

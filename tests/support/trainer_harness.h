@@ -29,7 +29,7 @@ inline void expect_ordered(const Program& program) {
   }
 }
 
-/// Adds what a rank saves of its state to `state`, whose tensors may be empty.
+/// Adds the state that a rank saved to `state`, whose tensors may be empty.
 inline void add_saved(TrainingState& state, const StepPrograms& programs,
                       std::span<const std::byte> saved) {
   if (state.tensors.empty()) {

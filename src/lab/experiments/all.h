@@ -73,7 +73,7 @@ Plot account_plot(const std::vector<Measurement>& cases, const std::vector<std::
 /// The share of a phase in the step of a rank, over the starts.
 Estimate share_of(const Measurement& each, std::string_view phase, int rank = 0);
 
-/// The phase that takes most of a step.
+/// The phase that takes the largest part of a step.
 LargestPart largest_phase(const Measurement& each);
 
 /// Where throughput saturates, for the same case with batches that double each time: the batch

@@ -1,4 +1,4 @@
-// Stands in for MPI in builds without it.
+// Replaces the MPI sources in builds without MPI.
 #include <cstdlib>
 
 #include "core/error.h"

@@ -1,4 +1,4 @@
-// Stands in for NCCL in builds without it.
+// Replaces the NCCL sources in builds without NCCL.
 #include "core/error.h"
 #include "parallel/comm/nccl_communicator.h"
 

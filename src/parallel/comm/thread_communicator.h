@@ -23,7 +23,7 @@ class ThreadGroup {
  private:
   friend class ThreadCommunicator;
   struct Rendezvous;
-  // Collectives meet in the ranks' stream threads, host calls in their main threads.
+  // Collectives run in the ranks' stream threads, host calls in their main threads.
   std::unique_ptr<Rendezvous> collectives_;
   std::unique_ptr<Rendezvous> host_calls_;
 };

@@ -1,8 +1,8 @@
 // The flight record: what a rank is doing and did last, readable by the watchdogs of its host.
 //
 // Every rank has a place on a board in memory that the ranks of a host share. It enters each phase,
-// host call and collective there when it begins and when it ends. The board outlives a rank that
-// was killed or stopped, so the other ranks see its last state.
+// host call and collective there when it begins and when it ends. The board outlives a rank that is
+// killed, and stays readable while one is stopped, so the other ranks see its last state.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace barestep {
 
-/// What a rank can be doing.
+/// The activities of a rank.
 enum class Activity : std::int64_t {
   kStart,  // MPI's start
   kSetUp,  // options, files, device
@@ -108,7 +108,7 @@ class FlightScope {
   FlightRecord* record_;
 };
 
-/// The records of the ranks of a host.
+/// The board with the records of the ranks of a host.
 class FlightBoard {
  public:
   static constexpr int kPlaces = 256;

@@ -36,9 +36,9 @@ struct WatchdogOptions {
 };
 
 /// A thread that checks 50 times a second
-///   - whether a rank of this host died: its process is gone, and it had not left,
+///   - whether a rank of this host died: its process is gone although it has not left,
 ///   - whether this rank has been in one entry for longer than the limit,
-///   - whether the communicator failed two seconds ago, and no rank has reported it since,
+///   - whether the communicator has had an error for two seconds that no rank has reported,
 ///   - on several hosts: whether the launcher ends the job, by SIGCONT and SIGTERM, while this rank
 ///     waits for others,
 ///   - on one host: whether the launcher ends the job while MPI starts and a rank has no place on
@@ -72,7 +72,7 @@ class Watchdog {
   void look_at_launcher();
   void look_for_the_absent();
   void end_behind_others();
-  /// Writes one line and ends the job, if no other process has done so.
+  /// Writes one line and ends the job, unless another process has already done so.
   void report(const Problem& problem);
   void write_records() const;
   [[nodiscard]] std::string own_name() const;

@@ -42,7 +42,7 @@ class DataParallel final : public Scheme {
   bool adds_by_pieces_;
 };
 
-/// Large enough for a copy between GPUs to be fast.
+/// Size of "reduce_piece": large enough for a fast copy between GPUs.
 constexpr std::int64_t kReducePieceBytes = std::int64_t{16} << 20;
 
 /// The buffer "reduce_piece", if there is one; flat.
