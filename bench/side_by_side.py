@@ -93,8 +93,7 @@ def run_barestep(options, case, arguments, seconds):
         for name in ("dim", "depth", "steps", "warmup"):
             command += [f"--{name}", str(case[name])]
         command += ["--batch-size", str(case["batch"])]
-        if case["tf32"]:
-            command += ["--precision", "tf32"]
+        command += ["--precision", case["precision"]]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired:
@@ -115,10 +114,10 @@ def cases(options):
         shapes = [(8192, 6, 64, 5), (1024, 2, 64, 5), (8192, 6, 32, 3), (8192, 6, 128, 3),
                   (8192, 6, 256, 3)]
     for dim, depth, batch, rounds in shapes:
-        for tf32 in (False, True) if options.device == "cuda" else (False,):
+        for precision in ("fp32", "tf32", "bf16") if options.device == "cuda" else ("fp32", "bf16"):
             large = dim >= 8192
             ways = ["eager", "fused"] + (["compile", "graph"] if batch == 64 else [])
-            yield {"dim": dim, "depth": depth, "batch": batch, "tf32": tf32, "rounds": rounds,
+            yield {"dim": dim, "depth": depth, "batch": batch, "precision": precision, "rounds": rounds,
                    "ways": ways if options.device == "cuda" else ["eager"],
                    "steps": 25 if large else 120, "warmup": 5 if large else 20}
 
@@ -133,7 +132,7 @@ def largest_difference(a, b):
 
 def compare(options, workers, case):
     """Runs one case: all rounds, the ratios, and the difference of the losses."""
-    order = {key: case[key] for key in ("dim", "depth", "batch", "tf32", "steps", "warmup")}
+    order = {key: case[key] for key in ("dim", "depth", "batch", "precision", "steps", "warmup")}
     runs = {way: lambda way=way: workers[way].ask(150, do="train", **order) for way in case["ways"]}
     runs["barestep"] = lambda: run_barestep(options, case, [], 60)
     runs["barestep, graph"] = lambda: run_barestep(options, case, ["--graph"], 60)
@@ -187,7 +186,7 @@ def compare_randn(options, worker):
 
 
 def text_of(outcome):
-    shape = "{dim}x{depth} batch {batch} {0}".format("tf32" if outcome["tf32"] else "fp32", **outcome)
+    shape = "{dim}x{depth} batch {batch} {precision}".format(**outcome)
     times = ", ".join(f"{name} {ms:.3f} ms" for name, ms in outcome["ms"].items())
     off = outcome.get("largest_loss_difference")
     text = f"  {shape}: {times}" + (f"; losses differ by {off:.1e}" if off is not None else "")
@@ -201,7 +200,7 @@ def failures_of(report):
     if not compared:
         wrong.append("no losses could be compared")
     for case in compared:
-        if not case["tf32"] and not case["largest_loss_difference"] <= LARGEST_LOSS_DIFFERENCE:
+        if case["precision"] == "fp32" and not case["largest_loss_difference"] <= LARGEST_LOSS_DIFFERENCE:
             wrong.append("losses of {dim}x{depth} batch {batch} differ by {0:.1e}".format(
                 case["largest_loss_difference"], **case))
     if report["randn"].get("equal_to_the_bit") is False:
@@ -233,7 +232,7 @@ def main():
             "equal to the bit" if report["randn"].get("equal_to_the_bit") else report["randn"]), flush=True)
     for case in all_cases:
         if time.monotonic() - begin > options.seconds:
-            report["left_out"].append({key: case[key] for key in ("dim", "depth", "batch", "tf32")})
+            report["left_out"].append({key: case[key] for key in ("dim", "depth", "batch", "precision")})
             continue
         report["cases"].append(compare(options, workers, case))
         print(text_of(report["cases"][-1]), flush=True)

@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 
+#include "core/arena.h"
+#include "core/plan.h"
 #include "core/text_table.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/make_device.h"
 #include "measure.h"
 #include "train/trainer.h"
@@ -183,18 +187,87 @@ void updates(benchmark::State& state) {
 BENCHMARK(updates)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime()->Unit(
     benchmark::kMillisecond);
 
-/// A small step, and what the host adds to its ops: queueing, waking and events. With the third
-/// argument 1 the host waits for each step, as a PyTorch script that prints each loss does; else
-/// the next step is queued meanwhile.
+/// A step's ops one after the other on the calling thread and its pool: without queues, events or a
+/// thread to hand work to. Weights and input are random and stay; data ops are left out.
+class PlainLoop {
+ public:
+  PlainLoop(const TrainConfig& config, Device& device)
+      : programs_(spec_of(config, DeviceKind::kCpu, nullptr)), plan_(programs_.buffers()) {
+    arenas_.emplace_back(device, plan_, programs_.buffers());
+    addresses_ = barestep::bind(programs_.buffers(), arenas_)[0];
+    std::minstd_rand random(0);
+    std::uniform_real_distribution<float> number(-0.05F, 0.05F);
+    for (BufferId id = 0; id < programs_.buffers().size(); ++id) {
+      const Buffer& buffer = programs_.buffers()[id];
+      if (buffer.category != Category::kParameters && buffer.category != Category::kData) continue;
+      auto* numbers = reinterpret_cast<float*>(arenas_[0].at(id, 0));
+      std::generate_n(numbers, buffer.bytes / bytes_of(DType::kF32),
+                      [&] { return number(random); });
+    }
+    for (const Node& node : programs_.train().program.nodes()) {
+      if (node.phase == Phase::kData) continue;
+      work_.push_back(&std::get<DeviceOp>(node.op));
+      ops_.prepare(*work_.back());
+    }
+  }
+
+  struct Times {
+    double step_s = 0, products_s = 0;
+  };
+  /// Medians over as many steps.
+  Times run(std::int64_t steps) {
+    std::vector<double> step_s, products_s;
+    for (std::int64_t step = 0; step < steps; ++step) {
+      double of_products_s = 0;
+      step_s.push_back(seconds_of([&] {
+        for (const DeviceOp* op : work_) {
+          const double op_s = seconds_of([&] { ops_.run(*op, addresses_); });
+          if (std::holds_alternative<Gemm>(*op)) of_products_s += op_s;
+        }
+      }));
+      products_s.push_back(of_products_s);
+    }
+    return {median(std::move(step_s)), median(std::move(products_s))};
+  }
+
+ private:
+  StepPrograms programs_;
+  MemoryPlan plan_;
+  std::vector<Arena> arenas_;
+  Addresses addresses_;
+  ThreadPool pool_{setting().threads};
+  std::unique_ptr<Product> product_ = make_product(setting().gemm);
+  CpuOps ops_{pool_, *product_};
+  std::vector<const DeviceOp*> work_;
+};
+
+/// A small step compared with its ops in a plain loop, in rounds of alternating order: "host us" is
+/// what queueing, waking and events add, as the median of nine rounds with an interval that
+/// contains it with a probability of 96 %. With the third argument 1, the host waits for each step,
+/// as a PyTorch script that prints each loss does; otherwise the next step is queued meanwhile.
 void small_step(benchmark::State& state) {
+  constexpr int kRounds = 9;
   const TrainConfig config =
-      practical(state.range(0), state.range(1), Update::kFused, state.range(2));
+      practical(state.range(0), state.range(1), Update::kSeparate, state.range(2));
   const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
+  PlainLoop loop(config, *device);
   for ([[maybe_unused]] const auto iteration : state) {
-    const double seconds = median_step_s(config, *device);
-    state.SetIterationTime(seconds);
-    state.counters["ops us"] = 1e6 * median_ops_s(config, *device);
-    state.counters["host us"] = 1e6 * seconds - state.counters["ops us"];
+    std::vector<double> step_us, loop_us, products_us, host_us;
+    for (int round = 0; round < kRounds; ++round) {
+      if (round % 2 == 0) step_us.push_back(1e6 * median_step_s(config, *device));
+      const PlainLoop::Times plain = loop.run(config.training.steps.value_or(0));
+      if (round % 2 == 1) step_us.push_back(1e6 * median_step_s(config, *device));
+      loop_us.push_back(1e6 * plain.step_s);
+      products_us.push_back(1e6 * plain.products_s);
+      host_us.push_back(step_us.back() - loop_us.back());
+    }
+    std::ranges::sort(host_us);
+    state.SetIterationTime(1e-6 * median(step_us));
+    state.counters["loop us"] = median(loop_us);
+    state.counters["products us"] = median(products_us);
+    state.counters["host us"] = host_us[kRounds / 2];
+    state.counters["host us low"] = host_us[1];
+    state.counters["host us high"] = host_us[kRounds - 2];
   }
   state.SetLabel(state.range(2) == 1 ? "each step awaited" : "queued ahead");
 }

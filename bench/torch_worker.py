@@ -4,8 +4,9 @@ on its standard input, trains or draws numbers and answers with a line of JSON.
 
 {"do": "info"}
 {"do": "randn", "seed", "sizes", "file"}: consecutive calls of torch.randn, written as raw float32
-{"do": "train", "dim", "depth", "batch", "tf32", "steps", "warmup"}: the loop of practical.py, with seed 0
-where the way is eager or fused; compiled and captured steps train on from call to call
+{"do": "train", "dim", "depth", "batch", "precision", "steps", "warmup"}: the loop of practical.py, with seed 0
+where the way is eager or fused; compiled and captured steps train on from call to call. The precision is fp32,
+tf32, or bf16, which autocasts the forward pass and the loss
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Worker:
             torch.set_rng_state(state)
         return model.to(self.device)
 
-    def step_of(self, model):
+    def step_of(self, model, precision):
         """A function of x and y that trains one step and returns the loss."""
         how = {"eager": {}, "fused": {"fused": True}, "compile": {},
                "graph": {"fused": True, "capturable": True}}[self.variant]
@@ -70,7 +71,10 @@ class Worker:
 
         def step(x, y):
             optimizer.zero_grad()
-            loss = criterion(model(x), y)
+            # The cache of casted weights has no use in a loop of one forward pass, and must not outlive a capture.
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16",
+                                cache_enabled=False):
+                loss = criterion(model(x), y)
             loss.backward()
             update()
             return loss.detach()
@@ -100,13 +104,13 @@ class Worker:
         return run
 
     def train(self, order):
-        torch.backends.cuda.matmul.allow_tf32 = order["tf32"]
-        case = (order["dim"], order["depth"], order["batch"], order["tf32"])
+        torch.backends.cuda.matmul.allow_tf32 = order["precision"] == "tf32"
+        case = (order["dim"], order["depth"], order["batch"], order["precision"])
         if self.kept[0] == case:
             step = self.kept[1]
         else:
             self.kept = (None, None)
-            step = self.step_of(self.model(order["dim"], order["depth"]))
+            step = self.step_of(self.model(order["dim"], order["depth"]), order["precision"])
             if self.variant in ("compile", "graph"):
                 self.kept = (case, step)
         inputs = getattr(step, "inputs", {})
