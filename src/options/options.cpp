@@ -669,7 +669,7 @@ void validate(const TrainConfig& config, TrainerKind trainer) {
 }
 
 UpdateChoice choose_update(const TrainConfig& config, TrainerKind trainer, DeviceKind kind) {
-  // Both limits were measured: bench/results/*/updates_by_size.txt. Adam's 16 bytes a parameter
+  // Both limits were measured: bench/results/*/steps_and_updates.txt. Adam's 16 bytes a parameter
   // must exceed the caches, or there is no memory time to hide; and the library's products are
   // faster than the update's own where a batch has many rows.
   constexpr double kLeastParameters = 0x1p21;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -143,6 +144,27 @@ TEST(LinearAdamKernels, AreLeftToOneDnnAlone) {
   if (const auto product = make_onednn_product()) {
     EXPECT_EQ(product->linear_adam().update, linear_adam_kernel().update);
   }
+}
+
+/// In processes of their own, since oneDNN reads its environment once.
+TEST(LinearAdamKernels, StayWithinTheInstructionsThatOneDnnMayUse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto expect = [](const char* limit, LinearAdamIsa most) {
+    EXPECT_EXIT(
+        {
+          ::setenv("ONEDNN_MAX_CPU_ISA", limit, 1);
+          const auto product = make_onednn_product();  // null in a build without it
+          std::exit(product == nullptr ||
+                            product->linear_adam().update == linear_adam_kernel(most).update
+                        ? 0
+                        : 1);
+        },
+        testing::ExitedWithCode(0), "")
+        << limit;
+  };
+  expect("SSE41", LinearAdamIsa::kNone);
+  expect("AVX2", LinearAdamIsa::kAvx2);
+  expect("AVX512_CORE", LinearAdamIsa::kAvx512);
 }
 
 }  // namespace

@@ -34,6 +34,17 @@ void take_one_thread() {
   omp_set_num_threads(1);
 }
 
+/// The instructions that oneDNN uses here, which ONEDNN_MAX_CPU_ISA may limit. The fused update
+/// stays within them too, so that products and updates are those of one processor.
+LinearAdamIsa isa_of_onednn() {
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  const auto includes = [isa](dnnl::cpu_isa other) {
+    return (isa & static_cast<unsigned>(other)) == static_cast<unsigned>(other);
+  };
+  if (includes(dnnl::cpu_isa::avx512_core)) return LinearAdamIsa::kAvx512;
+  return includes(dnnl::cpu_isa::avx2) ? LinearAdamIsa::kAvx2 : LinearAdamIsa::kNone;
+}
+
 /// Memory that starts on a cache line, as oneDNN prefers.
 class Lines {
  public:
@@ -151,7 +162,9 @@ class OneDnnProduct final : public Product {
                       p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c) == dnnl_success;
   }
 
-  [[nodiscard]] LinearAdamKernel linear_adam() const override { return linear_adam_kernel(); }
+  [[nodiscard]] LinearAdamKernel linear_adam() const override {
+    return linear_adam_kernel(isa_of_onednn());
+  }
 
   void run(const Gemm& op, const Addresses& addresses, ThreadPool& pool) override {
     if (op.c.size() == 0) return;
