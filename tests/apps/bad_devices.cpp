@@ -102,7 +102,9 @@ std::vector<BadInput> bad_devices() {
       {0, two({"--memory", "50KiB", "--batch-size", "1024"}), 71,
        "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
        "--batch-size 128 fits"},
-      {0, two({"--memory", "1KiB"}), 71, "?"},
+      {0, two({"--memory", "1KiB"}), 71,
+       "too little memory: needs 18.50 KiB, cpu:0, as --memory states, has 1.00 KiB free; no batch "
+       "size fits, use a smaller --dim, --depth or --layers"},
       {0, two({"--load", "none"}), 66,
        "safetensors file 'none': No such file or directory; check the path"},
       {0, two({"--metrics", "none/m"}), 73,

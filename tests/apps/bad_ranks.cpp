@@ -136,18 +136,24 @@ std::vector<BadInput> bad_ranks() {
       by_ranks(2, kTiny + Arguments{"--batch-size", "2147483647"}, 78,
                "--batch-size '2147483647': 2 ranks make 4294967294 samples in a step; a step has "
                "at most 2147483647"),
-      by_ranks(2, kTiny + Arguments{"--memory", "10KiB"}, 71, "?"),
+      by_ranks(2, kTiny + Arguments{"--memory", "10KiB"}, 71,
+               "too little memory: needs 18.00 KiB, the device that --memory states has 10.00 KiB "
+               "free; --global-batch-size 8 fits"),
       by_ranks(2, kTiny + Arguments{"--trace", "f.json", "--save", "f.rank1.json"}, 78,
                "--trace 'f.rank1.json': --save writes to the same file; give two files"),
       by_ranks(2, kTiny + Arguments{"--metrics", "m", "--save", "m.flight"}, 78,
                "--metrics 'm.flight': --save writes to the same file; give two files"),
       by_ranks(2, {"--evaluate-only"}, 78,
                "--evaluate-only: there are no weights to evaluate; give --load FILE"),
-      by_ranks(2, {"--evaluate-only", "--load", "w"}, 78,
-               "--evaluate-only: there are no samples to evaluate with; give files by --data"),
-      by_ranks(2, {"--evaluate-only", "--load", "w", "--data", "idx:x,y", "--save", "v"}, 78,
-               "--save: does not go with --evaluate-only, which trains nothing; leave one of the "
-               "two out"),
+      {0,
+       {"--evaluate-only", "--load", "w"},
+       78,
+       "--evaluate-only: there are no samples to evaluate with; give files by --data"},
+      {0,
+       {"--evaluate-only", "--load", "w", "--data", "idx:x,y", "--save", "v"},
+       78,
+       "--save: does not go with --evaluate-only, which trains nothing; leave one of the "
+       "two out"},
       launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"},
                   "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
       // No first rank has reported it.

@@ -112,7 +112,9 @@ TEST_F(MlpDdp, RefusesBadInputInOneLine) {
     if (bad.ranks > 1) return mpirun(bad.ranks, bad.arguments);
     BadInput here = bad;
     here.arguments = on_cpu(bad.arguments);
-    return run_process(command_of(MLP_DDP, here), {.working_directory = folder()});
+    const std::string after_env = fmt::format(". '{}' && exec \"$@\"", BARESTEP_MPI_ENV);
+    return run_process(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here),
+                       {.working_directory = folder()});
   });
 }
 

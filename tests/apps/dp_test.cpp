@@ -110,8 +110,10 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
       run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "20",
            "--lr", "1e30", "--profile-steps", "0:5", "--trace", "t.json"});
   EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err, StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
-                                     "before that: 0 to 0\nmlp_dp: error: training diverged: "));
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
+                         "before that: 0 to 0\nmlp_dp: error: training diverged: the loss is "
+                         "inf at step 1, it was "));
   for (const int device : {0, 1}) {
     const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
     EXPECT_THAT(broken_rules(text), testing::IsEmpty());
