@@ -1,4 +1,4 @@
-// Bad input to mlp_single, and the expected error lines.
+// Bad input to the programs, and the expected error lines.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +8,15 @@
 namespace barestep {
 
 struct BadInput {
-  int case_number;  // number in the list of bad inputs in docs; a case may need several rows
+  int case_number;  // number in the list of bad inputs to mlp_single; a case may need several rows;
+                    // 0 for other programs
   std::vector<std::string> arguments;
   int exit_code;
-  std::string line;     // the whole of stderr, after "mlp_single: error: "
+  std::string line;     // the whole of stderr, after the program and ": error: "
   std::string file{};   // content of run.json in the working directory; no file if empty
   bool trains = false;  // refused only after some steps
+  std::vector<std::string> environment{};  // additional variables, as NAME=value
+  int ranks = 1;  // of mlp_ddp; several are started by mpirun, which prints more after the line
 };
 
 // The ends of the lines about widths, seeds and batch sizes.
@@ -39,5 +42,14 @@ std::vector<BadInput> bad_evaluations();
 
 /// Fills a folder with files that each have one fault, and with some correct files.
 void write_bad_files(const std::filesystem::path& folder);
+
+/// Cases of mlp_dp.
+std::vector<BadInput> bad_devices();
+
+/// Cases of mlp_ddp.
+std::vector<BadInput> bad_ranks();
+
+/// Cases of mlp_lab. Some need a FIFO `fifo.json`, or a link `link` to mlp_lab.
+std::vector<BadInput> bad_lab();
 
 }  // namespace barestep

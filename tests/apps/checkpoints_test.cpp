@@ -511,9 +511,6 @@ TEST_F(CheckpointedRuns, LeaveFilesOfWhichTheLabTellsWhatTheyHold) {
   EXPECT_THAT(bad.err, ContainsRegex("mlp_lab: error: checkpoint '" + file +
                                      "': tensor '[a-z_.0-9]+' is not what was written; resume from "
                                      "another one\n"));
-  const auto none = run({MLP_LAB}, {"checkpoint", "none"});
-  EXPECT_EQ(none.exit_code, 66);
-  EXPECT_THAT(none.err, StartsWith("mlp_lab: error: checkpoint 'none': No such file"));
   const auto weights = run({MLP_LAB}, {"checkpoint", "weights"});
   EXPECT_EQ(weights.exit_code, 65);
   EXPECT_THAT(weights.err, HasSubstr("'weights': is a safetensors file, but no checkpoint; "));

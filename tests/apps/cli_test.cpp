@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "apps/bad_input_cases.h"
+#include "apps/expect_refused.h"
 #include "apps/on_cpu.h"
 #include "support/arguments.h"
 #include "support/idx_bytes.h"
@@ -39,19 +40,11 @@ class MlpSingle : public TempDirTest {
   ProcessResult run_here(const std::vector<std::string>& arguments) {
     return mlp_single(on_cpu(arguments), {.working_directory = folder()});
   }
-  void expect_refused(const std::vector<BadInput>& cases);
-};
-
-void MlpSingle::expect_refused(const std::vector<BadInput>& cases) {
-  for (const BadInput& bad : cases) {
-    SCOPED_TRACE(::testing::PrintToString(bad.arguments) + " " + bad.file);
-    if (!bad.file.empty()) file("run.json", bad.file);
-    const auto result = run_here(bad.arguments);
-    EXPECT_EQ(result.exit_code, bad.exit_code);
-    EXPECT_EQ(result.err, "mlp_single: error: " + bad.line + "\n");
-    EXPECT_TRUE(bad.trains || result.out.empty()) << result.out;
+  void expect_refused(const std::vector<BadInput>& cases) {
+    barestep::expect_refused("mlp_single", cases, folder(),
+                             [this](const BadInput& bad) { return run_here(bad.arguments); });
   }
-}
+};
 
 TEST_F(MlpSingle, RefusesBadCommandLinesInOneLine) {
   expect_refused(bad_command_lines());

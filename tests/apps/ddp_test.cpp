@@ -10,6 +10,8 @@
 #include <set>
 #include <sstream>
 
+#include "apps/bad_input_cases.h"
+#include "apps/expect_refused.h"
 #include "apps/on_cpu.h"
 #include "command_line.h"
 #include "core/host.h"
@@ -105,23 +107,26 @@ TEST_F(MlpDdp, EndsNearOneRankWithAnyNumberOfRanks) {
   }
 }
 
-TEST_F(MlpDdp, RefusesOutputsOnFilesThatOtherRanksWrite) {
-  const Arguments run = {"--dim", "8", "--depth", "1", "--steps", "1"};
-  const auto expect_refused = [&](const Arguments& more, const std::string& line) {
-    const auto result = mpirun(2, run + more);
-    EXPECT_EQ(result.exit_code, 78);
-    EXPECT_THAT(result.err, StartsWith("mlp_ddp: error: " + line + "\n"));
-    EXPECT_EQ(count(result.err, "error: "), 1);
-  };
+TEST_F(MlpDdp, RefusesBadInputInOneLine) {
+  expect_refused("mlp_ddp", bad_ranks(), folder(), [this](const BadInput& bad) {
+    if (bad.ranks > 1) return mpirun(bad.ranks, bad.arguments);
+    BadInput here = bad;
+    here.arguments = on_cpu(bad.arguments);
+    const std::string after_env = fmt::format(". '{}' && exec \"$@\"", BARESTEP_MPI_ENV);
+    return run_process(Arguments{"/bin/bash", "-c", after_env, "bash"} + command_of(MLP_DDP, here),
+                       {.working_directory = folder()});
+  });
+}
+
+TEST_F(MlpDdp, WritesTheTracesOfItsRanksOntoNoInput) {
   file("e.rank1.json", R"({"seed": 1})");
-  expect_refused({"--config", "e.rank1.json", "--trace", "e.json"},
-                 "--trace 'e.rank1.json': --config reads this file, which would be lost; write to "
-                 "another one");
+  const auto result = mpirun(2, kTiny + Arguments{"--config", "e.rank1.json", "--trace", "e.json"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_ddp: error: --trace 'e.rank1.json': --config reads this file, which "
+                         "would be lost; write to another one\n"));
+  EXPECT_EQ(count(result.err, "error: "), 1);
   EXPECT_EQ(read_file(folder() / "e.rank1.json"), R"({"seed": 1})");
-  expect_refused({"--save", "f.rank1.json", "--trace", "f.json"},
-                 "--trace 'f.rank1.json': --save writes to the same file; give two files");
-  expect_refused({"--metrics", "m", "--save", "m.flight"},
-                 "--metrics 'm.flight': --save writes to the same file; give two files");
 }
 
 TEST_F(MlpDdp, ComputesTheSameBitsWithAndWithoutOverlap) {
@@ -273,33 +278,7 @@ TEST_F(MlpDdp, ListsAllThatDiffersBetweenRanks) {
                                         "products is .* on rank 0 and reference on rank 1; give "));
 }
 
-/// As if Slurm started them without its PMI: each process is alone.
-TEST_F(MlpDdp, CopiesThatDoNotSeeEachOtherEndWithOneLine) {
-  const std::string copies = "SLURM_STEP_NUM_TASKS=2 ./mlp_ddp --device cpu --dim 8";
-  const auto first = shell("SLURM_PROCID=0 " + copies);
-  EXPECT_EQ(first.exit_code, 78);
-  EXPECT_EQ(first.err,
-            "mlp_ddp: error: ranks: srun started 2 copies that do not see each other; use srun "
-            "--mpi=pmix\n");
-  const auto second = shell("SLURM_PROCID=1 " + copies);
-  EXPECT_EQ(second.exit_code, 78);
-  EXPECT_EQ(second.err, first.err) << "no first rank has told it";
-}
-
-TEST_F(MlpDdp, AStaleEnvironmentIsNotSilent) {
-  const auto result = shell("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 ./mlp_ddp --device cpu");
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_EQ(result.err,
-            "mlp_ddp: error: ranks: mpirun started 4 copies that do not see each other; use the "
-            "mpirun of the MPI that barestep was built with\n");
-}
-
-TEST_F(MlpDdp, UnderTorchrunSaysHowToStartRanks) {
-  const auto result = shell("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 ./mlp_ddp --device cpu --dim 8");
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_EQ(result.err,
-            "mlp_ddp: error: ranks: torchrun started 2 copies that do not see each other; start "
-            "them with mpirun -np 2, or srun --mpi=pmix -n 2\n");
+TEST_F(MlpDdp, RunsAsTheOnlyCopyOfTorchrun) {
   EXPECT_EQ(
       shell("RANK=0 WORLD_SIZE=1 ./mlp_ddp --device cpu --dim 8 --depth 1 --steps 1").exit_code, 0);
 }
@@ -420,23 +399,6 @@ TEST_F(MlpDdp, EvaluatesInInt8WhatMlpSingleDoes) {
   }
 }
 
-TEST_F(MlpDdp, RefusesInOneLineWhatItCannotEvaluate) {
-  const auto refused = [&](const Arguments& arguments) {
-    const auto result = mpirun(2, Arguments{"--evaluate-only"} + arguments);
-    EXPECT_EQ(result.exit_code, 78);
-    EXPECT_EQ(count(result.err, "mlp_ddp: error:"), 1) << result.err;
-    return result.err;
-  };
-  EXPECT_THAT(refused({}), StartsWith("mlp_ddp: error: --evaluate-only: there are no weights to "
-                                      "evaluate; give --load FILE\n"));
-  EXPECT_THAT(refused({"--load", "w"}),
-              StartsWith("mlp_ddp: error: --evaluate-only: there are no samples to evaluate with; "
-                         "give files by --data\n"));
-  EXPECT_THAT(refused({"--load", "w", "--data", "idx:x,y", "--save", "v"}),
-              StartsWith("mlp_ddp: error: --save: does not go with --evaluate-only, which trains "
-                         "nothing; leave one of the two out\n"));
-}
-
 TEST_F(MlpDdp, TellsOnceThatLoadedWeightsAreNoNumbers) {
   number_run(folder());
   const Arguments files = {"--data", "idx:x.idx,y.idx", "--layers", "6,4"};
@@ -489,22 +451,6 @@ TEST_F(MlpDdp, TakesAThreadForEachCpuItMayUse) {
       allowed_cpus()._Find_first()));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, ContainsRegex("\ncpu: .*, 1 thread, "));
-}
-
-TEST_F(MlpDdp, RefusesNcclOnTheCpu) {
-  const auto result = alone(kTiny + Arguments{"--transport", "nccl"});
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_EQ(result.err,
-            "mlp_ddp: error: --transport 'nccl': joins GPUs, and this rank trains on the CPU; use "
-            "mpi or auto\n");
-}
-
-TEST_F(MlpDdp, RefusesTheFusedUpdate) {
-  const auto result = alone(kTiny + Arguments{"--update", "fused"});
-  EXPECT_EQ(result.exit_code, 78);
-  EXPECT_EQ(result.err,
-            "mlp_ddp: error: --update 'fused': stores no gradients, which several ranks or devices "
-            "exchange; use --update separate\n");
 }
 
 TEST_F(MlpDdp, ShowsHelpAndPlanOnce) {

@@ -9,10 +9,9 @@
 #include <set>
 #include <sstream>
 
-#include "command_line.h"
-#include "core/error.h"
+#include "apps/bad_input_cases.h"
+#include "apps/expect_refused.h"
 #include "core/host.h"
-#include "options/options.h"
 #include "support/arguments.h"
 #include "support/file_runs.h"
 #include "support/metrics.h"
@@ -111,8 +110,10 @@ TEST_F(MlpDp, ThatDivergesWritesTheTracesOfTheStepsBefore) {
       run({"--devices", "cpu,cpu", "--layers", "12,16,9", "--batch-size", "8", "--steps", "20",
            "--lr", "1e30", "--profile-steps", "0:5", "--trace", "t.json"});
   EXPECT_EQ(result.exit_code, 76);
-  EXPECT_THAT(result.err, StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
-                                     "before that: 0 to 0\nmlp_dp: error: training diverged: "));
+  EXPECT_THAT(result.err,
+              StartsWith("mlp_dp: note: 't.device0.json' holds the profiled steps "
+                         "before that: 0 to 0\nmlp_dp: error: training diverged: the loss is "
+                         "inf at step 1, it was "));
   for (const int device : {0, 1}) {
     const std::string text = read_file(folder() / fmt::format("t.device{}.json", device));
     EXPECT_THAT(broken_rules(text), testing::IsEmpty());
@@ -387,102 +388,30 @@ TEST_F(MlpDp, RunsWithEveryOptionThatHelpNames) {
   EXPECT_EQ(std::set<std::string>(named.begin(), named.end()), covered);
 }
 
-TEST_F(MlpDp, RefusesInOneLineWhatDevicesCannotDo) {
-  const std::vector<std::tuple<Arguments, int, std::string>> cases = {
-      {{"--device", "cpu", "--graph"},
-       78,
-       "--graph: captures the work of one device, and there are 2; leave it out, or give one "
-       "device"},
-      {{"--devices", "cpu,cpu", "--memory", "50KiB", "--batch-size", "1024"},
-       71,
-       "too little memory: needs 198.50 KiB, cpu:0, as --memory states, has 50.00 KiB free; "
-       "--batch-size 128 fits"},
-      {{"--devices", "cpu,cpu", "--transport", "nccl"},
-       78,
-       "--transport 'nccl': joins GPUs, and these are CPU devices; use peer or auto"},
-      {{"--devices", "cuda:0", "--transport", "nccl"},
-       78,
-       "--transport 'nccl': joins several GPUs, and there is one; use peer or auto"},
-      {{"--devices", "cuda:0,cuda:1,cuda:0", "--transport", "nccl"},
-       78,
-       "--transport 'nccl': takes each GPU once, and cuda:0 is given 2 times; use peer or auto"},
-      {{"--devices", "cpu,cpu", "--update", "fused"},
-       78,
-       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
-       "--update separate"},
-      {{"--devices", "cpu,cpu", "--autotune", "f"},
-       78,
-       "--autotune 'f': there is nothing to choose from on the CPU; leave it out, or use --device "
-       "cuda"},
-      {{"--devices", "cpu,cpu", "--lr", "1e30"},
-       76,
-       "training diverged: the loss is inf at step 1, it was "},
-      {{"--devices", "cpu,cpu", "--metrics", "none/m"}, 73, "output file 'none/m': "},
-      {{"--devices", "cpu,cpu", "--load", "none"}, 66, "safetensors file 'none': "},
-      {{"--devices", "cpu,cpu", "--trace", "none/t.json"},
-       73,
-       "output file 'none/t.device0.json': "},
-      {{"--devces", "cpu,cpu"},
-       2,
-       "unknown option '--devces': mlp_dp has no such option; did you mean --devices?"},
-      {{"--devices", "cuda:63,cuda:63"}, 69, "device 'cuda:63': "},
-  };
-  for (const auto& [arguments, code, line] : cases) {
-    const auto result = run(kTiny + arguments);
-    EXPECT_EQ(result.exit_code, code) << line;
-    EXPECT_THAT(result.err, StartsWith("mlp_dp: error: " + line));
-    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-  }
+TEST_F(MlpDp, RefusesBadInputInOneLine) {
+  expect_refused("mlp_dp", bad_devices(), folder(), [this](const BadInput& bad) {
+    return run_process(command_of(MLP_DP, bad), {.working_directory = folder()});
+  });
+  EXPECT_THAT(names(), testing::IsEmpty());
 }
 
-TEST(DevicesOption, RefusesBadInputInOneLine) {
-  const std::string remedy = "list cpu, cuda or cuda:N, as cuda:0,cuda:1";
-  const std::string many = fmt::format("{}", fmt::join(std::vector<std::string>(65, "cpu"), ","));
-  const std::vector<std::tuple<Arguments, int, std::string>> cases = {
-      {{"--devices", "0,9"}, 2, "--devices '0,9': '0' is not a device; " + remedy},
-      {{"--devices", "-1"}, 2, "--devices '-1': '-1' is not a device; " + remedy},
-      {{"--devices", "gpu"}, 2, "--devices 'gpu': 'gpu' is not a device; " + remedy},
-      {{"--devices", "auto"}, 2, "--devices 'auto': 'auto' is not a device; " + remedy},
-      {{"--devices", "cpu,,cpu"}, 2, "--devices 'cpu,,cpu': '' is not a device; " + remedy},
-      {{"--devices", "cuda:1000"},
-       2,
-       "--devices 'cuda:1000': 'cuda:1000' is not a device; " + remedy},
-      {{"--devices", "cpu", "--devices", "cpu"},
-       2,
-       "option '--devices': given twice; give it once"},
-      {{"--devices"}, 2, "option '--devices': needs a value; --help shows which"},
-      {{"--devices", "cpu,cuda:0"},
-       78,
-       "--devices 'cpu,cuda:0': names the CPU and GPUs; give devices of one kind"},
-      {{"--devices", "cpu", "--device", "cpu"},
-       78,
-       "--devices 'cpu': does not go with --device; give one of the two"},
-      {{"--devices", many}, 78, "--devices '" + many + "': names 65 devices; give at most 64"},
-      {{"--devices", "cpu,cpu", "--precision", "int8"},
-       78,
-       "--precision 'int8': nothing is trained in int8, only evaluated; use --precision fp32, or "
-       "mlp_single --evaluate-only"},
-      {{"--devices", "cpu,cpu", "--precision", "tf32"},
-       78,
-       "--precision 'tf32': the CPU has no tf32; use --precision fp32 or bf16, or --device cuda"},
-      {{"--batch-size", "4,8"},
-       2,
-       "--batch-size '4,8': not a whole number; give a whole number from 1 to 2147483647"},
-      {{"--transport", "mpi"},
-       2,
-       "--transport 'mpi': not one of the choices; use auto or nccl or peer"},
-      {{"--show-split=1"}, 2, "--show-split"},
-  };
-  for (const auto& [arguments, code, line] : cases) {
-    try {
-      validate(parse_command_line(TrainerKind::kDataParallel, arguments).config,
-               TrainerKind::kDataParallel);
-      ADD_FAILURE() << line;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), StartsWith(line));
-      EXPECT_EQ(static_cast<int>(error.code()), code) << error.what();
-    }
-  }
+TEST_F(MlpDp, WritesTheTracesOfItsDevicesOntoNoInput) {
+  file("v.device1.json", R"({"seed": 1})");
+  const auto result = run(
+      kTiny + Arguments{"--devices", "cpu,cpu", "--trace", "v.json", "--config", "v.device1.json"});
+  EXPECT_EQ(result.exit_code, 78);
+  EXPECT_EQ(result.err,
+            "mlp_dp: error: --trace 'v.device1.json': --config reads this file, which would be "
+            "lost; write to another one\n");
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(read_file(folder() / "v.device1.json"), R"({"seed": 1})");
+}
+
+TEST_F(MlpDp, RefusesADeviceThatIsNotThere) {
+  const auto result = run(kTiny + Arguments{"--devices", "cuda:63,cuda:63"});
+  EXPECT_EQ(result.exit_code, 69);
+  EXPECT_THAT(result.err, StartsWith("mlp_dp: error: device 'cuda:63': "));
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
 }
 
 }  // namespace

@@ -17,8 +17,14 @@ namespace {
 
 constexpr std::string_view kMark = "<!-- made by tests/apps/troubleshooting_test.cpp -->\n";
 
-/// One line for errors that differ only in the value. Values that a page cannot show are left out.
-std::string lines_of(const std::vector<BadInput>& cases) {
+struct Section {
+  const char* title;
+  std::vector<BadInput> cases;
+};
+
+/// Adds one line for errors that differ only in the value, unless an earlier section has it. Values
+/// that a page cannot show are left out.
+std::string lines_of(const std::vector<BadInput>& cases, std::set<std::string>& shown) {
   constexpr std::size_t kLongest = 400;
   static const std::regex kValue("'[^']*'");
   std::set<std::string> seen;
@@ -27,21 +33,29 @@ std::string lines_of(const std::vector<BadInput>& cases) {
     const bool shows = bad.line.size() <= kLongest && bad.line.find('`') == std::string::npos &&
                        std::ranges::all_of(bad.line, [](char c) { return c >= ' ' && c <= '~'; });
     if (!shows || !seen.insert(std::regex_replace(bad.line, kValue, "''")).second) continue;
-    text += fmt::format("- `{}` ({})\n", bad.line, bad.exit_code);
+    if (shown.insert(bad.line).second)
+      text += fmt::format("- `{}` ({})\n", bad.line, bad.exit_code);
   }
   return text;
 }
 
 std::string all_lines() {
-  const auto section = [](const char* title, const std::vector<BadInput>& cases) {
-    return fmt::format("\n## {}\n\n{}", title, lines_of(cases));
-  };
-  return section("Options", bad_command_lines()) + section("Updates", bad_updates()) +
-         section("Profiles and traces", bad_profiling()) +
-         section("Evaluation", bad_evaluations()) +
-         section("Configuration files", bad_config_files()) +
-         section("Data, weights and output files", bad_files()) +
-         section("NumPy and safetensors data", bad_arrays());
+  const Section sections[] = {{"Options", bad_command_lines()},
+                              {"Updates", bad_updates()},
+                              {"Profiles and traces", bad_profiling()},
+                              {"Evaluation", bad_evaluations()},
+                              {"Configuration files", bad_config_files()},
+                              {"Data, weights and output files", bad_files()},
+                              {"NumPy and safetensors data", bad_arrays()},
+                              {"Devices (mlp_dp)", bad_devices()},
+                              {"Ranks (mlp_ddp)", bad_ranks()},
+                              {"The lab (mlp_lab)", bad_lab()}};
+  std::set<std::string> shown;
+  std::string text;
+  for (const auto& [title, cases] : sections) {
+    text += fmt::format("\n## {}\n\n{}", title, lines_of(cases, shown));
+  }
+  return text;
 }
 
 TEST(Troubleshooting, ListsEveryErrorLineOfTheTablesOfBadInput) {

@@ -7,6 +7,8 @@
 #include <regex>
 #include <sstream>
 
+#include "apps/bad_input_cases.h"
+#include "apps/expect_refused.h"
 #include "lab/json_schema.h"
 #include "support/process.h"
 #include "support/sanitized.h"
@@ -20,12 +22,12 @@ using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::UnorderedElementsAre;
 
 class MlpLab : public TempDirTest {
  protected:
-  ProcessResult run(std::vector<std::string> arguments, bool with_path = true) {
+  ProcessResult run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), MLP_LAB);
-    if (!with_path) arguments.insert(arguments.begin(), {"/usr/bin/env", "PATH=/nowhere"});
     // It starts a dozen runs, which are slow under sanitizers; ctest ends a test after 120 s.
     return run_process(arguments, {.working_directory = folder()});
   }
@@ -41,13 +43,6 @@ class MlpLab : public TempDirTest {
                     "node": {"devices": 2, "latency_s": {"value": 0, "source": "made up"},
                              "hop_s": {"value": 0, "source": "made up"}}})")
         .string();
-  }
-
-  void expect_refused(const std::vector<std::string>& arguments, int code, const std::string& line,
-                      bool with_path = true) {
-    const ProcessResult result = run(arguments, with_path);
-    EXPECT_EQ(result.exit_code, code);
-    EXPECT_THAT(result.err, HasSubstr("mlp_lab: error: " + line + "\n"));
   }
 };
 
@@ -175,159 +170,15 @@ TEST_F(MlpLab, CalculatesAmdahlsLaw) {
             "      4     3.08x      76.9 %\n"
             "However many ranks there are, it is less than 10.00x.\n");
   EXPECT_THAT(run({"amdahl", "--serial", "0"}).out, HasSubstr("More ranks are always faster."));
-  expect_refused({"amdahl", "--serial", "1"}, 2,
-                 "--serial '1': out of range; give a number from 0 to below 1");
-  expect_refused({"amdahl", "--ranks", "2,x"}, 2,
-                 "--ranks 'x': not a whole number; give a whole number from 1 to 1048576");
 }
 
-TEST_F(MlpLab, RefusesWhatItCannotDoInOneLine) {
-  expect_refused(
-      {"run", "sync", "--with-pytorch", "--python", "/bin/false"}, 66,
-      "--with-pytorch '/bin/false': it has no PyTorch; install python3-torch, or name an "
-      "interpreter that has it with --python");
-  expect_refused({"run", "sync", "--with-pytorch", "--python", "/nowhere/python"}, 66,
-                 "--with-pytorch '/nowhere/python': there is no such interpreter; install "
-                 "python3-torch, or name an interpreter that has it with --python");
-  expect_refused({"run", "sync", "--starts", "0"}, 2,
-                 "--starts '0': out of range; give a whole number from 1 to 1000");
-  expect_refused({"report", "nothing", "--margin", "-3"}, 2,
-                 "--margin '-3': out of range; give a number above 0 to below 100");
-  expect_refused({"run", "strong-scalling"}, 2,
-                 "experiment 'strong-scalling': there is none of this name; did you mean "
-                 "'strong-scaling'? mlp_lab list shows all");
-  expect_refused(
-      {"run", "amdahl", "--output", "/proc/lab"}, 73,
-      "folder '/proc/lab': cannot be created: No such file or directory; choose one that can be "
-      "written");
-  expect_refused({"report", "nothing"}, 66,
-                 "study 'nothing': there is none in this folder; name the --output of an earlier "
-                 "mlp_lab run");
-  expect_refused(
-      {"run", "amdahl", "--quick", "--device", "cpu"}, 66,
-      "program 'mpirun': not found on PATH; install Open MPI, or run experiments without "
-      "ranks",
-      false);
-  file("mine.txt", "");
-  expect_refused({"run", "amdahl", "--output", "."}, 78,
-                 "--output '.': it holds files that do not belong to a study; name another folder");
-}
-
-TEST_F(MlpLab, RefusesWhatIsMistypedInTheWordsOfTheTrainers) {
-  const std::vector<std::string> predict = {"predict", "--machine", "h100-nvlink"};
-  const auto predict_with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), predict.begin(), predict.end());
-    return more;
-  };
-  const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{}, "command: is missing; mlp_lab --help lists all"},
-      {{"nosuch"}, "unknown command 'nosuch': mlp_lab has no such command; --help lists all"},
-      {{"rnu", "amdahl"}, "unknown command 'rnu': mlp_lab has no such command; did you mean run?"},
-      {{"measure-rnak"},
-       "unknown command 'measure-rnak': mlp_lab has no such command; --help lists all"},
-      {{"--versoin"},
-       "unknown option '--versoin': mlp_lab has no such option; did you mean --version?"},
-      {{"run", "amdahl", "--outptu", "x"},
-       "unknown option '--outptu': mlp_lab run has no such option; did you mean --output?"},
-      {{"run", "amdahl", "--fast"},
-       "unknown option '--fast': mlp_lab run has no such option; --help lists all"},
-      {{"predict", "--machin", "h100-nvlink"},
-       "unknown option '--machin': mlp_lab predict has no such option; did you mean --machine?"},
-      {{"report", "a", "b"},
-       "argument 'b': belongs to no option; options begin with --, see --help"},
-      {{"run"}, "argument 'name': is missing; mlp_lab run --help describes it"},
-      {{"merge-traces", "all.json"},
-       "argument 'in': is missing; mlp_lab merge-traces --help describes it"},
-      {{"predict"}, "option '--machine': is missing; mlp_lab predict --help describes it"},
-      {{"card", "--output"}, "option '--output': needs a value; --help shows which"},
-      {{"card", "--output", "--quick"}, "option '--output': needs a value; --help shows which"},
-      {{"card", "--output=", "x"}, "option '--output': needs a value; --help shows which"},
-      {{"card", "--output", "a", "--output", "b"}, "option '--output': given twice; give it once"},
-      {{"card", "--quick=soon"}, "--quick 'soon': takes no value; leave the value out"},
-      {{"run", "amdahl", "--device", "tpu"},
-       "--device 'tpu': not one of the choices; did you mean 'cpu'? use auto or cpu or cuda"},
-      {predict_with({"--scheme", "2"}),
-       "--scheme '2': not one of the choices; use ddp or zero1 or factor or data-parallel"},
-      {predict_with({"--scheme", "dataparallel"}),
-       "--scheme 'dataparallel': not one of the choices; did you mean 'data-parallel'? use ddp or "
-       "zero1 or factor or "
-       "data-parallel"},
-      {predict_with({"--shceme", "ddp"}),
-       "unknown option '--shceme': mlp_lab predict has no such option; did you mean --scheme?"},
-      {predict_with({"--precison", "tf32"}),
-       "unknown option '--precison': mlp_lab predict has no such option; did you mean "
-       "--precision?"},
-      {predict_with({"--precision", "fp8"}),
-       "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"},
-      {predict_with({"--delay", "5"}),
-       "unknown option '--delay': mlp_lab predict has no such option; did you mean --delay-ms?"},
-      {predict_with({"--delay-ms", "-1"}),
-       "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
-      {predict_with({"--slow-rnak", "1:20"}),
-       "unknown option '--slow-rnak': mlp_lab predict has no such option; did you mean "
-       "--slow-rank?"},
-      {predict_with({"--slow-rank", "1"}),
-       "--slow-rank '1': not a rank and milliseconds; give them as 1:20"},
-      {predict_with({"--ranks", "1,0"}),
-       "--ranks '0': out of range; give a whole number from 1 to 1048576"},
-      {predict_with({"--dim", "wide"}),
-       "--dim 'wide': not a whole number; give a whole number from 1 to 131072"},
-      {predict_with({"--recompute", "0"}),
-       "--recompute '0': out of range; give a whole number from 1 to 1000"},
-      {predict_with({"--depth", "1e99"}),
-       "--depth '1e99': not a whole number; give a whole number from 1 to 1000"},
-  };
-  for (const auto& [arguments, line] : cases) expect_refused(arguments, 2, line);
-}
-
-TEST_F(MlpLab, NamesATemporaryFolderThatIsMissing) {
-  const ProcessResult result = run_process({"/usr/bin/env", "TMPDIR=/nowhere", MLP_LAB, "card"},
-                                           {.working_directory = folder()});
-  EXPECT_EQ(result.exit_code, 73);
-  EXPECT_EQ(result.err,
-            "mlp_lab: error: temporary folder '/nowhere': No such file or directory; set TMPDIR to "
-            "a folder that can be written\n");
-}
-
-TEST_F(MlpLab, RefusesAStudyThatHasTooLittleMemoryBeforeItsFirstRun) {
-  const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
-    std::vector<std::string> arguments = {"run", "sync", "--device", "cpu"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    expect_refused(arguments, 71, "experiment 'sync': " + line);
-  };
-  refuse(
-      {"--memory", "100MiB"},
-      "mlp_single --dim 1024 --depth 6 --data "
-      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate --device "
-      "cpu has too little "
-      "memory: needs 101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
-      "takes "
-      "a smaller model");
-  refuse(
-      {"--quick", "--memory", "1MiB"},
-      "mlp_single --dim 256 --depth 2 --data "
-      "npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate --device "
-      "cpu has too little "
-      "memory: needs 2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
-      "--dim, "
-      "--depth or --layers; free some, or leave this experiment out");
-  expect_refused({"run", "sync", "--memory", "much"}, 2,
-                 "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
-                 "16GiB, 500MB, 1.5 GiB or 1048576");
-  EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
-}
-
-TEST_F(MlpLab, RefusesAStudyWhoseRunsCannotRecomputeBeforeItsFirstRun) {
-  const auto refuse = [&](const std::vector<std::string>& more, const std::string& line) {
-    std::vector<std::string> arguments = {"run", "--quick", "--device", "cpu"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    expect_refused(arguments, 78,
-                   "experiment " + line + "; leave out the option, or this experiment");
-  };
-  refuse({"timing", "--recompute", "3"},
-         "'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update separate "
-         "--device cpu is "
-         "refused: --recompute '3': the model has 2 layers; give at most 2");
+TEST_F(MlpLab, RefusesBadInputInOneLineBeforeItMeasuresOrWrites) {
+  std::filesystem::create_symlink(MLP_LAB, folder() / "link");
+  ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
+  expect_refused("mlp_lab", bad_lab(), folder(), [this](const BadInput& bad) {
+    return run_process(command_of(MLP_LAB, bad), {.working_directory = folder()});
+  });
+  EXPECT_THAT(names(), UnorderedElementsAre("link", "fifo.json", "run.json", "lab-results"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "lab-results" / "machine.json"));
 }
 
@@ -344,16 +195,6 @@ TEST_F(MlpLab, MeasuresTheCardOfThisMachine) {
       run({"predict", "--machine", "here.json", "--ranks", "1", "--dim", "256"});
   EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
   EXPECT_THAT(predicted.out, HasSubstr("Simulated: ddp, 256 x 6, batch 64, on this machine, "));
-}
-
-TEST_F(MlpLab, LooksAtTheOutputOfACardBeforeItMeasures) {
-  std::filesystem::create_symlink(MLP_LAB, folder() / "link");
-  expect_refused({"card", "--output", "link"}, 78,
-                 "--output 'link': mlp_lab card reads this file, which would be lost; write to "
-                 "another one");
-  expect_refused({"card", "--output", "no/card.json"}, 73,
-                 "output file 'no/card.json': cannot be created: No such file or directory; choose "
-                 "a path that can be written");
 }
 
 TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
@@ -375,33 +216,6 @@ TEST_F(MlpLab, PredictsMachinesThatAreNotHere) {
   const ProcessResult slow = run({"predict", "--machine", "h200-nvlink", "--ranks", "1,2",
                                   "--slow-rank", "1:20", "--scheme", "factor"});
   EXPECT_THAT(slow.out, HasSubstr("20 ms more on rank 1 of several")) << slow.err;
-  expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "tf32"}, 78,
-                 "--precision 'tf32': the card of one T4 has no rate of products for it; use "
-                 "--precision fp32, or a card that states device.tf32_flops_per_s");
-  expect_refused({"predict", "--machine", "t4", "--ranks", "1", "--precision", "bf16"}, 78,
-                 "--precision 'bf16': the card of one T4 has no rate of products for it; use "
-                 "--precision fp32, or a card that states device.half_flops_per_s");
-  expect_refused(
-      {"predict", "--machine", "h100-nvlnik"}, 2,
-      "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a file's name "
-      "ends in .json");
-  expect_refused({"predict", "--machine", "h100"}, 2,
-                 "--machine 'h100': there is no such card; name one of a100-nvlink, "
-                 "h100-infiniband, h100-nvlink, h200-nvlink, t4, v100-pcie, or a file in .json");
-  expect_refused({"run", "nosuch"}, 2,
-                 "experiment 'nosuch': there is none of this name; mlp_lab list shows all");
-}
-
-TEST_F(MlpLab, RefusesACardThatSomebodySpoiled) {
-  json spoiled = json::parse(read_file(card()));
-  spoiled["node"]["devices"] = 2.7;
-  file("spoiled.json", spoiled.dump());
-  expect_refused({"predict", "--machine", "spoiled.json"}, 65,
-                 "machine card 'spoiled.json': node.devices is 2.7, not a whole number from 1 to "
-                 "1048576; see src/lab/cards for valid cards");
-  ASSERT_EQ(::mkfifo((folder() / "fifo.json").c_str(), 0600), 0);
-  expect_refused({"predict", "--machine", "fifo.json"}, 66,
-                 "machine card 'fifo.json': is a FIFO, not a regular file; check the path");
 }
 
 TEST_F(MlpLab, SaysOfEachPublishedNumberWhatItIsAndWhereItStands) {

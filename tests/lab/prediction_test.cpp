@@ -11,7 +11,6 @@
 #include "lab/made_up.h"
 #include "lab/simulator.h"
 #include "lab/workload.h"
-#include "support/expect_error.h"
 
 namespace barestep {
 namespace {
@@ -506,11 +505,6 @@ TEST(Predictions, TakeRecomputation) {
   const FindingTable table = predict_scaling(model, h200, {1, 2}).tables.front();
   EXPECT_THAT(table.title, HasSubstr("batch 4096, recomputed in 3 segments, on"));
   EXPECT_EQ(table.columns.at(3), "recompute");
-  expect_error(ExitCode::kConfiguration, "--recompute '7': the model has 6 layers; give at most 6",
-               [&] { predict_scaling({.recompute = 7}, h200, {1}); });
-  expect_error(ExitCode::kConfiguration, "--scheme factor gathers and keeps the activations", [&] {
-    predict_scaling({.scheme = RankScheme::kFactor, .recompute = 2}, h200, {2});
-  });
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
 }
 
@@ -553,39 +547,13 @@ TEST(Predictions, GatherFactorsFasterThanTheySumGradients) {
   EXPECT_EQ(predicted_step({.scheme = RankScheme::kFactor}, h200, 1).step_s, one);
 }
 
-TEST(Predictions, RefuseWhatTheMachineOrTheSchemeCannotDo) {
-  const MachineCard h200 = load_card("h200-nvlink");
-  const MachineCard nodes = load_card("h100-infiniband");
-  const auto refuse = [](const PredictedModel& model, const MachineCard& card,
-                         const std::vector<int>& ranks, const std::string& line) {
-    expect_error(ExitCode::kConfiguration, line, [&] { predict_scaling(model, card, ranks); });
-  };
-  refuse({}, h200, {1, 16},
-         "--ranks '16': 8 x H200, NVLink has 8; ask for fewer, or for a machine with a network");
-  refuse({}, nodes, {128},
-         "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
-         "give --batch-per-rank");
-  refuse({.data_parallel = true}, nodes, {1, 16},
-         "--ranks '16': data-parallel stays in one process, and a node of nodes of 8 x H100, 400 "
-         "Gbit/s for each GPU has 8; ask for fewer, or use another --scheme");
-  refuse({.data_parallel = true, .slow_rank = SlowRank{1, 20}}, h200, {1, 2},
-         "--slow-rank '1:20': data-parallel has devices, not ranks; leave it out, or use "
-         "another --scheme");
-  refuse({.slow_rank = SlowRank{2, 20}}, h200, {1, 2, 4},
-         "--slow-rank '2:20': of 2 ranks the last is 1; name a lower one, or ask for more --ranks");
-  refuse(
-      {.slow_rank = SlowRank{0, 20}}, h200, {1},
-      "--slow-rank '0:20': a single rank keeps no other waiting; use --delay-ms, or ask for more "
-      "--ranks");
-  refuse(
-      {.precision = Precision::kTf32}, load_card("v100-pcie"), {1},
-      "--precision 'tf32': the card of 2 x V100, PCIe, no NVLink has no rate of products for it; "
-      "use --precision fp32, or a card that states device.tf32_flops_per_s");
-  // nn.DataParallel uses fewer devices if there are fewer samples.
-  EXPECT_EQ(predict_scaling({.batch_size = 4, .data_parallel = true}, h200, {1, 8})
-                .tables.front()
-                .rows.size(),
-            2U);
+/// As nn.DataParallel does.
+TEST(Predictions, UseNoMoreDevicesThanThereAreSamples) {
+  EXPECT_EQ(
+      predict_scaling({.batch_size = 4, .data_parallel = true}, load_card("h200-nvlink"), {1, 8})
+          .tables.front()
+          .rows.size(),
+      2U);
 }
 
 }  // namespace

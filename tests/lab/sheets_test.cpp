@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "lab/made_up.h"
-#include "support/expect_error.h"
 #include "support/pattern.h"
 
 namespace barestep {
@@ -112,13 +111,6 @@ TEST(Sheets, HaveTheFiguresThatTheCourseAsksFor) {
   EXPECT_THAT(ddp, HasSubstr("| 4 | 25.0 ms (24.9 ms to 25.1 ms) | 4.00x"));
   EXPECT_THAT(ddp, HasSubstr("Simulated: DDP of 8192 x 8, batch 64, on 8 x H200, NVLink"));
   EXPECT_THAT(ddp, HasSubstr("has 256.00 MiB of gradients"));
-}
-
-TEST(Sheets, OfAnotherNameAreRefusedWithANearOne) {
-  expect_error(ExitCode::kUsage,
-               "sheet 'practica3': there is none of this name; did you mean 'practical3'? there "
-               "are practical3, practical5 and homework1",
-               [] { sheet_of("practica3"); });
 }
 
 }  // namespace

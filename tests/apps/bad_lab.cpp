@@ -1,0 +1,304 @@
+// Bad input to mlp_lab, and the expected error lines.
+#include <utility>
+
+#include "apps/bad_input_cases.h"
+#include "support/arguments.h"
+
+namespace barestep {
+namespace {
+
+BadInput bad_usage(Arguments arguments, std::string line) {
+  return {0, std::move(arguments), 2, std::move(line)};
+}
+
+std::vector<BadInput> bad_lab_usage() {
+  const auto unknown = [](Arguments arguments, const std::string& option,
+                          const std::string& command, const std::string& remedy) {
+    return bad_usage(std::move(arguments), "unknown option '" + option + "': " + command +
+                                               " has no such option; " + remedy);
+  };
+  const std::string needs_value = "option '--output': needs a value; --help shows which";
+  return {
+      bad_usage({}, "command: is missing; mlp_lab --help lists all"),
+      bad_usage({"nosuch"},
+                "unknown command 'nosuch': mlp_lab has no such command; --help lists all"),
+      bad_usage({"rnu", "amdahl"},
+                "unknown command 'rnu': mlp_lab has no such command; did you mean run?"),
+      bad_usage({"measure-rnak"},
+                "unknown command 'measure-rnak': mlp_lab has no such command; --help lists all"),
+      unknown({"--versoin"}, "--versoin", "mlp_lab", "did you mean --version?"),
+      unknown({"run", "amdahl", "--outptu", "x"}, "--outptu", "mlp_lab run",
+              "did you mean --output?"),
+      unknown({"run", "amdahl", "--fast"}, "--fast", "mlp_lab run", "--help lists all"),
+      unknown({"predict", "--machin", "h100-nvlink"}, "--machin", "mlp_lab predict",
+              "did you mean --machine?"),
+      bad_usage({"report", "a", "b"},
+                "argument 'b': belongs to no option; options begin with --, see --help"),
+      bad_usage({"run"}, "argument 'name': is missing; mlp_lab run --help describes it"),
+      bad_usage({"merge-traces"},
+                "argument 'out': is missing; mlp_lab merge-traces --help describes it"),
+      bad_usage({"merge-traces", "all.json"},
+                "argument 'in': is missing; mlp_lab merge-traces --help describes it"),
+      bad_usage({"predict"}, "option '--machine': is missing; mlp_lab predict --help describes it"),
+      bad_usage({"card", "--output"}, needs_value),
+      bad_usage({"card", "--output", "--quick"}, needs_value),
+      bad_usage({"card", "--output=", "x"}, needs_value),
+      bad_usage({"card", "--output", "a", "--output", "b"},
+                "option '--output': given twice; give it once"),
+      bad_usage({"card", "--quick=soon"}, "--quick 'soon': takes no value; leave the value out"),
+      bad_usage(
+          {"run", "amdahl", "--device", "tpu"},
+          "--device 'tpu': not one of the choices; did you mean 'cpu'? use auto or cpu or cuda"),
+      bad_usage({"run", "sync", "--starts", "0"},
+                "--starts '0': out of range; give a whole number from 1 to 1000"),
+      bad_usage({"run", "sync", "--memory", "much"},
+                "--memory 'much': is not a number of bytes from 1 to 2^63 - 1; write it like "
+                "16GiB, 500MB, 1.5 GiB or 1048576"),
+      bad_usage({"report", "nothing", "--margin", "-3"},
+                "--margin '-3': out of range; give a number above 0 to below 100"),
+      bad_usage({"amdahl", "--serial", "1"},
+                "--serial '1': out of range; give a number from 0 to below 1"),
+      bad_usage({"amdahl", "--ranks", "2,x"},
+                "--ranks 'x': not a whole number; give a whole number from 1 to 1048576"),
+      bad_usage({"run", "nosuch"},
+                "experiment 'nosuch': there is none of this name; mlp_lab list shows all"),
+      bad_usage({"run", "strong-scalling"},
+                "experiment 'strong-scalling': there is none of this name; did you mean "
+                "'strong-scaling'? mlp_lab list shows all"),
+      bad_usage({"sheet", "practica3"},
+                "sheet 'practica3': there is none of this name; did you mean 'practical3'? there "
+                "are practical3, practical5 and "
+                "homework1"),
+      bad_usage({"sheet", "practical3", "--blank", "--key"},
+                "--blank: a copy with --key is not blank; give one of them"),
+  };
+}
+
+/// The command lines of predictions.
+std::vector<BadInput> bad_prediction_options() {
+  const auto bad = [](const Arguments& more, std::string line) {
+    return bad_usage(Arguments{"predict", "--machine", "h100-nvlink"} + more, std::move(line));
+  };
+  const auto unknown = [&](const Arguments& more, const std::string& nearest) {
+    return bad(more, "unknown option '" + more.front() +
+                         "': mlp_lab predict has no such option; did you mean " + nearest + "?");
+  };
+  return {
+      unknown({"--shceme", "ddp"}, "--scheme"),
+      unknown({"--precison", "tf32"}, "--precision"),
+      unknown({"--delay", "5"}, "--delay-ms"),
+      unknown({"--slow-rnak", "1:20"}, "--slow-rank"),
+      bad({"--scheme", "2"},
+          "--scheme '2': not one of the choices; use ddp or zero1 or factor or data-parallel"),
+      bad({"--scheme", "dataparallel"},
+          "--scheme 'dataparallel': not one of the choices; did you mean 'data-parallel'? use ddp "
+          "or zero1 or factor or "
+          "data-parallel"),
+      bad({"--precision", "fp8"},
+          "--precision 'fp8': not one of the choices; use fp32 or tf32 or bf16 or fp16"),
+      bad({"--delay-ms", "-1"},
+          "--delay-ms '-1': out of range; give a number from 0 to below 1000000"),
+      bad({"--slow-rank", "1"}, "--slow-rank '1': not a rank and milliseconds; give them as 1:20"),
+      bad({"--ranks", "1,0"}, "--ranks '0': out of range; give a whole number from 1 to 1048576"),
+      bad({"--dim", "wide"},
+          "--dim 'wide': not a whole number; give a whole number from 1 to 131072"),
+      bad({"--recompute", "0"},
+          "--recompute '0': out of range; give a whole number from 1 to 1000"),
+      bad({"--depth", "1e99"},
+          "--depth '1e99': not a whole number; give a whole number from 1 to 1000"),
+      bad_usage({"predict", "--machine", "h100-nvlnik"},
+                "--machine 'h100-nvlnik': there is no such card; did you mean 'h100-nvlink'? a "
+                "file's name ends in .json"),
+      bad_usage({"predict", "--machine", "h100"},
+                "--machine 'h100': there is no such card; name one of a100-nvlink, "
+                "h100-infiniband, h100-nvlink, h200-nvlink, t4, "
+                "v100-pcie, or a file in .json"),
+  };
+}
+
+/// What machines and schemes cannot do.
+std::vector<BadInput> bad_predictions() {
+  const auto bad = [](const std::string& machine, const Arguments& more,
+                      std::string line) -> BadInput {
+    return {0, Arguments{"predict", "--machine", machine} + more, 78, std::move(line)};
+  };
+  const std::string of_products =
+      " has no rate of products for it; use --precision fp32, or a card that states device.";
+  return {
+      bad("h200-nvlink", {"--ranks", "1,16"},
+          "--ranks '16': 8 x H200, NVLink has 8; ask for fewer, or for a machine with a network"),
+      bad("h100-infiniband", {"--ranks", "128"},
+          "--batch-size '64': leaves some of 128 ranks without a sample; ask for fewer ranks, or "
+          "give --batch-per-rank"),
+      bad("h100-infiniband", {"--ranks", "1,16", "--scheme", "data-parallel"},
+          "--ranks '16': data-parallel stays in one process, and a node of nodes of 8 x H100, 400 "
+          "Gbit/s for each GPU has 8; "
+          "ask for fewer, or use another --scheme"),
+      bad("h200-nvlink", {"--ranks", "1,2", "--scheme", "data-parallel", "--slow-rank", "1:20"},
+          "--slow-rank '1:20': data-parallel has devices, not ranks; leave it out, or use another "
+          "--scheme"),
+      bad("h200-nvlink", {"--ranks", "1,2,4", "--slow-rank", "2:20"},
+          "--slow-rank '2:20': of 2 ranks the last is 1; name a lower one, or ask for more "
+          "--ranks"),
+      bad("h200-nvlink", {"--ranks", "1", "--slow-rank", "0:20"},
+          "--slow-rank '0:20': a single rank keeps no other waiting; use --delay-ms, or ask for "
+          "more --ranks"),
+      bad("v100-pcie", {"--ranks", "1", "--precision", "tf32"},
+          "--precision 'tf32': the card of 2 x V100, PCIe, no NVLink" + of_products +
+              "tf32_flops_per_s"),
+      bad("t4", {"--ranks", "1", "--precision", "bf16"},
+          "--precision 'bf16': the card of one T4" + of_products + "half_flops_per_s"),
+      bad("h200-nvlink", {"--ranks", "1", "--recompute", "7"},
+          "--recompute '7': the model has 6 layers; give at most 6"),
+      bad("h200-nvlink", {"--ranks", "2", "--recompute", "2", "--scheme", "factor"},
+          "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
+          "--scheme ddp or zero1"),
+  };
+}
+
+/// Studies, and the card of this machine.
+std::vector<BadInput> bad_studies() {
+  const std::string no_pytorch =
+      "; install python3-torch, or name an interpreter that has it with --python";
+  const std::string cannot_create = "cannot be created: No such file or directory; choose ";
+  const std::string sync = "experiment 'sync': mlp_single --dim ";
+  const std::string of_data =
+      " --data npy:lab-results/data/x.npy,lab-results/data/y.npy --steps 200 --update separate "
+      "--device cpu has "
+      "too little memory: needs ";
+  return {
+      {0,
+       {"run", "sync", "--with-pytorch", "--python", "/bin/false"},
+       66,
+       "--with-pytorch '/bin/false': it has no PyTorch" + no_pytorch},
+      {0,
+       {"run", "sync", "--with-pytorch", "--python", "/nowhere/python"},
+       66,
+       "--with-pytorch '/nowhere/python': there is no such interpreter" + no_pytorch},
+      {.case_number = 0,
+       .arguments = {"run", "amdahl", "--quick", "--device", "cpu"},
+       .exit_code = 66,
+       .line = "program 'mpirun': not found on PATH; install Open MPI, or run experiments without "
+               "ranks",
+       .environment = {"PATH=/nowhere"}},
+      {.case_number = 0,
+       .arguments = {"run", "sync", "--device", "cuda"},
+       .exit_code = 69,
+       .line = "--device 'cuda': there is no GPU here; use --device cpu",
+       .environment = {"CUDA_VISIBLE_DEVICES="}},
+      {0,
+       {"run", "sync", "--device", "cpu", "--output", "/proc/lab"},
+       73,
+       "folder '/proc/lab': " + cannot_create + "one that can be written"},
+      {0,
+       {"run", "sync", "--device", "cpu", "--output", "."},
+       78,
+       "--output '.': it holds files that do not belong to a study; name another folder"},
+      {0,
+       {"run", "sync", "--device", "cpu", "--memory", "100MiB"},
+       71,
+       sync + "1024 --depth 6" + of_data +
+           "101.10 MiB, this machine has 100.00 MiB free; --batch-size 32 fits; --quick "
+           "takes a smaller model"},
+      {0,
+       {"run", "sync", "--device", "cpu", "--quick", "--memory", "1MiB"},
+       71,
+       sync + "256 --depth 2" + of_data +
+           "2.76 MiB, this machine has 1.00 MiB free; no batch size fits, use a smaller "
+           "--dim, --depth or --layers; free some, or leave this experiment out"},
+      {0,
+       {"run", "timing", "--quick", "--device", "cpu", "--recompute", "3"},
+       78,
+       "experiment 'timing': mlp_single --dim 256 --depth 2 --steps 20 --recompute 3 --update "
+       "separate --device cpu is "
+       "refused: --recompute '3': the model has 2 layers; give at most 2; leave out the option, or "
+       "this experiment"},
+      {0,
+       {"report", "nothing"},
+       66,
+       "study 'nothing': there is none in this folder; name the --output of an earlier mlp_lab "
+       "run"},
+      // The study that was refused above.
+      {0,
+       {"report", "lab-results"},
+       66,
+       "study 'lab-results': none of its experiments is complete; run mlp_lab run again to "
+       "complete it"},
+      {.case_number = 0,
+       .arguments = {"card"},
+       .exit_code = 73,
+       .line = "temporary folder '/nowhere': No such file or directory; set TMPDIR to a folder "
+               "that can be written",
+       .environment = {"TMPDIR=/nowhere"}},
+      {0,
+       {"card", "--output", "link"},
+       78,
+       "--output 'link': mlp_lab card reads this file, which would be lost; write to another one"},
+      {0,
+       {"card", "--output", "no/card.json"},
+       73,
+       "output file 'no/card.json': " + cannot_create + "a path that can be written"},
+  };
+}
+
+/// Files that commands read: cards, checkpoints and traces.
+std::vector<BadInput> bad_lab_files() {
+  const auto card = [](const std::string& file) { return Arguments{"predict", "--machine", file}; };
+  const auto trace = [](const std::string& content, const std::string& why) -> BadInput {
+    return {0,
+            {"merge-traces", "all.json", "run.json"},
+            65,
+            "trace 'run.json': " + why + "; give the files that --trace wrote, each once",
+            content};
+  };
+  const std::string head = R"({"distributedInfo": {"rank": 0}, "baseTimeNanoseconds": )";
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  BadInput twice = trace(head + R"(1, "traceEvents": []})", "another file also holds rank 0");
+  twice.arguments.push_back("run.json");
+  return {
+      {0, card("none.json"), 66,
+       "machine card 'none.json': No such file or directory; check the path"},
+      {0, card("fifo.json"), 66,
+       "machine card 'fifo.json': is a FIFO, not a regular file; check the path"},
+      {0, card("run.json"), 65,
+       "machine card 'run.json': name is 7, not a string; see src/lab/cards for valid cards",
+       R"({"name": 7})"},
+      {0,
+       {"checkpoint", "none"},
+       66,
+       "checkpoint 'none': No such file or directory; check the path"},
+      {0,
+       {"merge-traces", "all.json", "none"},
+       66,
+       "trace 'none': No such file or directory; check the path"},
+      trace("{", "is not the trace of a single rank"),
+      trace(R"({"traceEvents": []})", "is not the trace of a single rank"),
+      trace(head + R"(1e300, "traceEvents": []})", "is not the trace of a single rank"),
+      trace(head + R"(1, "traceEvents": [{"ph": 3}]})", "one of its events is malformed"),
+      trace(head + R"(1, "traceEvents": [{"ph": "X", "ts": 1e300, "pid": 1}]})",
+            "one of its events is malformed"),
+      trace(head + R"(1, "traceEvents": [)" + deep + "]}",
+            "is nested deeper than 64 arrays and objects"),
+      trace(std::string("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xff\xff\xff", 13),
+            "its gzip stream is corrupt"),
+      twice,
+      {0,
+       {"merge-traces", "no/all.json", "run.json"},
+       73,
+       "output file 'no/all.json': cannot be created: No such file or directory; choose a path "
+       "that can be written"},
+  };
+}
+
+}  // namespace
+
+std::vector<BadInput> bad_lab() {
+  std::vector<BadInput> all;
+  for (const auto& cases : {bad_lab_usage(), bad_prediction_options(), bad_predictions(),
+                            bad_studies(), bad_lab_files()}) {
+    all.insert(all.end(), cases.begin(), cases.end());
+  }
+  return all;
+}
+
+}  // namespace barestep

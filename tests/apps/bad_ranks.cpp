@@ -1,0 +1,173 @@
+// Bad input to mlp_ddp, and the expected error lines.
+#include "apps/bad_input_cases.h"
+#include "support/arguments.h"
+
+namespace barestep {
+namespace {
+
+/// Several ranks of mpirun.
+BadInput by_ranks(int ranks, const Arguments& arguments, int exit_code, const std::string& line) {
+  return {.case_number = 0,
+          .arguments = arguments,
+          .exit_code = exit_code,
+          .line = line,
+          .ranks = ranks};
+}
+
+/// Environments in which other launchers start copies that are alone.
+BadInput launched_by(const Arguments& environment, const std::string& line) {
+  return {.case_number = 0,
+          .arguments = kTiny,
+          .exit_code = 78,
+          .line = line,
+          .environment = environment};
+}
+
+std::vector<BadInput> bad_rank_options() {
+  const std::string not_a_rank = ": not a rank and milliseconds; give them as 1:20";
+  const std::string of_ddp =
+      ": is about the buckets of --scheme ddp; leave it out, or use --scheme ddp";
+  return {
+      {0,
+       {"--devices", "cpu,cpu"},
+       2,
+       "unknown option '--devices': mlp_ddp has no such option; did you mean --device?"},
+      {0,
+       {"--batch-size", "4", "--global-batch-size", "8"},
+       78,
+       "--batch-size: does not go with --global-batch-size; give one of the two"},
+      {0,
+       {"--batch-size", "4,8"},
+       2,
+       "--batch-size '4,8': not a whole number; give a whole number from 1 to 2147483647"},
+      {0,
+       {"--bucket-mib", "0"},
+       2,
+       "--bucket-mib '0': out of range; give a number above 0 to below 1000000"},
+      {0, {"--slow-rank", "20"}, 2, "--slow-rank '20'" + not_a_rank},
+      {0, {"--slow-rank", "-1:20"}, 2, "--slow-rank '-1:20'" + not_a_rank},
+      {0, {"--slow-rank", "1:x"}, 2, "--slow-rank '1:x'" + not_a_rank},
+      {0,
+       {"--jitter-ms", "-1"},
+       2,
+       "--jitter-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {0,
+       {"--delay-ms", "-1"},
+       2,
+       "--delay-ms '-1': out of range; give a number from 0 to below 1000000"},
+      {0,
+       {"--timeout", "0"},
+       2,
+       "--timeout '0': out of range; give a number above 0 to below 1000000000"},
+      {0,
+       {"--scheme", "zero2"},
+       2,
+       "--scheme 'zero2': not one of the choices; did you mean 'zero1'? use ddp or zero1 or "
+       "factor"},
+      {0,
+       {"--grad-dtype", "fp16"},
+       2,
+       "--grad-dtype 'fp16': not one of the choices; use fp32 or bf16"},
+      {0,
+       {"--transport", "tcp"},
+       2,
+       "--transport 'tcp': not one of the choices; use auto or nccl or mpi"},
+      {0,
+       {"--update", "never"},
+       2,
+       "--update 'never': not one of the choices; use auto or separate or fused or per-bucket"},
+      {0,
+       {"--data-seeding", "x"},
+       2,
+       "--data-seeding 'x': not one of the choices; use global or per-rank"},
+      {0,
+       {"--first-bucket", "x"},
+       2,
+       "--first-bucket 'x': not one of the choices; use same or whole"},
+      {0,
+       {"--data", "idx:a,b", "--data-seeding", "per-rank"},
+       78,
+       "--data-seeding 'per-rank': files hold the same samples for every rank; leave it out, or "
+       "use --data randn"},
+      {0, {"--scheme", "factor", "--no-overlap"}, 78, "--no-overlap" + of_ddp},
+      {0, {"--scheme", "zero1", "--first-bucket", "whole"}, 78, "--first-bucket whole" + of_ddp},
+      {0, {"--scheme", "zero1", "--grad-dtype", "bf16"}, 78, "--grad-dtype bf16" + of_ddp},
+      {0, {"--scheme", "factor", "--grad-dtype", "bf16"}, 78, "--grad-dtype bf16" + of_ddp},
+      {0, {"--scheme", "zero1", "--update", "per-bucket"}, 78, "--update per-bucket" + of_ddp},
+      {0,
+       {"--scheme", "factor", "--recompute", "2"},
+       78,
+       "--recompute '2': --scheme factor gathers and keeps the activations of all layers; use "
+       "--scheme ddp or zero1"},
+      {0,
+       {"--update", "per-bucket", "--clip-norm", "1"},
+       78,
+       "--update 'per-bucket': --clip-norm needs the gradients of all buckets first; use --update "
+       "separate"},
+      {0,
+       {"--grad-dtype", "bf16", "--no-zero-grad"},
+       78,
+       "--no-zero-grad: --grad-dtype bf16 rounds the whole sum in each step, which loses the "
+       "gradients added; use "
+       "--grad-dtype fp32"},
+  };
+}
+
+}  // namespace
+
+std::vector<BadInput> bad_ranks() {
+  const std::string alone = " copies that do not see each other; ";
+  std::vector<BadInput> all = bad_rank_options();
+  const std::vector<BadInput> of_ranks = {
+      {0, kTiny + Arguments{"--update", "fused"}, 78,
+       "--update 'fused': stores no gradients, which several ranks or devices exchange; use "
+       "--update separate"},
+      {0, kTiny + Arguments{"--scheme", "factor", "--update", "fused", "--clip-norm", "1"}, 78,
+       "--clip-norm '1': --scheme factor clips stored gradients only; use --update separate"},
+      {0, kTiny + Arguments{"--transport", "nccl"}, 78,
+       "--transport 'nccl': joins GPUs, and this rank trains on the CPU; use mpi or auto"},
+      {0, kTiny + Arguments{"--slow-rank", "1:20"}, 78,
+       "--slow-rank '1:20': there is 1 rank; ranks are numbered from 0 to 0"},
+      by_ranks(2, kTiny + Arguments{"--slow-rank", "2:20"}, 78,
+               "--slow-rank '2:20': there are 2 ranks; ranks are numbered from 0 to 1"),
+      by_ranks(2, kTiny + Arguments{"--global-batch-size", "1"}, 78,
+               "--global-batch-size '1': leaves some of 2 ranks without a sample; give at least 2, "
+               "or start fewer ranks"),
+      by_ranks(2, kTiny + Arguments{"--batch-size", "2147483647"}, 78,
+               "--batch-size '2147483647': 2 ranks make 4294967294 samples in a step; a step has "
+               "at most 2147483647"),
+      by_ranks(2, kTiny + Arguments{"--memory", "10KiB"}, 71,
+               "too little memory: needs 18.00 KiB, the device that --memory states has 10.00 KiB "
+               "free; --global-batch-size 8 fits"),
+      by_ranks(2, kTiny + Arguments{"--trace", "f.json", "--save", "f.rank1.json"}, 78,
+               "--trace 'f.rank1.json': --save writes to the same file; give two files"),
+      by_ranks(2, kTiny + Arguments{"--metrics", "m", "--save", "m.flight"}, 78,
+               "--metrics 'm.flight': --save writes to the same file; give two files"),
+      by_ranks(2, {"--evaluate-only"}, 78,
+               "--evaluate-only: there are no weights to evaluate; give --load FILE"),
+      {0,
+       {"--evaluate-only", "--load", "w"},
+       78,
+       "--evaluate-only: there are no samples to evaluate with; give files by --data"},
+      {0,
+       {"--evaluate-only", "--load", "w", "--data", "idx:x,y", "--save", "v"},
+       78,
+       "--save: does not go with --evaluate-only, which trains nothing; leave one of the "
+       "two out"},
+      launched_by({"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"},
+                  "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
+      // No first rank has reported it.
+      launched_by({"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"},
+                  "ranks: srun started 2" + alone + "use srun --mpi=pmix"),
+      launched_by({"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4"},
+                  "ranks: mpirun started 4" + alone +
+                      "use the mpirun of the MPI that barestep was built with"),
+      launched_by({"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0"},
+                  "ranks: torchrun started 2" + alone +
+                      "start them with mpirun -np 2, or srun --mpi=pmix -n 2"),
+  };
+  all.insert(all.end(), of_ranks.begin(), of_ranks.end());
+  return all;
+}
+
+}  // namespace barestep
