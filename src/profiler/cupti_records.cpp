@@ -139,7 +139,7 @@ bool CuptiRecords::check(const char* call, CUptiResult status) {
 }
 
 std::string CuptiRecords::source() const {
-  return fmt::format("CUPTI {}{}{}", library_->version(), trouble_.empty() ? "" : ", of which ",
+  return fmt::format("CUPTI {}{}{}", library_->version(), trouble_.empty() ? "" : ", but ",
                      trouble_);
 }
 

@@ -72,7 +72,7 @@ void Profiling::open_gpu() {
   if (!config_.device.graph) return;
   fail(ExitCode::kConfiguration,
        {.what = config_.output.profile ? "--profile" : "--trace",
-        .why = fmt::format("the ops of a graph cannot be told apart by {}", source_),
+        .why = fmt::format("the ops of a graph cannot be identified by {}", source_),
         .remedy = "leave out --graph"});
 }
 
@@ -92,7 +92,7 @@ void Profiling::find_peaks() {
     }
   } catch (const Error& spoiled) {
     is_spoiled = true;
-    note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", spoiled.what());
+    note_ += fmt::format("Note: the device's peaks are measured again: {}\n", spoiled.what());
   }
   measure_peaks_anew(is_spoiled);
 }
@@ -129,10 +129,11 @@ void Profiling::check_peaks() {
   };
   const std::string by_old = found();
   if (by_old.empty()) return;
-  note_ += fmt::format("Note: the device's peaks are measured anew: {}\n", by_old);
+  note_ += fmt::format("Note: the device's peaks are measured again: {}\n", by_old);
   measure_peaks_anew(false);
   if (const std::string by_new = found(); !by_new.empty()) {
-    note_ += fmt::format("Note: by the new peaks, {} too: this machine's speed varies\n", by_new);
+    note_ +=
+        fmt::format("Note: with the new peaks, too, {}: this machine's speed varies\n", by_new);
   }
 }
 
@@ -322,7 +323,8 @@ std::string Profiling::title(const Profile& profile) const {
   }
   if (profile.dropped > 0) {
     text += fmt::format(
-        "There was no room for {} of the records: this is about the first {} of these steps.\n",
+        "There was no room for {} of the records, so this shows only the first {} of these "
+        "steps.\n",
         profile.dropped, profile.steps.size());
   }
   return text;
@@ -342,7 +344,7 @@ std::string Profiling::tables(const Profile& profile) const {
   const std::string roofline = roofline_table(operator_rows(profile, RowsBy::kOp, peaks_), peaks_,
                                               std::ssize(profile.steps));
   if (!roofline.empty()) text += "\nRoofline, by op\n" + roofline;
-  return text + "\nThe host, beside it\n" + host_table(profile) + "\n";
+  return text + "\nThe host, in parallel with the device\n" + host_table(profile) + "\n";
 }
 
 std::string Profiling::breakdowns(const Profile& profile) const {

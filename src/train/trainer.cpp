@@ -531,8 +531,7 @@ std::optional<ScalingReport> Trainer::follow_scaling(const Batch& batch,
     fail(ExitCode::kDiverged,
          {.what = "training diverged",
           .value = "",
-          .why = fmt::format("gradients overflow whatever the loss scale is, which is {} after "
-                             "step {}",
+          .why = fmt::format("gradients overflow at any loss scale; it is {} after step {}",
                              position_.scaling->scale, batch.number),
           .remedy = fmt::format("{}, or --precision bf16", divergence_remedy(config_.optimizer))});
   }

@@ -102,20 +102,20 @@ constexpr Refusal kRefusals[] = {
      "--update 'fused': stores no gradients, which several ranks or devices exchange; use --update "
      "separate"},
     {"--update fused", "--optimizer sgd",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--amsgrad",
-     "--update 'fused': the step inside the weight gradient keeps no maximum for --amsgrad; leave "
-     "out --amsgrad, or use --update separate"},
+     "--update 'fused': the Adam step inside the weight gradient keeps no maximum for --amsgrad; "
+     "leave out --amsgrad, or use --update separate"},
     {"--update fused", "--optimizer rmsprop",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--optimizer adagrad",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--optimizer lion",
-     "--update 'fused': the step inside the weight gradient is Adam's; use --optimizer adam or "
-     "adamw, or --update separate"},
+     "--update 'fused': only Adam and AdamW can run inside the weight gradient; use --optimizer "
+     "adam or adamw, or --update separate"},
     {"--update fused", "--no-zero-grad",
      "--no-zero-grad: --update fused stores no gradients that could add up; use --update "
      "separate"},
@@ -144,8 +144,8 @@ constexpr Refusal kRefusals[] = {
     {"--precision fp16", "--no-zero-grad",
      "--no-zero-grad: gradients of different loss scales would add up; use --precision bf16"},
     {"--no-zero-grad", "--clip-norm 0.05",
-     "--no-zero-grad: gradients add up unclipped, which --clip-norm does not go with; give one of "
-     "the two"},
+     "--no-zero-grad: it adds up gradients that are not clipped, so --clip-norm cannot be used; "
+     "give one of the two"},
     {"--data randn", "--no-shuffle",
      "--no-shuffle: --data randn has no order to keep; use --data with files"},
     {"--data randn", "--standardize",

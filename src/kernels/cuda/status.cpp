@@ -65,7 +65,7 @@ CudaFailure out_of_memory(const CudaFacts& facts) {
   if (facts.asked_bytes == 0) why += fmt::format(", {} needs more", facts.call);
   return {ExitCode::kMemory,
           {"memory of device", device_or_cuda(facts), std::move(why),
-           "use a smaller --batch-size, --dim or --depth, or end what else runs there"}};
+           "use a smaller --batch-size, --dim or --depth, or end other programs on it"}};
 }
 
 CudaFailure driver_missing_or_old(const CudaFacts& facts) {
@@ -119,8 +119,7 @@ CudaFailure explain_status(cudaError_t status, const CudaFacts& facts) {
                      fmt::format("see what nvidia-smi says, or {}", kUseCpu));
   }
   if (status == cudaErrorDevicesUnavailable && !facts.is_open) {
-    return no_device(facts,
-                     fmt::format("busy with another program that has it for itself ({})", name),
+    return no_device(facts, fmt::format("in exclusive use by another program ({})", name),
                      fmt::format("end that program, or {}", kUseCpu));
   }
   if (is_lost(status)) {
@@ -128,7 +127,7 @@ CudaFailure explain_status(cudaError_t status, const CudaFacts& facts) {
         ExitCode::kTryAgain,
         {"device", device_or_cuda(facts),
          fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, behind_last_op(facts)),
-         "run again; dmesg has the driver's reason where it says Xid"}};
+         "run again; the driver's reason is in the lines of dmesg with Xid"}};
   }
   return {ExitCode::kBug,
           {facts.call, name,
