@@ -77,8 +77,8 @@ class StepTimesOnly final : public TrainObserver {
   std::vector<double> wall_s;
 };
 
-TrainConfig practical(std::int64_t dim, std::int64_t depth, Update update = Update::kSeparate,
-                      std::int64_t log_every = 1) {
+TrainConfig baseline_config(std::int64_t dim, std::int64_t depth, Update update = Update::kSeparate,
+                            std::int64_t log_every = 1) {
   TrainConfig config;
   config.model.dim = dim;
   config.model.depth = depth;
@@ -116,7 +116,7 @@ double median_ops_s(const TrainConfig& config, Device& device, const std::string
 
 /// Median step time and, from a separate run, the times of its ops.
 void step(benchmark::State& state) {
-  const TrainConfig config = practical(state.range(0), state.range(1));
+  const TrainConfig config = baseline_config(state.range(0), state.range(1));
   const StepPrograms programs(spec_of(config, DeviceKind::kCpu, nullptr));
   const auto device =
       make_cpu_device({.threads = config.device.threads.value_or(0), .gemm = config.device.gemm});
@@ -157,8 +157,8 @@ BENCHMARK(step)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTime(
 /// a probability of 96 %.
 void updates(benchmark::State& state) {
   constexpr int kRounds = 9;
-  const TrainConfig separate = practical(state.range(0), state.range(1));
-  const TrainConfig fused = practical(state.range(0), state.range(1), Update::kFused);
+  const TrainConfig separate = baseline_config(state.range(0), state.range(1));
+  const TrainConfig fused = baseline_config(state.range(0), state.range(1), Update::kFused);
   const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
   for ([[maybe_unused]] const auto iteration : state) {
     std::vector<double> of_separate, of_products, seconds;
@@ -188,7 +188,7 @@ BENCHMARK(updates)->Args({1024, 2})->Args({2048, 4})->Iterations(1)->UseManualTi
 /// the next step is queued meanwhile.
 void small_step(benchmark::State& state) {
   const TrainConfig config =
-      practical(state.range(0), state.range(1), Update::kFused, state.range(2));
+      baseline_config(state.range(0), state.range(1), Update::kFused, state.range(2));
   const auto device = make_cpu_device({.threads = setting().threads, .gemm = setting().gemm});
   for ([[maybe_unused]] const auto iteration : state) {
     const double seconds = median_step_s(config, *device);

@@ -358,7 +358,7 @@ TEST_F(Combinations, GoOnFromTheStateBetweenTwoStepsToTheBit) {
     if (way == 0) {
       cutting.pause_every = cut;
     } else {
-      cutting.asks_behind = cut - 1;
+      cutting.asks_after_step = cut - 1;
       cutting.asks_for = way == 1 ? StepRequest::kPause : StepRequest::kStop;
     }
     const auto paused = train_threads_by(*scheme, run.ranks, run.config, cutting);
@@ -398,7 +398,7 @@ TEST_F(Combinations, GoOnWithOtherRanksAndSchemes) {
         const auto scheme = scheme_of(run.config, TrainerKind::kDdp);
         Interruption cutting{.start = start.tensors.empty() ? nullptr : &start, .kept = &state};
         if (&part != &world.back()) cutting.asks_for = StepRequest::kStop;
-        cutting.asks_behind = start.position.steps + 1;
+        cutting.asks_after_step = start.position.steps + 1;
         const Trained rank = train_threads_by(*scheme, run.ranks, run.config, cutting)[0];
         joined.losses.insert(joined.losses.end(), rank.losses.begin(), rank.losses.end());
         joined.evaluations.insert(joined.evaluations.end(), rank.evaluations.begin(),

@@ -49,7 +49,7 @@ std::string device_or_cuda(const CudaFacts& facts) {
   return facts.device.empty() ? "cuda" : facts.device;
 }
 
-std::string behind_last_op(const CudaFacts& facts) {
+std::string last_op_text(const CudaFacts& facts) {
   return facts.last_op.empty() ? "" : fmt::format(", the last op queued was {}", facts.last_op);
 }
 
@@ -123,16 +123,15 @@ CudaFailure explain_status(cudaError_t status, const CudaFacts& facts) {
                      fmt::format("end that program, or {}", kUseCpu));
   }
   if (is_lost(status)) {
-    return {
-        ExitCode::kTryAgain,
-        {"device", device_or_cuda(facts),
-         fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, behind_last_op(facts)),
-         "run again; the driver's reason is in the lines of dmesg with Xid"}};
+    return {ExitCode::kTryAgain,
+            {"device", device_or_cuda(facts),
+             fmt::format("lost: {} ({}){}", cudaGetErrorString(status), name, last_op_text(facts)),
+             "run again; the driver's reason is in the lines of dmesg with Xid"}};
   }
   return {ExitCode::kBug,
           {facts.call, name,
            fmt::format("{} on {}{}", cudaGetErrorString(status), device_or_cuda(facts),
-                       behind_last_op(facts)),
+                       last_op_text(facts)),
            "this is a bug, please report it"}};
 }
 
@@ -147,7 +146,7 @@ CudaFailure explain_status(cublasStatus_t status, cudaError_t pending, const Cud
   return {ExitCode::kBug,
           {facts.call, cublasLtGetStatusName(status),
            fmt::format("{} on {}{}", cublasLtGetStatusString(status), device_or_cuda(facts),
-                       behind_last_op(facts)),
+                       last_op_text(facts)),
            "this is a bug, please report it"}};
 }
 

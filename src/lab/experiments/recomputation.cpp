@@ -93,7 +93,7 @@ constexpr std::int64_t kProductsOfPyTorch = 3 * kLayersOfPyTorch - 1;
 /// Calculated for L layers in s segments. Kept are x, y and the outputs: s - 1 + L / s of them, or
 /// all L. Repeated are the products of s - 1 segments; PyTorch repeats whole segments, ours all but
 /// the last product of each.
-FindingTable beside_pytorch() {
+FindingTable pytorch_segments_table() {
   FindingTable table{
       .title = "16 x (Linear, ReLU): outputs kept until backward, and additional products",
       .columns = {"segments", "kept by PyTorch (measured)", "kept (calculated)",
@@ -139,7 +139,7 @@ Findings conclude_recompute(const Results& results) {
                             "(calculated).",
                             grouped(planned.batch_size), pays, grouped(planned.paying_batch_size))},
       .comparisons = {cost},
-      .tables = {measured_segments(results), beside_pytorch()},
+      .tables = {measured_segments(results), pytorch_segments_table()},
       .plots = {account_plot(results.cases, labels)}};
 }
 
