@@ -74,7 +74,7 @@ std::vector<std::int64_t> batch_sizes_of(const TrainConfig& config) {
 Session::Session(Place& place, const TrainConfig& config, Job& job,
                  std::shared_ptr<const Dataset> data)
     : place_(place), job_(job), config_(config), data_(std::move(data)), begin_s_(now_s()) {
-  job_.together([&] { resolve(); });
+  job_.together([&] { resolve_config(); });
   find_start();
   job_.together([&] { prepare(); });
   job_.together([&] { place_.require_agreement(config_, *programs_); });
@@ -87,9 +87,9 @@ Session::~Session() {
   if (checkpoints_ != nullptr) checkpoints_->finish();
 }
 
-void Session::resolve() {
+void Session::resolve_config() {
   validate(config_, place_.trainer());
-  place_.resolve(config_);
+  place_.resolve_config(config_);
   if (data_ == nullptr) {
     place_.require_outputs(config_);
     data_ = open_data(config_, place_.kind());

@@ -66,7 +66,7 @@ class Session {
   [[nodiscard]] const std::shared_ptr<const Dataset>& data() const { return data_; }
 
  private:
-  void resolve();
+  void resolve_config();
   void find_start();
   void prepare();
   /// Chooses the update if the options leave it open.

@@ -380,7 +380,7 @@ std::optional<Typed> unless_refused(const std::string& command) {
     validate(typed.config, typed.program);
     if (!typed.config.device.devices.empty()) {
       TrainConfig settled = typed.config;
-      several_devices()->settle(settled);
+      several_devices()->resolve_config(settled);
     }
     const auto scheme = typed.scheme();
     const StepPrograms programs(typed.spec(nullptr, 0), scheme.get());
