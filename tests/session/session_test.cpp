@@ -174,7 +174,7 @@ class PlaceWithChoices final : public Place {
  public:
   explicit PlaceWithChoices(std::string choices) : choices_(std::move(choices)) {}
   [[nodiscard]] TrainerKind trainer() const override { return inner_->trainer(); }
-  void resolve_config(TrainConfig& config) override { inner_->settle(config); }
+  void resolve_config(TrainConfig& config) override { inner_->resolve_config(config); }
   [[nodiscard]] DeviceKind kind() const override {
     return device_ == nullptr ? inner_->kind() : DeviceKind::kCuda;
   }
