@@ -300,7 +300,7 @@ std::vector<Opposites> opposites_of_ranks() {
                  "Two ranks are not measurably faster than one"});
   all.push_back({"batch-scaling", pays(16),
                  "Two ranks pay off from a batch of 32, the smallest here", pays(100),
-                 "pay from a batch of 128", pays(64, 0.1),
+                 "pay off from a batch of 128", pays(64, 0.1),
                  "or below it: at 64 the two are indistinguishable"});
   all.push_back(
       {"batch-scaling", pays(100), "The share of exposed communication falls",
@@ -492,7 +492,7 @@ TEST(Recompute, SaysWhetherItPaysAtTheBatchAndStandsBesidePyTorchsFigures) {
                 "At a batch of 64 recomputation hardly pays off: outputs of layers are as large as "
                 "parameters, gradients and optimizer from a batch of 4,101 on (calculated).")));
   setting.batch_size = 8192;
-  EXPECT_THAT(sentences_of(conclude()), HasSubstr("At a batch of 8,192 recomputation pays: "));
+  EXPECT_THAT(sentences_of(conclude()), HasSubstr("At a batch of 8,192 recomputation pays off: "));
   // The measured number for 4 segments of 16 layers; 12 and 9 products out of 47.
   EXPECT_THAT(small.tables.at(1).rows.at(2),
               testing::ElementsAre("4", "9", "9", "25.5 %", "19.1 %"));
@@ -507,7 +507,7 @@ TEST(MemoryLadder, SaysWhatEachRungSavesOrCosts) {
         made_up(memory, setting, [](const Case&) { return MadeUpStep{.step_s = 0.1}; }));
   };
   const std::string wide = sentences_of(conclude());
-  EXPECT_THAT(wide, HasSubstr("Numbers of 16 bits: "));
+  EXPECT_THAT(wide, HasSubstr("16-bit numbers: "));
   EXPECT_THAT(wide, HasSubstr("Recomputation: saves memory, "));
   EXPECT_THAT(wide, HasSubstr("A sharded optimizer: saves memory, "));
   EXPECT_THAT(wide, HasSubstr("ith a sharded optimizer a sample"));
