@@ -135,21 +135,20 @@ struct AskedSheet {
 };
 
 void add_sheet(ArgumentParser& parser, AskedSheet& asked) {
-  Command& sheet =
-      parser.add_command("sheet",
-                         "Fill in an exercise sheet of a course on parallelism in deep learning "
-                         "from runs: practical3, practical5 or homework1.",
-                         [&] {
-                           if (asked.blank && asked.key) {
-                             fail(ExitCode::kUsage, {.what = "--blank",
-                                                     .why = "a copy with --key is not blank",
-                                                     .remedy = "give one of them"});
-                           }
-                           print_sheet(asked.study, asked.name,
-                                       asked.blank ? SheetCopy::kBlank
-                                       : asked.key ? SheetCopy::kKey
-                                                   : SheetCopy::kFilled);
-                         });
+  Command& sheet = parser.add_command(
+      "sheet",
+      "Fill in an exercise sheet of a university course: practical3, practical5 or homework1.",
+      [&] {
+        if (asked.blank && asked.key) {
+          fail(ExitCode::kUsage, {.what = "--blank",
+                                  .why = "a copy with --key is not blank",
+                                  .remedy = "give one of them"});
+        }
+        print_sheet(asked.study, asked.name,
+                    asked.blank ? SheetCopy::kBlank
+                    : asked.key ? SheetCopy::kKey
+                                : SheetCopy::kFilled);
+      });
   sheet.add(required(option("name", "", "of the sheet", to_text(asked.name))));
   sheet.add(flag("--blank", "leave the students' cells and answers empty", asked.blank));
   sheet.add(flag("--key", "the teacher's copy: also what a good answer contains", asked.key));

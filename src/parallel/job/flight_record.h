@@ -129,8 +129,8 @@ class FlightBoard {
   [[nodiscard]] FlightRecord& mine() { return *mine_; }
   [[nodiscard]] std::span<const FlightRecord> all() const { return {records(), kPlaces}; }
 
-  /// Claims the right to report the failure: true for one thread of one rank of the host, every time
-  /// it asks. Does not block; any thread.
+  /// Claims the right to report the failure: true for one thread of one rank of the host, every
+  /// time it asks. Does not block; any thread.
   bool claim_report();
   /// Whether another rank of the host has claimed that right.
   [[nodiscard]] bool is_report_claimed() const;
